@@ -76,6 +76,8 @@ fn the_commands_of_the_page_do_what_it_says() {
     );
     let picture = fs::read(folder.join("curves.png")).unwrap();
     assert!(picture.starts_with(b"\x89PNG"));
+    let profile = folder.join("events/digits/train/plugins/profile/step-15/worker-0.xplane.pb");
+    assert!(fs::metadata(profile).unwrap().len() > 500);
     assert!(of("step_time_ms").starts_with("step_time_ms/compute\n"));
     check_files(&folder);
     fs::remove_dir_all(&folder).unwrap();

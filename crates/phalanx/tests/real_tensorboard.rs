@@ -1,5 +1,5 @@
-//! What a training writes, as TensorBoard itself reads it: the package `tensorboard` of `python3`, or of the interpreter that
-//! `PHALANX_TENSORBOARD_PYTHON` names. Without the package the test says so and passes.
+//! What a training writes, as TensorBoard itself and its profiler plug-in read it: the packages `tensorboard` and `xprof` of `python3`, or
+//! of the interpreter that `PHALANX_TENSORBOARD_PYTHON` names. Without the package a test says so and passes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,9 +42,15 @@ fn batches() -> Batches {
 
 /// What TensorBoard reads of a folder; none where it is not installed.
 fn read(folder: &Path) -> Option<Value> {
+    run("read_as_tensorboard.py", folder)
+}
+
+/// What a script prints of a folder; none where the package that it reads with is not installed.
+fn run(script: &str, folder: &Path) -> Option<Value> {
     let python = std::env::var("PHALANX_TENSORBOARD_PYTHON").unwrap_or("python3".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden/tensorboard/read_as_tensorboard.py");
+        .join("../../tests/golden/tensorboard")
+        .join(script);
     let output = Command::new(&python).arg(script).arg(folder).output();
     let output = output
         .ok()
@@ -61,6 +67,7 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
     let settings = TensorBoard::new(&folder)
         .histogram_freq(1)
         .write_images(true)
+        .write_grads(true)
         .update_freq(UpdateFreq::Steps(1))
         .settings([("learning_rate".to_owned(), HParam::Number(0.05))]);
     let fit = |epochs| {
@@ -91,7 +98,10 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
     let steps: Vec<i64> = losses.iter().map(|(step, _)| *step).collect();
     assert_eq!(steps, [0, 1, 2, 3], "no epoch twice");
     assert_eq!(losses[3].1, f64::from(again.epochs[1].logs["loss"] as f32));
-    assert_eq!(train["histograms"].as_object().unwrap().len(), 4);
+    let histograms = train["histograms"].as_object().unwrap();
+    let names: Vec<&str> = histograms.keys().map(String::as_str).collect();
+    let of = |what: &str| names.iter().filter(|name| name.ends_with(what)).count();
+    assert_eq!((of("/histogram"), of("/gradient")), (4, 4), "{names:?}");
     assert_eq!(
         train["images"]["dense/bias/image"]
             .as_array()
@@ -99,8 +109,13 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
             .len(),
         4
     );
-    let graph = train["graph"].as_object().unwrap();
-    let names: Vec<&String> = graph.keys().collect();
+    check_graph(&train["graph"]);
+    assert_eq!(theirs["hparams"]["learning_rate"], 0.05);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn check_graph(graph: &Value) {
+    let names = graph.as_object().unwrap();
     assert_eq!(names.len(), 4, "{graph:?}");
     assert_eq!(
         graph["dense"]["inputs"][0]
@@ -112,8 +127,6 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
         "flatten"
     );
     assert_eq!(graph["dense"]["shape"], serde_json::json!([[-1, 3]]));
-    assert_eq!(theirs["hparams"]["learning_rate"], 0.05);
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// TensorBoard reads of a run what we read of it.
@@ -136,4 +149,44 @@ fn check_run(folder: &Path, name: &str, theirs: &Value) {
         let theirs: Vec<(i64, Vec<[f64; 3]>)> = serde_json::from_value(theirs).unwrap();
         assert_eq!(ours, theirs, "{name} {tag}");
     }
+}
+
+/// The spans that the trace viewer of the plug-in shows: names by thread, and the steps of those of the devices.
+#[test]
+fn the_profiler_plug_in_shows_the_steps_that_are_profiled() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("real-profile");
+    let _ = std::fs::remove_dir_all(&folder);
+    let settings = TensorBoard::new(&folder).profile_batch(3, 5);
+    let fit = Fit::epochs(3).progress(Progress::Silent);
+    let mut trainer = trainer();
+    trainer.fit(&batches(), fit.tensorboard(settings)).unwrap();
+    let file = folder.join("train/plugins/profile/step-5/worker-0.xplane.pb");
+    assert!(file.exists());
+    let Some(theirs) = run("read_as_xprof.py", &folder.join("train")) else {
+        eprintln!("skipped: the Python package `xprof` is missing");
+        return;
+    };
+    assert_eq!(theirs["runs"], serde_json::json!(["step-5"]));
+    let tools = theirs["tools"].as_array().unwrap();
+    let shows = |tool: &&Value| tool.as_str().unwrap().starts_with("trace_viewer");
+    assert!(tools.iter().any(|tool| shows(&tool)), "{tools:?}");
+    let spans: Vec<(String, String, f64, f64)> =
+        serde_json::from_value(theirs["spans"].clone()).unwrap();
+    let of = |thread: &str, name: &str| {
+        let own = spans.iter();
+        own.filter(|(of, what, ..)| of == thread && what == name)
+            .count()
+    };
+    assert_eq!(of("devices", "step"), 3, "{spans:?}");
+    assert!(of("host", "compute") > 0, "{spans:?}");
+    // From the start of the profile on, in microseconds.
+    let times = spans.iter().map(|(_, _, begin, length)| (*begin, *length));
+    let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
+    for (begin, length) in times {
+        assert!(begin >= 0.0 && length >= 0.0, "{begin} {length}");
+        first = first.min(begin);
+        last = last.max(begin + length);
+    }
+    assert!(first < last && last < 1e9, "{first} {last}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -160,6 +160,13 @@ pub(crate) const TENSORBOARD: &[Field] = &[
     )
     .example("true"),
     Field::new(
+        "write_grads",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether histograms of gradients are written, too: of the loss over the first batch of the epoch. Not with parameter servers or stages",
+    )
+    .example("true"),
+    Field::new(
         "write_steps_per_second",
         Kind::Bool,
         DefaultValue::Value("false"),
@@ -186,4 +193,15 @@ pub(crate) const TENSORBOARD: &[Field] = &[
         "whether each worker writes its use of processors, memory and network",
     )
     .example("false"),
+    Field::optional(
+        "profile_batch",
+        Kind::Worded(
+            "a step, or the first and the last of several, whole numbers from 2 to 1000000000",
+            &Kind::Either(&[STEP, Kind::List(&STEP, 2, 2)]),
+        ),
+        "the steps that TensorBoard's profiler plug-in shows, counted from 1 where the training begins or goes on; the first step, which is compiled in its course, is none of them",
+    )
+    .example("[10, 19]"),
 ];
+
+const STEP: Kind = Kind::Whole(2, 1_000_000_000);

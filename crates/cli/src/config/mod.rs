@@ -19,6 +19,7 @@ mod overrides;
 mod reader;
 pub mod reference;
 mod sections;
+mod tensorboard;
 mod training_file;
 
 use std::fs::File;

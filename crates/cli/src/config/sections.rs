@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::config::Family;
-use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::nn::Policy;
 
 use super::component::Component;
-use super::fit_table::{BATCH_SIZE, FIT, TENSORBOARD, VALIDATION};
+use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
 use super::inputs::column;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
@@ -220,33 +219,6 @@ impl Reader {
         Some((as_usize(rows), true))
     }
 
-    fn tensorboard(&mut self, fit: &Section<'_>) -> Option<TensorBoard> {
-        let node = fit.node("tensorboard")?;
-        if !matches!(node.value, Value::Map(_)) {
-            return self.value(fit, "tensorboard", |node| text(node).map(TensorBoard::from));
-        }
-        let section = self.section(node, "tensorboard", TENSORBOARD)?;
-        let folder = self.value(&section, "folder", |node| text(node).map(TensorBoard::from));
-        let freq = self.value(&section, "histogram_freq", whole).map(as_usize);
-        let update = self.value(&section, "update_freq", update_freq);
-        let mut is = |name, default| self.value(&section, name, boolean).unwrap_or(default);
-        let flags = [
-            is("write_graph", true),
-            is("write_images", false),
-            is("write_steps_per_second", false),
-            is("write_system", true),
-        ];
-        Some(
-            folder?
-                .histogram_freq(freq.unwrap_or(0))
-                .update_freq(update.unwrap_or_default())
-                .write_graph(flags[0])
-                .write_images(flags[1])
-                .write_steps_per_second(flags[2])
-                .write_system(flags[3]),
-        )
-    }
-
     fn class_weights(&mut self, fit: &Section<'_>) -> Option<Located<Vec<(i64, f32)>>> {
         let node = fit.node("class_weight")?;
         let Value::Map(entries) = &node.value else {
@@ -443,14 +415,6 @@ impl Default for Fit {
             tensorboard: None,
             class_weight: None,
         }
-    }
-}
-
-fn update_freq(node: &Node) -> Option<UpdateFreq> {
-    match text(node) {
-        Some("epoch") => Some(UpdateFreq::Epoch),
-        Some("batch") => Some(UpdateFreq::Steps(1)),
-        _ => whole(node).map(|steps| UpdateFreq::Steps(as_usize(steps))),
     }
 }
 

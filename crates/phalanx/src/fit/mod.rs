@@ -5,6 +5,7 @@
 
 mod accumulation_window;
 mod batch;
+mod batch_gradients;
 mod batch_tensors;
 mod bottleneck;
 mod callback_calls;

@@ -11,7 +11,7 @@ use super::callbacks::{
     Callbacks, IntoCallback, KeepBest, ProgressBar, StragglerReport, TrainingCheckpoint,
 };
 use super::evaluate::check_finite;
-use super::trace::TracePlan;
+use super::trace::{TraceOutput, TracePlan};
 use super::{EpochLogs, Progress, SaveBehind, TensorBoard};
 
 /// How long to train and what to do on the way: the arguments of Keras' `fit`.
@@ -221,11 +221,22 @@ impl Fit {
     #[must_use]
     pub fn trace(mut self, path: impl Into<PathBuf>, after: usize, steps: usize) -> Self {
         self.trace = Some(TracePlan {
-            path: path.into(),
+            output: TraceOutput::Chrome(path.into()),
             after: after.max(1) as u64,
             steps: steps.max(1) as u64,
         });
         self
+    }
+
+    /// The trace to be written, if any: of these steps, or of those that TensorBoard's profiler is to show.
+    pub(super) fn trace_plan(&self) -> Result<Option<TracePlan>> {
+        let profile = self.tensorboard.as_ref().and_then(TensorBoard::profile);
+        match (&self.trace, profile) {
+            (Some(_), Some(_)) => Err(Error::user(
+                "one `fit` makes one trace: leave out `trace` or `profile_batch` of TensorBoard",
+            )),
+            (trace, profile) => Ok(trace.clone().or(profile)),
+        }
     }
 
     /// Calls what is to be called after an epoch.

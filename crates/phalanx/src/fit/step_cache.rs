@@ -89,7 +89,8 @@ impl StepExecutable {
 pub(super) struct StepKey {
     /// The shapes of each batch.
     pub(super) shape: BatchShape,
-    /// Of each training step that the program makes, which part of a window of accumulated batches it is; none of a test or a prediction.
+    /// Of each training step that the program makes, which part of a window of accumulated batches it is; none of one that changes
+    /// nothing: a test, a prediction, gradients.
     pub(super) parts: Vec<WindowPart>,
 }
 
@@ -103,7 +104,7 @@ impl StepKey {
     }
 }
 
-/// The compiled programs of one kind of step: training, test or prediction.
+/// The compiled programs of one kind of step: training with its gradients, test or prediction.
 #[derive(Default)]
 pub(super) struct StepCache {
     steps: Vec<(StepKey, StepExecutable)>,
@@ -204,7 +205,8 @@ impl StepCache {
 
     /// Tells the user what tracing has found out, of batches of each shape once.
     fn notice(&mut self, placement: &Placement, shape: &BatchShape, traced: &StepProgram) {
-        let is_new = self.steps.iter().all(|(key, _)| key.shape != *shape);
+        let trained = self.steps.iter().filter(|(key, _)| !key.parts.is_empty());
+        let is_new = trained.into_iter().all(|(key, _)| key.shape != *shape);
         for variable in traced.disconnected.iter().filter(|_| is_new) {
             placement.engine().notice(&format!(
                 "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"

@@ -164,6 +164,43 @@ impl<'a> StepBuilder<'a> {
         Ok((step, exchange))
     }
 
+    /// The program of the gradients of a batch: of the loss itself, over all replicas and processes, before the optimizer clips them.
+    ///
+    /// Arguments: as of a training step. Outputs: a gradient for each trained variable, zeros where the loss does not depend on it.
+    pub(super) fn gradients(self, shape: &BatchShape) -> Result<StepProgram> {
+        let (setup, graph) = (self.setup, &self.graph);
+        let state = setup.state.bind(graph);
+        let _totals = graph.parameter("tally", setup.epoch_totals.shape());
+        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
+        let batch = self.bind_batch(shape);
+        let view = setup.state.view(&state);
+        let inputs = StepInputs::of_step(graph, &view, &seed);
+        let local = ForwardPass::new(setup).forward_backward(&inputs, &batch);
+        let summed = match setup.replicas {
+            1 => local.gradients,
+            _ => setup.reduction.sum(&local.gradients),
+        };
+        let unscaled = setup.loss_scale.unscaled(summed, view.scale);
+        let trained = setup.state.trained.iter();
+        let mut all: Vec<Tensor> = trained
+            .map(|&index| view.variables[index].like(0.0))
+            .collect();
+        for (&param, gradient) in local.connected.iter().zip(&unscaled) {
+            all[param] = gradient.convert(all[param].dtype());
+        }
+        let shardings = setup.state.shardings();
+        let placed = setup.state.trained.iter().zip(&all);
+        let placed: Vec<Tensor> = placed
+            .map(|(&index, gradient)| gradient.sharded(&shardings[index]))
+            .collect();
+        let outputs = placed.iter().map(|gradient| ("gradient", gradient));
+        let program = graph
+            .finish(&outputs.collect::<Vec<_>>())
+            .map_err(explain)?;
+        let changed = Vec::new();
+        Ok(StepProgram::new(program, StepKind::InPlace { changed }))
+    }
+
     /// The program of a test. Arguments: the variables, the epoch totals, the batch. Output: the epoch totals.
     pub(super) fn test_step(self, shape: &BatchShape) -> Result<StepProgram> {
         let (setup, graph) = (self.setup, &self.graph);

@@ -28,6 +28,10 @@ pub(super) struct Events {
     files: Option<EventFiles>,
     /// The number of steps after which results are read, in every process: reading them is done together.
     every: Option<u64>,
+    /// Of how many epochs one has its gradients computed, in every process: that is done together, too.
+    gradients_freq: Option<usize>,
+    /// The gradients of the epoch, in the first process.
+    gradients: Vec<(String, HostTensor)>,
     /// The number of steps done, for the thread that writes about the machine.
     step: Arc<AtomicI64>,
     monitor: Option<SystemMonitor>,
@@ -160,19 +164,21 @@ impl EventFiles {
         write(file, steps, results.into_iter())
     }
 
-    /// Whether variables are written after this epoch.
-    fn wants_variables(&self, epoch: usize) -> bool {
-        let freq = self.settings.histogram_freq;
-        freq > 0 && epoch.is_multiple_of(freq)
-    }
-
-    /// Writes variables as histograms, and as images.
-    fn write_variables(&mut self, epoch: usize, values: &[(String, HostTensor)]) -> Result<()> {
+    /// Writes variables as histograms, and as images; and gradients as histograms.
+    fn write_variables(
+        &mut self,
+        epoch: usize,
+        values: &[(String, HostTensor)],
+        gradients: &[(String, HostTensor)],
+    ) -> Result<()> {
         let epoch = step(epoch);
         let file = begun(&mut self.train, &self.settings, "train", self.first.0)?;
+        for (name, gradient) in gradients {
+            let (tag, histogram) = (format!("{name}/gradient"), histogram(gradient));
+            file.histogram(&tag, &histogram, epoch).map_err(io)?;
+        }
         for (name, value) in values {
-            let numbers: Vec<f32> = value.to_f64().iter().map(|&x| x as f32).collect();
-            let (tag, histogram) = (format!("{name}/histogram"), Histogram::of(&numbers));
+            let (tag, histogram) = (format!("{name}/histogram"), histogram(value));
             file.histogram(&tag, &histogram, epoch).map_err(io)?;
             if !self.settings.write_images {
                 continue;
@@ -212,6 +218,11 @@ impl EventFiles {
         (self.train_steps, self.validation_steps) = (None, None);
         Ok(())
     }
+}
+
+fn histogram(value: &HostTensor) -> Histogram {
+    let numbers: Vec<f32> = value.to_f64().iter().map(|&x| x as f32).collect();
+    Histogram::of(&numbers)
 }
 
 /// Where the time went, in milliseconds of a step.
@@ -310,12 +321,24 @@ impl Events {
     pub(super) fn begin(model: &CompiledModel, fit: &Fit, first: usize) -> Result<Self> {
         let settings = fit.tensorboard.as_ref();
         let every = settings.and_then(TensorBoard::every);
+        let with_gradients = |settings: &&TensorBoard| settings.write_grads;
+        let gradients_freq = settings.filter(with_gradients);
+        let gradients_freq = gradients_freq.map(|settings| settings.histogram_freq);
+        let gradients_freq = gradients_freq.filter(|&freq| freq > 0);
         if let Some(world) = model.placement.world() {
             let every = every.map_or("each epoch".into(), |steps| format!("{steps} steps"));
             world.agree("`update_freq` of TensorBoard", &every)?;
+            let freq = gradients_freq.map_or("no epoch".into(), |freq| format!("{freq} epochs"));
+            world.agree("`write_grads` of TensorBoard", &freq)?;
+        }
+        if gradients_freq.is_some() && !model.has_gradients() {
+            return Err(Error::user(
+                "gradients are not written where variables are on parameter servers or in stages; leave out `write_grads`",
+            ));
         }
         let mut events = Self {
             every,
+            gradients_freq,
             step: Arc::new(AtomicI64::new(model.iterations)),
             ..Self::default()
         };
@@ -359,21 +382,37 @@ impl Events {
         })
     }
 
+    /// Whether the gradients of this epoch are to be computed.
+    pub(super) fn wants_gradients(&self, epoch: usize) -> bool {
+        self.gradients_freq
+            .is_some_and(|freq| epoch.is_multiple_of(freq))
+    }
+
+    /// Takes the gradients of the epoch, which are written at its end.
+    pub(super) fn take_gradients(&mut self, gradients: Vec<(String, HostTensor)>) {
+        if self.files.is_some() {
+            self.gradients = gradients;
+        }
+    }
+
     /// Writes the results of an epoch, if there are event files.
     pub(super) fn write_epoch(&mut self, model: &CompiledModel, done: &EpochLogs) -> Result<()> {
         let Some(files) = &self.files else {
             return Ok(());
         };
-        let wants_variables = files.wants_variables(done.epoch);
+        let wants_variables = files.settings.wants_histograms(done.epoch);
         let (rate, steps) = (model.learning_rate()?, model.iterations);
         let variables = wants_variables.then(|| model.variables()).transpose()?;
         let engine = model.placement.engine();
+        let gradients = std::mem::take(&mut self.gradients);
         let Some(files) = &mut self.files else {
             return Ok(());
         };
         let written = files.write(done, steps, rate).and_then(|()| {
             let values = variables.as_ref();
-            values.map_or(Ok(()), |values| files.write_variables(done.epoch, values))
+            values.map_or(Ok(()), |values| {
+                files.write_variables(done.epoch, values, &gradients)
+            })
         });
         let next = (step(done.epoch) + 1, steps.saturating_add(1));
         files.go_on(written, next, |line| engine.notice(line))

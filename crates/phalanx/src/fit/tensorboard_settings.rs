@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx_summary::HParam;
 
+use super::trace::{TraceOutput, TracePlan};
+
 /// What is written for TensorBoard: the arguments of Keras' `TensorBoard` callback, without embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorBoard {
@@ -11,9 +13,12 @@ pub struct TensorBoard {
     pub(super) histogram_freq: usize,
     pub(super) write_graph: bool,
     pub(super) write_images: bool,
+    pub(super) write_grads: bool,
     pub(super) write_steps_per_second: bool,
     pub(super) update_freq: UpdateFreq,
     pub(super) write_system: bool,
+    /// The first and the last step, counted from 1.
+    pub(super) profile_batch: Option<(usize, usize)>,
     pub(super) settings: Vec<(String, HParam)>,
 }
 
@@ -36,9 +41,11 @@ impl TensorBoard {
             histogram_freq: 0,
             write_graph: true,
             write_images: false,
+            write_grads: false,
             write_steps_per_second: false,
             update_freq: UpdateFreq::Epoch,
             write_system: true,
+            profile_batch: None,
             settings: Vec::new(),
         }
     }
@@ -61,6 +68,17 @@ impl TensorBoard {
     #[must_use]
     pub const fn write_images(mut self, are_written: bool) -> Self {
         self.write_images = are_written;
+        self
+    }
+
+    /// Whether gradients are written together with the histograms of variables, as histograms of their own (`dense/kernel/gradient`): of
+    /// the loss over the first batch of the epoch, of all replicas and processes, before its step and before the optimizer clips them.
+    /// An epoch that goes on in its middle has none. It costs a forward and a backward pass in each epoch whose histograms are written.
+    ///
+    /// A training whose variables are on parameter servers or in stages is refused.
+    #[must_use]
+    pub const fn write_grads(mut self, are_written: bool) -> Self {
+        self.write_grads = are_written;
         self
     }
 
@@ -88,11 +106,36 @@ impl TensorBoard {
         self
     }
 
+    /// Profiles these steps of the `fit`, counted from 1, for TensorBoard's profiler plug-in: what the host of each process does and when
+    /// its devices run steps. `first` is at least 2, since the first step compiles. As [`Fit::trace`](super::Fit::trace), of which there is
+    /// none then.
+    #[must_use]
+    pub const fn profile_batch(mut self, first: usize, last: usize) -> Self {
+        let first = if first < 2 { 2 } else { first };
+        self.profile_batch = Some((first, if last < first { first } else { last }));
+        self
+    }
+
     /// Settings of the training, which the HParams tab shows beside the results.
     #[must_use]
     pub fn settings(mut self, settings: impl IntoIterator<Item = (String, HParam)>) -> Self {
         self.settings = settings.into_iter().collect();
         self
+    }
+
+    /// The trace for the profiler plug-in, if there is to be one.
+    pub(super) fn profile(&self) -> Option<TracePlan> {
+        let (first, last) = self.profile_batch?;
+        Some(TracePlan {
+            output: TraceOutput::Profile(self.folder.join("train")),
+            after: first as u64 - 1,
+            steps: (last - first) as u64 + 1,
+        })
+    }
+
+    /// Whether histograms are written of this epoch.
+    pub(super) const fn wants_histograms(&self, epoch: usize) -> bool {
+        self.histogram_freq > 0 && epoch.is_multiple_of(self.histogram_freq)
     }
 
     /// The number of steps after which results are written, if they are within an epoch.

@@ -1,25 +1,36 @@
 //! A trace of some steps: what the host of each process does and when its devices run, in the form of Chrome's `chrome://tracing` and of
-//! Perfetto.
+//! Perfetto, or in the one of TensorBoard's profiler plug-in.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use phalanx_summary::{HostProfile, ProfileLine, ProfileSpan, write_profile};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::compiled_model::CompiledModel;
 use super::in_flight::InFlight;
 use super::step_times::StepPart;
+use super::tensorboard::io;
 use super::workers::on_chief;
 use crate::{Error, Result};
 
 /// Which steps are traced, and where the trace goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TracePlan {
-    /// The file.
-    pub(super) path: PathBuf,
+    pub(super) output: TraceOutput,
     /// The number of steps before the first of the trace, and the number of its steps.
     pub(super) after: u64,
     pub(super) steps: u64,
+}
+
+/// Where a trace goes, and in what form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TraceOutput {
+    /// A file of Chrome's form.
+    Chrome(PathBuf),
+    /// The folder of a TensorBoard run, for the profiler plug-in.
+    Profile(PathBuf),
 }
 
 /// The spans of the steps that are being traced.
@@ -31,18 +42,26 @@ pub(super) struct TraceRecorder {
     spans: Vec<Span>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Span {
-    name: &'static str,
-    track: u32,
+    name: String,
+    track: usize,
     step: i64,
     begin: Duration,
     length: Duration,
 }
 
+/// What a process has seen.
+#[derive(Debug, Serialize, Deserialize)]
+struct WorkerTrace {
+    worker: usize,
+    spans: Vec<Span>,
+}
+
 /// The tracks of a process.
-const HOST: u32 = 0;
-const DEVICES: u32 = 1;
+const HOST: usize = 0;
+const DEVICES: usize = 1;
+const TRACKS: [&str; 2] = ["host", "devices"];
 
 impl TraceRecorder {
     pub(super) const fn new(start: Instant, step: i64) -> Self {
@@ -58,11 +77,11 @@ impl TraceRecorder {
         self.add(part.name(), HOST, begin, end);
     }
 
-    fn add(&mut self, name: &'static str, track: u32, begin: Instant, end: Instant) {
+    fn add(&mut self, name: &str, track: usize, begin: Instant, end: Instant) {
         let (begin, end) = (begin.max(self.start), end.max(self.start));
         if end > begin {
             self.spans.push(Span {
-                name,
+                name: name.to_owned(),
                 track,
                 step: self.step,
                 begin: begin - self.start,
@@ -70,40 +89,70 @@ impl TraceRecorder {
             });
         }
     }
+}
 
-    /// The events of a process.
-    fn events(&self, worker: usize) -> Vec<Value> {
-        let name = |what: &str, track: u32, name: &str| json!({"ph": "M", "name": what, "pid": worker, "tid": track, "args": {"name": name}});
-        let mut events = vec![
-            name("process_name", HOST, &format!("worker {worker}")),
-            name("thread_name", HOST, "host"),
-            name("thread_name", DEVICES, "devices"),
-        ];
+impl WorkerTrace {
+    /// The events of Chrome's form.
+    fn events(&self) -> Vec<Value> {
+        let pid = self.worker;
+        let name = |what: &str, track: usize, name: &str| json!({"ph": "M", "name": what, "pid": pid, "tid": track, "args": {"name": name}});
+        let mut events = vec![name("process_name", HOST, &format!("worker {pid}"))];
+        let tracks = TRACKS.iter().enumerate();
+        events.extend(tracks.map(|(track, of)| name("thread_name", track, of)));
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         events.extend(self.spans.iter().map(|span| {
-            json!({"ph": "X", "name": span.name, "cat": "phalanx", "pid": worker, "tid": span.track,
+            json!({"ph": "X", "name": span.name, "cat": "phalanx", "pid": pid, "tid": span.track,
                 "ts": micros(span.begin), "dur": micros(span.length), "args": {"step": span.step}})
         }));
         events
+    }
+
+    /// The same for the profiler plug-in.
+    fn profile(&self) -> HostProfile {
+        let line = |(track, name): (usize, &&str)| {
+            let spans = self.spans.iter().filter(|span| span.track == track);
+            let spans = spans.map(|span| ProfileSpan {
+                name: span.name.clone(),
+                begin: span.begin,
+                length: span.length,
+                step: span.step,
+            });
+            ProfileLine {
+                name: (*name).to_owned(),
+                spans: spans.collect(),
+            }
+        };
+        HostProfile {
+            host: format!("worker-{}", self.worker),
+            lines: TRACKS.iter().enumerate().map(line).collect(),
+        }
     }
 }
 
 /// When a trace begins and ends.
 #[derive(Debug, Default)]
 pub(super) struct StepTrace {
+    plan: Option<TracePlan>,
     /// Steps of this `fit`.
     steps: u64,
 }
 
 impl StepTrace {
+    /// Of a `fit` that begins.
+    pub(super) fn new(plan: Option<TracePlan>) -> Self {
+        Self {
+            plan,
+            ..Self::default()
+        }
+    }
+
     /// Begins or ends the trace after a step, where it is time for it; in every process after the same step.
     pub(super) fn after_steps(
         &mut self,
-        plan: Option<&TracePlan>,
         (model, steps): (&mut CompiledModel, usize),
         flight: &mut InFlight,
     ) -> Result<()> {
-        let Some(plan) = plan else {
+        let Some(plan) = &self.plan else {
             return Ok(());
         };
         let before = self.steps;
@@ -116,7 +165,7 @@ impl StepTrace {
             return begin_trace(model, flight);
         }
         if has_come_to(plan.after + plan.steps) {
-            return end_trace(&plan.path, model, flight);
+            return end_trace(&plan.output, model, flight);
         }
         Ok(())
     }
@@ -136,7 +185,7 @@ fn begin_trace(model: &mut CompiledModel, flight: &mut InFlight) -> Result<()> {
 }
 
 /// The first process writes what all have seen.
-fn end_trace(path: &Path, model: &mut CompiledModel, flight: &mut InFlight) -> Result<()> {
+fn end_trace(output: &TraceOutput, model: &mut CompiledModel, flight: &mut InFlight) -> Result<()> {
     flight.finish(model.placement.engine())?;
     model.clock.enter(StepPart::Callbacks);
     let Some(mut recorder) = model.clock.recorder.take() else {
@@ -145,23 +194,32 @@ fn end_trace(path: &Path, model: &mut CompiledModel, flight: &mut InFlight) -> R
     for (begin, end) in model.clock.devices().take_spans(false) {
         recorder.add("step", DEVICES, begin, end);
     }
-    let worker = model.placement.world().map_or(0, |world| world.worker());
-    let own = Value::from(recorder.events(worker)).to_string();
-    let all = match model.placement.world() {
-        Some(world) => world.all_gather(own.as_bytes())?,
-        None => vec![own.into_bytes()],
+    let own = WorkerTrace {
+        worker: model.placement.world().map_or(0, |world| world.worker()),
+        spans: recorder.spans,
     };
-    on_chief(&model.placement, "the trace", || write(path, &all))
+    let bug = |error: serde_json::Error| Error::Bug(format!("a trace: {error}"));
+    let own = serde_json::to_vec(&own).map_err(bug)?;
+    let all = match model.placement.world() {
+        Some(world) => world.all_gather(&own)?,
+        None => vec![own],
+    };
+    let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
+    let all: Vec<WorkerTrace> = all.collect::<std::result::Result<_, _>>().map_err(bug)?;
+    let last = model.iterations;
+    on_chief(&model.placement, "the trace", || match output {
+        TraceOutput::Chrome(path) => write_chrome(path, &all),
+        TraceOutput::Profile(run) => {
+            let hosts: Vec<HostProfile> = all.iter().map(WorkerTrace::profile).collect();
+            let written = write_profile(run, &format!("step-{last}"), &hosts);
+            written.map(drop).map_err(io)
+        }
+    })
 }
 
 /// Writes the events of all processes as one trace.
-fn write(path: &Path, all: &[Vec<u8>]) -> Result<()> {
-    let mut events = Vec::new();
-    for bytes in all {
-        let of_one: Vec<Value> = serde_json::from_slice(bytes)
-            .map_err(|error| Error::Bug(format!("a trace that cannot be read: {error}")))?;
-        events.extend(of_one);
-    }
+fn write_chrome(path: &Path, all: &[WorkerTrace]) -> Result<()> {
+    let events: Vec<Value> = all.iter().flat_map(WorkerTrace::events).collect();
     let trace = json!({"displayTimeUnit": "ms", "traceEvents": events});
     std::fs::write(path, trace.to_string()).map_err(|source| Error::Io {
         path: path.to_owned(),
@@ -183,7 +241,11 @@ mod tests {
         recorder.host(StepPart::Transfer, at(12), at(12));
         recorder.host(StepPart::Transfer, at(3), at(9));
         recorder.add("step", DEVICES, at(12), at(15));
-        let events = recorder.events(2);
+        let trace = WorkerTrace {
+            worker: 2,
+            spans: recorder.spans,
+        };
+        let events = trace.events();
         assert_eq!(events.len(), 3 + 2);
         assert_eq!(events[0]["args"]["name"], "worker 2");
         let input = json!({"ph": "X", "name": "input", "cat": "phalanx", "pid": 2, "tid": 0, "ts": 0.0, "dur": 2000.0, "args": {"step": 7}});
@@ -192,5 +254,9 @@ mod tests {
             (&events[4]["ts"], &events[4]["tid"]),
             (&json!(2000.0), &json!(1))
         );
+        let profile = trace.profile();
+        let lines = profile.lines.iter();
+        let lines: Vec<_> = lines.map(|line| (&*line.name, line.spans.len())).collect();
+        assert_eq!(lines, [("host", 1), ("devices", 1)]);
     }
 }

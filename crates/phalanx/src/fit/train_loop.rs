@@ -124,7 +124,7 @@ impl<'r> FitRun<'r> {
         trainer.callbacks = callbacks;
         trainer.compiled.watches_bad_steps = false;
         trainer.events = Events::begin(&trainer.compiled, &fit, first)?;
-        trainer.trace = StepTrace::default();
+        trainer.trace = StepTrace::new(fit.trace_plan()?);
         let mut run = Self {
             steps,
             epochs: first..fit.epochs,
@@ -199,6 +199,7 @@ impl<'r> FitRun<'r> {
             };
             self.place.execution = run.len();
             self.before_steps(&first.batch, done, &mut flight)?;
+            self.look_at_gradients(first, done, &mut flight)?;
             let model = &mut self.trainer.compiled;
             for batches in model.programs(&run) {
                 let key = model.compile_steps(batches, &mut flight)?;
@@ -287,6 +288,26 @@ impl<'r> FitRun<'r> {
         Ok(())
     }
 
+    /// Computes the gradients of the first batch of an epoch, where they are to be written.
+    fn look_at_gradients(
+        &mut self,
+        first: &DividedBatch,
+        done: usize,
+        flight: &mut InFlight,
+    ) -> Result<()> {
+        let Trainer {
+            compiled, events, ..
+        } = &mut *self.trainer;
+        let is_first = self.epoch.before + done == 0;
+        if !is_first || !events.wants_gradients(self.place.epoch) {
+            return Ok(());
+        }
+        let before = compiled.clock.enter(StepPart::Callbacks);
+        events.take_gradients(compiled.gradients(first, flight)?);
+        compiled.clock.enter(before);
+        Ok(())
+    }
+
     /// What follows them: callbacks, checkpoints, and the end where one is asked for. The last of the `done` steps was on this batch.
     fn after_steps(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
         let (number, steps) = (self.epoch.before + done - 1, self.place.execution);
@@ -294,8 +315,7 @@ impl<'r> FitRun<'r> {
         let epoch = trainer.progress.position.epoch;
         let model = &mut trainer.compiled;
         trainer.events.write_batch(model, (epoch, steps), flight)?;
-        let plan = self.fit.trace.as_ref();
-        trainer.trace.after_steps(plan, (model, steps), flight)?;
+        trainer.trace.after_steps((model, steps), flight)?;
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
             callback.on_train_batch_end(number, cx)
         })?;

@@ -10,6 +10,7 @@ mod callbacks;
 mod custom_loops;
 #[cfg(feature = "etcd")]
 mod etcd;
+mod gradients;
 #[path = "../../../../tests/tools/hosts.rs"]
 mod hosts;
 mod launchers;

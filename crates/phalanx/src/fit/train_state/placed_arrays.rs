@@ -23,7 +23,7 @@ impl TrainState {
     }
 
     /// What devices hold of an array.
-    pub(super) fn read(
+    pub(in crate::fit) fn read(
         &self,
         arrays: &[&Buffer],
         index: usize,
