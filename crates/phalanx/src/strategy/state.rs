@@ -171,7 +171,7 @@ impl State {
 
     /// Adds a model under a name, with a saved model's own values or first ones from the state's seed.
     ///
-    /// Two models of the same layers begin with the same values; give one of them others as a [`SavedModel`].
+    /// Two models of the same layers begin with the same values; give one of them others as a [`SavedModel`](crate::saved::SavedModel).
     ///
     /// # Errors
     /// When its layers do not fit together, the state has a model of this name, or the device has not the memory.

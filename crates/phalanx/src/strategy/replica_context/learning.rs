@@ -202,7 +202,8 @@ impl ReplicaCx<'_> {
     }
 
     /// One step of an optimizer with gradients that are summed over replicas: clip, decay, update, average. With a dynamic
-    /// loss scale ([`State::add_optimizer_with`]) a step whose gradients are not all finite changes nothing of its models.
+    /// loss scale ([`State::add_optimizer_with`](crate::strategy::State::add_optimizer_with)) a step whose gradients are not
+    /// all finite changes nothing of its models.
     ///
     /// It is a mistake when the gradients belong to another optimizer, or differ between replicas.
     #[track_caller]

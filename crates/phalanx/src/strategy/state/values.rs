@@ -145,7 +145,7 @@ impl State {
         Ok(count.map_or(0, |count| count[0]))
     }
 
-    /// The present scale of an optimizer with a dynamic [`LossScale`], and how many steps it has skipped; `None` of another.
+    /// The present scale of an optimizer with a dynamic [`LossScale`](crate::fit::LossScale), and how many steps it has skipped; `None` of another.
     ///
     /// # Errors
     /// When it is of another state, or the device fails.
