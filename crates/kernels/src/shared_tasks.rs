@@ -48,8 +48,14 @@ pub(crate) fn run<W: SharedWork>(call: &CustomCallFrame<'_>, threads: usize, wor
         caller: std::thread::current(),
     });
     for _ in 1..threads.min(tasks.count) {
-        let tasks = Arc::clone(&tasks);
-        if !call.schedule(move || tasks.work()) {
+        // A thread that comes when all is done finds nothing, and keeps nothing of it until then.
+        let late = Arc::downgrade(&tasks);
+        let work = move || {
+            if let Some(tasks) = late.upgrade() {
+                tasks.work();
+            }
+        };
+        if !call.schedule(work) {
             break;
         }
     }

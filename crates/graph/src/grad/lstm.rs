@@ -29,12 +29,14 @@ pub(super) fn lstm(step: &Step) -> Vec<Option<Tensor>> {
         rhs_batch: vec![],
         lhs_contract: vec![0, 1],
         rhs_contract: vec![0, 1],
-        dtype: to_x.dtype(),
+        dtype: to_x.wide(),
     };
     let before = || shifted(&states, &step.input(3));
     vec![
         Some(to_x.clone()),
-        step.when(1, || before().dot(&to_x, of_all_steps)),
+        step.when(1, || {
+            before().dot(&to_x, of_all_steps).convert(to_x.dtype())
+        }),
         step.when(2, || to_x.sum(&[0, 1])),
         result(1),
         result(2),

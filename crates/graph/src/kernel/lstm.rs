@@ -137,9 +137,10 @@ pub(super) fn decompose_gradient(given: &[Tensor]) -> Vec<Tensor> {
             rhs_batch: vec![],
             lhs_contract: vec![1],
             rhs_contract: vec![1],
-            dtype: to_z.dtype(),
+            dtype: to_z.wide(),
         };
-        (vec![to_z.dot(&fixed[0], back), to_c], vec![to_z])
+        let to_h = to_z.dot(&fixed[0], back).convert(to_z.dtype());
+        (vec![to_h, to_c], vec![to_z])
     };
     let zeros = c.zeros_like();
     let graph = gates.graph();

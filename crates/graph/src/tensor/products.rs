@@ -7,7 +7,7 @@ use crate::{DType, FusedActivation, Kernel, Pool2d};
 /// Products and reductions.
 impl Tensor {
     /// The element type in which sums of this tensor's elements are taken.
-    fn wide(&self) -> DType {
+    pub(crate) fn wide(&self) -> DType {
         match self.dtype() {
             DType::F16 | DType::Bf16 => DType::F32,
             own => own,

@@ -305,6 +305,32 @@ fn memories_are_calls_where_they_are_registered() {
 }
 
 #[test]
+fn an_lstm_of_16_bits_and_its_derivative_sum_in_32() {
+    let g = Graph::new();
+    let given = |name, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));
+    let x = given("x", &[2, 3, 8]);
+    let (recurrent, bias) = (given("recurrent", &[2, 8]), given("bias", &[8]));
+    let state = given("state", &[2, 2]);
+    let loss = x.lstm(&recurrent, &bias, [&state, &state]).states.sum_all();
+    let found = gradients(&loss, &[&x, &recurrent, &state]);
+    let named: Vec<_> = ["x", "recurrent", "state"]
+        .into_iter()
+        .zip(found.iter().flatten())
+        .collect();
+    assert_eq!(named.len(), 3);
+    assert!(named.iter().all(|(_, slope)| slope.dtype() == DType::Bf16));
+    let text = g.finish(&named).unwrap().simplified();
+    let text = text.to_stablehlo(&Lowering {
+        native_bf16_dot: true,
+        ..Lowering::new(Platform::Cpu, "sums")
+    });
+    let dots = text.lines().filter(|line| line.contains("dot_general"));
+    let wide = dots.clone().filter(|line| line.ends_with("f32>"));
+    // The state by the kernel, back, and the gradient of the kernel.
+    assert_eq!((dots.count(), wide.count()), (3, 3), "{text}");
+}
+
+#[test]
 fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
     let program = mixed_bf16().simplified();
     let products = |native_bf16_dot| {
