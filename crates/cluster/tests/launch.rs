@@ -373,4 +373,8 @@ fn the_others_go_on_without_a_worker_where_they_are_enough() {
     };
     assert_eq!(lost(2), 0);
     assert_eq!(lost(3), 75);
+    // Who has ended well by then has gone on to the end.
+    let mut run = Run::new(2, "[ $RANK = 0 ] || { sleep 0.5; exit 75; }");
+    run.launch.least_workers = NonZeroUsize::new(1).unwrap();
+    assert_eq!(run.outcome().exit_code(), 0);
 }

@@ -55,6 +55,25 @@ esac";
 }
 
 #[test]
+fn a_worker_that_is_lost_when_the_others_have_ended_well_fails_no_job() {
+    let service = Service::new("late");
+    let keys = "phalanx: {elastic: {minWorkers: 1, maxWorkers: 2}}\n";
+    fs::write(service.folder.join("elastic.yaml"), keys).unwrap();
+    // The chief tells its process, and rank 1 is lost when it has gone, or is a zombie that nobody has looked at.
+    let script = "case $RANK in
+0) echo $$ > chief.new; mv chief.new chief; until [ -e seen ]; do sleep 0.05; done;;
+1) until [ -e chief ]; do sleep 0.05; done; touch seen
+   while grep -q '^State:.[^ZX]' /proc/$(cat chief)/status 2>/dev/null; do sleep 0.05; done
+   kill -KILL $$;;
+esac";
+    service.script("demo", &["--config", "elastic.yaml"], script);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
+    assert_eq!(task(&job, "worker-0")["signal"], 9, "{job:#}");
+}
+
+#[test]
 fn a_mistake_of_one_worker_ends_an_elastic_job() {
     let service = Service::new("mistake");
     let keys = "phalanx: {elastic: {minWorkers: 1, maxWorkers: 2}}\n";

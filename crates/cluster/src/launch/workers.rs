@@ -189,9 +189,13 @@ impl<'a> Workers<'a> {
             return false;
         }
         let is_worker = task.kind.trains();
-        let workers = self.running.iter();
-        let workers = workers.filter(|running| self.launch.task(running.rank).kind.trains());
-        let others = workers.count();
+        // Who has ended well has gone on to the end.
+        let well = self.ended.iter().filter(|ended| ended.how == How::Code(0));
+        let others = self.running.iter().map(|running| running.rank);
+        let others = others.chain(well.map(|ended| ended.rank));
+        let others = others
+            .filter(|rank| self.launch.task(*rank).kind.trains())
+            .count();
         // What a worker of parameter servers does, the others do without it; only the first one also saves.
         let least = match self.launch.servers {
             0 => self.launch.least_workers.get(),

@@ -90,7 +90,7 @@ impl Crew {
         .into()
     }
 
-    /// What follows from the end of a worker while `others` run.
+    /// What follows from the end of a worker while `others` run or have ended well.
     pub(super) fn lost(&mut self, at: usize, worker: usize, end: TaskEnd, others: usize) -> Next {
         let may_try_again = end.failed() && end.how().exit_code() == TRY_AGAIN;
         if !may_try_again || self.host.failure().is_some() {

@@ -279,8 +279,11 @@ impl Tasks<'_> {
         let Some(worker) = self.run.plan.rank(tasks[at].task) else {
             return false;
         };
-        let trains = |running: &&Running| tasks[running.at].task.kind.trains();
-        let others = self.running.iter().filter(trains).count();
+        let trains = |at: &usize| tasks[*at].task.kind.trains();
+        // Who has ended well has gone on to the end.
+        let well = self.ended.iter().filter(|(_, end)| !end.failed());
+        let others = self.running.iter().map(|running| running.at);
+        let others = others.chain(well.map(|(at, _)| *at)).filter(trains).count();
         let next = match &mut self.crew {
             Some(crew) if self.told.is_none() => crew.lost(at, worker, end, others),
             _ => return false,
