@@ -10,7 +10,7 @@ use super::package::Upload;
 use super::{Context, Done, dry_run, logs, search, spec};
 use crate::args::{Format, SpecArgs, TrainingArgs, TuneArgs};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 
 pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
     let source = spec::source(&args.spec, None)?;
@@ -101,7 +101,12 @@ impl Request {
             return client.create(&self.body);
         };
         upload.send()?;
-        client.create(&self.body).inspect_err(|_| upload.remove())
+        client.create(&self.body).inspect_err(|failure| {
+            // After another failure, such as an answer that is lost, the job may be in the queue.
+            if failure.exit == USAGE {
+                upload.remove();
+            }
+        })
     }
 }
 
