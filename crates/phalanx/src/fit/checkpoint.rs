@@ -19,6 +19,7 @@ use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingStat
 use crate::data::{InputBottleneck, STAGES};
 use crate::replicas::Placement;
 use crate::storage::atomic_dir::Replaced;
+use crate::storage::store::is_url;
 use crate::{Error, Result};
 
 /// The paths of checkpoints that a trainer read or wrote.
@@ -84,13 +85,14 @@ impl Trainer {
     /// As for [`training_state`](Self::training_state) and [`TrainingState::save`].
     pub fn save_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
         let (path, state) = (path.as_ref(), self.state_unchecked()?);
-        let is_alone = self.placement().world().is_none();
-        if !is_alone {
-            // All of them refuse it.
+        let is_alone = self.placement().world().is_none() && self.placement().servers().is_none();
+        let checks_beside = is_alone && !is_url(path);
+        if !checks_beside {
+            // All processes refuse it, and nothing of it comes into a bucket.
             check_state(&state)?;
         }
         let check = || {
-            if is_alone {
+            if checks_beside {
                 check_state(&state)
             } else {
                 Ok(())

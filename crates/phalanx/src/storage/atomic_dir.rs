@@ -511,7 +511,12 @@ impl<'a> TargetDir<'a> {
         };
         let unwanted = |folder| Replaced(Some((folder, self.kind.files)));
         if older == 0 {
-            return Ok(unwanted(replaced));
+            // A backup half removed would be in the way of the next save. Where it cannot be hidden that save removes it whole.
+            let hidden = match replaced == self.backup() {
+                true => self.hide(&replaced).ok().flatten(),
+                false => Some(replaced),
+            };
+            return Ok(hidden.map_or(Replaced::NOTHING, unwanted));
         }
         let last = self.hide(&self.numbered(older))?;
         for number in (1..older).rev() {

@@ -71,14 +71,29 @@ fn what_appears_while_a_save_runs_is_not_replaced() {
 
 /// A file system whose names cannot be exchanged.
 fn publish_by_renames(path: &Path, text: &str) -> Result<()> {
+    replaced_by_renames(path, text).map(Replaced::remove)
+}
+
+fn replaced_by_renames(path: &Path, text: &str) -> Result<Replaced> {
     let disk = Disk {
         exchange: |_, _| Err(io::ErrorKind::Unsupported.into()),
         ..DISK
     };
-    let replaced =
-        MODEL_DIR.replace_on(&disk, path, 0, |staging| fill(staging, text), &|| Ok(()))?;
-    replaced.remove();
-    Ok(())
+    MODEL_DIR.replace_on(&disk, path, 0, |staging| fill(staging, text), &|| Ok(()))
+}
+
+#[test]
+fn a_kill_while_the_old_one_is_removed_is_in_nobodys_way() {
+    let scratch = Scratch::new("half-removed");
+    let path = scratch.0.join("m");
+    publish_by_renames(&path, "one").unwrap();
+    let Replaced(Some((old, files))) = replaced_by_renames(&path, "two").unwrap() else {
+        panic!("something was replaced");
+    };
+    assert_ne!(old, scratch.0.join(".m.before"));
+    // Its first file tells what it was.
+    fs::remove_file(old.join(files[0])).unwrap();
+    publish_by_renames(&path, "three").unwrap();
 }
 
 #[test]
