@@ -1,4 +1,6 @@
-//! Phalanx on whole models: `bench-models MODEL BATCH`, the turns of `bench/peers/README.md`.
+//! Phalanx on whole models: `bench-models MODEL BATCH [--work predict|evaluate]`, the turns of `bench/peers/README.md`.
+//!
+//! `bench-models MODEL BATCH --cost train|forward` says what a step, or the forward pass, computes and has to move at least, and runs neither.
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -11,9 +13,11 @@ use std::time::Instant;
 
 use phalanx::data::Batch;
 use phalanx::models::{MobileNetV2, TransformerEncoder};
+use phalanx::nn::Cx;
 use phalanx::prelude::*;
+use phalanx_graph::{Graph, Shape, Tensor};
 
-use synthetic::{CLASSES, IMAGE, classified, cnn, numbers, resnet50};
+use synthetic::{CLASSES, IMAGE, classified, cnn, mlp, numbers, resnet50};
 use turns::Turn;
 
 /// How many processors every framework gets.
@@ -33,59 +37,145 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, batch] = &arguments[..] else {
-        return Err("usage: bench-models MODEL BATCH".into());
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (model, batch, work) = match words[..] {
+        [model, batch] => (model, batch, Work::Train),
+        [model, batch, "--work", work] => (model, batch, work.parse()?),
+        [model, batch, "--cost", pass] => return cost(model, batch.parse()?, pass),
+        _ => {
+            return Err(
+                "usage: bench-models MODEL BATCH [--work predict|evaluate | --cost train|forward]"
+                    .into(),
+            );
+        }
     };
     processors::use_some(0, THREADS)?;
-    let batch = batch.parse()?;
+    let (mut trainer, data) = trained(model, batch.parse()?)?;
+    turns::serve(|steps| median(&mut trainer, &data, work, steps))
+}
+
+/// Prints the floating-point operations, and the least bytes that go to memory or come from it: variables and what the optimizer carries
+/// read and written, activations written and read again on the way back; forward the variables, the batch and the outputs.
+fn cost(model: &str, batch: usize, pass: &str) -> Result<(), Box<dyn Error>> {
+    let (trainer, data) = trained(model, batch)?;
+    let (flops, bytes) = match pass {
+        "train" => {
+            let step = trainer.estimate(&data, batch)?;
+            let carried = step.variables + step.optimizer + step.activations;
+            (step.flops, 2 * carried + step.batch)
+        }
+        "forward" => forward_cost(trainer.model(), &data)?,
+        other => return Err(format!("found pass {other:?}, expected train or forward").into()),
+    };
+    println!("{}", serde_json::json!({"flops": flops, "bytes": bytes}));
+    Ok(())
+}
+
+fn forward_cost(model: &Model, data: &Batch) -> Result<(u64, u64), Box<dyn Error>> {
+    let graph = Graph::new();
+    let parameter = |name: &str, shape: &Shape| graph.parameter(name, shape.clone());
+    let variables = model.variables().iter();
+    let variables: Vec<Tensor> = variables
+        .map(|variable| parameter(&variable.name, &variable.shape))
+        .collect();
+    let inputs: Vec<Tensor> = data.x.iter().map(|x| parameter("x", x.shape())).collect();
+    let outputs = model.call(&mut Cx::new(&graph, model, &variables), &inputs);
+    let moved = variables.iter().chain(&inputs).chain(&outputs);
+    let bytes: usize = moved.map(|tensor| tensor.shape().byte_len()).sum();
+    let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("", output)).collect();
+    let program = graph.finish(&named)?;
+    Ok((program.simplified().cost().total.flops, bytes as u64))
+}
+
+/// What a step does.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Forward, backward, update.
+    Train,
+    /// The outputs, on the host.
+    Predict,
+    /// The loss.
+    Evaluate,
+}
+
+impl std::str::FromStr for Work {
+    type Err = Box<dyn Error>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "predict" => Ok(Self::Predict),
+            "evaluate" => Ok(Self::Evaluate),
+            other => Err(format!("found work {other:?}, expected predict or evaluate").into()),
+        }
+    }
+}
+
+/// The model of a name, ready to train, and its batch.
+fn trained(model: &str, batch: usize) -> Result<(Trainer, Batch), Box<dyn Error>> {
     let sgd = || Sgd::new(0.01).momentum(0.9);
-    let of_images = |policy| compiled(resnet50()?, sgd(), policy);
-    let (mut trainer, data) = match model.as_str() {
-        "resnet50" => (of_images(Policy::Float32)?, classified(batch, IMAGE)?),
-        "resnet50_bf16" => (of_images(Policy::MixedBfloat16)?, classified(batch, IMAGE)?),
-        "mobilenet_v2" => (
-            compiled(mobilenet_v2()?, sgd(), Policy::Float32)?,
+    let (model, policy) = match model.strip_suffix("_bf16") {
+        Some(model) => (model, Policy::MixedBfloat16),
+        None => (model, Policy::Float32),
+    };
+    Ok(match model {
+        "resnet50" => (
+            compiled(resnet50()?, sgd(), policy)?,
             classified(batch, IMAGE)?,
         ),
+        "mobilenet_v2" => (
+            compiled(mobilenet_v2()?, sgd(), policy)?,
+            classified(batch, IMAGE)?,
+        ),
+        "mlp" => (compiled(mlp(), sgd(), policy)?, classified(batch, [784])?),
         "cnn" => (
-            compiled(cnn(), sgd(), Policy::Float32)?,
+            compiled(cnn(), sgd(), policy)?,
             classified(batch, [28, 28, 1])?,
         ),
         "transformer" => {
             let settings = TransformerEncoder::default();
             let (vocabulary, length) = (settings.vocabulary, settings.length);
             (
-                compiled(settings.build()?, Adam::new(1e-3), Policy::Float32)?,
+                compiled(settings.build()?, Adam::new(1e-3), policy)?,
                 tokens(batch, length, vocabulary)?,
             )
         }
         other => match recurrent(other) {
             Some((model, units)) => (
-                compiled(model, sgd(), Policy::Float32)?,
+                compiled(model, sgd(), policy)?,
                 classified(batch, [STEPS, units])?,
             ),
             None => {
-                let known = "resnet50, resnet50_bf16, mobilenet_v2, cnn, transformer, lstm_UNITS or gru_UNITS";
+                let known = "resnet50, mobilenet_v2, mlp, cnn, transformer, lstm_UNITS or gru_UNITS, each also with _bf16";
                 return Err(format!("found model {other:?}, expected {known}").into());
             }
         },
-    };
-    turns::serve(|steps| median(&mut trainer, &data, steps))
+    })
 }
 
-/// The median of steps that each end when their loss is on the host.
-fn median(trainer: &mut Trainer, data: &Batch, steps: usize) -> phalanx::Result<Turn> {
+/// The median of steps that each end when their loss, or the outputs, are on the host. For outputs the first number stands for a loss.
+fn median(trainer: &mut Trainer, data: &Batch, work: Work, steps: usize) -> phalanx::Result<Turn> {
     let mut in_ms = Vec::with_capacity(steps);
     let mut loss = f64::NAN;
     for _ in 0..steps {
         let start = Instant::now();
-        let logs = trainer.train_on_batch(data)?;
+        loss = step(trainer, data, work)?;
         in_ms.push(start.elapsed().as_secs_f64() * 1e3);
-        loss = logs.get("loss").unwrap_or(f64::NAN);
     }
     in_ms.sort_by(f64::total_cmp);
     let step_ms = in_ms[in_ms.len() / 2];
     Ok(Turn { step_ms, loss })
+}
+
+fn step(trainer: &mut Trainer, data: &Batch, work: Work) -> phalanx::Result<f64> {
+    let logs = match work {
+        Work::Train => trainer.train_on_batch(data)?,
+        Work::Evaluate => trainer.test_on_batch(data)?,
+        Work::Predict => {
+            let outputs = trainer.predict_on_batch(&data.x)?;
+            return Ok(f64::from(outputs[0].f32s()[0]));
+        }
+    };
+    Ok(logs.get("loss").unwrap_or(f64::NAN))
 }
 
 fn compiled(

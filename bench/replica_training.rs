@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use phalanx::prelude::*;
 
-use crate::synthetic::{IMAGE, classified, cnn, resnet50};
+use crate::synthetic::{IMAGE, classified, cnn, mlp, resnet50};
 use crate::turns::Turn;
 
 /// The model of a name on the devices of a strategy, and endless global batches of this number of rows.
@@ -51,11 +51,4 @@ fn compiled(strategy: &impl Strategy, model: impl IntoModel) -> phalanx::Result<
         ..Compile::default()
     };
     strategy.compile(model, compile)
-}
-
-/// Two dense layers.
-fn mlp() -> Sequential {
-    Sequential::new([784])
-        .add(Dense::new(128).activation(relu))
-        .add(Dense::new(10))
 }

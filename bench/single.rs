@@ -227,6 +227,17 @@ fn emit(model: &str, batch: usize, unit: &str, seconds: &[f64], overhead: f64) {
         "batch": batch,
         "threads": THREADS,
         "overhead_us": (overhead * 1e7).round() / 10.0,
+        "peak_mib": peak_mib(),
     });
     println!("{line}");
+}
+
+/// The most memory that this process has had, in MiB; none where the system does not say.
+fn peak_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
 }

@@ -15,6 +15,13 @@ pub(crate) fn resnet50() -> phalanx::Result<Model> {
         .build()
 }
 
+/// Two dense layers.
+pub(crate) fn mlp() -> Sequential {
+    Sequential::new([784])
+        .add(Dense::new(128).activation(relu))
+        .add(Dense::new(10))
+}
+
 /// Two convolutions, pooling, two dense layers.
 pub(crate) fn cnn() -> Sequential {
     cnn_behind(Sequential::new([28, 28, 1]))

@@ -1,4 +1,4 @@
-"""JAX (flax, optax) on whole models: python models_jax.py MODEL BATCH (see README.md)."""
+"""JAX (flax, optax) on whole models: python models_jax.py MODEL BATCH [--work predict] (see README.md)."""
 
 import turns
 
@@ -7,6 +7,7 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 
@@ -34,11 +35,12 @@ class ResNet50(nn.Module):
     """ResNet-50."""
 
     dtype: jnp.dtype
+    trains: bool
 
     @nn.compact
     def __call__(self, x):
         convolution = partial(nn.Conv, use_bias=False, dtype=self.dtype)
-        normal = partial(nn.BatchNorm, use_running_average=False, dtype=self.dtype)
+        normal = partial(nn.BatchNorm, use_running_average=not self.trains, dtype=self.dtype)
         x = nn.relu(normal()(convolution(64, (7, 7), strides=2, padding=3)(x)))
         x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         for stage, count in enumerate([3, 4, 6, 3]):
@@ -51,11 +53,12 @@ class MobileNetV2(nn.Module):
     """MobileNetV2."""
 
     dtype: jnp.dtype
+    trains: bool
 
     @nn.compact
     def __call__(self, x):
         convolution = partial(nn.Conv, use_bias=False, dtype=self.dtype)
-        normal = partial(nn.BatchNorm, use_running_average=False, dtype=self.dtype)
+        normal = partial(nn.BatchNorm, use_running_average=not self.trains, dtype=self.dtype)
         x = nn.relu6(normal()(convolution(32, (3, 3), strides=2)(x)))
         stages = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
         for expansion, features, count, stride in stages:
@@ -69,6 +72,7 @@ class Cnn(nn.Module):
     """Two convolutions, pooling, two dense layers."""
 
     dtype: jnp.dtype
+    trains: bool
 
     @nn.compact
     def __call__(self, x):
@@ -82,6 +86,7 @@ class Transformer(nn.Module):
     """An encoder of 4 layers, normalised before each part, and a projection to the vocabulary."""
 
     dtype: jnp.dtype
+    trains: bool
 
     @nn.compact
     def __call__(self, x, width=256, heads=4, inner=1024, count=4):
@@ -94,12 +99,17 @@ class Transformer(nn.Module):
         return dense(turns.VOCABULARY)(normal()(x)).astype(jnp.float32)
 
 
+def build(asked):
+    """The network."""
+    models = {"resnet50": ResNet50, "mobilenet_v2": MobileNetV2, "cnn": Cnn, "transformer": Transformer}
+    return models[asked.model](jnp.bfloat16 if asked.bf16 else jnp.float32, asked.work == "train")
+
+
 class Trainer:
     """Variables, the optimizer's state and the compiled step, which donates both."""
 
     def __init__(self, asked, x, y):
-        models = {"resnet50": ResNet50, "mobilenet_v2": MobileNetV2, "cnn": Cnn, "transformer": Transformer}
-        network = models[asked.model](jnp.bfloat16 if asked.bf16 else jnp.float32)
+        network = build(asked)
         optimizer = optax.adam(1e-3) if asked.model == "transformer" else optax.sgd(0.01, momentum=0.9)
         variables = jax.jit(network.init)(jax.random.key(0), x[:1])
         parameters, statistics = variables["params"], variables.get("batch_stats", {})
@@ -126,11 +136,27 @@ class Trainer:
         return loss.item()
 
 
+def forward(asked, x, y):
+    """The outputs, or the loss of them; the first number."""
+    network = build(asked)
+    variables = jax.jit(network.init)(jax.random.key(0), x[:1])
+
+    @jax.jit
+    def compiled(variables, x, y):
+        scores = network.apply(variables, x)
+        if asked.work == "predict":
+            return scores
+        return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
+
+    return lambda: np.asarray(compiled(variables, x, y)).flat[0].item()
+
+
 def main():
     """Serves steps."""
     asked = turns.arguments()
     x, y = (jax.device_put(array) for array in turns.data(asked))
-    turns.serve("jax", jax.__version__, asked.variant, Trainer(asked, x, y).step)
+    step = Trainer(asked, x, y).step if asked.work == "train" else forward(asked, x, y)
+    turns.serve("jax", jax.__version__, asked.variant, step)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""TensorFlow (Keras) on whole models: python models_tf.py MODEL BATCH [--variant xla] (see README.md)."""
+"""TensorFlow (Keras) on whole models: python models_tf.py MODEL BATCH [--variant xla] [--work predict] (see README.md)."""
 
 import turns
 
@@ -53,19 +53,13 @@ def build(model):
     return transformer()
 
 
-def main():
-    """Serves steps."""
-    asked = turns.arguments()
-    if asked.bf16:
-        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    network = build(asked.model)
+def trainer(asked, network, loss_of):
+    """Forward, backward and update as one graph; the loss."""
     if asked.model == "transformer":
         optimizer = tf.keras.optimizers.Adam(1e-3)
     else:
         optimizer = tf.keras.optimizers.SGD(0.01, momentum=0.9)
-    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer.build(network.trainable_variables)
-    x, y = (tf.convert_to_tensor(array) for array in turns.data(asked))
 
     @tf.function(jit_compile=asked.variant == "xla")
     def step(x, y):
@@ -74,7 +68,30 @@ def main():
         optimizer.apply_gradients(zip(tape.gradient(loss, network.trainable_variables), network.trainable_variables))
         return loss
 
-    turns.serve("tf", tf.__version__, asked.variant, lambda: float(step(x, y)))
+    return step
+
+
+def forward(asked, network, loss_of):
+    """The outputs, or the loss of them, as one graph."""
+
+    @tf.function(jit_compile=asked.variant == "xla")
+    def step(x, y):
+        scores = network(x, training=False)
+        return scores if asked.work == "predict" else loss_of(y, scores)
+
+    return step
+
+
+def main():
+    """Serves steps."""
+    asked = turns.arguments()
+    if asked.bf16:
+        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    network = build(asked.model)
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    x, y = (tf.convert_to_tensor(array) for array in turns.data(asked))
+    step = (trainer if asked.work == "train" else forward)(asked, network, loss_of)
+    turns.serve("tf", tf.__version__, asked.variant, lambda: float(step(x, y).numpy().flat[0]))
 
 
 if __name__ == "__main__":

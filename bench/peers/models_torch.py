@@ -1,10 +1,17 @@
-"""PyTorch on whole models: python models_torch.py MODEL BATCH [--variant compiled] (see README.md).
+"""PyTorch on whole models: python models_torch.py MODEL BATCH [--variant compiled] [--work predict] (see README.md).
 
 Images are in the channels-last format; bfloat16 is autocast. Convolutional models are torchvision's with Keras' places of
-strides, so that the work is the same.
+strides, so that the work is the same. What is compiled for prediction is frozen: parameters are constants, normalisations go into
+the convolutions.
 """
 
+import os
+
 import turns
+
+ASKED = turns.arguments()
+if ASKED.work != "train":
+    os.environ["TORCHINDUCTOR_FREEZING"] = "1"
 
 import torch
 import torchvision
@@ -72,24 +79,14 @@ def build(model):
     return Transformer()
 
 
-def main():
-    """Serves steps."""
-    asked = turns.arguments()
-    x, y = turns.data(asked)
-    x, y = torch.from_numpy(x), torch.from_numpy(y).long().flatten()
-    network = build(asked.model).train()
-    if x.ndim == 4:
-        # A view that moves the channels is what the format is: nothing is copied.
-        x, network = x.permute(0, 3, 1, 2), network.to(memory_format=torch.channels_last)
-    elif asked.model == "transformer":
-        x = x.long()
+def trainer(asked, network, called, x, y):
+    """Forward, backward and update; the loss."""
     loss_of = nn.CrossEntropyLoss()
     parameters = network.parameters()
     if asked.model == "transformer":
         optimizer = torch.optim.Adam(parameters, 1e-3)
     else:
         optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-    called = torch.compile(network) if asked.variant == "compiled" else network
 
     def step():
         optimizer.zero_grad()
@@ -100,7 +97,40 @@ def main():
         optimizer.step()
         return loss.item()
 
-    turns.serve("torch", torch.__version__, asked.variant, step)
+    return step
+
+
+def forward(asked, called, x, y):
+    """The outputs, or the loss of them, without what a gradient needs."""
+    loss_of = nn.CrossEntropyLoss()
+
+    @torch.inference_mode()
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=asked.bf16):
+            scores = called(x)
+            if asked.work == "predict":
+                return scores.numpy().flat[0].item()
+            return loss_of(scores.view(-1, scores.shape[-1]), y).item()
+
+    return step
+
+
+def main():
+    """Serves steps."""
+    x, y = turns.data(ASKED)
+    x, y = torch.from_numpy(x), torch.from_numpy(y).long().flatten()
+    network = build(ASKED.model).train(ASKED.work == "train")
+    if x.ndim == 4:
+        # A view that moves the channels is what the format is: nothing is copied.
+        x, network = x.permute(0, 3, 1, 2), network.to(memory_format=torch.channels_last)
+    elif ASKED.model == "transformer":
+        x = x.long()
+    called = torch.compile(network) if ASKED.variant == "compiled" else network
+    if ASKED.work == "train":
+        step = trainer(ASKED, network, called, x, y)
+    else:
+        step = forward(ASKED, called, x, y)
+    turns.serve("torch", torch.__version__, ASKED.variant, step)
 
 
 if __name__ == "__main__":

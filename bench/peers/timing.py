@@ -6,6 +6,7 @@ Import before torch, tensorflow or jax: their thread pools take the size of the 
 import argparse
 import json
 import os
+import resource
 import statistics
 import time
 
@@ -71,5 +72,6 @@ def emit(name, framework, version, asked, seconds):
         "name": name, "median_ms": statistics.median(in_ms), "min_ms": min(in_ms), "max_ms": max(in_ms),
         "n": len(in_ms), "unit": "epoch" if asked.model == "fit_mlp" else "step", "framework": framework,
         "version": version, "model": asked.model, "batch": asked.batch, "threads": THREADS,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}), flush=True)

@@ -16,15 +16,17 @@ import numpy as np
 CLASSES, VOCABULARY, LENGTH = 10, 8000, 128
 IMAGES = {"resnet50": (224, 224, 3), "mobilenet_v2": (224, 224, 3), "cnn": (28, 28, 1)}
 RECURRENT = {f"{kind}_{units}": (100, units) for kind in ("lstm", "gru") for units in (128, 256, 512)}
-MODELS = ["resnet50", "resnet50_bf16", "mobilenet_v2", "cnn", "transformer", *RECURRENT]
+MODELS = ["resnet50", "resnet50_bf16", "mobilenet_v2", "cnn", "transformer", "transformer_bf16", *RECURRENT]
 
 
 def arguments():
-    """MODEL BATCH; the model without its element type, and whether that is bfloat16."""
-    parser = argparse.ArgumentParser(description="Training steps of a whole model, timed in turns.")
+    """MODEL BATCH and the work; the model without its element type, and whether that is bfloat16."""
+    parser = argparse.ArgumentParser(description="Steps of a whole model, timed in turns.")
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("batch", type=int)
     parser.add_argument("--variant", default="", help="another way of the same framework to do the same work")
+    works = ["train", "predict", "evaluate"]
+    parser.add_argument("--work", default="train", choices=works, help="whole training steps, outputs, or the loss alone")
     asked = parser.parse_args()
     asked.bf16 = asked.model.endswith("_bf16")
     asked.model = asked.model.removesuffix("_bf16")
@@ -45,7 +47,7 @@ def data(asked):
 def serve(framework, version, variant, step):
     """Says that it is ready; then, for each line of input with a number, takes so many steps and says how long they took.
 
-    `step` must block until its loss is known, and return it as a number.
+    `step` must block until its loss is known, or the outputs are on the host, and return the loss, or a number of them.
     """
     say(framework=framework, version=version, variant=variant)
     for line in sys.stdin:

@@ -1,8 +1,9 @@
-//! `cargo xtask bench models` (see `models`), `scaling`, `input`, `checkpoints`, `collectives`, `jobs`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench all` (see `all`), `models`, `scaling`, `input`, `checkpoints`, `collectives`, `jobs`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
 
+mod all;
 mod bench_run;
 mod checkpoints;
 mod collectives;
@@ -18,6 +19,7 @@ mod servers;
 mod start;
 mod table;
 
+pub(crate) use all::{all, limits};
 pub(crate) use checkpoints::checkpoints;
 pub(crate) use collectives::collectives;
 pub(crate) use input::input;

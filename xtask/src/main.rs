@@ -23,6 +23,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or those named, or all but some
        cargo xtask check --list                      the checks, one a line
+       cargo xtask bench all [--python PATH]... [--only NAME]... [--quick] [--write]
+                                                     every workload with its bar, in one table; --write puts it into the README
        cargo xtask bench checkpoints [--python PATH]... [--quick] [--write]
                                                      100 MB saved and restored, beside TensorFlow, safetensors and Orbax
        cargo xtask bench collectives [--python PATH]... [--quick] [--write]
@@ -31,8 +33,10 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      reading records and images, beside tf.data and DataLoader
        cargo xtask bench jobs [--bin FOLDER] [--quick] [--write]
                                                      a job's way from its submission to its first step
+       cargo xtask bench limits [--only NAME]... [--quick] [--write]
+                                                     what the machine could do, and the part of it that each workload reaches
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
-                                                     training steps of whole models, beside the same
+                                                     training steps and predictions of whole models, beside the same
        cargo xtask bench multiworker [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      one worker process and two, beside DistributedDataParallel;
                                                      --write keeps the table
@@ -54,10 +58,12 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
+        ["bench", "all", ref rest @ ..] => bench::all(rest),
         ["bench", "checkpoints", ref rest @ ..] => bench::checkpoints(rest),
         ["bench", "collectives", ref rest @ ..] => bench::collectives(rest),
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "jobs", ref rest @ ..] => bench::jobs(rest),
+        ["bench", "limits", ref rest @ ..] => bench::limits(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "multiworker", ref rest @ ..] => bench::multiworker(rest),
         ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),

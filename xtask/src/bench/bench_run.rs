@@ -1,6 +1,6 @@
 //! One program under test: started, warmed up and timed until it fails or exceeds a limit.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::peer::Peer;
 use super::peer_process::{Hello, PeerFailure, PeerProcess, Turn};
@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// For a program to import and build its model.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// For the first step, which traces and compiles.
-const FIRST_LIMIT: Duration = Duration::from_secs(120);
+const FIRST_LIMIT: Duration = Duration::from_secs(180);
 /// For each later step.
 const STEP_LIMIT: Duration = Duration::from_secs(30);
 /// Between programs, so that spinning threads of the last one go to sleep.
@@ -46,7 +46,9 @@ impl BenchRun {
         };
         let mut score = Score::new(hello);
         // The first step compiles; the second still warms caches.
+        let start = Instant::now();
         let first = process.take_steps(1, FIRST_LIMIT).and_then(|first| {
+            score.first_ms = Some(start.elapsed().as_secs_f64() * 1e3);
             score.first_loss = Some(first.loss);
             process.take_steps(1, STEP_LIMIT)
         });
@@ -77,6 +79,12 @@ impl BenchRun {
     /// Runs `steps` steps that are not timed.
     pub(super) fn warm_up(&mut self, steps: usize) {
         self.take_steps(steps);
+    }
+
+    /// Ends the program; its score.
+    pub(super) fn finish(mut self) -> Score {
+        self.score.peak_mib = self.process.as_ref().and_then(PeerProcess::peak_mib);
+        self.score
     }
 
     fn take_steps(&mut self, steps: usize) -> Option<Turn> {

@@ -17,12 +17,17 @@ pub(super) struct Peer {
     pub(super) name: &'static str,
     program: PathBuf,
     script: Option<PathBuf>,
+    /// Where ours keeps compiled programs; `None` for the user's own folder.
+    pub(super) cache: Option<PathBuf>,
 }
 
 impl Peer {
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.script);
+        if let Some(cache) = &self.cache {
+            command.env("PHALANX_CACHE_DIR", cache);
+        }
         command
     }
 }
@@ -39,6 +44,7 @@ pub(super) fn all(
         name: "phalanx",
         program: workspace.root.join(ours),
         script: None,
+        cache: None,
     }];
     let mut modules = Vec::new();
     for python in pythons {
@@ -66,6 +72,7 @@ pub(super) fn all(
                 name,
                 program: PathBuf::from(python),
                 script: Some(script),
+                cache: None,
             }),
             None => eprintln!(
                 "{name} is left out: no Python given with --python has {}",

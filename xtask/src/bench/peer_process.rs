@@ -87,6 +87,16 @@ impl PeerProcess {
         self.receive(limit)
     }
 
+    /// The most memory that the program has had so far, in MiB; processes it started are not counted.
+    pub(super) fn peak_mib(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib / 1024.0)
+    }
+
     fn receive<T: for<'a> Deserialize<'a>>(&mut self, limit: Duration) -> Result<T, PeerFailure> {
         let line = match self.lines.recv_timeout(limit) {
             Ok(line) => line,
@@ -127,6 +137,7 @@ mod tests {
         let (mut process, hello) = shell(script, LONG).unwrap();
         assert_eq!(hello.framework, "sh");
         let turn = process.take_steps(3, LONG).unwrap();
+        assert!(process.peak_mib().unwrap() > 0.1);
         assert_eq!((turn.median_ms, turn.loss), (3.0, 0.5));
     }
 

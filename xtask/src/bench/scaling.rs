@@ -15,16 +15,16 @@ use crate::workspace::Workspace;
 const REPLICAS: usize = 2;
 
 /// What is timed.
-struct ScalingCase {
-    model: &'static str,
+pub(super) struct ScalingCase {
+    pub(super) model: &'static str,
     /// Of each replica.
-    batch: usize,
-    shown: &'static str,
+    pub(super) batch: usize,
+    pub(super) shown: &'static str,
     /// Steps of a turn: about a second, so that threads have found their processors for most of it.
     steps: usize,
 }
 
-const WORKS: [ScalingCase; 4] = [
+pub(super) const WORKS: [ScalingCase; 4] = [
     ScalingCase {
         model: "mlp",
         batch: 64,
@@ -95,7 +95,7 @@ fn time_place(place: &Place, arguments: &[&str]) -> Result<(), String> {
     let rounds = if options.quick { 2 } else { 5 };
     let mut text = String::new();
     for work in works {
-        let found = time_all(&workspace, work, &peers, rounds);
+        let found = table(work, &time_all(&workspace, work, &peers, rounds));
         println!("{found}");
         text += &format!("{found}\n");
     }
@@ -132,8 +132,13 @@ fn chosen(only: &[String]) -> Result<Vec<&'static ScalingCase>, String> {
     Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
-/// All rounds of a work, in a table.
-fn time_all(workspace: &Workspace, work: &ScalingCase, peers: &[Peer], rounds: usize) -> String {
+/// All rounds of a work: each program's number of replicas and score.
+pub(super) fn time_all(
+    workspace: &Workspace,
+    work: &ScalingCase,
+    peers: &[Peer],
+    rounds: usize,
+) -> Vec<(usize, Score)> {
     let batch = work.batch.to_string();
     let run = |peer: &Peer, replicas: usize| {
         let arguments = [work.model, &batch, &replicas.to_string()];
@@ -153,10 +158,18 @@ fn time_all(workspace: &Workspace, work: &ScalingCase, peers: &[Peer], rounds: u
             run.time_steps(work.steps);
         }
     }
-    let scores = runs
-        .into_iter()
-        .map(|(replicas, run)| (replicas, run.score));
-    table(work, &scores.collect::<Vec<_>>())
+    let finished = |(replicas, run): (usize, BenchRun)| (replicas, run.finish());
+    runs.into_iter().map(finished).collect()
+}
+
+/// How many times the work of one replica ours does with all of them.
+pub(super) fn gain(scores: &[(usize, Score)]) -> Option<f64> {
+    let ours = |count: usize| {
+        let is_it =
+            |(replicas, score): &&(usize, Score)| *replicas == count && score.framework == OURS;
+        scores.iter().find(is_it).and_then(|(_, score)| rate(score))
+    };
+    Some(ours(REPLICAS)? / ours(1)?)
 }
 
 /// A row a program: a step, examples a second, and what is to be compared.
@@ -222,6 +235,7 @@ mod tests {
             score("tf", 2, 250.0),
         ];
         let text = table(&WORKS[0], &scores);
+        assert_eq!(gain(&scores), Some(1.6));
         assert!(text.contains("| 640 /s |  |"), "{text}");
         assert!(text.contains("| 1024 /s | 1.60x one replica |"), "{text}");
         assert!(text.contains("| 512 /s | ours has 2.00x |"), "{text}");

@@ -9,9 +9,15 @@ use super::table::{OURS, median, milliseconds};
 pub(super) struct Score {
     pub(super) framework: String,
     pub(super) label: String,
+    pub(super) version: String,
+    pub(super) variant: String,
     /// What a step counts for in the rate.
     pub(super) units: f64,
     medians_ms: Vec<f64>,
+    /// The first step, which traces and compiles.
+    pub(super) first_ms: Option<f64>,
+    /// The most memory that the program had.
+    pub(super) peak_mib: Option<f64>,
     pub(super) first_loss: Option<f64>,
     last_loss: f64,
     pub(super) failure: Option<PeerFailure>,
@@ -24,8 +30,12 @@ impl Score {
         Self {
             label: words.join(" ").trim().to_owned(),
             framework: hello.framework,
+            version: hello.version,
+            variant: hello.variant,
             units: 1.0,
             medians_ms: Vec::new(),
+            first_ms: None,
+            peak_mib: None,
             first_loss: None,
             last_loss: f64::NAN,
             failure: None,

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
+use super::peer_process::{Hello, Turn};
+use super::score::Score;
+
 /// The name of our framework in results.
 pub(super) const OURS: &str = "phalanx";
 
@@ -17,6 +20,9 @@ struct Line {
     /// Ours only: microseconds of a step outside the device.
     #[serde(default)]
     overhead_us: Option<f64>,
+    /// The most memory that the program had, where it says so.
+    #[serde(default)]
+    peak_mib: Option<f64>,
 }
 
 /// A peer at a work: the medians of its rounds.
@@ -27,6 +33,7 @@ struct Series {
     version: String,
     medians_ms: Vec<f64>,
     overheads_us: Vec<f64>,
+    peak_mib: Option<f64>,
 }
 
 /// What all rounds gave, in the order of first appearance.
@@ -53,6 +60,8 @@ impl Results {
             let series = self.series_of(work, &line);
             series.medians_ms.push(line.median_ms);
             series.overheads_us.extend(line.overhead_us);
+            let peaks = [series.peak_mib, line.peak_mib];
+            series.peak_mib = peaks.into_iter().flatten().reduce(f64::max);
         }
         Ok(())
     }
@@ -67,10 +76,17 @@ impl Results {
                 version: line.version.clone(),
                 medians_ms: Vec::new(),
                 overheads_us: Vec::new(),
+                peak_mib: None,
             });
             self.series.len() - 1
         });
         &mut self.series[place]
+    }
+
+    /// What each peer did of a work.
+    pub(super) fn scores(&self, work: usize) -> Vec<Score> {
+        let of_work = self.series.iter().filter(|series| series.work == work);
+        of_work.map(Series::score).collect()
     }
 
     /// A row a peer and work: median, range over the rounds, rate, and how much faster ours is.
@@ -110,6 +126,22 @@ impl Results {
 }
 
 impl Series {
+    fn score(&self) -> Score {
+        let mut score = Score::new(Hello {
+            framework: self.framework.clone(),
+            version: self.version.clone(),
+            variant: self.variant().to_owned(),
+        });
+        for &median_ms in &self.medians_ms {
+            score.add(&Turn {
+                median_ms,
+                loss: f64::NAN,
+            });
+        }
+        score.peak_mib = self.peak_mib;
+        score
+    }
+
     fn median_ms(&self) -> f64 {
         median(&self.medians_ms)
     }
@@ -140,13 +172,17 @@ impl Series {
 
     /// `torch 2.9`, with what sets a result apart from another of the framework: `torch 2.9, loader`.
     fn label(&self) -> String {
-        let variant = self
-            .name
-            .rsplit('_')
-            .next()
-            .filter(|word| ["slices", "loader"].contains(word));
-        let variant = variant.map_or(String::new(), |word| format!(", {word}"));
+        let variant = match self.variant() {
+            "" => String::new(),
+            variant => format!(", {variant}"),
+        };
         format!("{} {}{variant}", self.framework, self.version)
+    }
+
+    fn variant(&self) -> &str {
+        let last = self.name.rsplit('_').next();
+        last.filter(|word| ["slices", "loader"].contains(word))
+            .unwrap_or_default()
     }
 }
 
@@ -205,6 +241,12 @@ mod tests {
             ),
             "{table}"
         );
+        let medians = results.scores(0).into_iter();
+        let medians: Vec<_> = medians
+            .map(|score| (score.variant.clone(), score.median_ms()))
+            .collect();
+        let expected = [(String::new(), Some(2.0)), ("slices".to_owned(), Some(4.0))];
+        assert_eq!(medians, expected);
         assert!(
             table.contains("steps: 30.0 µs a step outside the device."),
             "{table}"

@@ -1,0 +1,211 @@
+//! The table in `bench/results/all.md` and in the README: a section for each family of processors, of which a run renews its own.
+
+use std::collections::BTreeMap;
+
+use super::super::machine;
+use super::super::score::Score;
+use super::bars::Processor;
+use super::row::HEADER;
+use crate::workspace::Workspace;
+
+const PAGE: &str = "bench/results/all.md";
+const BEGIN: &str = "<!-- bench all: written by `cargo xtask bench all --write` -->";
+const END: &str = "<!-- /bench all -->";
+const SECTION: &str = "### ";
+const VERSIONS: &str = "Versions: ";
+
+const TITLE: &str = "# Every workload with its bar\n\n\
+Written by `cargo xtask bench all --write`; `--only NAME` renews rows one after another. Medians of rounds in which the programs take turns, as in \
+`bench models`, `bench single` and `bench scaling`; `1.55x` means that ours is 1.55 times as fast. Of each peer the fastest variant counts: PyTorch \
+eager (channels-last) and compiled, TensorFlow as a graph and with XLA, JAX. A row with `quick` had two rounds, and of the peers only the \
+variants that were first before: see `quick` in `xtask/src/bench/models.rs`. A first step traces and compiles; ours is cold with an empty cache of \
+programs, cached in a second process. Memory is the most that a process had resident.\n\n";
+
+/// The sections by processor, and which one is this machine's.
+pub(super) struct Page {
+    sections: Vec<Section>,
+    own: usize,
+}
+
+/// A family of processors, with the rows that were timed on it.
+#[derive(Default)]
+struct Section {
+    family: String,
+    machine: String,
+    versions: BTreeMap<String, String>,
+    rows: Vec<String>,
+}
+
+impl Page {
+    /// What was written before, and a section for this processor.
+    pub(super) fn read(workspace: &Workspace, processor: &Processor) -> Result<Self, String> {
+        let text = match std::fs::read_to_string(workspace.root.join(PAGE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(format!("cannot read {PAGE}: {error}")),
+        };
+        Ok(Self::parse(&text, &processor.family))
+    }
+
+    fn parse(text: &str, family: &str) -> Self {
+        let between = format!("\n{SECTION}");
+        let parts = text.split(&between).skip(1);
+        let mut sections: Vec<Section> = parts.map(Section::parse).collect();
+        let known = sections.iter().position(|section| section.family == family);
+        let own = known.unwrap_or_else(|| {
+            sections.push(Section {
+                family: family.to_owned(),
+                ..Section::default()
+            });
+            sections.len() - 1
+        });
+        Self { sections, own }
+    }
+
+    /// Puts a row into the section of this processor, in the place of an older one.
+    pub(super) fn add(&mut self, row: &str, scores: &[Score]) {
+        let section = &mut self.sections[self.own];
+        section.machine = machine::description();
+        for score in scores.iter().filter(|score| !score.version.is_empty()) {
+            let (framework, version) = (score.framework.clone(), score.version.clone());
+            section.versions.insert(framework, version);
+        }
+        let same = |old: &&mut String| key(old) == key(row);
+        match section.rows.iter_mut().find(same) {
+            Some(old) => row.clone_into(old),
+            None => section.rows.push(row.to_owned()),
+        }
+    }
+
+    /// What ours took for a workload on this processor, where it was timed.
+    pub(super) fn milliseconds(&self, shown: &str) -> Option<f64> {
+        let row = self.sections[self.own]
+            .rows
+            .iter()
+            .find(|row| key(row) == shown)?;
+        let ours = row.split('|').nth(2)?.trim();
+        ours.strip_suffix(" ms")?.parse().ok()
+    }
+
+    /// Writes the page, and the sections between the README's markers.
+    pub(super) fn write(&self, workspace: &Workspace) -> Result<(), String> {
+        let sections: Vec<String> = self.sections.iter().map(Section::text).collect();
+        let sections = sections.join("\n");
+        let put = |name: &str, text: String| {
+            std::fs::write(workspace.root.join(name), text)
+                .map_err(|error| format!("cannot write {name}: {error}"))
+        };
+        put(PAGE, format!("{TITLE}{sections}"))?;
+        let readme = std::fs::read_to_string(workspace.root.join("README.md"))
+            .map_err(|error| format!("cannot read README.md: {error}"))?;
+        put("README.md", between_markers(&readme, &sections)?)
+    }
+}
+
+/// A text with other sections between the markers.
+fn between_markers(readme: &str, sections: &str) -> Result<String, String> {
+    let parts = readme.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some((before, after))
+    });
+    let (before, after) = parts.ok_or_else(|| {
+        format!("README.md has no lines {BEGIN:?} and {END:?}; put them where the table belongs")
+    })?;
+    Ok(format!("{before}{BEGIN}\n\n{sections}\n{END}{after}"))
+}
+
+/// The workload of a row.
+fn key(row: &str) -> &str {
+    row.split('|').nth(1).unwrap_or_default().trim()
+}
+
+impl Section {
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let mut section = Self {
+            family: lines.next().unwrap_or_default().to_owned(),
+            ..Self::default()
+        };
+        for line in lines {
+            if line.starts_with('|') {
+                section.rows.push(line.to_owned());
+            } else if let Some(versions) = line.strip_prefix(VERSIONS) {
+                let words = versions.trim_end_matches('.').split(", ");
+                let pairs = words.filter_map(|pair| pair.split_once(' '));
+                section.versions = pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+            } else if !line.is_empty() {
+                line.clone_into(&mut section.machine);
+            }
+        }
+        // Those of the header.
+        section.rows.drain(..section.rows.len().min(2));
+        section
+    }
+
+    fn text(&self) -> String {
+        let versions = self
+            .versions
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"));
+        let versions: Vec<String> = versions.collect();
+        format!(
+            "{SECTION}{}\n\n{}\n{VERSIONS}{}.\n\n{HEADER}{}\n",
+            self.family,
+            self.machine,
+            versions.join(", "),
+            self.rows.join("\n")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::peer_process::Hello;
+    use super::*;
+
+    fn score(framework: &str, version: &str) -> Score {
+        Score::new(Hello {
+            framework: framework.into(),
+            version: version.into(),
+            variant: String::new(),
+        })
+    }
+
+    fn text(page: &Page) -> String {
+        let sections: Vec<String> = page.sections.iter().map(Section::text).collect();
+        format!("{TITLE}{}", sections.join("\n"))
+    }
+
+    #[test]
+    fn a_family_renews_its_rows_and_keeps_other_sections() {
+        let mut page = Page::parse("", "X");
+        page.add("| a | 1 |", &[score("torch", "2"), score("tf", "3")]);
+        page.add("| b | 2.5 ms | more |", &[]);
+        let mut other = Page::parse(&text(&page), "Y");
+        other.add("| a | 9 |", &[]);
+        let mut again = Page::parse(&text(&other), "X");
+        again.add("| a | 7 |", &[score("torch", "4")]);
+        let found = text(&again);
+        assert_eq!(found.matches(SECTION).count(), 2);
+        let (x, y) = found.split_once("### Y").unwrap();
+        assert!(x.contains("| a | 7 |\n| b | 2.5 ms | more |\n"), "{x}");
+        assert!(x.contains("Versions: tf 3, torch 4."), "{x}");
+        assert!(y.contains("| a | 9 |"), "{y}");
+        let parsed = Page::parse(&found, "X");
+        assert_eq!(text(&parsed), found);
+        assert_eq!(parsed.milliseconds("a"), None);
+        assert_eq!(parsed.milliseconds("b"), Some(2.5));
+    }
+
+    #[test]
+    fn the_readme_has_the_sections_between_its_markers() {
+        let readme = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let found = between_markers(&readme, "new\n").unwrap();
+        assert_eq!(found, format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"));
+        assert!(
+            between_markers("nothing", "new")
+                .unwrap_err()
+                .contains("README.md has no lines")
+        );
+    }
+}
