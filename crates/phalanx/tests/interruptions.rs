@@ -88,7 +88,7 @@ fn data(fault: Fault) -> Batches {
             _ => Ok(example),
         }
     });
-    failing.batch(BATCH)
+    failing.batch(BATCH).prefetch(0)
 }
 
 fn trainer(strategy: &impl Strategy) -> Trainer {

@@ -28,9 +28,9 @@ impl Batches {
             next: start,
             stage_stats: Arc::clone(&stage_stats),
         };
-        let maker = match self.ahead.depth {
-            0 => LoaderOrigin::Here(maker),
-            _ => LoaderOrigin::Threads(Prefetcher::start(maker, self.ahead)),
+        let maker = match self.ahead.filter(|ahead| ahead.depth > 0) {
+            None => LoaderOrigin::Here(maker),
+            Some(ahead) => LoaderOrigin::Threads(Prefetcher::start(maker, ahead)),
         };
         BatchIter {
             maker,

@@ -22,7 +22,8 @@ pub struct Batches {
     drop_remainder: bool,
     pad: Option<Pad>,
     stages: Vec<BatchStage>,
-    pub(super) ahead: PrefetchOptions,
+    /// How batches are made ahead, if somebody said so.
+    pub(super) ahead: Option<PrefetchOptions>,
     buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
     pub(super) largest: Arc<AtomicUsize>,
@@ -51,7 +52,7 @@ impl Batches {
             drop_remainder: false,
             pad: None,
             stages: Vec::new(),
-            ahead: PrefetchOptions::default(),
+            ahead: None,
             buffer_pool: Arc::default(),
             largest: Arc::default(),
             no_rows: Arc::default(),
@@ -208,28 +209,20 @@ impl Batches {
     /// All stages run on that thread, also those added after this call.
     #[must_use]
     pub fn prefetch(&self, depth: usize) -> Self {
-        let ahead = PrefetchOptions {
+        self.ahead(PrefetchOptions {
             depth,
-            ..self.ahead
-        };
-        Self {
-            ahead,
-            ..self.clone()
-        }
+            ..self.ahead.unwrap_or_default()
+        })
     }
 
     /// Makes batches ahead on `threads` threads, each thread one batch at a time; their order stays the same.
     #[must_use]
     pub fn threads(&self, threads: usize) -> Self {
-        let ahead = PrefetchOptions {
+        self.ahead(PrefetchOptions {
             threads: threads.max(1),
-            depth: self.ahead.depth.max(threads),
+            depth: self.ahead.unwrap_or_default().depth.max(threads),
             tuned: false,
-        };
-        Self {
-            ahead,
-            ..self.clone()
-        }
+        })
     }
 
     /// Makes batches ahead, with the number of threads and batches tuned to measured waiting times.
@@ -239,13 +232,26 @@ impl Batches {
     #[must_use]
     pub fn autotune(&self) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let ahead = PrefetchOptions {
+        self.ahead(PrefetchOptions {
             threads,
             depth: 2 * threads,
             tuned: true,
-        };
+        })
+    }
+
+    /// As a trainer reads them where nobody said how: [`autotune`](Self::autotune)d where examples are read, decoded or computed;
+    /// arrays in memory are copied on the thread that trains, which takes less time than to wake another.
+    pub(crate) fn read_ahead(&self) -> Self {
+        let maps = self.stages.iter().any(|stage| stage.map().is_some());
+        match self.ahead {
+            None if maps || self.input.stage().computes() => self.autotune(),
+            _ => self.clone(),
+        }
+    }
+
+    fn ahead(&self, ahead: PrefetchOptions) -> Self {
         Self {
-            ahead,
+            ahead: Some(ahead),
             ..self.clone()
         }
     }
@@ -561,7 +567,7 @@ mod tests {
             threads: 4,
             tuned: true,
         };
-        let batches = Batches { ahead, ..batches };
+        let batches = batches.ahead(ahead);
         let made_after_two = |expected| {
             made.store(0, Ordering::SeqCst);
             let mut iter = batches.iter(0, 0);
@@ -604,6 +610,22 @@ mod tests {
         );
         let error = count_to(3).batch(2).get(0, 2).unwrap_err().to_string();
         assert!(error.contains("batch 2 asked of 2"), "{error}");
+    }
+
+    #[test]
+    fn examples_that_are_computed_are_read_ahead_where_nobody_said_how() {
+        let x = HostTensor::new([4], &[0.0f32; 4]);
+        let arrays = Dataset::from_arrays(x, Vec::new()).unwrap();
+        let computed = arrays.map(Ok);
+        let is_ahead =
+            |batches: Batches| batches.read_ahead().ahead.is_some_and(|ahead| ahead.tuned);
+        assert!(is_ahead(computed.batch(2)));
+        assert!(is_ahead(arrays.batch(2).map(Ok)));
+        assert!(is_ahead(computed.shuffle(1).repeat(2).take(4).batch(2)));
+        assert!(!is_ahead(count_to(3).batch(2)));
+        assert!(!is_ahead(arrays.shuffle(1).repeat(2).skip(1).batch(2)));
+        assert!(!is_ahead(computed.batch(2).prefetch(0)));
+        assert!(!is_ahead(computed.batch(2).threads(1)));
     }
 
     #[test]

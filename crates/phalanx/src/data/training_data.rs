@@ -125,7 +125,7 @@ impl TrainingData for Batches {
     }
 
     fn batches_from(&self, position: &Position) -> Result<Box<dyn EpochBatches>> {
-        Ok(Box::new(self.iter_at(position)?))
+        Ok(Box::new(self.read_ahead().iter_at(position)?))
     }
 }
 

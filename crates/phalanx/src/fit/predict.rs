@@ -85,7 +85,7 @@ impl Prediction<'_> {
         let before = batches.dataset().skipped();
         let mut parts = Vec::new();
         let mut waiting: Option<PendingPrediction> = None;
-        for batch in batches.iter(0, 0) {
+        for batch in batches.read_ahead().iter(0, 0) {
             let batch = batch?;
             counts.push(batch.rows());
             check_indices(&self.model.setup, &batch.x, batch.first)?;

@@ -107,7 +107,7 @@ fn batches_of(steps: usize) -> Batches {
             Err(_) => Err(Error::User("pulled the plug".into())),
         }
     });
-    limited.batch(6)
+    limited.batch(6).prefetch(0)
 }
 
 fn quiet() -> Fit {
@@ -237,12 +237,13 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
 /// The batches of all epochs, which set a flag when a step takes its batch.
 fn batches_that_stop(step: usize, flag: &Arc<AtomicBool>) -> Batches {
     let (taken, flag) = (AtomicUsize::new(0), Arc::clone(flag));
-    batches().map(move |batch| {
+    let stopping = batches().map(move |batch| {
         if taken.fetch_add(1, Ordering::Relaxed) + 1 == step {
             flag.store(true, Ordering::Relaxed);
         }
         Ok(batch)
-    })
+    });
+    stopping.prefetch(0)
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn batches_from(before: usize, steps: usize) -> Batches {
             Err(_) => Err(Error::User("pulled the plug".into())),
         }
     });
-    limited.batch(6)
+    limited.batch(6).prefetch(0)
 }
 
 #[test]

@@ -326,12 +326,13 @@ fn what_is_behind_a_corrupt_length_is_told() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Batches that take this long to read.
+/// Batches that take this long to read, each when it is asked for.
 fn slow(rows: usize, batch: usize, milliseconds: u64) -> Batches {
-    dataset(rows).batch(batch).map(move |batch| {
+    let slow = dataset(rows).batch(batch).map(move |batch| {
         std::thread::sleep(Duration::from_millis(milliseconds));
         Ok(batch)
-    })
+    });
+    slow.prefetch(0)
 }
 
 #[test]

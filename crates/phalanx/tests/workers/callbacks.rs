@@ -281,7 +281,7 @@ fn what_waits_for_a_slower_worker_is_told_so_and_the_slower_one_for_its_data() {
             }
             Ok(batch)
         });
-        let history = trainer(&strategy).fit(&slow, quiet(2)).unwrap();
+        let history = trainer(&strategy).fit(&slow.prefetch(0), quiet(2)).unwrap();
         let last = history.epochs.last().unwrap();
         let verdict = last.verdict.clone().unwrap_or_default();
         (last.times.unwrap().bound(), verdict)

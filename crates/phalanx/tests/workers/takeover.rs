@@ -85,7 +85,9 @@ fn zombies(name: &str, behind: Option<SaveBehind>) {
             if let Some(behind) = behind {
                 fit = fit.save_behind(behind);
             }
-            let error = trainer.fit(&data.batch(case.batch), fit).unwrap_err();
+            let error = trainer
+                .fit(&data.batch(case.batch).prefetch(0), fit)
+                .unwrap_err();
             error.to_string()
         })
     });

@@ -32,6 +32,10 @@ impl<S: Source> Stage for CustomSource<S> {
         &[]
     }
 
+    fn computes(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> Option<usize> {
         Some(self.0.len())
     }

@@ -42,6 +42,10 @@ impl Stage for Images {
         &[]
     }
 
+    fn computes(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> Option<usize> {
         Some(self.encoded.len())
     }

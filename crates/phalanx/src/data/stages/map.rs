@@ -45,6 +45,10 @@ impl Stage for Map {
         from_ref(&self.input)
     }
 
+    fn computes(&self) -> bool {
+        true
+    }
+
     fn read(&self, epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
         let (key_epoch, id) = self.input.identity(epoch, i)?;
         let key = random_key(self.seed, key_epoch, id);

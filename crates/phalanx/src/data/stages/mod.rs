@@ -148,6 +148,11 @@ pub(super) trait Stage: Send + Sync {
         self.inputs().iter().flat_map(Dataset::lost).collect()
     }
 
+    /// Whether an example is more work than copying it, here or before: it is read, decoded, or given to a function.
+    fn computes(&self) -> bool {
+        self.inputs().iter().any(|input| input.stage().computes())
+    }
+
     /// Whether the order changes with the epoch, here or before.
     fn shuffles(&self) -> bool {
         self.inputs().iter().any(|input| input.stage().shuffles())
