@@ -58,9 +58,12 @@ impl BatchShape {
             )));
         }
         let rows = x.first().and_then(|x| x.dims().first().copied());
-        for (x, (name, shape)) in x.iter().zip(expected) {
+        for (index, (x, (name, shape))) in x.iter().zip(expected).enumerate() {
             let given = x.dims().split_first();
-            if given.is_none_or(|(&given, dims)| Some(given) != rows || dims != shape.dims) {
+            let fits = |(&given, dims): (&usize, &[usize])| {
+                Some(given) == rows && model.takes(index, dims)
+            };
+            if !given.is_some_and(fits) {
                 return Err(Error::user(format!(
                     "input `{name}` of the model takes examples of dims {:?} (and as many rows as the other inputs), but the batch has {}; reshape the data, or change the model's input",
                     shape.dims,

@@ -36,9 +36,8 @@ impl Trainer {
         let rows = x.first().map_or(0, HostTensor::rows);
         check_indices(&self.compiled.setup, x, 0)?;
         let begun = self.compiled.start_prediction(x, rows)?;
-        Ok(self
-            .compiled
-            .concatenate_outputs(&self.compiled.read_outputs(&begun)?))
+        self.compiled
+            .concatenate_outputs(&self.compiled.read_outputs(&begun)?)
     }
 }
 
@@ -103,7 +102,7 @@ impl Prediction<'_> {
             batches.dataset().skipped() - before,
             "prediction",
         );
-        Ok((self.model.concatenate_outputs(&parts), counts))
+        Ok((self.model.concatenate_outputs(&parts)?, counts))
     }
 
     /// The outputs for all examples, whose batches the workers take in turns.
@@ -128,7 +127,7 @@ impl Prediction<'_> {
                 let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
                 let outputs = self
                     .model
-                    .concatenate_outputs(&self.model.read_outputs(&begun)?);
+                    .concatenate_outputs(&self.model.read_outputs(&begun)?)?;
                 bytes.extend((batch.rows() as u64).to_le_bytes());
                 outputs
                     .iter()
@@ -160,13 +159,19 @@ impl CompiledModel {
         let x = put(&self.placement, x.iter(), &partition, key.shape.filled)?;
         let step = self.predict.get(&key)?;
         let outputs = self.state.predict(&self.setup, step, &x)?;
-        Ok(PendingPrediction { outputs, partition })
+        let dims: Vec<&[usize]> = whole.x.iter().map(|x| &x.dims[1..]).collect();
+        Ok(PendingPrediction {
+            outputs,
+            shapes: self.setup.model.outputs_for(&dims)?,
+            partition,
+        })
     }
 
     /// The outputs of each replica for its examples.
     fn read_outputs(&self, predicted: &PendingPrediction) -> Result<Vec<Vec<HostTensor>>> {
-        let partition = &predicted.partition;
-        let shapes = self.setup.model.outputs();
+        let PendingPrediction {
+            partition, shapes, ..
+        } = predicted;
         let read = |replica: usize| {
             let outputs = shapes.iter().enumerate().map(|(index, shape)| {
                 let mut shape = shape.clone();
@@ -188,16 +193,23 @@ impl CompiledModel {
     }
 
     /// Each output of the model over all parts.
-    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
-        let outputs = self.setup.model.outputs();
-        let of = |output| {
-            parts
-                .iter()
-                .map(move |part: &Vec<HostTensor>| &part[output])
+    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Result<Vec<HostTensor>> {
+        let mut outputs = self.setup.model.outputs();
+        let whole = |(index, shape): (usize, &mut Shape)| {
+            let parts = || parts.iter().map(|part| &part[index]);
+            if let Some(first) = parts().next() {
+                shape.dims = first.dims()[1..].to_vec();
+            }
+            match parts().find(|part| part.dims()[1..] != shape.dims) {
+                None => Ok(concatenated(shape, parts())),
+                Some(other) => Err(Error::User(format!(
+                    "output {index} is {:?} for examples of one batch and {:?} for those of another, so there is no one tensor for all; pad all batches to one length, or call `predict_on_batch` for each",
+                    shape.dims,
+                    &other.dims()[1..]
+                ))),
+            }
         };
-        (0..outputs.len())
-            .map(|output| concatenated(&outputs[output], of(output)))
-            .collect()
+        outputs.iter_mut().enumerate().map(whole).collect()
     }
 }
 
@@ -205,6 +217,8 @@ impl CompiledModel {
 struct PendingPrediction {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
+    /// Of an example of each output.
+    shapes: Vec<Shape>,
     partition: BatchPartition,
 }
 
@@ -229,7 +243,7 @@ fn outputs_of(model: &CompiledModel, items: &[Vec<u8>]) -> Result<Vec<HostTensor
         }
         parts.push(outputs);
     }
-    Ok(model.concatenate_outputs(&parts))
+    model.concatenate_outputs(&parts)
 }
 
 /// The rows of all workers in the order of the input: batch by batch, and within a batch worker by worker.

@@ -70,6 +70,7 @@ impl StepLayout {
 
     /// Refuses a model or a loss scale that the layout cannot train.
     fn check(&self, setup: &Setup) -> Result<()> {
+        self.check_lengths(setup)?;
         match self {
             Self::Sharded(mesh) => check_shardings(setup, mesh),
             Self::Servers if setup.loss_scale.is_dynamic() => Err(Error::user(
@@ -77,6 +78,23 @@ impl StepLayout {
             )),
             Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) | Self::Servers => Ok(()),
         }
+    }
+
+    /// Refuses examples of any length where the parts of a step are planned or agreed on before the batch is known.
+    fn check_lengths(&self, setup: &Setup) -> Result<()> {
+        let Some(input) = setup.model.any_length() else {
+            return Ok(());
+        };
+        let place = match self {
+            Self::Replicated if setup.workers > 1 => "in several processes",
+            Self::Replicated | Self::ParameterDevice => return Ok(()),
+            Self::Sharded(_) => "on a mesh",
+            Self::Pipelined(_) => "in stages",
+            Self::Servers => "with parameter servers",
+        };
+        Err(Error::User(format!(
+            "input `{input}` has any length, and {place} every batch must have the same; give the input one length and pad all batches to it, or train on one device or on replicas in one process"
+        )))
     }
 
     pub(super) const fn mesh(&self) -> Option<&MeshLayout> {

@@ -1,5 +1,6 @@
 //! Models as JSON: layers, settings, connections and names; no values of variables.
 //!
+//! An input is `{"name", "shape", "dtype"}`, and `"any_length": true` where its examples have any.
 //! A stack is `{"name", "input", "layers"}`, any other model `{"name", "inputs", "layers", "calls", "outputs"}`.
 //! A layer is `{kind: settings}`; a model as a layer has the kind `model`. A call is `{"layer", "inputs"}`. A value
 //! is the name of an input or of a layer, of which `name:1` is the second call, and `name:1.2` its third output.
@@ -10,8 +11,9 @@ use phalanx_graph::DType;
 use serde_json::{Map, Value, json};
 
 use super::context::MAX_CALLS;
+use super::input::{Input, NamedInput};
 use super::layer::{Body, LayerSpec};
-use super::model::{Call, Input, Model, NamedInput, NamedLayer, Place, Plan};
+use super::model::{Call, Model, NamedLayer, Place, Plan};
 use super::registry::{MODEL_KIND, Outer, Registry};
 use crate::config::suggest;
 use crate::{Error, Result};
@@ -91,7 +93,11 @@ impl Model {
 
 fn input_value(input: &NamedInput) -> Value {
     let shape = &input.shape;
-    json!({"name": input.name, "shape": shape.dims, "dtype": shape.dtype.name()})
+    let mut value = json!({"name": input.name, "shape": shape.dims, "dtype": shape.dtype.name()});
+    if input.any_length {
+        value["any_length"] = true.into();
+    }
+    value
 }
 
 fn layer_value(entry: &NamedLayer) -> Value {
@@ -398,7 +404,7 @@ fn check_marks(path: &Path, name: &str) -> Result<()> {
 
 fn read_input(path: &Path, value: &Value) -> Result<Input> {
     let fields = object(path, value)?;
-    check_fields(path, fields, &["name", "shape", "dtype"])?;
+    check_fields(path, fields, &["name", "shape", "dtype", "any_length"])?;
     let shape = path.field("shape");
     let size = |(i, item): (usize, &Value)| {
         let size = item.as_u64().and_then(|size| usize::try_from(size).ok());
@@ -419,6 +425,14 @@ fn read_input(path: &Path, value: &Value) -> Result<Input> {
             let hint = suggest(name, DType::ALL.iter().map(|dtype| dtype.name()));
             path.error(format!("unknown type `{name}`; {hint}"))
         })?);
+    }
+    match fields.get("any_length") {
+        None | Some(Value::Bool(false)) => {}
+        Some(Value::Bool(true)) => input = input.any_length(),
+        Some(other) => {
+            let message = format!("expected true or false, got {}", brief(other));
+            return Err(path.field("any_length").error(message));
+        }
     }
     match fields.get("name") {
         Some(name) => Ok(input.named(text(&path.field("name"), name)?)),

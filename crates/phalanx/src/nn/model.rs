@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
 
 use super::Activation;
 use super::context::Cx;
+use super::input::{Input, NamedInput};
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
 use super::precision::wide;
@@ -12,64 +13,6 @@ use super::sizes::check_dims;
 use super::summary::summary;
 use super::variable::Variable;
 use crate::{Error, Result};
-
-/// An input of a model: a name, the dims of one example, and the element type.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Input {
-    pub(super) name: Option<String>,
-    pub(super) dims: Vec<usize>,
-    pub(super) dtype: DType,
-}
-
-impl Input {
-    /// An f32 input whose examples have these dims (the batch is not among them).
-    #[must_use]
-    pub fn new(dims: impl Into<Vec<usize>>) -> Self {
-        Self {
-            name: None,
-            dims: dims.into(),
-            dtype: DType::F32,
-        }
-    }
-
-    /// Sets the element type: i32 for the indices of an embedding, u8 for raw images.
-    #[must_use]
-    pub const fn dtype(mut self, dtype: DType) -> Self {
-        self.dtype = dtype;
-        self
-    }
-
-    /// The dims of an example.
-    #[must_use]
-    pub fn dims(&self) -> &[usize] {
-        &self.dims
-    }
-
-    /// Sets the name; `input`, `input_1` and so on by default.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
-
-impl<const N: usize> From<[usize; N]> for Input {
-    fn from(dims: [usize; N]) -> Self {
-        Self::new(dims)
-    }
-}
-
-impl From<Vec<usize>> for Input {
-    fn from(dims: Vec<usize>) -> Self {
-        Self::new(dims)
-    }
-}
-
-impl From<&[usize]> for Input {
-    fn from(dims: &[usize]) -> Self {
-        Self::new(dims)
-    }
-}
 
 /// Layers and their connections, with the variables they ask for: a function from inputs to outputs.
 ///
@@ -86,13 +29,6 @@ pub struct Model {
     pub(super) variables: Vec<Variable>,
     /// Shapes of the results of each call, for a batch of [`TRACED_ROWS`].
     pub(super) shapes: Vec<Vec<Shape>>,
-}
-
-/// A model input whose name is settled.
-#[derive(Clone, Debug)]
-pub(super) struct NamedInput {
-    pub(super) name: String,
-    pub(super) shape: Shape,
 }
 
 /// A layer under its name.
@@ -389,15 +325,22 @@ impl Model {
             shapes: Vec::new(),
         };
         model.trace()?;
+        model.check_lengths()?;
         Ok(model)
     }
 
-    fn trace(&mut self) -> Result<()> {
+    pub(super) fn trace(&mut self) -> Result<()> {
         let graph = Graph::new();
         let mut inputs = Vec::new();
         for input in &self.inputs {
             let what = format!("input `{}`", input.name);
             check_dims(&what, &input.shape.dims).map_err(Error::user)?;
+            if input.any_length && input.shape.dims.is_empty() {
+                return Err(Error::User(format!(
+                    "{what} of model `{}` has any length, but its examples are single numbers; give it dims",
+                    self.name
+                )));
+            }
             let mut shape = input.shape.clone();
             shape.dims.insert(0, TRACED_ROWS);
             inputs.push(graph.parameter(&input.name, shape));
@@ -462,7 +405,7 @@ impl Model {
             let both_floats = shape.dtype.is_float() && expected.is_float();
             let fits = (shape.dtype == expected || inside && both_floats)
                 && shape.rank() > 0
-                && shape.dims[1..] == input.shape.dims[..];
+                && input.takes(&shape.dims[1..]);
             if !fits {
                 let (name, expected) = (&input.name, &input.shape);
                 graph.fail(
@@ -521,6 +464,7 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<NamedLayer>)> {
     let inputs = plan.inputs.iter().map(|input| NamedInput {
         name: names.settle(input.name.as_deref(), "input"),
         shape: Shape::new(input.dtype, input.dims.clone()),
+        any_length: input.any_length,
     });
     let inputs = inputs.collect();
     let layers = plan.layers.iter().map(|layer| {

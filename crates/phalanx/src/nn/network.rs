@@ -1,7 +1,8 @@
 //! Layers connected freely: several inputs and outputs, shared layers.
 
+use super::input::Input;
 use super::layer::{Body, LayerSpec};
-use super::model::{Call, Input, Model, Place, Plan};
+use super::model::{Call, Model, Place, Plan};
 use crate::{Error, Result};
 
 /// Builds a model of layers connected freely: Keras' functional interface.

@@ -2,8 +2,9 @@
 
 use phalanx_graph::HostTensor;
 
+use super::input::Input;
 use super::layer::LayerSpec;
-use super::model::{Input, IntoModel, Model, Plan};
+use super::model::{IntoModel, Model, Plan};
 use crate::Result;
 
 /// A model of layers that each take the output of the one before.

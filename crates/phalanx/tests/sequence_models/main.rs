@@ -1,5 +1,6 @@
 //! What layers and models of sequences do beside Keras' numbers: masks in training, translation, files, errors.
 
+mod lengths;
 mod memories;
 mod mistakes;
 mod translation;
