@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use phalanx_launch::package::Package;
+use phalanx_launch::package::{self, Package};
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Source, Spec, bytes};
 use serde_json::{Value as Json, json};
 
@@ -36,11 +36,13 @@ impl Upload {
                     "pods see the package where the volume has it only; add --staging-bucket with a folder on the volume of phalanx.kubernetes.claim",
                 ));
             }
-            None => context.root.join("packages").display().to_string(),
+            None => package::copies(&context.root).display().to_string(),
         };
-        let package = Package::read(&absolute(Path::new(folder))?);
+        // Neither other jobs nor the copies of before are a part of the program.
+        let without = [context.root.clone(), PathBuf::from(&staging)];
+        let package = Package::read(&absolute(Path::new(folder))?, &without);
         let package = package.map_err(|why| Failure::new(NOT_READY, why))?;
-        let place = format!("{staging}/{job}-{}", phalanx_launch::random_hex(4));
+        let place = package::place(&staging, job);
         Ok(Some(Self { package, place }))
     }
 

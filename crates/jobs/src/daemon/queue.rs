@@ -1,7 +1,7 @@
 //! The queue: which job starts next, and what becomes of jobs whose supervisor has gone.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use phalanx_launch::lifecycle::{Event, Life, State};
+use phalanx_launch::package;
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
 use phalanx_launch::supervise::prepare;
@@ -68,6 +69,7 @@ pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHa
         began: BTreeMap::new(),
         idle: args.idle,
         seen: None,
+        swept: 0,
     };
     thread::Builder::new()
         .name("queue".to_owned())
@@ -84,6 +86,8 @@ struct Scheduler {
     idle: u64,
     /// The queue that was looked at without finding room.
     seen: Option<(Vec<JobName>, usize)>,
+    /// How many jobs had ended when the copies of their packages were looked for.
+    swept: usize,
 }
 
 impl Scheduler {
@@ -107,6 +111,7 @@ impl Scheduler {
                 active.push((name.clone(), followed.life.state));
             }
         }
+        self.sweep();
         for (name, state) in &active {
             if *state != State::Queued && !self.supervisors.contains_key(name) {
                 self.adopt(name);
@@ -124,6 +129,28 @@ impl Scheduler {
             && self.shared.answering.load(Ordering::Relaxed) == 0
         {
             self.shared.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes the copies of packages of jobs that have ended.
+    fn sweep(&mut self) {
+        let is_final = |job: &Followed| job.life.state.is_final();
+        let ended = self
+            .shared
+            .jobs()
+            .values()
+            .filter(|job| is_final(job))
+            .count();
+        if ended == self.swept {
+            return;
+        }
+        self.swept = ended;
+        for (job, folder) in package::copied(self.shared.store.root()) {
+            if self.shared.jobs().get(&job).is_some_and(is_final)
+                && let Err(error) = fs::remove_dir_all(&folder)
+            {
+                eprintln!("the package {} stays: {error}", folder.display());
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 /// Nothing in these tests takes longer on a machine that is busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder of jobs, removed at the end with its daemon and all of its processes.
 pub(crate) struct Service {

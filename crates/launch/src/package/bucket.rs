@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use phalanx_store::{Bucket, Limits, ObjectUrl, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Kind, MOST_BYTES, MOST_FILES, Package, stays_within};
+use super::{Entry, Kind, MOST_BYTES, MOST_FILES, Package, is_executable, stays_within};
 
 /// The object that is written last.
 const CONTENTS: &str = "package.json";
@@ -78,7 +78,13 @@ fn kept(package: &Package, entry: &Entry) -> Result<Option<bool>, String> {
     match &entry.kind {
         Kind::Folder => Ok(None),
         Kind::File { executable, .. } => Ok(Some(*executable)),
-        Kind::LinkWithin(_) if shown.is_file() => Ok(Some(false)),
+        Kind::LinkWithin(_) if shown.is_file() => {
+            // The bucket has a copy of what it leads to.
+            let found = fs::metadata(&shown);
+            let found =
+                found.map_err(|error| format!("cannot read {}: {error}", shown.display()))?;
+            Ok(Some(is_executable(&found)))
+        }
         Kind::LinkWithin(to) | Kind::LinkOut(to) => Err(format!(
             "{} is a link to {}, which cannot be kept in a bucket; copy what it leads to, or give --staging-bucket a folder",
             shown.display(),
@@ -185,6 +191,29 @@ mod tests {
     fn refused(files: &str) -> String {
         let text = format!("{{\"version\": 1, \"files\": [{files}]}}");
         read_contents(text.as_bytes()).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_link_to_a_program_can_be_executed() {
+        let scratch = crate::testing::Scratch::new("links");
+        for (name, mode) in [("run", 0o755), ("data", 0o644)] {
+            let path = scratch.0.join(name);
+            fs::write(&path, "x").unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(&path, mode).unwrap();
+            std::os::unix::fs::symlink(name, scratch.0.join(format!("to-{name}"))).unwrap();
+        }
+        let package = Package::read(&scratch.0, &[]).unwrap();
+        let all: Vec<_> = (package.entries.iter())
+            .map(|entry| (entry.path.to_str().unwrap(), kept(&package, entry).unwrap()))
+            .collect();
+        let expected = [
+            ("data", false),
+            ("run", true),
+            ("to-data", false),
+            ("to-run", true),
+        ];
+        assert_eq!(all, expected.map(|(name, is)| (name, Some(is))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use phalanx_store::ObjectUrl;
 
-use crate::spec::bytes;
+use crate::spec::{JobName, bytes};
 
 /// More files than this, or more bytes, are data and no program.
 const MOST_FILES: usize = 20_000;
@@ -23,6 +23,8 @@ const LEFT_OUT: [&str; 2] = [".git", "__pycache__"];
 pub struct Package {
     folder: PathBuf,
     name: String,
+    /// Folders in it that are no part of it.
+    without: Vec<PathBuf>,
     /// Each folder before what is in it.
     entries: Vec<Entry>,
 }
@@ -48,11 +50,12 @@ enum Kind {
 }
 
 impl Package {
-    /// Reads the names and sizes of a folder's files; `.git` and `__pycache__` are left out.
+    /// Reads the names and sizes of a folder's files; `.git`, `__pycache__` and the folders `without` are left out, such as that of copies
+    /// made before.
     ///
     /// # Errors
-    /// It is no folder, something in it is no file, folder or link, or it has more than 20,000 files or 1 GiB.
-    pub fn read(folder: &Path) -> Result<Self, String> {
+    /// It is no folder, or one of those that are left out, something in it is no file, folder or link, or it has more than 20,000 files or 1 GiB.
+    pub fn read(folder: &Path, without: &[PathBuf]) -> Result<Self, String> {
         let wrong = |why: &dyn std::fmt::Display| {
             format!(
                 "the package {} cannot be read: {why}; name the folder with the program",
@@ -67,8 +70,15 @@ impl Package {
         }
         let name = whole.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| wrong(&"it has no name in UTF-8"))?;
+        let without: Vec<PathBuf> = (without.iter())
+            .filter_map(|folder| fs::canonicalize(folder).ok())
+            .collect();
+        if without.contains(&whole) {
+            return Err(wrong(&"copies of packages are kept in it"));
+        }
         let mut package = Self {
             name: name.to_owned(),
+            without,
             entries: Vec::new(),
             folder: whole.clone(),
         };
@@ -113,6 +123,9 @@ impl Package {
                 continue;
             }
             let path = within.join(&name);
+            if self.without.contains(&self.folder.join(&path)) {
+                continue;
+            }
             let kind = self.kind(&path)?;
             let is_folder = kind == Kind::Folder;
             let path_of_entry = path.clone();
@@ -155,7 +168,7 @@ impl Package {
         }
         Ok(Kind::File {
             size: found.len(),
-            executable: found.permissions().mode() & 0o100 != 0,
+            executable: is_executable(&found),
         })
     }
 
@@ -200,6 +213,36 @@ impl Package {
         }
         Ok(())
     }
+}
+
+fn is_executable(file: &fs::Metadata) -> bool {
+    file.permissions().mode() & 0o100 != 0
+}
+
+/// Where copies of packages are, in the folder of all jobs, unless a job says otherwise.
+#[must_use]
+pub fn copies(root: &Path) -> PathBuf {
+    root.join("packages")
+}
+
+/// A place for a job's copy alone, in a folder or a bucket.
+#[must_use]
+pub fn place(staging: &str, job: &str) -> String {
+    format!("{staging}/{job}-{}", crate::random_hex(4))
+}
+
+/// The jobs whose copies are in the folder of all jobs, and the folder of each copy.
+#[must_use]
+pub fn copied(root: &Path) -> Vec<(JobName, PathBuf)> {
+    let entries = fs::read_dir(copies(root)).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let (job, number) = name.to_str()?.rsplit_once('-')?;
+        let is_number = number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let job = job.parse().ok().filter(|_| is_number)?;
+        Some((job, entry.path()))
+    };
+    entries.filter_map(of).collect()
 }
 
 /// The folder of a package that a job names: as it is, or fetched from a bucket into a folder of the job, where it is already after a
@@ -251,7 +294,7 @@ mod tests {
         symlink("task.py", folder.join("main.py")).unwrap();
         symlink("../../outside", folder.join("data")).unwrap();
         fs::set_permissions(folder.join("task.py"), fs::Permissions::from_mode(0o755)).unwrap();
-        let package = Package::read(&folder).unwrap();
+        let package = Package::read(&folder, &[]).unwrap();
         assert_eq!(package.size(), (2, 6));
         let place = scratch.0.join("staging/job-1");
         let copy = package.copy_to(&place.display().to_string()).unwrap();
@@ -276,22 +319,59 @@ mod tests {
     }
 
     #[test]
+    fn copies_within_the_package_are_no_part_of_it() {
+        let scratch = Scratch::new("within");
+        let folder = scratch.0.join("code");
+        write(&folder.join("task.py"), "one");
+        let staging = folder.join("kept/here");
+        let without = [staging.clone(), folder.join("none")];
+        for copy in ["job-1", "job-2"] {
+            let package = Package::read(&folder, &without).unwrap();
+            assert_eq!(package.size(), (1, 3), "{copy}");
+            let place = staging.join(copy);
+            package.copy_to(&place.display().to_string()).unwrap();
+        }
+        assert!(Package::read(&folder, std::slice::from_ref(&scratch.0)).is_ok());
+        let error = Package::read(&folder, std::slice::from_ref(&folder)).unwrap_err();
+        assert!(
+            error.contains("copies of packages are kept in it"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn copies_are_known_by_the_names_that_they_were_given() {
+        let root = Scratch::new("copies");
+        let staging = copies(&root.0).display().to_string();
+        let own = PathBuf::from(place(&staging, "demo_1"));
+        for folder in [
+            &own,
+            &copies(&root.0).join("demo-notanumber"),
+            &copies(&root.0).join("x"),
+        ] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        assert_eq!(copied(&root.0), [("demo_1".parse().unwrap(), own)]);
+        assert_eq!(copied(Path::new("/nowhere")), []);
+    }
+
+    #[test]
     fn what_is_no_package_is_refused() {
         let scratch = Scratch::new("no-package");
         write(&scratch.0.join("file.tar.gz"), "x");
-        let error = Package::read(&scratch.0.join("file.tar.gz")).unwrap_err();
+        let error = Package::read(&scratch.0.join("file.tar.gz"), &[]).unwrap_err();
         assert!(error.contains("unpack an archive first"), "{error}");
-        let error = Package::read(&scratch.0.join("none")).unwrap_err();
+        let error = Package::read(&scratch.0.join("none"), &[]).unwrap_err();
         assert!(error.contains("No such file"), "{error}");
         let big = scratch.0.join("big");
         fs::create_dir(&big).unwrap();
         let file = fs::File::create(big.join("data")).unwrap();
         file.set_len(MOST_BYTES + 1).unwrap();
-        let error = Package::read(&big).unwrap_err();
+        let error = Package::read(&big, &[]).unwrap_err();
         assert!(error.contains("1 files and 1"), "{error}");
         fs::remove_file(big.join("data")).unwrap();
         symlink("nowhere", big.join("link")).unwrap();
-        let error = Package::read(&big).unwrap_err();
+        let error = Package::read(&big, &[]).unwrap_err();
         assert!(error.contains("big/link: No such file"), "{error}");
         let error = fetch("gone", &scratch.0, &scratch.0).unwrap_err();
         assert!(error.contains("gone is no folder"), "{error}");
