@@ -6,6 +6,7 @@ mod service;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Output;
 
 use serde_json::Value as Json;
 use service::Service;
@@ -34,6 +35,24 @@ fn config(extra: &str) -> String {
     )
 }
 
+/// Runs the search of a job file to its end, whatever that is.
+fn search(service: &Service, config: &str) -> Json {
+    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
+    service.end("demo")
+}
+
+/// Runs a search for the loss of a script by `phalanx tune`, with options.
+fn tune(service: &Service, script: &str, options: &str) -> Output {
+    fs::write(service.folder.join("script.sh"), script).unwrap();
+    let words = format!("tune {options} --metric loss -- sh script.sh");
+    let output = service.run(&words.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    output
+}
+
 fn trials(job: &Json) -> Vec<Json> {
     job["trainingOutput"]["trials"].as_array().unwrap().clone()
 }
@@ -41,10 +60,7 @@ fn trials(job: &Json) -> Vec<Json> {
 #[test]
 fn trials_run_in_parallel_with_values_of_their_own() {
     let service = Service::new("search");
-    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
-    fs::write(service.folder.join("config.yaml"), config("")).unwrap();
-    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
-    let job = service.end("demo");
+    let job = search(&service, &config(""));
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
     let all = trials(&job);
     assert_eq!(all.len(), 16);
@@ -92,7 +108,6 @@ fn trials_run_in_parallel_with_values_of_their_own() {
 #[test]
 fn failed_trials_end_a_search_when_there_are_as_many_as_it_allows() {
     let service = Service::new("failed");
-    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
     let kinds = "    - {parameterName: kind, type: CATEGORICAL, categoricalValues: [good, bad]}\n    algorithm: GRID_SEARCH\n    maxFailedTrials: 2\n";
     let grid = config(kinds)
         .replace(
@@ -100,9 +115,7 @@ fn failed_trials_end_a_search_when_there_are_as_many_as_it_allows() {
             "type: DISCRETE, discreteValues: [1, 2, 3, 4]",
         )
         .replace("maxParallelTrials: 4", "maxParallelTrials: 1");
-    fs::write(service.folder.join("config.yaml"), grid).unwrap();
-    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
-    let job = service.end("demo");
+    let job = search(&service, &grid);
     assert_eq!(job["state"], "FAILED", "{job:#}");
     let states: Vec<Json> = trials(&job)
         .iter()
@@ -115,22 +128,8 @@ fn failed_trials_end_a_search_when_there_are_as_many_as_it_allows() {
 #[test]
 fn tune_prints_the_trials_with_the_best_first() {
     let service = Service::new("tune");
-    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
-    let table = service.ok(&[
-        "tune",
-        "--search",
-        "x=1,2,3,4",
-        "--metric",
-        "loss",
-        "--minimize",
-        "--trials",
-        "4",
-        "--parallel",
-        "2",
-        "--",
-        "sh",
-        "script.sh",
-    ]);
+    let options = "--search x=1,2,3,4 --minimize --trials 4 --parallel 2";
+    let table = String::from_utf8(tune(&service, SCRIPT, options).stdout).unwrap();
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 5, "{table}");
     assert!(
@@ -150,19 +149,8 @@ fn processors_of_two_trials(service: &Service) -> Vec<String> {
 until [ -e here1 ] && [ -e here2 ]; do sleep 0.1; done
 grep Cpus_allowed_list /proc/self/status > cpus$CLOUD_ML_TRIAL_ID
 echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
-    fs::write(service.folder.join("script.sh"), script).unwrap();
-    let search = [
-        "tune",
-        "--name",
-        "demo",
-        "--search",
-        "x=1,2",
-        "--trials",
-        "2",
-        "--parallel",
-        "2",
-    ];
-    service.ok(&[&search[..], &["--metric", "loss", "--", "sh", "script.sh"]].concat());
+    let options = "--name demo --search x=1,2 --trials 2 --parallel 2";
+    tune(service, script, options);
     let of = |number: u32| {
         let text = fs::read_to_string(service.folder.join(format!("cpus{number}"))).unwrap();
         text.split_whitespace().last().unwrap().to_owned()
@@ -204,22 +192,9 @@ fn trials_that_do_not_fit_into_memory_run_one_after_the_other() {
     let script = "mkdir alone || touch together; sleep 0.3
 [ -e alone ] && rmdir alone
 echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
-    fs::write(service.folder.join("script.sh"), script).unwrap();
-    let search = [
-        "tune",
-        "--config",
-        "memory.yaml",
-        "--search",
-        "x=1,2,3,4",
-        "--trials",
-        "4",
-        "--parallel",
-        "4",
-    ];
-    let output =
-        service.run(&[&search[..], &["--metric", "loss", "--", "sh", "script.sh"]].concat());
+    let options = "--config memory.yaml --search x=1,2,3,4 --trials 4 --parallel 4";
+    let output = tune(&service, script, options);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
     assert!(
         said.contains("1 of 4 trials run at the same time"),
         "{said}"
