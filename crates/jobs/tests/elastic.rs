@@ -3,47 +3,21 @@
 #![cfg(target_os = "linux")]
 
 mod digits;
+mod lost_worker;
 mod service;
 
 use std::fs;
 use std::path::Path;
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value as Json;
+use lost_worker::task;
 use service::Service;
-
-fn task(job: &Json, name: &str) -> Json {
-    let tasks = job["phalanx"]["tasks"].as_array().unwrap();
-    let found = tasks.iter().find(|task| task["task"] == name);
-    found.cloned().unwrap_or(Json::Null)
-}
 
 #[test]
 fn a_lost_worker_is_started_again_by_itself() {
     let service = Service::new("elastic");
-    let keys = "phalanx: {elastic: {minWorkers: 1, maxWorkers: 3}, restarts: 1}\n";
-    fs::write(service.folder.join("elastic.yaml"), keys).unwrap();
-    // Rank 1 is killed once, rank 2 whenever it starts; the chief waits for the other of rank 1.
-    let script = "case $RANK$PHALANX_RESTART_COUNT in
-10|2*) kill -KILL $$;;
-11) touch here;;
-0*) until [ -e here ]; do sleep 0.05; done;;
-esac";
-    service.script("demo", &["--config", "elastic.yaml"], script);
-    let job = service.end("demo");
-    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
-    assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
-    let (first, second) = (task(&job, "worker-0"), task(&job, "worker-1"));
-    assert_eq!(
-        (&first["restarts"], &first["exitCode"]),
-        (&1.into(), &0.into()),
-        "{job:#}"
-    );
-    assert_eq!(
-        (&second["restarts"], &second["signal"]),
-        (&1.into(), &9.into()),
-        "{job:#}"
-    );
+    lost_worker::write(&service.folder, "");
+    service.script("demo", &["--config", lost_worker::JOB], lost_worker::SCRIPT);
+    lost_worker::was_replaced(&service, "demo");
     let logs = service.ok(&["logs", "demo"]);
     for said in [
         "worker-0 was ended by SIGKILL",
@@ -108,26 +82,5 @@ fn a_killed_worker_costs_the_digits_no_bit() {
         return;
     }
     let service = Service::new("replaced");
-    digits::write(&service.folder);
-    let keys = "trainingInput: {args: [--epochs, '8']}
-phalanx: {program: examples/digits.yaml, elastic: {minWorkers: 2, maxWorkers: 2}}
-";
-    fs::write(service.folder.join("elastic.yaml"), keys).unwrap();
-    for name in ["whole", "broken"] {
-        service.ok(&["submit", "training", name, "--config", "elastic.yaml"]);
-        if name == "broken" {
-            let job = service.until(name, |_| service.ok(&["logs", name]).contains("epoch 1/8"));
-            let place = task(&job, "worker-0")["place"].to_string();
-            let pid = place
-                .trim_matches(['"', 'p', 'i', 'd', ' '])
-                .parse()
-                .unwrap();
-            kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-        }
-        digits::succeeds(&service, name);
-    }
-    let job = service.job("broken");
-    assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
-    assert_eq!(task(&job, "worker-0")["restarts"], 1, "{job:#}");
-    digits::equal(&service.folder, "whole", "broken");
+    lost_worker::costs_no_bit(&service, "", |args| drop(service.ok(args)));
 }

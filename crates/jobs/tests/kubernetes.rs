@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod digits;
+mod lost_worker;
 mod pods;
 mod service;
 
@@ -200,6 +201,64 @@ fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
     world.until_empty();
 }
 
+/// What an elastic job of pods says of itself.
+const POD: &str = "executor: kubernetes, kubernetes: {image: img, claim: folder}";
+
+#[test]
+fn a_lost_worker_gets_another_pod_while_the_others_wait() {
+    let world = World::new("pod-lost");
+    lost_worker::write(&world.service.folder, POD);
+    let start = ["submit", "training", "demo", "--config", lost_worker::JOB];
+    let words = ["--", "sh", "-c", lost_worker::SCRIPT];
+    world.ok(&[&start[..], &words].concat());
+    lost_worker::was_replaced(&world.service, "demo");
+    world.until_empty();
+    // A mistake is no loss, and a chief that is lost takes all with it.
+    let run = |name: &str, script: &str| {
+        let start = ["submit", "training", name, "--config", lost_worker::JOB];
+        world.ok(&[&start[..], &["--", "sh", "-c", script]].concat());
+        let job = world.service.end(name);
+        let attempt = job["phalanx"]["attempt"].as_u64().unwrap();
+        (job["state"].as_str().unwrap().to_owned(), attempt, job)
+    };
+    let (state, attempt, job) = run("bad", "[ $RANK = 0 ] || exit 2; sleep 1000");
+    assert_eq!((&*state, attempt), ("FAILED", 1), "{job:#}");
+    assert_eq!(job["phalanx"]["firstFailure"]["exitCode"], 2, "{job:#}");
+    let script = "[ $RANK != 0 ] || { echo >> chief; [ $(wc -l < chief) = 2 ] || exit 75; }";
+    let (state, attempt, job) = run("chief", script);
+    assert_eq!((&*state, attempt), ("SUCCEEDED", 2), "{job:#}");
+}
+
+#[test]
+fn a_worker_whose_node_goes_gets_another_pod_that_costs_no_restart() {
+    let world = World::new("pod-node");
+    let keys =
+        format!("phalanx: {{elastic: {{minWorkers: 2, maxWorkers: 2}}, restarts: 0, {POD}}}\n");
+    fs::write(world.service.folder.join("node.yaml"), keys).unwrap();
+    let script = "echo >> started-$RANK; until [ -e go ]; do sleep 0.05; done";
+    let start = ["submit", "training", "demo", "--config", "node.yaml"];
+    world.ok(&[&start[..], &["--", "sh", "-c", script]].concat());
+    world.service.state("demo", "RUNNING");
+    world.cluster.lose("worker-0");
+    let restarts = |job: &Json| lost_worker::task(job, "worker-0")["restarts"] == 1;
+    world.service.until("demo", restarts);
+    fs::write(world.service.folder.join("go"), "").unwrap();
+    let job = world.service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
+}
+
+#[test]
+fn a_killed_worker_costs_the_digits_no_bit() {
+    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+    if !program.with_file_name("phalanx").is_file() {
+        eprintln!("skipped: build phalanx-cli first");
+        return;
+    }
+    let world = World::new("pod-killed");
+    lost_worker::costs_no_bit(&world.service, POD, |args| world.ok(args));
+}
+
 #[test]
 fn pods_outlive_the_process_that_watches_them() {
     let world = World::new("pods-go-on");
@@ -323,11 +382,18 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
         .unwrap()
         .to_owned();
     assert_eq!(full.matches("kind: Job").count(), 8);
+    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img}, elastic: {minWorkers: 1, maxWorkers: 3}}\n";
+    fs::write(service.folder.join("config.yaml"), keys).unwrap();
+    let elastic = dry("kubernetes", &[])["preview"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(elastic.matches("podFailurePolicy").count(), 2);
     let (good, bad) = (
         service.folder.join("good.yaml"),
         service.folder.join("bad.yaml"),
     );
-    let all = format!("{plain}---\n{full}");
+    let all = format!("{plain}---\n{full}---\n{elastic}");
     fs::write(&good, &all).unwrap();
     fs::write(&bad, all.replace("backoffLimit: 0", "backoffLimit: none")).unwrap();
     for version in ["1.25.0", "1.31.0", "1.37.0"] {

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod digits;
+mod lost_worker;
 mod service;
 
 use std::collections::BTreeSet;
@@ -10,6 +11,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch;
 use service::Service;
@@ -56,6 +59,14 @@ impl Slurm {
         let output = command.output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {error}");
+    }
+
+    /// What Slurm says of its nodes.
+    fn nodes(&self) -> String {
+        let mut command = Command::new("scontrol");
+        let conf = self.0.join("slurm.conf");
+        command.args(["show", "node"]).env("SLURM_CONF", conf);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
     }
 
     fn script(&self, service: &Service, name: &str, options: &[&str], script: &str) {
@@ -185,6 +196,71 @@ fn the_digits_have_the_same_weights_by_slurm_and_on_this_machine() {
         digits::succeeds(&service, name);
     }
     digits::equal(&service.folder, "remote", "here");
+}
+
+#[test]
+fn a_lost_worker_is_started_again_while_the_others_wait() {
+    let service = Service::new("slurm-lost");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    lost_worker::write(&service.folder, "executor: slurm, slurm: {nodes: 2}");
+    let options = ["--config", lost_worker::JOB];
+    slurm.script(&service, "demo", &options, lost_worker::SCRIPT);
+    lost_worker::was_replaced(&service, "demo");
+    let logs = service.ok(&["logs", "demo"]);
+    let said = "worker-0 ended with exit code 137, and is started again (1 of 1)";
+    assert!(logs.contains(said), "{logs}");
+}
+
+#[test]
+fn a_killed_worker_costs_the_digits_no_bit() {
+    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+    if !program.with_file_name("phalanx").is_file() {
+        eprintln!("skipped: build phalanx-cli first");
+        return;
+    }
+    let service = Service::new("slurm-killed");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    lost_worker::costs_no_bit(&service, "executor: slurm", |args| slurm.ok(&service, args));
+}
+
+#[test]
+fn the_others_go_on_without_a_lost_node() {
+    let service = Service::new("slurm-node");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let keys = "phalanx: {executor: slurm, elastic: {minWorkers: 1, maxWorkers: 2}, restarts: 1}\n";
+    fs::write(service.folder.join("node.yaml"), keys).unwrap();
+    let script = "until [ -e go ]; do sleep 0.1; done";
+    slurm.script(&service, "demo", &["--config", "node.yaml"], script);
+    let job = service.state("demo", "RUNNING");
+    let place = lost_worker::task(&job, "worker-0")["place"].to_string();
+    let node = place.trim_matches('"').trim_start_matches("node ");
+    let tool = |verb: &str| {
+        let told = Command::new(TOOL)
+            .arg(verb)
+            .arg(&slurm.0)
+            .arg(node)
+            .output();
+        let told = told.unwrap();
+        assert!(told.status.success(), "{told:?}");
+    };
+    tool("lose");
+    let until = Instant::now() + service::PATIENCE;
+    while !slurm.nodes().contains("DOWN") {
+        assert!(Instant::now() < until, "{}", slurm.nodes());
+        thread::sleep(Duration::from_millis(200));
+    }
+    fs::write(service.folder.join("go"), "").unwrap();
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+    assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
+    tool("back");
 }
 
 #[test]

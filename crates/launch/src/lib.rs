@@ -70,11 +70,12 @@ pub fn environment() -> std::collections::BTreeMap<String, String> {
         "LC_", "XDG_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "TF_CPP_", "PHALANX_", "PJRT_",
     ];
     // What told this process of its own place says nothing of a task's.
-    const NOT: [&str; 4] = [
+    const NOT: [&str; 5] = [
         "PHALANX_JOBS_DIR",
         "PHALANX_CLUSTER",
         "PHALANX_RENDEZVOUS",
         "PHALANX_WORKERS",
+        "PHALANX_MIN_WORKERS",
     ];
     let given = |name: &str| {
         let known = NAMES.contains(&name) || STARTS.iter().any(|start| name.starts_with(start));

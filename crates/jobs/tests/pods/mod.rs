@@ -3,6 +3,8 @@
 //! Names of pods become ports of the loopback interface, and mounted Secrets folders; nothing else is changed.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+mod policy;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -21,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use base64::Engine as _;
 use phalanx_cluster::launch;
+use policy::Next as After;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value as Json, json};
 
@@ -43,9 +46,13 @@ struct Objects {
     made: Vec<Json>,
     ports: BTreeMap<String, u16>,
     number: usize,
+    /// How many pods of each Job have failed and count.
+    failures: BTreeMap<String, u64>,
 }
 
 struct Running {
+    /// The Job that made it, until what follows from its end has been decided.
+    job: Option<String>,
     labels: Json,
     child: Child,
     log: PathBuf,
@@ -72,6 +79,7 @@ impl Cluster {
             made: Vec::new(),
             ports: BTreeMap::new(),
             number: 0,
+            failures: BTreeMap::new(),
         }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -127,7 +135,7 @@ impl Cluster {
         let pod = objects
             .pods
             .values_mut()
-            .find(|pod| pod.labels["phalanx/task"] == task)
+            .find(|pod| pod.labels["phalanx/task"] == task && pod.ended.is_none())
             .unwrap();
         pod.lost = true;
         signal(&pod.child, Signal::KILL);
@@ -347,6 +355,35 @@ impl Objects {
             // A pod that was deleted goes when its processes have.
             pod.ended.is_none() || pod.deadline.is_none()
         });
+        self.follow();
+    }
+
+    /// Has Jobs make other pods for those that have failed, or fail.
+    fn follow(&mut self) {
+        let failed = self.pods.values_mut().filter_map(|pod| {
+            let (code, _) = pod.ended.clone()?;
+            let job = pod.job.take()?;
+            (code != 0).then_some((job, code, pod.lost))
+        });
+        for (name, code, lost) in failed.collect::<Vec<_>>() {
+            let key = ("jobs".to_owned(), name.clone());
+            // The pods of a Job that was removed end with it.
+            let Some(job) = self.all.get(&key).cloned() else {
+                continue;
+            };
+            let failures = self.failures.entry(name.clone()).or_default();
+            match policy::next(&job, code, lost, *failures) {
+                After::Another { counts } => {
+                    *failures += u64::from(counts);
+                    self.start(&name, &job);
+                }
+                After::Over => {
+                    let conditions = json!([{"type": "Failed", "status": "True"}]);
+                    let job = self.all.get_mut(&key).unwrap();
+                    job["status"] = json!({"conditions": conditions});
+                }
+            }
+        }
     }
 
     fn start(&mut self, job: &str, object: &Json) {
@@ -388,6 +425,7 @@ impl Objects {
         let child = child.unwrap_or_else(|error| panic!("{words:?}: {error}"));
         let labels = template["metadata"]["labels"].clone();
         let running = Running {
+            job: Some(job.to_owned()),
             labels,
             child,
             log,

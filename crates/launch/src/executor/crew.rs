@@ -5,6 +5,7 @@ use std::time::Duration;
 use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::{ClusterSpec, Recovery, Timing};
 
+use super::TRY_AGAIN;
 use super::variables::Variables;
 use crate::lifecycle::TaskEnd;
 use crate::spec::Spec;
@@ -13,8 +14,6 @@ use crate::spec::Spec;
 const JOIN_WITHIN: Duration = Duration::from_secs(300);
 /// How long the others wait for one that was started again.
 const RECOVER_WITHIN: Duration = Duration::from_secs(60);
-/// The exit code that stands for a loss.
-const TRY_AGAIN: u8 = 75;
 
 /// Says how a job's workers go on when some are lost.
 pub(super) struct Crew {

@@ -23,9 +23,12 @@ pub use quoted::quoted;
 pub(crate) use slurm::cancel as cancel_in_slurm;
 pub(crate) use variables::secrets as task_secrets;
 
-use crate::lifecycle::{Event, FirstFailure, Life};
+use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
 use crate::spec::{ExecutorKind, Plan, Spec};
 use crate::store::{Followed, Store, StoreError};
+
+/// The exit code that stands for a loss.
+const TRY_AGAIN: u8 = 75;
 
 /// A job as the process sees it that runs it; its threads share it.
 #[derive(Debug)]
@@ -100,6 +103,11 @@ impl Job {
     }
 }
 
+/// Whether a task is started again by itself where the chief coordinates: a worker of an elastic job, and never the chief.
+fn is_replaced(spec: &Spec, plan: &Plan, at: usize) -> bool {
+    at > 0 && spec.ours.elastic.is_some() && plan.tasks[at].task.kind.trains()
+}
+
 /// One start of all tasks of a job or a trial.
 pub struct Run<'a> {
     /// The job.
@@ -158,6 +166,11 @@ impl Run<'_> {
             Some(trial) => format!("{name}.{}.{trial}", life.created),
             None => format!("{name}.{}", life.created),
         }
+    }
+
+    /// Whether the others may go on after the end of a task: it was lost, and its executor may start it again.
+    fn goes_on_without(&self, at: usize, end: TaskEnd) -> bool {
+        is_replaced(self.spec, self.plan, at) && end.how().exit_code() == TRY_AGAIN
     }
 
     /// Adds an event; a log that cannot be written does not end the tasks.

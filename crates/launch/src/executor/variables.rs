@@ -101,6 +101,9 @@ impl Naming<'_> {
         spec["task"]["trial"] = Json::from(trial);
         spec["job"] = Json::from(self.job_text());
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+        if let Some((least, _)) = self.spec.ours.elastic {
+            set("PHALANX_MIN_WORKERS", least.to_string());
+        }
         set("TF_CONFIG", config.to_string());
         set("CLUSTER_SPEC", spec.to_string());
         if let (Some(rank), Some(addresses)) =

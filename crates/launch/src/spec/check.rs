@@ -73,7 +73,7 @@ pub(super) fn elastic(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     }
     if spec.ours.executor != ExecutorKind::Local {
         notes.notices.push(format!(
-            "phalanx.elastic from {least} to {most} is kept; only on this machine a lost worker is replaced while the others go on, elsewhere all tasks start again from the checkpoint"
+            "phalanx.elastic from {least} to {most}: the chief coordinates, and a worker that is lost is started again while the others wait; after a loss of the chief all tasks start again from the checkpoint"
         ));
     }
 }

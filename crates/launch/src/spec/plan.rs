@@ -11,12 +11,13 @@ use super::phalanx_keys::ExecutorKind;
 use super::read::{Role, Spec};
 
 /// Variables that the job sets, and a user does not.
-pub(super) const OURS: [&str; 9] = [
+pub(super) const OURS: [&str; 10] = [
     "TF_CONFIG",
     "CLUSTER_SPEC",
     "CLOUD_ML_JOB",
     "CLOUD_ML_TRIAL_ID",
     "PHALANX_JOB_ID",
+    "PHALANX_MIN_WORKERS",
     "RANK",
     "WORLD_SIZE",
     "MASTER_ADDR",

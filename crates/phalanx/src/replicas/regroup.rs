@@ -31,6 +31,8 @@ pub(crate) struct Link {
     /// What a group of the first generation is made with.
     pub(crate) group: CommunicatorOptions,
     pub(crate) recover_within: Duration,
+    /// The least workers that go on when others are lost, where no launcher says it.
+    pub(crate) least: usize,
 }
 
 /// The place of this process among others, and where it listens for them.
@@ -84,7 +86,7 @@ impl Rendezvous {
     /// Meets all others for the first time.
     pub(crate) fn join(&self) -> Result<Session> {
         let within = self.link.recover_within;
-        let least = self.membership.workers;
+        let least = self.link.least;
         let recovery = (!within.is_zero()).then_some(Recovery { within, least });
         let (coordinator, roster) = self.find(recovery)?;
         match self.connect(coordinator, roster)? {

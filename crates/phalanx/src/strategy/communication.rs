@@ -32,6 +32,8 @@ pub struct CommunicationOptions {
     pub(super) timeout: Duration,
     pub(super) join_timeout: Duration,
     recover_within: Duration,
+    /// The least workers with which a training goes on; all of them where this is `None`.
+    least: Option<usize>,
     pub(super) secret: Option<Vec<u8>>,
     pub(super) reduction: Option<Reduction>,
 }
@@ -46,6 +48,7 @@ impl Default for CommunicationOptions {
             timeout: Duration::from_secs(60),
             join_timeout: Duration::from_secs(300),
             recover_within: Duration::from_secs(60),
+            least: None,
             secret: None,
             reduction: None,
         }
@@ -119,8 +122,22 @@ impl CommunicationOptions {
         self
     }
 
-    /// These options, with the secret of the job's file where none is set.
-    pub(super) fn with_secret_of_job(&self, variables: &Variables) -> Result<Self> {
+    /// These options, with the job's secret where none is set and the least number of its workers, as its variables say.
+    pub(super) fn of_job(&self, variables: &Variables) -> Result<Self> {
+        const NAME: &str = "PHALANX_MIN_WORKERS";
+        let mut options = self.with_secret_of_job(variables)?;
+        if let Some(text) = variables.get(NAME) {
+            let least = text.parse().ok().filter(|least| *least > 0);
+            options.least = Some(least.ok_or_else(|| {
+                Error::user(format!(
+                    "{NAME} is {text:?}, expected a whole number of at least 1; correct it, or unset it to wait for all workers"
+                ))
+            })?);
+        }
+        Ok(options)
+    }
+
+    fn with_secret_of_job(&self, variables: &Variables) -> Result<Self> {
         const NAME: &str = "PHALANX_SECRET_FILE";
         let path = variables.get(NAME).filter(|_| self.secret.is_none());
         let Some(path) = path else {
@@ -159,6 +176,7 @@ impl CommunicationOptions {
         Link {
             group: self.of_group(&membership.job, 1),
             recover_within: self.recover_within,
+            least: self.least.unwrap_or(membership.workers),
         }
     }
 
@@ -242,6 +260,27 @@ mod tests {
             Ok(Some(launch)) => launch.variable.to_owned(),
             Ok(None) => "ring".into(),
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_least_workers_are_those_of_the_jobs_variable() {
+        let membership = Membership::new(3, 1, Address::new("n1", 1));
+        let least = |value: &str| {
+            let variables = Variables::from_iter([("PHALANX_MIN_WORKERS", value)]);
+            let options = CommunicationOptions::new().of_job(&variables);
+            options
+                .map(|options| options.link(&membership).least)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(least(""), Ok(3));
+        assert_eq!(least("2"), Ok(2));
+        for wrong in ["0", "two", "-1"] {
+            let error = least(wrong).unwrap_err();
+            assert!(
+                error.contains("expected a whole number of at least 1"),
+                "{error}"
+            );
         }
     }
 

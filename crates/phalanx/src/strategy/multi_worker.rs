@@ -58,7 +58,7 @@ impl MultiWorkerMirroredStrategy {
         membership: &Membership,
         options: &CommunicationOptions,
     ) -> Result<Self> {
-        let options = &options.with_secret_of_job(&Variables::of_process())?;
+        let options = &options.of_job(&Variables::of_process())?;
         let mpi = options.group_over_mpi(membership, |line| engine.notice(line))?;
         let membership = &match &mpi {
             Some(group) => rendezvous_over(group, membership)?,

@@ -14,11 +14,11 @@ use access::Access;
 use api::{Api, Refusal};
 use objects::{Making, Names};
 use phalanx_cluster::TaskKind;
-use pods::{Pod, Reader};
+use pods::{Pod, Reader, has_failed};
 use serde_json::Value as Json;
 
 use super::variables::secrets;
-use super::{Run, RunEnd, Stop};
+use super::{Run, RunEnd, Stop, is_replaced};
 use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
 use crate::logs::{Logs, last_lines};
 use crate::spec::Spec;
@@ -161,8 +161,11 @@ fn patiently(ask: impl Fn() -> Result<(), Refusal>) -> Result<(), String> {
 /// A task as far as the cluster has told of it.
 #[derive(Default)]
 struct Seen {
-    pod: Option<String>,
-    reader: Option<Reader>,
+    /// Its pods that have started, the last one last.
+    pods: Vec<String>,
+    readers: Vec<Reader>,
+    /// How its last pod ended, while its Job may make another.
+    away: Option<TaskEnd>,
     end: Option<TaskEnd>,
 }
 
@@ -208,6 +211,7 @@ impl<'a> PodWatch<'a> {
                 Ok(pods) => {
                     self.answered = Instant::now();
                     self.look(&pods);
+                    self.give_up();
                 }
                 Err(refusal) if !refusal.passes() || self.answered.elapsed() > PATIENCE => {
                     return RunEnd::Lost(refusal.message);
@@ -227,7 +231,7 @@ impl<'a> PodWatch<'a> {
     /// Reads out what is left of the logs, removes all objects and judges.
     fn finish(mut self) -> RunEnd {
         let until = Instant::now() + LAST_WORDS;
-        for reader in self.tasks.iter_mut().filter_map(|task| task.reader.take()) {
+        for reader in (self.tasks.iter_mut()).flat_map(|task| task.readers.drain(..)) {
             reader.join(until);
         }
         let grace = if self.stopped {
@@ -243,31 +247,21 @@ impl<'a> PodWatch<'a> {
     }
 
     fn look(&mut self, pods: &[Json]) {
-        let mut there = vec![false; self.tasks.len()];
+        let mut of_task = vec![Vec::new(); self.tasks.len()];
         for pod in pods {
-            let Some(at) = objects::task_of(self.run.plan, pod) else {
-                continue;
-            };
-            there[at] = true;
-            let pod = Pod::of(pod);
-            self.look_at(at, &pod);
-        }
-        for (at, there) in there.into_iter().enumerate() {
-            let task = &self.tasks[at];
-            let (Some(pod), false, false) = (&task.pod, there, task.end.is_some()) else {
-                continue;
-            };
-            // Its pod was there and has gone.
-            if self.told.is_none() {
-                self.lost
-                    .get_or_insert(format!("the pod {pod} was removed"));
+            if let Some(at) = objects::task_of(self.run.plan, pod) {
+                of_task[at].push(Pod::of(pod));
             }
-            let end = TaskEnd {
-                code: None,
-                signal: Some(15),
-                told: true,
-            };
-            self.ended(at, String::new(), end);
+        }
+        for (at, pods) in of_task.iter_mut().enumerate() {
+            pods.sort_by_key(Pod::order);
+            for pod in pods.iter().filter(|pod| pod.started) {
+                self.began(at, pod);
+            }
+            match pods.last() {
+                Some(pod) => self.look_at(at, pod),
+                None => self.look_after(at),
+            }
         }
         if self.told.is_some() && pods.is_empty() {
             // Those that had no pod yet get none any more.
@@ -285,9 +279,73 @@ impl<'a> PodWatch<'a> {
                 }
             }
         }
-        if !self.running && self.tasks.iter().all(|task| task.pod.is_some()) {
+        if !self.running && self.tasks.iter().all(|task| !task.pods.is_empty()) {
             self.running = true;
             (self.run.started)();
+        }
+    }
+
+    /// Takes note of a pod that has started.
+    fn began(&mut self, at: usize, pod: &Pod) {
+        if self.tasks[at].pods.contains(&pod.name) {
+            return;
+        }
+        let task = self.name(at);
+        self.run.note(Event::TaskStarted {
+            task: task.clone(),
+            attempt: self.run.attempt,
+            place: format!("pod {} on {}", pod.name, pod.node),
+        });
+        let path = Logs::path(self.run.job.folder(), &task);
+        let reader = Reader::start(Arc::clone(&self.api), pod, &path);
+        let seen = &mut self.tasks[at];
+        seen.pods.push(pod.name.clone());
+        seen.readers.extend(reader);
+        seen.away = None;
+    }
+
+    /// Takes note of a task that has no pod any more.
+    fn look_after(&mut self, at: usize) {
+        let task = &self.tasks[at];
+        let (Some(pod), None, None) = (task.pods.last(), task.away, task.end) else {
+            return;
+        };
+        let end = TaskEnd {
+            code: None,
+            signal: Some(15),
+            told: true,
+        };
+        if self.told.is_none() && is_replaced(self.run.spec, self.run.plan, at) {
+            return self.went(at, end);
+        }
+        if self.told.is_none() {
+            self.lost
+                .get_or_insert(format!("the pod {pod} was removed"));
+        }
+        self.ended(at, String::new(), end);
+    }
+
+    /// Takes note of the end of a pod whose Job may make another.
+    fn went(&mut self, at: usize, end: TaskEnd) {
+        let task = self.name(at);
+        self.run.note(Event::TaskEnded { task, end });
+        self.tasks[at].away = Some(end);
+    }
+
+    /// Gives up the workers whose Job makes no other pod: the others go on without them, or the chief fails.
+    fn give_up(&mut self) {
+        let is_away = |task: &Seen| task.away.is_some() && task.end.is_none();
+        if !self.tasks.iter().any(is_away) {
+            return;
+        }
+        let Ok(jobs) = self.api.list("jobs", &self.names.of_run()) else {
+            return;
+        };
+        for (at, task) in self.tasks.iter_mut().enumerate() {
+            let of = |job: &&Json| objects::task_of(self.run.plan, job) == Some(at);
+            if is_away(task) && jobs.iter().find(of).is_none_or(has_failed) {
+                task.end = task.away;
+            }
         }
     }
 
@@ -296,19 +354,11 @@ impl<'a> PodWatch<'a> {
             self.refused
                 .get_or_insert(format!("the pod {} cannot start: {why}", pod.name));
         }
-        if pod.started && self.tasks[at].pod.is_none() {
-            let task = self.name(at);
-            self.run.note(Event::TaskStarted {
-                task: task.clone(),
-                attempt: self.run.attempt,
-                place: format!("pod {} on {}", pod.name, pod.node),
-            });
-            let path = Logs::path(self.run.job.folder(), &task);
-            self.tasks[at].pod = Some(pod.name.clone());
-            self.tasks[at].reader = Reader::start(Arc::clone(&self.api), pod, &path);
-        }
         if self.tasks[at].end.is_some() {
             return;
+        }
+        if let (true, Some(end)) = (is_replaced(self.run.spec, self.run.plan, at), pod.end()) {
+            return self.left(at, pod, end);
         }
         if let Some(why) = &pod.lost {
             self.lost
@@ -317,6 +367,18 @@ impl<'a> PodWatch<'a> {
         if let Some((end, when)) = &pod.ended {
             let told = self.told.is_some();
             self.ended(at, when.clone(), TaskEnd { told, ..*end });
+        }
+    }
+
+    /// Takes note of the end of a worker that the others may go on without.
+    fn left(&mut self, at: usize, pod: &Pod, end: TaskEnd) {
+        let told = self.told.is_some();
+        if told || !self.run.goes_on_without(at, end) {
+            let when = pod.ended.as_ref().map(|(_, when)| when.clone());
+            return self.ended(at, when.unwrap_or_default(), TaskEnd { told, ..end });
+        }
+        if self.tasks[at].away.is_none() {
+            self.went(at, end);
         }
     }
 

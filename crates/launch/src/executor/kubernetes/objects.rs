@@ -1,7 +1,8 @@
 //! The objects of a run: a Secret, a Service that gives each pod a name, and a Job for each task.
 //!
 //! A Job for each task, and no indexed Job for a role: tasks differ in TF_CONFIG and RANK, which the pods of an indexed Job have alike;
-//! and a Job whose pod fails ends its other pods at once, when they have yet to say why.
+//! and a Job whose pod fails ends its other pods at once, when they have yet to say why. The Job of a worker of an elastic job makes another
+//! pod of the same name when its pod is lost.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::command::words;
 use super::super::variables::{Naming, Variables};
-use super::super::{Run, RunArgs};
+use super::super::{Run, RunArgs, is_replaced};
 use crate::lifecycle::{Life, Submitted};
 use crate::spec::{Plan, Program, Spec, TaskPlan, task_name};
 
@@ -122,12 +123,7 @@ impl<'a> Making<'a> {
             secret: path.as_ref(),
         };
         let cluster = naming.cluster(|at| Address::new(self.host(at), PORT));
-        objects.extend(
-            self.plan
-                .tasks
-                .iter()
-                .map(|task| self.job(task, &naming, &cluster)),
-        );
+        objects.extend((0..self.plan.tasks.len()).map(|at| self.job(at, &naming, &cluster)));
         objects
     }
 
@@ -165,10 +161,24 @@ impl<'a> Making<'a> {
         })
     }
 
-    fn job(&self, task: &TaskPlan, naming: &Naming<'_>, cluster: &ClusterSpec) -> Json {
+    fn job(&self, at: usize, naming: &Naming<'_>, cluster: &ClusterSpec) -> Json {
+        let task = &self.plan.tasks[at];
         let name = task.name();
         let labels = self.names.labels(Some(&name));
         let pod = self.pod(task, naming, cluster);
+        let mut spec = json!({
+            "completions": 1,
+            "parallelism": 1,
+            // Whether to start again is decided by exit codes, for all tasks together.
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": self.spec.scheduling.max_running.as_secs().max(1) + GRACE,
+            "ttlSecondsAfterFinished": KEPT,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        });
+        if is_replaced(self.spec, self.plan, at) {
+            spec["backoffLimit"] = json!(self.spec.ours.restarts);
+            spec["podFailurePolicy"] = replaced();
+        }
         json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -177,15 +187,7 @@ impl<'a> Making<'a> {
                 "labels": labels,
                 "annotations": {"phalanx/name": self.life.job.name.to_string()},
             },
-            "spec": {
-                "completions": 1,
-                "parallelism": 1,
-                // Whether to start again is decided by exit codes, for all tasks together.
-                "backoffLimit": 0,
-                "activeDeadlineSeconds": self.spec.scheduling.max_running.as_secs().max(1) + GRACE,
-                "ttlSecondsAfterFinished": KEPT,
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
+            "spec": spec,
         })
     }
 
@@ -296,6 +298,19 @@ impl<'a> Making<'a> {
     }
 }
 
+/// When a worker gets another pod: after a loss, which costs one of the restarts, or because its node was needed or has gone, which costs
+/// none. After a mistake another pod would make it, too.
+fn replaced() -> Json {
+    // 75 and the ends by SIGHUP, SIGINT and SIGKILL.
+    let codes =
+        json!({"containerName": CONTAINER, "operator": "NotIn", "values": [75, 129, 130, 137]});
+    json!({"rules": [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        // Schemas before version 1.29 want the conditions also where there are none.
+        {"action": "FailJob", "onExitCodes": codes, "onPodConditions": []},
+    ]})
+}
+
 /// The objects without what is secret, for people.
 pub(super) fn shown(making: &Making<'_>) -> String {
     let mut objects = making.objects("", &Variables::new());
@@ -315,9 +330,9 @@ fn unexpanded(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-/// The task of a pod, by its place in the plan.
-pub(super) fn task_of(plan: &Plan, pod: &Json) -> Option<usize> {
-    let name = pod["metadata"]["labels"]["phalanx/task"].as_str()?;
+/// The task of a pod or a Job, by its place in the plan.
+pub(super) fn task_of(plan: &Plan, object: &Json) -> Option<usize> {
+    let name = object["metadata"]["labels"]["phalanx/task"].as_str()?;
     plan.tasks
         .iter()
         .position(|task| task_name(task.task) == name)

@@ -37,6 +37,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub(super) struct Pod {
     pub(super) name: String,
     pub(super) node: String,
+    /// When it was made, as the cluster writes it.
+    made: String,
     /// Whether its container has run, or runs.
     pub(super) started: bool,
     /// When it started, as the cluster writes it.
@@ -67,6 +69,7 @@ impl Pod {
         Self {
             name: text(&pod["metadata"]["name"]),
             node: text(&pod["spec"]["nodeName"]),
+            made: text(&pod["metadata"]["creationTimestamp"]),
             started: running.is_object() || terminated.is_object(),
             since: since.max().unwrap_or_default(),
             ended: terminated
@@ -76,6 +79,35 @@ impl Pod {
             lost: lost(pod, terminated),
         }
     }
+
+    /// What a task's pods are sorted by: when they were made, and within a second of that the one that has not ended is the last, or else
+    /// the one that ended later or well. A Job makes no other pod while one runs.
+    pub(super) fn order(&self) -> (String, bool, Option<String>, bool) {
+        let ended = self.ended.clone();
+        let well = (ended.as_ref()).is_some_and(|(end, _)| end.code == Some(0));
+        let over = ended.is_some() || self.lost.is_some();
+        let when = ended.map(|(_, when)| when);
+        (self.made.clone(), !over, when, well)
+    }
+
+    /// How it ended, if that is told: a pod that was lost ended by what was none of its own.
+    pub(super) fn end(&self) -> Option<TaskEnd> {
+        let lost = TaskEnd {
+            code: None,
+            signal: Some(9),
+            told: false,
+        };
+        match (&self.lost, &self.ended) {
+            (Some(_), _) => Some(lost),
+            (None, ended) => ended.as_ref().map(|(end, _)| *end),
+        }
+    }
+}
+
+/// Whether a Job has failed, and makes no other pod.
+pub(super) fn has_failed(job: &Json) -> bool {
+    let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Failed" && condition["status"] == "True")
 }
 
 fn end(terminated: &Json) -> TaskEnd {
