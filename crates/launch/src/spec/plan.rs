@@ -297,6 +297,29 @@ mod tests {
     }
 
     #[test]
+    fn an_archive_is_refused_with_what_to_do_instead() {
+        let read = |package: &str| {
+            let job = serde_json::json!({"trainingInput": {"packageUris": [package], "pythonModule": "a.b"}});
+            Spec::read(&Source::of_json(&job)).map(|spec| spec.package)
+        };
+        for package in [
+            "trainer-0.1.tar.gz",
+            "gs://bucket/trainer.ZIP",
+            "s3://bucket/a.whl",
+        ] {
+            let error = read(package).unwrap_err();
+            assert!(
+                error.contains(&format!("{package:?} is an archive")),
+                "{error}"
+            );
+            assert!(error.contains("unpack it and name its folder"), "{error}");
+        }
+        for package in ["code/trainer.tar.d", "gs://bucket/trainer-1.2"] {
+            assert_eq!(read(package), Ok(Some(package.to_owned())));
+        }
+    }
+
+    #[test]
     fn results_go_into_buckets_where_somebody_can_take_them_there() {
         let plan = |folder: &str, program: &str, executor: &str, search: serde_json::Value| {
             let job = serde_json::json!({

@@ -441,6 +441,15 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
     let uris = input.texts("packageUris", notes);
     match uris.as_slice() {
         [] => None,
+        [one] if is_archive(one) => {
+            let shown: String = one.chars().take(200).collect();
+            notes.wrong(
+                input.place("packageUris"),
+                format!("{PATH}.packageUris: {shown:?} is an archive, and a package is a folder here"),
+                "unpack it and name its folder with --package-path, which takes --staging-bucket too",
+            );
+            None
+        }
         [one] if one.contains("://") => match ObjectUrl::parse(one) {
             Ok(url) => Some(url.to_string()),
             Err(error) => {
@@ -465,6 +474,16 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
             None
         }
     }
+}
+
+/// Whether a name is of what Python's tools pack.
+fn is_archive(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    [
+        ".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip", ".whl", ".egg",
+    ]
+    .iter()
+    .any(|end| lower.ends_with(end))
 }
 
 /// Labels as Google takes them: lower-case letters, digits, `_` and `-`, at most 63 characters and 64 labels.
