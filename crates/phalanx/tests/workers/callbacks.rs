@@ -140,7 +140,7 @@ fn the_worker_with_the_bad_example_is_named_and_all_end() {
         ..EngineOptions::default()
     })
     .unwrap();
-    let trials = std::env::var("PHALANX_TEST_TRIALS").map_or(4, |text| text.parse().unwrap());
+    let trials = std::env::var("PHALANX_TEST_TRIALS").map_or(20, |text| text.parse().unwrap());
     for trial in 0..trials {
         // The last row of the second batch, which the second worker has; then others.
         let row = (11 + trial * 7) % (ROWS / 6 * 6);

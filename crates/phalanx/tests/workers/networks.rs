@@ -152,42 +152,41 @@ fn equal(outs: &[String], said: &str) {
     }
 }
 
+/// From the first step on packets are lost, or lines are slow.
+fn is_patient(kind: char, fault: [&str; 2]) {
+    let Some(training) = Training::start(kind, 120) else {
+        return;
+    };
+    training.go();
+    for host in ["1", "2", "3", "4"] {
+        training.hosts.set(&[fault[0], host, fault[1]]);
+    }
+    let (said, outs) = training.end();
+    assert!(!said.contains("goes on from step"), "{said}");
+    equal(&outs, &said);
+}
+
 #[test]
 fn lost_packets_and_slow_lines_change_nothing_and_evict_nobody() {
-    for words in [["loss", "1"], ["rate", "50"]] {
-        let [what, much] = words;
-        let Some(training) = Training::start(what.chars().next().unwrap(), 120) else {
-            return;
-        };
-        training.go();
-        for host in ["1", "2", "3", "4"] {
-            training.hosts.set(&[what, host, much]);
+    thread::scope(|scope| {
+        scope.spawn(|| is_patient('l', ["loss", "1"]));
+        scope.spawn(|| is_patient('r', ["rate", "50"]));
+    });
+}
+
+/// A host that nobody hears loses its place and takes it again. All of this is waited for at once.
+#[test]
+fn hosts_that_are_silent_deaf_to_one_or_reset_for_a_while_change_nothing() {
+    let survives = |kind, fault: &[&str]| {
+        if let Some(training) = Training::start(kind, 120) {
+            training.survives(&[fault]);
         }
-        let (said, outs) = training.end();
-        assert!(!said.contains("goes on from step"), "{said}");
-        equal(&outs, &said);
-    }
-}
-
-#[test]
-fn a_host_that_nobody_hears_for_a_while_loses_its_place_and_training_goes_on() {
-    if let Some(training) = Training::start('i', 120) {
-        training.survives(&[&["isolate", "4"]]);
-    }
-}
-
-#[test]
-fn a_host_that_does_not_hear_the_first_one_changes_nothing() {
-    if let Some(training) = Training::start('o', 120) {
-        training.survives(&[&["oneway", "1", "3"]]);
-    }
-}
-
-#[test]
-fn connections_that_are_reset_change_nothing() {
-    if let Some(training) = Training::start('x', 120) {
-        training.survives(&[&["reset", "2", "3"]]);
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| survives('i', &["isolate", "4"]));
+        scope.spawn(|| survives('o', &["oneway", "1", "3"]));
+        scope.spawn(|| survives('x', &["reset", "2", "3"]));
+    });
 }
 
 /// The others hear both, who do not hear each other.

@@ -2,15 +2,15 @@
 //! the bit.
 //!
 //! Workers are processes of this test binary under the supervisor of `phalanx launch`. A trial is a seed: how many workers, when what
-//! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them.
+//! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them, and both those from it on.
 
 mod run;
 mod trial;
+mod unlaunched;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -19,7 +19,6 @@ use std::time::Duration;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
-use phalanx_cluster::launch::ReservedPorts;
 
 use self::trial::{Fault, KILL_SECOND, Trial};
 use crate::{TOLERANCE, accumulation, apart, cases};
@@ -147,18 +146,26 @@ pub(crate) fn unbroken(workers: usize) -> String {
     all.entry(workers).or_insert_with(train).clone()
 }
 
+/// What a variable says, if it is there.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap())
+}
+
 #[test]
 fn killed_and_stopped_workers_change_nothing() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let trials: u64 = number("PHALANX_TEST_TRIALS").unwrap_or(6);
-    let seeds = match number("PHALANX_TEST_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..trials,
+    let trials: Option<u64> = number("PHALANX_TEST_TRIALS");
+    let first: Option<u64> = number("PHALANX_TEST_SEED");
+    // The first few of each test run are of different kinds.
+    let seeds: Vec<u64> = match (first, trials) {
+        (Some(first), trials) => (first..first + trials.unwrap_or(1)).collect(),
+        (None, Some(trials)) => (0..trials).collect(),
+        (None, None) => (0..24).step_by(4).collect(),
     };
+    // Such a seed may stop a worker and kill none.
+    let is_alone = seeds.len() == 1;
     let mut times = Vec::new();
     for seed in seeds {
-        // The first few of each test run are of different kinds.
-        let seed = if trials < 21 { seed * 4 } else { seed };
         let trial = Trial::new(seed);
         let trained = Run::new(&format!("trial-{seed}")).train(trial.workers, &trial.faults);
         let expected = unbroken(trial.workers);
@@ -171,14 +178,12 @@ fn killed_and_stopped_workers_change_nothing() {
         }
         let recovered = trained.recoveries();
         eprintln!("seed {seed}: {trial:?}: recovered in {recovered:?}");
-        if std::env::var_os("PHALANX_TEST_SEED").is_some() {
+        if is_alone {
             eprintln!("{}", trained.lines.text());
         }
         times.extend(recovered);
     }
     times.sort();
-    // A seed alone may stop a worker and kill none.
-    let is_alone = std::env::var_os("PHALANX_TEST_SEED").is_some();
     assert!(is_alone || !times.is_empty(), "no kill hit a training");
     eprintln!(
         "{} recoveries, median {:?}, longest {:?}",
@@ -231,7 +236,7 @@ fn clocks_that_are_set_change_nothing_and_evict_nobody() {
 /// A machine that has more to do than it can; nobody takes slowness for death. PHALANX_TEST_LOAD trains on so many times the examples.
 #[test]
 fn nobody_is_evicted_from_a_busy_machine() {
-    let times: usize = std::env::var("PHALANX_TEST_LOAD").map_or(4, |text| text.parse().unwrap());
+    let times = number("PHALANX_TEST_LOAD").unwrap_or(1);
     let is_over = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..4)
         .map(|_| {
@@ -239,12 +244,13 @@ fn nobody_is_evicted_from_a_busy_machine() {
             thread::spawn(move || while !is_over.load(Ordering::Relaxed) {})
         })
         .collect();
-    let run = Run::new("busy");
-    let mut launch = run.launch(4);
+    let mut run = Run::new("busy");
+    run.patience *= 2 * times as u32;
+    let mut launch = run.launch(8);
     launch.program.insert(1, format!("{PAUSE}=1").into());
     launch
         .program
-        .insert(1, format!("{LENGTH}=5 {}", ROWS * times).into());
+        .insert(1, format!("{LENGTH}=5 {}", ROWS * times as usize).into());
     let trained = run.train_with(launch, &[], "");
     is_over.store(true, Ordering::Relaxed);
     for hog in hogs {
@@ -326,65 +332,4 @@ fn more_take_part_when_they_come() {
     assert_eq!(trained.outs[0], trained.outs[1], "{lines}");
     let (ours, theirs) = (numbers(&trained.outs[0]), numbers(&unbroken(2)));
     assert!(apart(&ours, &theirs) <= TOLERANCE, "{lines}");
-}
-
-/// Processes that end with this.
-struct Children([Child; 2]);
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Without a launcher the first worker coordinates, and whoever started a worker starts it again with the same variables.
-#[test]
-fn a_worker_that_its_scheduler_starts_again_takes_its_place() {
-    let run = Run::new("scheduler");
-    let ports = ReservedPorts::new(2, None).unwrap();
-    let addresses: Vec<_> = ports
-        .of_workers()
-        .iter()
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    let start = |index: usize| {
-        let config = format!(
-            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
-        );
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "recovery::worker", "--nocapture"]);
-        command.env("TF_CONFIG", config).env(FOLDER, &run.folder);
-        command.env(RANK, index.to_string());
-        command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
-    };
-    let mut workers = Children([start(0), start(1)]);
-    run.until("both train", || {
-        ["0", "1"].iter().all(|rank| begun(&run.folder, rank) == 1)
-    });
-    workers.0[1].kill().unwrap();
-    workers.0[1].wait().unwrap();
-    workers.0[1] = start(1);
-    let mut have_ended = || {
-        let ended = |worker: &mut Child| worker.try_wait().unwrap().is_some();
-        workers.0.iter_mut().all(ended)
-    };
-    run.until("the new one trains", || {
-        have_ended() || begun(&run.folder, "1") == 2
-    });
-    std::fs::write(run.folder.join(GO), "").unwrap();
-    run.until("both end", have_ended);
-    let expected = unbroken(2);
-    assert!(
-        run.outs(2).iter().all(|out| *out == expected),
-        "{:?}",
-        run.outs(2)
-    );
 }

@@ -87,6 +87,8 @@ pub(crate) struct Run {
     pub(super) folder: PathBuf,
     job: String,
     pub(super) lines: Lines,
+    /// What takes longer hangs.
+    pub(super) patience: Duration,
 }
 
 impl Run {
@@ -99,6 +101,7 @@ impl Run {
             folder,
             job,
             lines: Lines::default(),
+            patience: LONG,
         }
     }
 
@@ -162,7 +165,7 @@ impl Run {
         let start = Instant::now();
         while !holds() {
             assert!(
-                start.elapsed() < LONG,
+                start.elapsed() < self.patience,
                 "not yet: {what}: {}",
                 self.lines.text()
             );
