@@ -6,6 +6,7 @@ mod hosts;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use hosts::Hosts;
@@ -236,25 +237,41 @@ fn another_training_file_is_found() {
     );
 }
 
-#[test]
-fn another_secret_and_none_are_found() {
-    for (name, second) in [("secret", Some("b")), ("no-secret", None)] {
-        let mut nodes = Nodes::new(name, 20);
-        for secret in ["a", "b"] {
-            std::fs::write(nodes.folder.join(secret), secret).unwrap();
-        }
-        nodes.ranked(0, 2, &["--secret-file", "a"]);
-        match second {
-            Some(second) => nodes.ranked(1, 2, &["--secret-file", second]),
-            None => nodes.ranked(1, 2, &[]),
-        };
-        let said = nodes.end(&[0, 1]);
-        let why = match second {
-            Some(_) => "it may have another secret",
-            None => "it has a secret and this worker none",
-        };
-        has(&said, &["fail  workers", why]);
+/// A second node with this secret, or with none.
+fn second_secret(name: &str, second: Option<&str>, why: &str) {
+    let mut nodes = Nodes::new(name, 20);
+    for secret in ["a", "b"] {
+        std::fs::write(nodes.folder.join(secret), secret).unwrap();
     }
+    nodes.ranked(0, 2, &["--secret-file", "a"]);
+    match second {
+        Some(second) => nodes.ranked(1, 2, &["--secret-file", second]),
+        None => nodes.ranked(1, 2, &[]),
+    };
+    has(&nodes.end(&[0, 1]), &["fail  workers", why]);
+}
+
+fn two_with_one_number() {
+    let mut nodes = Nodes::new("number", 30);
+    nodes.ranked(0, 3, &[]).ranked(1, 3, &[]).ranked(1, 3, &[]);
+    has(
+        &nodes.end(&[0, 1, 2]),
+        &[
+            "another process is worker 1, which listens for data at 127.0.0.1:",
+            "give each a number of its own",
+        ],
+    );
+}
+
+/// The nodes wait for all of their time, so all of this is done at once.
+#[test]
+fn another_secret_and_none_and_two_workers_with_one_number_are_found() {
+    thread::scope(|scope| {
+        scope.spawn(|| second_secret("secret", Some("b"), "it may have another secret"));
+        let none = "it has a secret and this worker none";
+        scope.spawn(move || second_secret("no-secret", None, none));
+        scope.spawn(two_with_one_number);
+    });
 }
 
 #[test]
@@ -280,19 +297,6 @@ fn another_number_of_workers_is_found() {
     has(
         &said,
         &["worker 1 counts 3 workers, the coordinator counts 2"],
-    );
-}
-
-#[test]
-fn two_workers_with_one_number_are_found() {
-    let mut nodes = Nodes::new("number", 30);
-    nodes.ranked(0, 3, &[]).ranked(1, 3, &[]).ranked(1, 3, &[]);
-    has(
-        &nodes.end(&[0, 1, 2]),
-        &[
-            "another process is worker 1, which listens for data at 127.0.0.1:",
-            "give each a number of its own",
-        ],
     );
 }
 
@@ -390,50 +394,50 @@ fn a_folder_that_is_not_shared_is_found() {
     );
 }
 
-/// What two doctors on the first hosts say.
-fn doctors(hosts: &Hosts, within: u32, failing: &[usize]) -> String {
-    let mut nodes = Nodes::new("hosts", within);
+/// What two doctors say between whose hosts there are these faults; `kind` is a letter of their own.
+fn between(kind: char, faults: &[&[&str]], within: u32, failing: &[usize]) -> Option<String> {
+    let hosts = Hosts::start(kind, 2)?;
+    for fault in faults {
+        hosts.set(fault);
+    }
+    let mut nodes = Nodes::new(&format!("hosts-{kind}"), within);
     let addresses = ["h1:4000".to_owned(), "h2:4001".to_owned()];
     for rank in 0..2 {
         nodes.start_on(hosts.on(rank + 1), &[tf_config(&addresses, rank)], &[]);
     }
-    nodes.end(failing)
+    Some(nodes.end(failing))
 }
 
-#[test]
-fn firewalls_loss_and_slow_networks_between_hosts_are_found() {
-    let Some(hosts) = Hosts::start('d', 2) else {
+fn good_network() {
+    let Some(good) = between('g', &[], COME, &[]) else {
         return;
     };
-    let good = doctors(&hosts, COME, &[]);
     has(&good, &["known: h1, h2", "sums of 2 workers are right"]);
     // A busy machine may be slow in truth, and its queues drop some; what is judged so is a test of the figures alone.
     assert!(!good.contains("fail "), "{good}");
-    hosts.set(&["loss", "2", "5"]);
-    has(
-        &doctors(&hosts, COME, &[]),
-        &["warn  loss", "segments were lost"],
-    );
-    hosts.set(&["heal"]);
-    hosts.set(&["rate", "1", "50"]);
-    has(
-        &doctors(&hosts, COME, &[]),
-        &["warn  all-reduce", "expect slow steps"],
-    );
-    hosts.set(&["rate", "1", "0"]);
-    hosts.set(&["only", "1", "4000"]);
-    has(
-        &doctors(&hosts, 20, &[0, 1]),
-        &[
-            "fail  data ports",
-            "could not be reached within",
-            "open the ports between the machines",
-        ],
-    );
-    hosts.set(&["heal"]);
-    hosts.set(&["cut", "1", "2"]);
-    has(
-        &doctors(&hosts, 4, &[0, 1]),
-        &["fail  workers", "a firewall, or the machine is down"],
-    );
+}
+
+/// All at once, each between hosts of its own.
+#[test]
+fn firewalls_loss_and_slow_networks_between_hosts_are_found() {
+    let says = |kind, fault: &[&str], within, failing: &[usize], parts: &[&str]| {
+        if let Some(said) = between(kind, &[fault], within, failing) {
+            has(&said, parts);
+        }
+    };
+    let lost = ["warn  loss", "segments were lost"];
+    let slow = ["warn  all-reduce", "expect slow steps"];
+    let closed = [
+        "fail  data ports",
+        "could not be reached within",
+        "open the ports between the machines",
+    ];
+    let cut = ["fail  workers", "a firewall, or the machine is down"];
+    thread::scope(|scope| {
+        scope.spawn(good_network);
+        scope.spawn(|| says('l', &["loss", "2", "5"], COME, &[], &lost));
+        scope.spawn(|| says('r', &["rate", "1", "50"], COME, &[], &slow));
+        scope.spawn(|| says('o', &["only", "1", "4000"], 20, &[0, 1], &closed));
+        scope.spawn(|| says('c', &["cut", "1", "2"], 4, &[0, 1], &cut));
+    });
 }
