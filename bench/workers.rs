@@ -2,7 +2,8 @@
 //!
 //! The batch is per worker; one worker trains alone. The first starts the others, with their number and the port of the
 //! rendezvous as further arguments, and hands them every line that it reads. `bench-workers MODEL BATCH first` is a worker of any launcher, of
-//! which the first says when the first step was done (`first_step_ms`, since 1970).
+//! which the first says when the first step was done (`first_step_ms`, since 1970). `bench-workers MODEL BATCH recovery FOLDER` is one that
+//! trains until it is ended; the file of its rank gets a line a step: its process, the number of the step, and when it was done.
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -11,12 +12,15 @@ mod synthetic;
 mod turns;
 
 use std::error::Error;
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use phalanx::engine::{Engine, EngineOptions};
+use phalanx::fit::callbacks::Lambda;
 use phalanx::prelude::*;
 use phalanx::replicas::Reduction;
 use phalanx::strategy::{
@@ -24,6 +28,9 @@ use phalanx::strategy::{
 };
 
 use replica_training::{epoch, prepare};
+
+/// More steps than are ever made.
+const ENDLESS: usize = 1 << 40;
 
 fn main() -> ExitCode {
     match run() {
@@ -42,6 +49,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     if workers == "first" {
         return first_step(model, batch.parse()?);
+    }
+    if let ("recovery", [folder]) = (&**workers, place) {
+        return all_steps(model, batch.parse()?, Path::new(folder));
     }
     let count: usize = workers.parse()?;
     let (worker, port) = match place {
@@ -105,6 +115,28 @@ fn first_step(model: &str, batch: usize) -> Result<(), Box<dyn Error>> {
         });
         println!("{line}");
     }
+    Ok(())
+}
+
+/// Trains without an end as a worker of a launcher.
+fn all_steps(model: &str, batch: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let strategy = MultiWorkerMirroredStrategy::from_env()?;
+    let rows = strategy.placement().workers() * batch;
+    let (mut trainer, batches) = prepare(&strategy, model, rows)?;
+    let path = folder.join(strategy.worker().to_string());
+    let mut file = File::options().create(true).append(true).open(path)?;
+    let process = std::process::id();
+    let note = Lambda::new().on_train_batch_end(move |_, cx| {
+        // They are there when the step is done for good.
+        cx.logs()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(f64::NAN, |now| now.as_secs_f64());
+        let line = format!("{process} {} {now}\n", cx.iterations());
+        let written = file.write_all(line.as_bytes());
+        written.map_err(|error| phalanx::Error::Training(error.to_string()))
+    });
+    let fit = Fit::epochs(1).steps_per_epoch(ENDLESS).callback(note);
+    trainer.fit(&batches, fit.progress(Progress::Silent))?;
     Ok(())
 }
 

@@ -12,7 +12,6 @@ import socket
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torchvision
 
 from torch import nn
 
@@ -20,6 +19,9 @@ from torch import nn
 def build(model):
     """The network."""
     if model == "resnet50":
+        # Others need not wait for it.
+        import torchvision
+
         network = torchvision.models.resnet50(num_classes=replicas.CLASSES)
         # As the article and Keras have it: the stride is in the first convolution of a block, not the second.
         for stage in (network.layer2, network.layer3, network.layer4):
@@ -35,6 +37,11 @@ def build(model):
 
 def stepper(asked, rank):
     """The whole training step of one replica, which gives its loss."""
+    return parts(asked, rank)[0]
+
+
+def parts(asked, rank):
+    """The whole training step of one replica, its network and its optimizer."""
     torch.manual_seed(0)
     x, y = replicas.data(asked, rank)
     x, y = torch.from_numpy(x), torch.from_numpy(y).long()
@@ -53,7 +60,7 @@ def stepper(asked, rank):
         optimizer.step()
         return loss.detach()
 
-    return step
+    return step, network, optimizer
 
 
 def replica(rank, asked, port):

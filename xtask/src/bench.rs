@@ -1,4 +1,4 @@
-//! `cargo xtask bench all` (see `all`), `models`, `scaling`, `input`, `checkpoints`, `collectives`, `jobs`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench all` (see `all`), `models`, `scaling`, `input`, `checkpoints`, `collectives`, `jobs`, `parameter-servers`, `recovery` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
@@ -13,6 +13,7 @@ mod machine;
 mod models;
 mod peer;
 mod peer_process;
+mod recovery;
 mod scaling;
 mod score;
 mod servers;
@@ -25,6 +26,7 @@ pub(crate) use collectives::collectives;
 pub(crate) use input::input;
 pub(crate) use jobs::jobs;
 pub(crate) use models::models;
+pub(crate) use recovery::recovery;
 pub(crate) use scaling::{multiworker, scaling};
 pub(crate) use servers::parameter_servers;
 

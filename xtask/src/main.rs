@@ -42,6 +42,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      --write keeps the table
        cargo xtask bench parameter-servers [--python PATH] [--quick] [--write]
                                                      a slow worker in each mode; beside TensorFlow's ParameterServerStrategy
+       cargo xtask bench recovery [--python PATH] [--quick] [--write]
+                                                     a worker is killed: the time to its replacement's first step, beside torchrun
        cargo xtask bench scaling [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      two replicas on two processors, beside one and beside the same
        cargo xtask bench single [--python PATH]... [--quick] [--write]
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "multiworker", ref rest @ ..] => bench::multiworker(rest),
         ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),
+        ["bench", "recovery", ref rest @ ..] => bench::recovery(rest),
         ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
         ["table", ref rest @ ..] => table::command(rest),
