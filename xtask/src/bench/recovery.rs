@@ -70,7 +70,7 @@ pub(crate) fn recovery(arguments: &[&str]) -> Result<(), String> {
         let page = format!(
             "# Recovery\n\nWritten by `cargo xtask bench recovery --write`: {machine}. Two workers train an MLP 784-128-10, batch 64 for each; \
              one is killed by SIGKILL, the programs take turns. Ours goes on from the survivor's state; torchrun starts both processes \
-             again from a checkpoint, which the script writes every 50 steps.\n\n{table}"
+             again from a checkpoint, which the script writes every 50 steps, and soon before the kill.\n\n{table}"
         );
         write(&workspace, "recovery.md", &page)?;
     }
