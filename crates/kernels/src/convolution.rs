@@ -27,17 +27,46 @@ pub(crate) struct ConvolutionDesc {
     pub(crate) groups: i64,
     /// Whether a number for each output channel is added, forward.
     pub(crate) bias: bool,
+    /// What computes it, where the caller chose; otherwise [`ConvolutionDesc::algorithm`] does.
+    pub(crate) chosen: Option<Algorithm>,
 }
 
-/// The oneDNN primitive and layouts that compute a convolution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Algorithm {
-    /// A convolution with activations in NHWC, as they are.
+/// What computes a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Algorithm {
+    /// oneDNN's convolution with activations in NHWC, as they are.
     Plain,
-    /// A convolution with activations in the layout that oneDNN prefers, reordered before and after.
+    /// oneDNN's convolution with activations in the layout that it prefers, reordered before and after.
     Blocked,
-    /// A matrix multiplication.
+    /// oneDNN's matrix multiplication.
     Matmul,
+    /// A matrix multiplication of ours, [`crate::pointwise`].
+    Product,
+    /// Winograd's tiles, [`crate::winograd`].
+    Tiles,
+}
+
+impl Algorithm {
+    /// All, by the names that calls have for them.
+    const NAMES: [(&'static str, Self); 5] = [
+        ("plain", Self::Plain),
+        ("blocked", Self::Blocked),
+        ("matmul", Self::Matmul),
+        ("product", Self::Product),
+        ("tiles", Self::Tiles),
+    ];
+
+    /// The algorithm of a name.
+    ///
+    /// # Errors
+    /// There is none; the text says which there are.
+    pub(crate) fn named(name: &str) -> std::result::Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, algorithm)| algorithm).ok_or_else(|| {
+            let known = Self::NAMES.map(|(known, _)| known).join(", ");
+            format!("the attribute `algorithm` must be one of {known}, got {name:?}")
+        })
+    }
 }
 
 impl ConvolutionDesc {
@@ -67,7 +96,38 @@ impl ConvolutionDesc {
                 return Err(format!("the window does not fit: {self:?}"));
             }
         }
-        Ok(())
+        match self.chosen {
+            Some(chosen) if !self.takes(chosen) => {
+                Err(format!("{chosen:?} does not compute this: {self:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an algorithm computes this convolution, fast or not.
+    fn takes(&self, algorithm: Algorithm) -> bool {
+        match algorithm {
+            Algorithm::Plain => true,
+            Algorithm::Blocked => self.groups == 1,
+            Algorithm::Matmul => self.is_pointwise() && self.direction == Direction::KernelGradient,
+            #[cfg(target_arch = "x86_64")]
+            Algorithm::Product => crate::pointwise::takes(self),
+            #[cfg(target_arch = "x86_64")]
+            Algorithm::Tiles => crate::winograd::takes(self),
+            #[cfg(not(target_arch = "x86_64"))]
+            Algorithm::Product | Algorithm::Tiles => false,
+        }
+    }
+
+    /// Whether it is a product of two matrices: a kernel of one place, without strides, padding and groups.
+    pub(crate) fn is_pointwise(&self) -> bool {
+        self.kernel.dims[..2] == [1, 1] && self.groups == 1 && self.x.dims[..3] == self.y.dims[..3]
+    }
+
+    /// Whether all arrays are of f32.
+    pub(crate) fn is_f32(&self) -> bool {
+        let images = [self.x, self.kernel, self.y];
+        images.iter().all(|image| image.element == DataType::F32)
     }
 
     /// Whether the windows of a side are as many as the result has; nothing where a number is too large.
@@ -83,8 +143,8 @@ impl ConvolutionDesc {
         Some(left >= 0 && left / self.strides[side] + 1 == self.y.dims[side + 1])
     }
 
-    pub(crate) fn operation(&self, onednn: &OneDnn) -> Result<Operation> {
-        let algorithm = self.algorithm();
+    /// oneDNN's operation for it, by an algorithm of oneDNN's.
+    pub(crate) fn operation(&self, algorithm: Algorithm, onednn: &OneDnn) -> Result<Operation> {
         if algorithm == Algorithm::Matmul {
             return self.matmul(onednn);
         }
@@ -124,8 +184,8 @@ impl ConvolutionDesc {
         Operation::new(onednn, &primitive_desc, &arguments)
     }
 
-    /// The fastest algorithm where [`crate::winograd`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of
-    /// plain / blocked / matmul, 16 images):
+    /// The algorithm that the caller chose, else the fastest by measurements: [`crate::winograd`] where that serves, the rule of
+    /// [`ConvolutionDesc::by_product`] with AVX-512, else from two cores with AVX2 (GFLOP/s of plain / blocked / matmul, 16 images):
     ///
     /// | kernel gradient | plain | blocked | matmul |
     /// |---|---|---|---|
@@ -141,15 +201,46 @@ impl ConvolutionDesc {
     /// | 14x14, 96 -> 576, 1x1 | 159 | 152 | 183 |
     /// | 7x7, 960 -> 160, 1x1 | 140 | 158 | 182 |
     ///
-    /// Forward and for the gradient of the input nothing beats the plain algorithm by more than the changes of layout cost, and for
-    /// depthwise kernels it is 2 to 10 times as fast as the others. It is one choice for a shape, never timed at run time, so that
-    /// results do not differ from run to run.
-    fn algorithm(&self) -> Algorithm {
+    /// With AVX2, forward and for the gradient of the input nothing of oneDNN's beats the plain algorithm by more than the changes of layout
+    /// cost, and for depthwise kernels it is 2 to 10 times as fast as the others. It is one choice for a shape, never timed as a program
+    /// runs, so that results do not differ from run to run.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        if let Some(chosen) = self.chosen {
+            return chosen;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if crate::winograd::suits(self) {
+            return Algorithm::Tiles;
+        }
+        self.by_product().unwrap_or_else(|| self.by_convolution())
+    }
+
+    /// The fastest algorithm of a large product of matrices with AVX-512, from measurements on an AMD EPYC (Zen 4): decision 48. It
+    /// does not depend on the number of images.
+    #[cfg(target_arch = "x86_64")]
+    fn by_product(&self) -> Option<Algorithm> {
+        let [_, rows, columns, _] = self.x.dims;
+        let [_, _, inputs, outputs] = self.kernel.dims;
+        if !self.is_pointwise() || inputs.min(outputs) < 64 || !crate::simd::has_avx512() {
+            return None;
+        }
+        let is_large = rows * columns >= 14 * 14;
+        match self.direction {
+            Direction::KernelGradient => Some(Algorithm::Matmul),
+            _ if is_large && crate::pointwise::takes(self) => Some(Algorithm::Product),
+            Direction::Forward | Direction::InputGradient => None,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn by_product(&self) -> Option<Algorithm> {
+        None
+    }
+
+    /// The fastest algorithm of oneDNN's with AVX2.
+    fn by_convolution(&self) -> Algorithm {
         let [height, width, input, output] = self.kernel.dims;
-        let f32s = [self.x, self.kernel, self.y]
-            .iter()
-            .all(|image| image.element == DataType::F32);
-        if self.direction != Direction::KernelGradient || self.groups > 1 || !f32s {
+        if self.direction != Direction::KernelGradient || self.groups > 1 || !self.is_f32() {
             return Algorithm::Plain;
         }
         let [batch, rows, columns, _] = self.y.dims;
@@ -162,7 +253,7 @@ impl ConvolutionDesc {
             };
         }
         let (pixels, size) = (batch * rows * columns, input * output);
-        let is_product = self.x.dims[..3] == self.y.dims[..3];
+        let is_product = self.is_pointwise();
         if is_product && (pixels < 1024 || (size < 1 << 16 && pixels <= 1 << 14)) {
             Algorithm::Matmul
         } else if is_product && size >= 1 << 17 {
@@ -343,6 +434,7 @@ mod tests {
             padding_high: [0; 2],
             groups: 1,
             bias: false,
+            chosen: None,
         }
     }
 

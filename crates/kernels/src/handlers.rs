@@ -6,7 +6,7 @@ use phalanx_pjrt::{
 
 use crate::batch_norm;
 use crate::column_sums::ColumnSums;
-use crate::convolution::{ConvolutionDesc, Direction};
+use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
 use crate::max_pool::{self, MaxPool};
@@ -106,6 +106,7 @@ fn convolution(
         padding_low: pair(call, "padding_low")?,
         padding_high: pair(call, "padding_high")?,
         groups: call.int("groups")?,
+        chosen: algorithm(call)?,
     };
     key.check().map_err(invalid)?;
     if key.bias {
@@ -127,6 +128,17 @@ fn convolution(
         )));
     }
     run(kernels, call, key, epilogue)
+}
+
+/// The algorithm that the program names.
+fn algorithm(call: &CustomCallFrame<'_>) -> Result<Option<Algorithm>, CustomCallError> {
+    match call.optional_attribute("algorithm")? {
+        None => Ok(None),
+        Some(CustomCallAttribute::Text(name)) => Algorithm::named(name).map(Some).map_err(invalid),
+        Some(other) => Err(invalid(format!(
+            "the attribute `algorithm` must be a text, got {other:?}"
+        ))),
+    }
 }
 
 fn max_pool<T: Stored>(

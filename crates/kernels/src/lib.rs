@@ -10,6 +10,12 @@
 //! | `phalanx.conv` | x, kernel -> y | `strides`, `dilation`, `padding_low`, `padding_high`, `groups` |
 //! | `phalanx.conv_input_gradient` | dy, kernel -> dx | the same |
 //! | `phalanx.conv_kernel_gradient` | x, dy -> dkernel | the same; strides of a 1x1 kernel are 1, its x is sliced before |
+//!
+//! The three may have `algorithm`, a text: `plain`, `blocked` or `matmul` of oneDNN's, `product` or `tiles` of ours, where these compute it;
+//! a rule chooses where it is absent.
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
 //! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
 //! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
 //!
@@ -81,6 +87,8 @@ mod max_pool;
 mod microkernel;
 mod onednn;
 mod openmp;
+#[cfg(target_arch = "x86_64")]
+mod pointwise;
 #[cfg(target_arch = "x86_64")]
 mod shared_tasks;
 mod simd;

@@ -161,15 +161,15 @@ impl SharedWork for ParallelMatmul {
 
 /// How the result is divided into tiles.
 #[derive(Debug, Clone, Copy)]
-struct TileGrid {
+pub(crate) struct TileGrid {
     result: [usize; 2],
     tile_rows: usize,
-    tile_columns: usize,
+    pub(crate) tile_columns: usize,
 }
 
 impl TileGrid {
     /// Tiles of at most [`MAX_TILE`] and about equal size, the same number for each thread if the result is large enough.
-    fn new(result: [usize; 2], threads: usize) -> Self {
+    pub(crate) fn new(result: [usize; 2], threads: usize) -> Self {
         let [rows, columns] = result;
         let mut parts = [rows.div_ceil(MAX_TILE[0]), columns.div_ceil(MAX_TILE[1])];
         for _ in 1..threads {
@@ -187,12 +187,12 @@ impl TileGrid {
         }
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.result[0].div_ceil(self.tile_rows) * self.result[1].div_ceil(self.tile_columns)
     }
 
     /// Rows and columns of a tile.
-    fn tile_bounds(&self, tile: usize) -> [std::ops::Range<usize>; 2] {
+    pub(crate) fn tile_bounds(&self, tile: usize) -> [std::ops::Range<usize>; 2] {
         let [rows, columns] = self.result;
         let high = rows.div_ceil(self.tile_rows);
         let (row, column) = (

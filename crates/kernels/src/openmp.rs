@@ -29,6 +29,14 @@ struct ParallelRegion<'a> {
 )]
 pub(crate) struct OutputPointer(pub(crate) *mut f32);
 
+impl OutputPointer {
+    /// The first element. It is a method so that closures take the whole pointer, which may go to other threads.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn start(self) -> *mut f32 {
+        self.0
+    }
+}
+
 // SAFETY: what is written through it is the promise of who does.
 unsafe impl Send for OutputPointer {}
 // SAFETY: as above.

@@ -45,7 +45,7 @@ use std::ops::Range;
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::microkernel::Isa;
-use crate::onednn::{DataType, Scratchpad};
+use crate::onednn::Scratchpad;
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd;
 use point_gemm::{MR, NR, PointGemm, PointGemmGradient};
@@ -71,24 +71,13 @@ struct Geometry {
     outputs: usize,
 }
 
-/// Whether this is the fastest algorithm. The answer does not depend on the number of images, so that the results for one image do not
-/// either.
-pub(crate) fn suits(key: &ConvolutionDesc) -> bool {
-    let f32s = [key.x, key.kernel, key.y]
-        .iter()
-        .all(|image| image.element == DataType::F32);
+/// Whether this computes the convolution.
+pub(crate) fn takes(key: &ConvolutionDesc) -> bool {
     let [height, width, inputs, outputs] = key.kernel.dims;
     let padding = [key.padding_low, key.padding_high];
-    let [_, rows, columns, _] = match key.direction {
-        Direction::InputGradient => key.x.dims,
-        Direction::Forward | Direction::KernelGradient => key.y.dims,
-    };
-    let tiles = |side: i64| (side + TILE_OUTPUT as i64 - 1) / TILE_OUTPUT as i64;
-    f32s
+    key.is_f32()
         && (height, width) == (3, 3)
         && key.groups == 1
-        // Pixels of tiles that lie outside of y are wasted. 6 points per pixel are allowed; at 9 the direct sum would be as fast.
-        && tiles(rows) * tiles(columns) * POINTS as i64 <= 6 * rows * columns
         && key.strides == [1, 1]
         && key.dilation == [1, 1]
         && padding.iter().flatten().all(|&padding| padding <= 2)
@@ -96,6 +85,18 @@ pub(crate) fn suits(key: &ConvolutionDesc) -> bool {
             .iter()
             .all(|&channels| channels >= 16 && channels % LANES as i64 == 0)
         && simd::has_fma()
+}
+
+/// Whether this is the fastest algorithm. The answer does not depend on the number of images, so that the results for one image do not
+/// either.
+pub(crate) fn suits(key: &ConvolutionDesc) -> bool {
+    let [_, rows, columns, _] = match key.direction {
+        Direction::InputGradient => key.x.dims,
+        Direction::Forward | Direction::KernelGradient => key.y.dims,
+    };
+    let tiles = |side: i64| (side + TILE_OUTPUT as i64 - 1) / TILE_OUTPUT as i64;
+    // Pixels of tiles that lie outside of y are wasted. 6 points per pixel are allowed; at 9 the direct sum would be as fast.
+    takes(key) && tiles(rows) * tiles(columns) * POINTS as i64 <= 6 * rows * columns
 }
 
 /// Computes y, or dx, of the operands in their order.
@@ -110,7 +111,7 @@ pub(crate) fn run(
     team: &ThreadTeam,
     scratch: &mut Scratchpad,
 ) {
-    assert!(suits(key));
+    assert!(takes(key));
     let g = Geometry::new(key);
     g.run(key.direction, operands, result, epilogue, team, scratch);
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::convolution::ConvolutionDesc;
+use crate::convolution::{Algorithm, ConvolutionDesc};
 use crate::epilogue::Epilogue;
 use crate::executor::FlushDenormals;
 use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
 use crate::openmp::ThreadTeam;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
-use crate::winograd;
+use crate::{pointwise, winograd};
 
 /// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
 const MAX_OPERATIONS: usize = 4096;
@@ -74,20 +74,25 @@ impl WorkerState {
         for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
             *slot = (output.as_mut_ptr(), output.len());
         }
+        let algorithm = key.algorithm();
         #[cfg(target_arch = "x86_64")]
-        if let [result] = &mut *outputs
-            && winograd::suits(&key)
-        {
+        if let ([result], Algorithm::Tiles | Algorithm::Product) = (&mut *outputs, algorithm) {
             let operands: Vec<&[f32]> = inputs.iter().map(|input| as_f32(input)).collect();
-            let (result, team) = (as_f32_mut(result), &self.team);
-            winograd::run(&key, &operands, result, epilogue, team, &mut self.scratch);
+            let (result, team, scratch) = (as_f32_mut(result), &self.team, &mut self.scratch);
+            if algorithm == Algorithm::Tiles {
+                winograd::run(&key, &operands, result, epilogue, team, scratch);
+            } else {
+                pointwise::run(&key, &operands, result, team, scratch);
+                epilogue.apply(result, team);
+            }
             return Ok(());
         }
         if !self.operations.contains_key(&key) {
             if self.operations.len() >= MAX_OPERATIONS {
                 self.operations.clear();
             }
-            self.operations.insert(key, key.operation(&self.onednn)?);
+            self.operations
+                .insert(key, key.operation(algorithm, &self.onednn)?);
         }
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
         unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch)? };

@@ -329,9 +329,12 @@ fn the_kernel_gradient_of_a_large_1x1_equals_xlas_product() {
     let shapes = [case.kernel_dims(), case.kernel_dims()];
     let found = run(client, &[&x, &dy], &shapes, &body).unwrap();
     assert_close("dw", &found[0], &found[1]);
-    let blocked =
-        |line: &String| line.contains("[11, 10, 10, 256]") && line.contains("(3 reordered)");
-    expect_operations(kernels, |made| made.iter().any(blocked));
+    // By oneDNN with all arrays reordered, or as a product with none.
+    let made = |line: &String| {
+        let rule = ["(3 reordered)", "(0 reordered)"];
+        line.contains("[11, 10, 10, 256]") && rule.iter().any(|rule| line.contains(rule))
+    };
+    expect_operations(kernels, |operations| operations.iter().any(made));
 }
 
 #[test]

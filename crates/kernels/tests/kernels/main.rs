@@ -2,6 +2,7 @@
 //!
 //! Both libraries are installed where they are missing; without a network the tests pass with a notice.
 
+mod choices;
 mod convolutions;
 mod normalisations;
 mod poolings;

@@ -1,0 +1,216 @@
+//! Convolutions by each algorithm that a program may name, against sums in f64.
+
+use phalanx_testkit::assert_relatively_close;
+
+use crate::tiles::TILES;
+use crate::{Array, Case, PLAIN, client, run};
+
+/// A kernel of one place, with rests at the edges of blocks of 6 rows and 16 columns, and more pixels than a slice of a sum.
+const POINTWISE: Case = Case {
+    name: "1x1",
+    batch: 3,
+    image: [11, 13],
+    channels: [37, 70],
+    kernel: [1, 1],
+    low: [0, 0],
+    high: [0, 0],
+    ..PLAIN
+};
+
+/// One whose algorithms are the rule's for large products, where the processor has AVX-512.
+const LARGE: Case = Case {
+    name: "large 1x1",
+    batch: 2,
+    image: [14, 15],
+    channels: [64, 70],
+    ..POINTWISE
+};
+
+/// A program of the three calls with an algorithm each, of x, the kernel, dy and a bias; the results are y, dx, dw, y with a rectifier, and
+/// dx where x is positive.
+fn body(case: &Case, names: [&str; 3]) -> String {
+    let [x, w, y] =
+        [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| crate::kind(&dims, "f32"));
+    let b = crate::kind(&case.kernel_dims()[3..], "f32");
+    let config = |index: usize, more: &str| {
+        let algorithm = match names[index] {
+            "" => String::new(),
+            name => format!(", algorithm = \"{name}\""),
+        };
+        let attributes = case.attributes();
+        format!("{{api_version = 4 : i32, backend_config = {{{attributes}{algorithm}{more}}}}}")
+    };
+    format!(
+        "%y = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3) {} : ({x}, {w}, {b}) -> {y}
+        %dx = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1) {} : ({y}, {w}) -> {x}
+        %dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%a0, %a2) {} : ({x}, {y}) -> {w}
+        %ramp = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3) {} : ({x}, {w}, {b}) -> {y}
+        %cut = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1, %a0) {} : ({y}, {w}, {x}) -> {x}
+        return %y, %dx, %dw, %ramp, %cut : {y}, {x}, {w}, {y}, {x}",
+        config(0, ""),
+        config(1, ""),
+        config(2, ""),
+        config(0, ", relu = true, ceiling = 0.0 : f32"),
+        config(1, "")
+    )
+}
+
+fn shapes(case: &Case) -> [Vec<i64>; 5] {
+    let (y, x) = (case.y_dims(), case.x_dims());
+    [y.clone(), x.clone(), case.kernel_dims(), y, x]
+}
+
+/// y with the bias, dx and dw, summed in f64.
+fn expected(case: &Case, [x, w, dy, bias]: [&Array; 4]) -> [Vec<f32>; 3] {
+    let channels = bias.values.len();
+    let y = (0..dy.values.len()).map(|at| f64::from(bias.values[at % channels]));
+    let (mut y, mut dx, mut dw) = (
+        y.collect::<Vec<_>>(),
+        vec![0.0; x.values.len()],
+        vec![0.0; w.values.len()],
+    );
+    case.products(|at_x, at_w, at_y| {
+        let (at_x, at_w, at_y) = (x.at(at_x), w.at(at_w), dy.at(at_y));
+        let of = |array: &Array, at: usize| f64::from(array.values[at]);
+        y[at_y] += of(x, at_x) * of(w, at_w);
+        dx[at_x] += of(dy, at_y) * of(w, at_w);
+        dw[at_w] += of(dy, at_y) * of(x, at_x);
+    });
+    [y, dx, dw].map(|values| values.into_iter().map(|value| value as f32).collect())
+}
+
+fn operands(case: &Case) -> [Array; 4] {
+    [
+        Array::gaussian(&case.x_dims(), 11),
+        Array::gaussian(&case.kernel_dims(), 12),
+        Array::gaussian(&case.y_dims(), 13),
+        Array::gaussian(&case.kernel_dims()[3..], 14),
+    ]
+}
+
+/// The names that compute the forward convolution, the input gradient and the kernel gradient of a case; no name leaves it to the rule.
+fn names_of(case: &Case) -> [&'static [&'static str]; 3] {
+    match case.kernel {
+        [1, 1] => [
+            &["", "plain", "blocked", "product"],
+            &["", "plain", "blocked", "product"],
+            &["", "plain", "matmul", "product"],
+        ],
+        _ => [&["", "plain", "blocked", "tiles"]; 3],
+    }
+}
+
+#[test]
+fn every_algorithm_computes_the_same_and_the_same_bits_again() {
+    let Some((client, _)) = client() else { return };
+    for case in [POINTWISE, LARGE, TILES] {
+        let arrays = operands(&case);
+        let given = arrays.each_ref();
+        let expected = expected(&case, given);
+        let shapes = shapes(&case);
+        let names = names_of(&case);
+        for round in 0..names.iter().map(|names| names.len()).max().unwrap() {
+            let names = names.map(|names| names[round % names.len()]);
+            let body = body(&case, names);
+            let found = run(client, &given, &shapes, &body).unwrap();
+            assert_eq!(run(client, &given, &shapes, &body).unwrap(), found);
+            let ramp: Vec<f32> = found[0].iter().map(|y| y.max(0.0)).collect();
+            assert_eq!(found[3], ramp, "{}, {}", case.name, names[0]);
+            let cut = found[1].iter().zip(&given[0].values);
+            let cut: Vec<f32> = cut
+                .map(|(dx, x)| if *x > 0.0 { *dx } else { 0.0 })
+                .collect();
+            assert_eq!(found[4], cut, "{}, {}", case.name, names[1]);
+            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let name = format!("{}, {index}, {}", case.name, names[index]);
+                let largest = expected.iter().map(|value| f64::from(value.abs()));
+                let scale = largest.fold(1.0, f64::max);
+                assert_relatively_close(&name, found, expected, 1e-5, scale);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_algorithm_hides_a_nan() {
+    let Some((client, _)) = client() else { return };
+    for case in [POINTWISE, LARGE, TILES] {
+        let mut arrays = operands(&case);
+        arrays[0].values[5] = f32::NAN;
+        arrays[2].values[7] = f32::NAN;
+        let shapes = shapes(&case);
+        let names = names_of(&case);
+        for round in 0..names.iter().map(|names| names.len()).max().unwrap() {
+            let names = names.map(|names| names[round % names.len()]);
+            let found = run(client, &arrays.each_ref(), &shapes, &body(&case, names)).unwrap();
+            for (found, name) in found.iter().zip(names) {
+                let hidden = found.iter().all(|value| !value.is_nan());
+                assert!(!hidden, "{}, {name}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_algorithm_that_does_not_compute_a_convolution_is_refused() {
+    let Some((client, _)) = client() else { return };
+    for (case, names) in [
+        (POINTWISE, ["tiles", "plain", "plain"]),
+        (POINTWISE, ["plain", "matmul", "plain"]),
+        (TILES, ["plain", "plain", "product"]),
+        (TILES, ["plain", "plain", "fastest"]),
+    ] {
+        let arrays = operands(&case);
+        let shapes = shapes(&case);
+        let error = run(client, &arrays.each_ref(), &shapes, &body(&case, names)).unwrap_err();
+        let says = ["does not compute this", "must be one of plain, blocked"];
+        assert!(says.iter().any(|says| error.contains(says)), "{error}");
+    }
+}
+
+/// The sums of products of bf16 are f32's, rounded once.
+#[test]
+fn kernel_gradients_of_bf16_are_those_of_f64_by_every_algorithm() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    if !kernels.support().bf16 {
+        return;
+    }
+    let case = LARGE;
+    let mut arrays = operands(&case);
+    for value in arrays.iter_mut().flat_map(|array| &mut array.values) {
+        *value = f32::from_bits(value.to_bits() & 0xffff_0000);
+    }
+    let [_, _, expected] = expected(&case, arrays.each_ref());
+    let kinds = |element| {
+        [case.x_dims(), case.y_dims(), case.kernel_dims()].map(|dims| crate::kind(&dims, element))
+    };
+    let ([x, y, w], [x16, y16, w16]) = (kinds("f32"), kinds("bf16"));
+    for algorithm in ["", "plain", "matmul"] {
+        let named = match algorithm {
+            "" => String::new(),
+            name => format!(", algorithm = \"{name}\""),
+        };
+        let body = format!(
+            "%x = stablehlo.convert %a0 : ({x}) -> {x16}
+            %dy = stablehlo.convert %a1 : ({y}) -> {y16}
+            %dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {{api_version = 4 : i32, backend_config = {{{}{named}}}}} : ({x16}, {y16}) -> {w16}
+            %wide = stablehlo.convert %dw : ({w16}) -> {w}
+            return %wide : {w}",
+            case.attributes()
+        );
+        let given = [&arrays[0], &arrays[2]];
+        let found = run(client, &given, &[case.kernel_dims()], &body).unwrap();
+        assert_eq!(
+            run(client, &given, &[case.kernel_dims()], &body).unwrap(),
+            found
+        );
+        let largest = expected.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
+        for (found, expected) in found[0].iter().zip(&expected) {
+            let allowed = expected.abs() / 256.0 + 2e-5 * largest;
+            let error = (found - expected).abs();
+            assert!(error <= allowed, "{algorithm}: {found}, not {expected}");
+        }
+    }
+}
