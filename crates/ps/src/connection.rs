@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::PsError;
 use crate::control::{Control, Grant};
-use crate::durable::{ControlState, change};
+use crate::durable::ControlState;
 use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Shared, locked};
 use crate::wire::{Side, Wire, draw};
@@ -150,7 +150,7 @@ impl Connection {
     ) -> Result<Answer, PsError> {
         let now = self.shared.now();
         let mut state = locked(&self.shared.control);
-        let control = known(&mut state)?;
+        let control = state.known()?;
         if !control.heard(now, worker, incarnation) && *request != Request::Leave {
             return Err(PsError::Lost(format!(
                 "another process is worker {worker} now; this one ends"
@@ -180,9 +180,7 @@ impl Connection {
             }
             Request::Heartbeat => Ok((Reply::Done, Vec::new())),
             _ => {
-                // Kept before it counts: what a worker was told of survives.
-                state.keep(worker, request, &bytes, &self.shared.options)?;
-                change(known(&mut state)?, worker, request, bytes)?;
+                state.settle(worker, request, bytes, &self.shared.options)?;
                 self.shared.changed.notify_all();
                 Ok((Reply::Done, Vec::new()))
             }
@@ -204,7 +202,7 @@ impl Connection {
             state.keep(hello.worker, &Request::Hello(hello.clone()), &[], options)?;
             state.control = Some(Control::new(hello.settings.clone()));
         }
-        let control = known(&mut state)?;
+        let control = state.known()?;
         control.hello(now, hello.worker, hello.incarnation, &hello.settings)?;
         self.shared.changed.notify_all();
         drop(state);
@@ -294,7 +292,7 @@ impl Connection {
     ) -> Result<Answer, PsError> {
         let until = Instant::now() + Duration::from_millis(within_ms);
         loop {
-            let control = known(&mut state)?;
+            let control = state.known()?;
             if let Some((who, why)) = control.failure().cloned() {
                 return Ok((Reply::Failed { who, why }, Vec::new()));
             }
@@ -333,11 +331,6 @@ impl Connection {
 
 const fn not_yet(waiting_for: String) -> Answer {
     (Reply::NotYet { waiting_for }, Vec::new())
-}
-
-fn known(state: &mut ControlState) -> Result<&mut Control, PsError> {
-    let unknown = || PsError::Protocol("nobody has joined the job".into());
-    state.control.as_mut().ok_or_else(unknown)
 }
 
 const fn is_of_shards(request: &Request) -> bool {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Clock;
 use crate::message::Commit;
 use crate::phase::{PartState, PhaseState};
 use crate::task_queue::TaskQueue;
@@ -74,6 +75,8 @@ pub struct Work {
     pub version: u64,
     /// The last of these steps.
     pub commit: Option<Commit>,
+    /// How far the worker is; none where nobody counts.
+    pub clock: Option<Clock>,
 }
 
 /// What a phase was.
@@ -126,10 +129,10 @@ pub struct Results {
 }
 
 #[derive(Clone, Debug)]
-struct Member {
+pub(crate) struct Member {
     incarnation: u64,
     heard: Duration,
-    is_there: bool,
+    pub(crate) is_there: bool,
     has_left: bool,
 }
 
@@ -147,13 +150,13 @@ pub struct Control {
     version: u64,
     commit: Option<Commit>,
     /// Pieces of work that each worker has done.
-    clocks: BTreeMap<usize, u64>,
+    pub(crate) clocks: BTreeMap<usize, u64>,
     #[serde(with = "crate::hex_bytes")]
     values: BTreeMap<String, Vec<u8>>,
     is_stopping: bool,
     failure: Option<(String, String)>,
     #[serde(skip)]
-    members: BTreeMap<usize, Member>,
+    pub(crate) members: BTreeMap<usize, Member>,
     #[serde(skip)]
     started: Option<Duration>,
 }
@@ -382,12 +385,18 @@ impl Control {
         self.values.get(key).map(Vec::as_slice)
     }
 
-    /// All are to stop after the work that they have begun.
-    pub fn stop(&mut self) {
+    /// All are to stop after the work that they have begun: up to `end`, which is where the control stood when it was asked to.
+    pub fn stop(&mut self, end: Option<u64>) {
         self.is_stopping = true;
         if let Some(phase) = self.current() {
-            phase.stop();
+            phase.stop(end);
         }
+    }
+
+    /// The number after the last item of the present phase that was handed out.
+    #[must_use]
+    pub fn end_of_begun(&mut self) -> Option<u64> {
+        self.current().map(|phase| phase.end_of_begun())
     }
 
     /// The phase that is not over.
@@ -440,7 +449,7 @@ impl Control {
             self.next_work = phase.id(phase.end, 0);
         }
         if self.is_stopping && kind == PhaseKind::Train {
-            phase.stop();
+            phase.stop(None);
         }
         phase.end_if_done();
         self.order.push(name.to_owned());
@@ -479,6 +488,7 @@ impl Control {
             }));
         }
         let ahead_of = self.ahead_of(worker, phase.kind, has.len() as u64);
+        let clock = self.clock_of(worker, has.len() as u64);
         let others: BTreeMap<usize, bool> = (0..self.settings.workers)
             .map(|other| (other, self.is_expected(now, other)))
             .collect();
@@ -496,6 +506,7 @@ impl Control {
                 done_below: phase.id(phase.done_below, 0),
                 version,
                 commit,
+                clock: Some(clock),
             }),
             Err((waiting_for, why)) => Grant::Wait { waiting_for, why },
         })
@@ -510,29 +521,6 @@ impl Control {
                 now.saturating_sub(since) < JOIN_WITHIN
             }
         }
-    }
-
-    /// The workers that one must wait for since it is too far ahead of them, or will be when it has done what it has.
-    fn ahead_of(&self, worker: usize, kind: PhaseKind, has: u64) -> Vec<usize> {
-        let Mode::BoundedStaleness { steps } = self.settings.mode else {
-            return Vec::new();
-        };
-        if kind != PhaseKind::Train {
-            return Vec::new();
-        }
-        let clock = |worker: &usize| self.clocks.get(worker).copied().unwrap_or(0);
-        let there = self.members.iter().filter(|(_, member)| member.is_there);
-        let behind = there.filter(|(other, _)| clock(other) + steps < clock(&worker) + has);
-        behind.map(|(other, _)| *other).collect()
-    }
-
-    /// How many pieces of work a worker has done more than the slowest that is there.
-    #[must_use]
-    pub fn lead(&self, worker: usize) -> u64 {
-        let clock = |worker: &usize| self.clocks.get(worker).copied().unwrap_or(0);
-        let there = self.members.iter().filter(|(_, member)| member.is_there);
-        let least = there.map(|(other, _)| clock(other)).min();
-        clock(&worker).saturating_sub(least.unwrap_or(u64::MAX))
     }
 
     /// A piece of work is done. Whether that is news.

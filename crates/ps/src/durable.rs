@@ -53,6 +53,31 @@ impl ControlState {
         Ok(())
     }
 
+    /// Does what a worker asks that changes the control. It is kept before it counts: what a worker was told of survives.
+    pub(crate) fn settle(
+        &mut self,
+        worker: usize,
+        request: &Request,
+        bytes: Vec<u8>,
+        options: &ServerOptions,
+    ) -> Result<(), PsError> {
+        let known = |state: &mut Option<Control>| state.as_mut().map(Control::end_of_begun);
+        let request = &match request {
+            Request::Stop { .. } => Request::Stop {
+                end: known(&mut self.control).flatten(),
+            },
+            other => other.clone(),
+        };
+        self.keep(worker, request, &bytes, options)?;
+        change(self.known()?, worker, request, bytes)
+    }
+
+    /// The control of a job that somebody has joined.
+    pub(crate) fn known(&mut self) -> Result<&mut Control, PsError> {
+        let unknown = || PsError::Protocol("nobody has joined the job".into());
+        self.control.as_mut().ok_or_else(unknown)
+    }
+
     pub(crate) fn keep(
         &mut self,
         worker: usize,
@@ -83,7 +108,7 @@ impl ControlState {
 }
 
 /// A request that changes the state of the control and is kept.
-pub(crate) fn change(
+fn change(
     control: &mut Control,
     worker: usize,
     request: &Request,
@@ -130,7 +155,7 @@ pub(crate) fn change(
         }
         Request::CloseTasks => control.tasks_of_chief(worker)?.close(),
         Request::Put { key } => control.put(key.clone(), bytes),
-        Request::Stop => control.stop(),
+        Request::Stop { end } => control.stop(*end),
         Request::Fail { reason } => control.fail(format!("worker {worker}"), reason.clone()),
         _ => {}
     }
@@ -323,13 +348,13 @@ mod tests {
     }
 
     impl Recorded {
-        fn new(mode: Mode) -> Self {
+        fn new(test: &str, mode: Mode) -> Self {
             let settings = ControlSettings {
                 workers: 3,
                 mode,
                 goes_on_without_chief: true,
             };
-            let folder = folder(&format!("{mode}").replace(' ', "-"));
+            let folder = folder(&format!("{test}-{mode}").replace(' ', "-"));
             let _ = std::fs::remove_dir_all(&folder);
             let options = ServerOptions {
                 control_snapshot_bytes: 2000,
@@ -358,10 +383,16 @@ mod tests {
             self.state.control.as_mut().unwrap()
         }
 
+        /// Another process takes the place of this one, with what is on disk.
+        fn restart(&mut self) {
+            self.state = ControlState::default();
+            let durability = Durability::Process;
+            self.state.recover(&self.folder, durability).unwrap();
+        }
+
         fn say(&mut self, worker: usize, request: &Request, bytes: Vec<u8>) {
-            let state = &mut self.state;
-            state.keep(worker, request, &bytes, &self.options).unwrap();
-            change(self.control(), worker, request, bytes).unwrap();
+            let settled = self.state.settle(worker, request, bytes, &self.options);
+            settled.unwrap();
         }
 
         /// All enter a phase; `rounds` pieces of work go to each.
@@ -401,11 +432,64 @@ mod tests {
         }
     }
 
+    /// A control that was asked to stop while all workers had work, and ended before any of it was done: it counts what they push, so
+    /// that it is not trained on again.
+    #[test]
+    fn a_control_that_was_to_stop_and_comes_back_counts_what_was_begun() {
+        for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
+            let mut recorded = Recorded::new("stop", mode);
+            let enter = Request::Enter {
+                phase: "phase".into(),
+                kind: PhaseKind::Train,
+                start: 0,
+                end: 10,
+            };
+            recorded.say(0, &enter, Vec::new());
+            let mut given = Vec::new();
+            for worker in 0..3 {
+                let settings = recorded.settings.clone();
+                let control = recorded.control();
+                control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+                let grant = control.next(Duration::ZERO, worker, "phase", &[]).unwrap();
+                let Grant::Work(work) = grant else {
+                    panic!("{grant:?}");
+                };
+                given.push(work);
+            }
+            // Each worker is asked to stop, and says so.
+            for worker in 0..3 {
+                recorded.say(worker, &Request::Stop { end: None }, Vec::new());
+            }
+            recorded.restart();
+            for (worker, work) in given.iter().enumerate() {
+                let done = Request::Done {
+                    phase: "phase".into(),
+                    work: work.id,
+                    weight: 1.0,
+                    rows: 1.0,
+                    staleness: 0,
+                };
+                recorded.say(worker, &done, f64::to_le_bytes(1.0).to_vec());
+            }
+            let over = recorded
+                .control()
+                .next(Duration::ZERO, 0, "phase", &[])
+                .unwrap();
+            let Grant::Over(over) = over else {
+                panic!("{mode}: {over:?}");
+            };
+            let items = 1 + given.iter().map(|work| work.item).max().unwrap();
+            assert_eq!((over.end, over.stopped), (items, true), "{mode}");
+            assert_eq!(over.sums, [3.0], "{mode}: what was pushed counts");
+            std::fs::remove_dir_all(&recorded.folder).unwrap();
+        }
+    }
+
     /// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
     #[test]
     fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
         for mode in [Mode::Async, Mode::Sync { backup_workers: 1 }] {
-            let mut recorded = Recorded::new(mode);
+            let mut recorded = Recorded::new("snapshots", mode);
             let mut longest = 0;
             for epoch in 0..39 {
                 recorded.phase(epoch, 5, false);

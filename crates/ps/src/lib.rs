@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod clock;
 mod connection;
 mod control;
 mod durable;
@@ -26,6 +27,7 @@ mod task_queue;
 mod wire;
 
 pub use client::{Client, ClientOptions};
+pub use clock::Clock;
 pub use control::{Control, ControlSettings, Grant, JOIN_WITHIN, Phase, PhaseKind, Results, Work};
 pub use error::PsError;
 pub use log::Durability;

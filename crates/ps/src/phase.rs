@@ -91,13 +91,19 @@ impl PhaseState {
         (item < self.given_end).then_some((item, (at % self.parts_of_item) as usize))
     }
 
-    pub(crate) fn stop(&mut self) {
+    /// The number after the last item that was handed out.
+    pub(crate) fn end_of_begun(&self) -> u64 {
+        let begun = self.parts.iter().any(|part| *part != PartState::Free);
+        self.next + u64::from(begun)
+    }
+
+    /// Ends a training after what was handed out, which is up to `end` where a control was started again.
+    pub(crate) fn stop(&mut self, end: Option<u64>) {
         if self.kind != PhaseKind::Train {
             return;
         }
-        let begun = self.parts.iter().any(|part| *part != PartState::Free);
-        let end = self.next + u64::from(begun);
-        self.results.stopped = end < self.end;
+        let end = end.unwrap_or_else(|| self.end_of_begun());
+        self.results.stopped |= end < self.end;
         self.end = self.end.min(end);
         self.end_if_done();
     }

@@ -89,6 +89,7 @@ enum Kept {
     Entered(u64),
     Done(u64),
     NoMore(u64),
+    Stopped(Option<u64>),
 }
 
 #[derive(Default)]
@@ -169,6 +170,8 @@ struct World {
     mode: Mode,
     /// Whether workers ask for work while they have some.
     overlaps: bool,
+    /// Whether workers are asked to stop at some time.
+    is_stopped: bool,
     now: u64,
     control: Control,
     control_log: Vec<(usize, String, Kept)>,
@@ -215,6 +218,7 @@ impl World {
                     is_known: random.one_in(2),
                 })
                 .collect(),
+            is_stopped: random.one_in(4),
             random,
             mode,
             overlaps,
@@ -281,6 +285,11 @@ impl World {
             let server = self.random.below(self.servers.len() as u64) as usize;
             self.servers[server].restart();
         }
+        if self.is_stopped && self.random.one_in(100) {
+            // More than one worker may ask to stop.
+            let end = self.control.end_of_begun();
+            self.stop(0, &epoch.name, end);
+        }
         if self.random.one_in(200) {
             self.restart_control();
         }
@@ -325,6 +334,7 @@ impl World {
                 Kept::Done(work) => {
                     self.done(worker, &name, work);
                 }
+                Kept::Stopped(end) => self.stop(worker, &name, end),
             }
         }
     }
@@ -332,6 +342,12 @@ impl World {
     fn no_more(&mut self, at: usize, name: &str, item: u64) {
         self.control.no_more(name, item).unwrap();
         let kept = Kept::NoMore(item);
+        self.control_log.push((at, name.to_owned(), kept));
+    }
+
+    fn stop(&mut self, at: usize, name: &str, end: Option<u64>) {
+        self.control.stop(end);
+        let kept = Kept::Stopped(end);
         self.control_log.push((at, name.to_owned(), kept));
     }
 
@@ -446,7 +462,18 @@ impl World {
             Some(_) => self.workers.len() as u64,
             None => 1,
         };
-        let items: u64 = self.phases.iter().map(|epoch| epoch.items).sum();
+        let phases = self.phases.clone();
+        let items = phases.iter().map(|epoch| {
+            let over = self.control.next(self.time(), 0, &epoch.name, &[]);
+            let Grant::Over(phase) = over.unwrap() else {
+                panic!("`{}` is not over", epoch.name);
+            };
+            assert!(phase.end <= epoch.items);
+            let is_short = phase.end < epoch.items;
+            assert!(phase.stopped == is_short || !epoch.is_known && !is_short);
+            phase.end
+        });
+        let items: u64 = items.sum();
         // The last step is applied by the next pull.
         let last = self.phases.last().unwrap().name.clone();
         if let Grant::Over(phase) = self.control.next(self.time(), 0, &last, &[]).unwrap()

@@ -181,6 +181,7 @@ mod tests {
             done_below: 0,
             version: 0,
             commit: None,
+            clock: None,
         }
     }
 

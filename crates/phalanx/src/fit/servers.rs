@@ -121,7 +121,9 @@ impl ServerTraining<'_, '_> {
     fn end_work(&mut self, phase: &str, begun: &BegunPiece) -> Result<()> {
         let (model, servers) = (&mut *self.model, self.servers);
         let (totals, staleness) = end_piece(model, servers, begun)?;
-        let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let rows = begun.rows_of_tables(servers);
+        let numbers = totals.iter().chain(&rows);
+        let bytes: Vec<u8> = numbers.flat_map(|x| x.to_le_bytes()).collect();
         servers.done(
             phase,
             &begun.work,
@@ -148,10 +150,23 @@ struct BegunPiece {
     values: PulledValues,
     /// The rows of tables that the batch names.
     named: Vec<Vec<u64>>,
+    /// How many of them this worker had.
+    cached: u64,
     gradient: BegunGradient,
     rows: f64,
     /// Whether another piece of work of this worker was begun before and not pushed.
     is_beside: bool,
+}
+
+impl BegunPiece {
+    /// How many rows of tables came from this worker's cache and from servers, where it has a cache.
+    fn rows_of_tables(&self, servers: &Servers) -> Vec<f64> {
+        let named: usize = self.named.iter().map(Vec::len).sum();
+        match servers.cache_bound() {
+            Some(_) => vec![self.cached as f64, named as f64 - self.cached as f64],
+            None => Vec::new(),
+        }
+    }
 }
 
 /// Begins to compute the gradient of a batch, or of the part of one that is padded to the rows of a `full` one, with the newest values.
@@ -168,12 +183,13 @@ fn begin_piece(
     let padded = partition.padded_rows() * partition.replicas();
     let key = compile_piece(model, shape, &batch, padded)?;
     model.clock.enter(StepPart::Exchange);
-    let values = servers.values()?;
-    let mut named = Vec::new();
+    let values = servers.values_of_step()?;
+    let (mut named, mut cached) = (Vec::new(), 0);
     model.state.take_values(&values)?;
     if !model.setup.tables.is_empty() {
-        let looked_up = model.look_up(servers, &batch.x, padded)?;
-        (batch.x, named) = (looked_up.x, looked_up.named);
+        let rows = |named: &[Vec<u64>]| servers.rows_of_step(work.clock, named);
+        let looked_up = model.look_up(rows, &batch.x, padded)?;
+        (batch.x, named, cached) = (looked_up.x, looked_up.named, looked_up.cached);
     }
     model.clock.enter(StepPart::Transfer);
     let device_batch = put(
@@ -193,6 +209,7 @@ fn begin_piece(
         work,
         values,
         named,
+        cached,
         gradient,
         rows: batch.rows() as f64,
         is_beside: false,
@@ -356,6 +373,7 @@ impl FitRun<'_> {
         let mut sums = sums_so_far(self.trainer)?;
         let (start, skipped) = (Instant::now(), data.skipped());
         let (mut whole, mut done) = (Phase::default(), before);
+        let mut rows = Vec::new();
         loop {
             let (trainer, fit) = (&mut *self.trainer, &*self.fit);
             let due = trainer.callbacks.batches_until_due();
@@ -369,6 +387,7 @@ impl FitRun<'_> {
                 told_end: None,
             };
             let over = training.train_on(done..until)?;
+            add_rows(&mut rows, over.sums.get(sums.len()..).unwrap_or_default());
             sums = joined(sums, &over.sums);
             add_staleness(&mut whole, &over);
             if over.stopped || due.is_some() {
@@ -398,6 +417,7 @@ impl FitRun<'_> {
         }
         let mut logs = trainer.compiled.setup.logs(&sums, f64::NAN);
         report_staleness(trainer.engine(), servers, &whole, &mut logs);
+        report_rows(&rows, &mut logs);
         Ok((logs, done, input))
     }
 
@@ -419,6 +439,21 @@ fn add_staleness(whole: &mut Phase, part: &Phase) {
     }
     whole.staleness = counts.into_iter().collect();
     whole.dropped += part.dropped;
+}
+
+/// Adds numbers of rows, which follow the sums of batches where workers keep rows.
+fn add_rows(rows: &mut Vec<f64>, more: &[f64]) {
+    rows.resize(rows.len().max(more.len()), 0.0);
+    for (all, count) in rows.iter_mut().zip(more) {
+        *all += count;
+    }
+}
+
+/// How many rows of tables workers had and pulled, as logs.
+fn report_rows(rows: &[f64], logs: &mut Logs) {
+    for (name, count) in ["rows_cached", "rows_pulled"].into_iter().zip(rows) {
+        logs.push(name, *count);
+    }
 }
 
 /// Sums, and the sums before.

@@ -8,7 +8,7 @@ use super::compiled_model::CompiledModel;
 use super::setup::Setup;
 use crate::nn::{Model, Table, Variable};
 use crate::optim::{Optimizer, ParamSpec};
-use crate::servers::{HeldTable, Servers};
+use crate::servers::{HeldTable, PulledRows};
 use crate::{Error, Result};
 
 /// Inputs whose indices count the rows that were named.
@@ -16,13 +16,15 @@ pub(super) struct LookedUp {
     pub(super) x: Vec<HostTensor>,
     /// Of each table the rows, each once.
     pub(super) named: Vec<Vec<u64>>,
+    /// How many of them this worker had.
+    pub(super) cached: u64,
 }
 
 impl CompiledModel {
-    /// Brings the rows of tables that inputs name to the devices; `padded` is the number of examples of the program.
+    /// Brings the rows of tables that inputs name to the devices, as `rows` gives them; `padded` is the number of examples of the program.
     pub(super) fn look_up(
         &mut self,
-        servers: &Servers,
+        rows: impl FnOnce(&[Vec<u64>]) -> Result<PulledRows>,
         x: &[HostTensor],
         padded: usize,
     ) -> Result<LookedUp> {
@@ -30,12 +32,14 @@ impl CompiledModel {
         let mut looked_up = LookedUp {
             x: x.to_vec(),
             named: Vec::new(),
+            cached: 0,
         };
         for (table, &capacity) in self.setup.tables.iter().zip(&capacities) {
             looked_up.name(table, capacity)?;
         }
-        let rows = servers.rows(&looked_up.named)?;
-        for (at, mut values) in rows.into_iter().enumerate() {
+        let PulledRows { values, cached } = rows(&looked_up.named)?;
+        looked_up.cached = cached;
+        for (at, mut values) in values.into_iter().enumerate() {
             let Table {
                 variable, width, ..
             } = self.setup.tables[at];
@@ -57,7 +61,11 @@ impl CompiledModel {
         }
         let servers = self.placement.servers().cloned();
         let servers = servers.ok_or_else(|| Error::Bug("tables without servers".into()))?;
-        Ok(Some(self.look_up(&servers, x, padded)?.x))
+        let rows = |named: &[Vec<u64>]| {
+            let (values, cached) = (servers.rows(named)?, 0);
+            Ok(PulledRows { values, cached })
+        };
+        Ok(Some(self.look_up(rows, x, padded)?.x))
     }
 
     /// What programs of batches like this one are made of: tables of as many rows as it can name.

@@ -218,7 +218,7 @@ impl TrainState {
     /// The number of batches that the devices have counted; waits for the steps begun.
     pub(super) fn iterations(&self) -> Result<i64> {
         if let Some(servers) = self.placement.servers() {
-            return Ok(servers.values()?.iterations);
+            return servers.iterations();
         }
         let last = self.arrays()?[0].len() - 1;
         Ok(self.get(last, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)

@@ -2,7 +2,8 @@
 //!
 //! Bytes between workers and servers are tensors one after the other, in these orders:
 //! the *values* are `iterations` (i64) and every array; the *state* is the values and then every slot of the optimizer; a *gradient* is
-//! one tensor for each of its `connected` arrays, then one for each of its `changed` arrays.
+//! one tensor for each of its `connected` arrays, then one for each of its `changed` arrays. Where f32 travels as bfloat16, that is so of
+//! trained arrays in the values that a step is computed with, of gradients, and of rows of tables.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +11,7 @@ use phalanx_graph::{DType, HostTensor, Shape};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::narrow::{Wire, is_narrow, widened};
 use super::table::{HeldTable, TableRows};
 use crate::Result;
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -48,12 +50,19 @@ pub(crate) struct GradientSpec {
     pub(crate) changed: Vec<usize>,
     /// Tables: rows of their gradients follow, as [`TableRows`] writes them.
     pub(crate) tables: Vec<usize>,
+    /// As what the gradients of f32 travel; what layers have changed travels as it is.
+    pub(crate) wire: Wire,
 }
 
 impl HeldArray {
     pub(crate) fn shape(&self) -> Shape {
         let dtype = DType::from_name(&self.dtype).unwrap_or(DType::F32);
         Shape::new(dtype, self.dims.clone())
+    }
+
+    /// Whether its values travel as bfloat16 to a step.
+    pub(super) fn is_narrow(&self, wire: Wire) -> bool {
+        self.is_trained && is_narrow(self.shape().dtype, wire)
     }
 }
 
@@ -120,14 +129,21 @@ pub(crate) struct Gradient {
 }
 
 impl Held {
-    /// Reads a gradient.
+    /// Reads a gradient; what came as bfloat16 is f32 again.
     pub(crate) fn gradient(
         &self,
         spec: &GradientSpec,
         bytes: &[u8],
     ) -> std::result::Result<Gradient, String> {
         let shapes = self.gradient_shapes(spec);
-        let shapes = shapes.ok_or("a gradient of an array that is not here")?;
+        let mut shapes = shapes.ok_or("a gradient of an array that is not here")?;
+        let mut is_narrowed = vec![false; shapes.len()];
+        let gradients = shapes.iter_mut().zip(&mut is_narrowed);
+        for (shape, is_narrowed) in gradients.take(spec.connected.len()) {
+            if is_narrow(shape.dtype, spec.wire) {
+                (*shape, *is_narrowed) = (shape.with_dtype(DType::Bf16), true);
+            }
+        }
         let length = shapes.iter().map(Shape::byte_len).sum();
         let split = bytes.split_at_checked(length);
         let (arrays, mut rest) = split.ok_or("a gradient that ends early")?;
@@ -135,15 +151,18 @@ impl Held {
         for &table in &spec.tables {
             let table = self.tables.get(table);
             let width = table.ok_or("a gradient of a table that is not here")?.width;
-            let (read, others) = TableRows::read(rest, width)?;
+            let (read, others) = TableRows::read_as(rest, width, spec.wire)?;
             rows.push(read);
             rest = others;
         }
         match rest.len() {
-            0 => Ok(Gradient {
-                arrays: divided(shapes, arrays)?,
-                rows,
-            }),
+            0 => {
+                let mut arrays = divided(shapes, arrays)?;
+                for (array, _) in arrays.iter_mut().zip(&is_narrowed).filter(|(_, is)| **is) {
+                    *array = widened(array);
+                }
+                Ok(Gradient { arrays, rows })
+            }
             more => Err(format!("{more} bytes of a gradient are too many")),
         }
     }

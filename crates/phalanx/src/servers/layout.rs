@@ -4,8 +4,10 @@ use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_ps::{Partitioner, Shard, VariableSpec, place};
 
 use super::contents::{GradientSpec, Held, HeldArray};
-use super::table::{HeldTable, TableRows};
+use super::narrow::{Wire, is_narrow, narrow, widen};
+use super::table::{HeldTable, TableRows, read_values, value_bytes};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+
 use crate::{Error, Result};
 
 /// The arrays of a training, and where they lie.
@@ -167,8 +169,8 @@ impl StateLayout {
         slots
     }
 
-    /// The whole values, of the bytes of each server.
-    pub(super) fn values(&self, bytes: &[Vec<u8>]) -> Result<(i64, Vec<HostTensor>)> {
+    /// The whole values, of the bytes of each server, in which arrays are as they travel.
+    pub(super) fn values(&self, bytes: &[Vec<u8>], wire: Wire) -> Result<(i64, Vec<HostTensor>)> {
         let shapes = self.value_shapes();
         let mut whole: Vec<Option<AlignedBytes>> = shapes.iter().map(|_| None).collect();
         let mut iterations = 0;
@@ -178,11 +180,17 @@ impl StateLayout {
             if server == 0 {
                 iterations = i64::from_le_bytes(count);
             }
-            for &at in &self.on_server[server] {
+            for (&at, array) in self.on_server[server].iter().zip(&self.held[server].arrays) {
                 let variable = self.shards[at].variable;
                 let range = self.range(at, &self.variables[variable].1);
-                let part = rest.take(range.len())?;
                 let (bytes, length) = (&mut whole[variable], shapes[variable].byte_len());
+                if array.is_narrow(wire) {
+                    let part = rest.take(range.len() / 2)?;
+                    let bytes = bytes.get_or_insert_with(|| AlignedBytes::zeroed(length));
+                    widen(part, &mut bytes.as_mut_slice()[range]);
+                    continue;
+                }
+                let part = rest.take(range.len())?;
                 if part.len() == length {
                     *bytes = Some(AlignedBytes::copied(part));
                     continue;
@@ -323,6 +331,7 @@ impl StateLayout {
         &self,
         named: &[Vec<u64>],
         answers: &[Vec<u8>],
+        wire: Wire,
     ) -> Result<Vec<Vec<f32>>> {
         let mut rests: Vec<Rest<'_>> = answers.iter().map(|bytes| Rest(bytes)).collect();
         let mut tables = Vec::with_capacity(named.len());
@@ -331,9 +340,8 @@ impl StateLayout {
             let mut values = Vec::with_capacity(numbers.len() * width);
             for number in numbers {
                 let server = *number as usize % rests.len();
-                let row = rests[server].take(4 * width)?.chunks_exact(4);
-                let value = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
-                values.extend(row.map(value));
+                let row = rests[server].take(value_bytes(wire) * width)?;
+                values.extend(read_values(row, wire));
             }
             tables.push(values);
         }
@@ -342,7 +350,7 @@ impl StateLayout {
 
     /// The whole state, of the states of each server; tables are filled in later.
     pub(super) fn state(&self, bytes: &[Vec<u8>]) -> Result<Vec<HostTensor>> {
-        let (iterations, mut state) = self.values(bytes)?;
+        let (iterations, mut state) = self.values(bytes, Wire::Same)?;
         let of_table = |slot: &SlotSpec| {
             let variable = slot.param.map(|param| self.trained[param]);
             variable.is_some_and(|of| self.tables.iter().any(|(table, _)| *table == of))
@@ -372,28 +380,37 @@ impl StateLayout {
         Ok(state)
     }
 
-    /// What a server gets of a gradient.
+    /// What a server gets of a gradient, as it travels.
     pub(super) fn gradient_of(
         &self,
         server: usize,
         pushed: &Pushed<'_>,
+        wire: Wire,
     ) -> (GradientSpec, Vec<u8>) {
-        let mut spec = GradientSpec::default();
+        let mut spec = GradientSpec {
+            wire,
+            ..GradientSpec::default()
+        };
         let length = pushed.tensors.iter().map(|tensor| tensor.bytes().len());
         let mut bytes = Vec::with_capacity(length.sum());
         let (gradients, others) = pushed.tensors.split_at(pushed.connected.len());
         let lists = [
-            (pushed.connected, gradients, &mut spec.connected),
-            (pushed.changed, others, &mut spec.changed),
+            (pushed.connected, gradients, &mut spec.connected, wire),
+            (pushed.changed, others, &mut spec.changed, Wire::Same),
         ];
-        for (variables, tensors, positions) in lists {
+        for (variables, tensors, positions, wire) in lists {
             for (position, &at) in self.on_server[server].iter().enumerate() {
                 let variable = self.shards[at].variable;
                 let Some(of) = variables.iter().position(|&index| index == variable) else {
                     continue;
                 };
                 positions.push(position);
-                bytes.extend_from_slice(&tensors[of].bytes()[self.range(at, tensors[of].shape())]);
+                let tensor = &tensors[of];
+                let own = &tensor.bytes()[self.range(at, tensor.shape())];
+                match is_narrow(tensor.dtype(), wire) {
+                    true => narrow(own, &mut bytes),
+                    false => bytes.extend_from_slice(own),
+                }
             }
         }
         for (table, (variable, held)) in self.tables.iter().enumerate() {
@@ -413,7 +430,7 @@ impl StateLayout {
                     rows.values.extend_from_slice(values);
                 }
             }
-            rows.write(&mut bytes);
+            rows.write_as(wire, &mut bytes);
         }
         (spec, bytes)
     }

@@ -2,12 +2,16 @@
 
 mod contents;
 mod layout;
+mod narrow;
+mod row_cache;
 mod session;
 mod table;
 mod values;
 
 pub(crate) use layout::{Pushed, StateLayout};
-pub(crate) use session::{ExchangeOptions, PulledValues, Servers};
+pub(crate) use narrow::Wire;
+pub(crate) use row_cache::CacheOptions;
+pub(crate) use session::{ExchangeOptions, PulledRows, PulledValues, Servers};
 pub(crate) use table::HeldTable;
 pub(crate) use values::HeldValues;
 

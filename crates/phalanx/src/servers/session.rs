@@ -1,6 +1,7 @@
 //! A worker's session with the servers: whole variables on this side, shards and bytes on the other.
 
 mod agreement;
+mod pulls;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -12,9 +13,14 @@ use phalanx_ps::{
     Client, Commit, Grant, Mode, Partitioner, Phase, PhaseKind, PushKey, Reply, Request, Work,
 };
 
+use self::pulls::Pull;
+pub(crate) use self::pulls::{PulledRows, PulledValues};
 use super::explained;
 use super::layout::{Pushed, Rest, StateLayout};
+use super::narrow::Wire;
+use super::row_cache::{CacheOptions, RowCache};
 use crate::engine::Notice;
+
 use crate::{Error, Result};
 
 /// How long one question for work waits at the server.
@@ -35,6 +41,7 @@ pub(crate) struct Servers {
     /// The last step that was taken together, which servers may not have heard of.
     commit: Mutex<Option<Commit>>,
     counts: Mutex<BTreeMap<String, u64>>,
+    row_cache: Mutex<RowCache>,
 }
 
 /// How variables lie on servers, and when they travel.
@@ -45,47 +52,14 @@ pub(crate) struct ExchangeOptions {
     pub(crate) table_bytes: usize,
     /// Whether a worker pushes and pulls while it computes.
     pub(crate) overlaps: bool,
-}
-
-/// Of each server the version and revision of what was pulled.
-type Stamps = Vec<Option<(u64, u64)>>;
-
-/// What was pulled last.
-#[derive(Default)]
-struct Pull {
-    stamps: Stamps,
-    bytes: Vec<Vec<u8>>,
-    values: Option<PulledValues>,
-    state: Option<(Stamps, Arc<Vec<HostTensor>>)>,
-}
-
-/// PulledValues of all variables.
-#[derive(Clone)]
-pub(crate) struct PulledValues {
-    pub(crate) iterations: i64,
-    pub(crate) variables: Arc<Vec<HostTensor>>,
-    /// The number of updates of each server that made them.
-    versions: Vec<u64>,
-}
-
-impl PulledValues {
-    /// Whether both were pulled at once.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.variables, &other.variables)
-    }
+    /// As what f32 travels between a server and a step.
+    pub(crate) wire: Wire,
+    /// Which rows of tables a worker keeps.
+    pub(crate) cache: CacheOptions,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Asks for something of the values, whatever was pulled before.
-fn asks(what: &str) -> Request {
-    Request::Pull {
-        have: None,
-        commit: None,
-        what: what.to_owned(),
-    }
 }
 
 fn unexpected(reply: &Reply) -> Error {
@@ -111,6 +85,7 @@ impl Servers {
             pulled: Mutex::default(),
             commit: Mutex::default(),
             counts: Mutex::default(),
+            row_cache: Mutex::default(),
         })
     }
 
@@ -216,100 +191,6 @@ impl Servers {
         self.client.ask_all(request).map_err(explained)
     }
 
-    /// The present values of all variables; the ones before where nothing has changed.
-    pub(crate) fn values(&self) -> Result<PulledValues> {
-        let layout = self.layout()?;
-        let commits = self.commits(&layout)?;
-        let mut pulled = locked(&self.pulled);
-        let servers = self.client.servers();
-        pulled.stamps.resize(servers, None);
-        pulled.bytes.resize_with(servers, Vec::new);
-        let start = Instant::now();
-        loop {
-            let stamps = &pulled.stamps;
-            let answers = self.ask_all(|server| {
-                let request = Request::Pull {
-                    have: stamps[server],
-                    commit: commits[server].clone(),
-                    what: String::new(),
-                };
-                (request, Vec::new())
-            })?;
-            if pulled.take(answers)? {
-                break;
-            }
-            self.check_patience(start, &[0], "it brings the first values")?;
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        if pulled.values.is_none() {
-            let (iterations, variables) = layout.values(&pulled.bytes)?;
-            let versions = pulled.stamps.iter();
-            pulled.values = Some(PulledValues {
-                iterations,
-                variables: Arc::new(variables),
-                versions: versions
-                    .map(|stamp| stamp.map_or(0, |(version, _)| version))
-                    .collect(),
-            });
-        }
-        let values = pulled.values.clone();
-        values.ok_or_else(|| Error::Bug("values that were pulled are gone".into()))
-    }
-
-    /// The last step that was taken together as each server is to hear of it.
-    fn commits(&self, layout: &StateLayout) -> Result<Vec<Option<Commit>>> {
-        let commit = locked(&self.commit).clone();
-        let servers = self.client.servers();
-        let Some(commit) = commit else {
-            return Ok(vec![None; servers]);
-        };
-        if !layout.clips() {
-            return Ok(vec![Some(commit); servers]);
-        }
-        let answers = self.ask_all(|_| {
-            let (version, parts) = (commit.version, commit.parts.clone());
-            (Request::Squares { version, parts }, Vec::new())
-        })?;
-        let squares = answers.into_iter().map(|(reply, _)| match reply {
-            Reply::Squares(squares) => Ok(squares),
-            other => Err(unexpected(&other)),
-        });
-        let squares: Vec<Vec<f64>> = squares.collect::<Result<_>>()?;
-        let factors = layout.factors(&squares);
-        Ok(factors
-            .into_iter()
-            .map(|factors| {
-                Some(Commit {
-                    factors: Some(factors),
-                    ..commit.clone()
-                })
-            })
-            .collect())
-    }
-
-    /// All of the state: variables, slots, iterations.
-    pub(crate) fn state(&self) -> Result<Arc<Vec<HostTensor>>> {
-        self.values()?;
-        let layout = self.layout()?;
-        let mut pulled = locked(&self.pulled);
-        if let Some((stamps, state)) = &pulled.state
-            && *stamps == pulled.stamps
-        {
-            return Ok(Arc::clone(state));
-        }
-        let answers = self.ask_all(|_| (asks("state"), Vec::new()))?;
-        let bytes: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
-        let mut state = layout.state(&bytes)?;
-        if layout.has_tables() {
-            let answers = self.ask_all(|_| (asks("tables"), Vec::new()))?;
-            let changed: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
-            layout.fill_tables(&mut state, &changed)?;
-        }
-        let state = Arc::new(state);
-        pulled.state = Some((pulled.stamps.clone(), Arc::clone(&state)));
-        Ok(state)
-    }
-
     /// Sets the whole state; only the first worker does, and not one that came back: the servers know better.
     pub(crate) fn set_state(&self, state: &[HostTensor]) -> Result<()> {
         if !self.is_chief() || self.client.had_values() {
@@ -331,15 +212,6 @@ impl Servers {
         self.exchange
     }
 
-    /// Rows of each table, by their numbers, as they are now.
-    pub(crate) fn rows(&self, named: &[Vec<u64>]) -> Result<Vec<Vec<f32>>> {
-        let layout = self.layout()?;
-        let asked = layout.asked(named);
-        let answers = self.ask_all(|server| (asks("rows"), asked[server].clone()))?;
-        let answers: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
-        layout.answered(named, &answers)
-    }
-
     /// Goes on with a phase.
     pub(crate) fn enter(
         &self,
@@ -347,6 +219,8 @@ impl Servers {
         kind: PhaseKind,
         items: std::ops::Range<u64>,
     ) -> Result<()> {
+        // Between phases values may be set.
+        locked(&self.row_cache).clear();
         let request = Request::Enter {
             phase: phase.to_owned(),
             kind,
@@ -417,7 +291,7 @@ impl Servers {
         };
         let is_together = self.mode.backup_workers().is_some();
         let spec = |server: usize| {
-            let (spec, bytes) = layout.gradient_of(server, pushed);
+            let (spec, bytes) = layout.gradient_of(server, pushed, self.exchange.wire);
             (serde_json::to_string(&spec).unwrap_or_default(), bytes)
         };
         let mut staleness = 0;
@@ -502,7 +376,7 @@ impl Servers {
 
     /// All workers are to stop after the work that they have begun.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.ask(&Request::Stop, &[]).map(drop)
+        self.ask(&Request::Stop { end: None }, &[]).map(drop)
     }
 
     /// Tells the servers of an error with which the job cannot go on, unless they said it.
@@ -524,25 +398,6 @@ fn staleness_of(answers: &[(Reply, Vec<u8>)], values: &PulledValues) -> Result<u
         }
         Some((other, _)) => Err(unexpected(other)),
         None => Ok(0),
-    }
-}
-
-impl Pull {
-    /// Takes the answers of all servers; whether they have values.
-    fn take(&mut self, answers: Vec<(Reply, Vec<u8>)>) -> Result<bool> {
-        for (server, (reply, bytes)) in answers.into_iter().enumerate() {
-            match reply {
-                Reply::NotYet { .. } => return Ok(false),
-                Reply::Values(now) if now.unchanged => {}
-                Reply::Values(now) => {
-                    self.stamps[server] = Some((now.version, now.revision));
-                    self.bytes[server] = bytes;
-                    self.values = None;
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-        Ok(true)
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor};
+use half::bf16;
+use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::narrow::{Wire, is_narrow};
 use super::values::Answer;
 use crate::Result;
 use crate::nn::{FirstRows, Initializer};
@@ -57,26 +59,35 @@ impl HeldTable {
 impl TableRows {
     /// As bytes: how many, their numbers, their values.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        self.write_as(Wire::Same, bytes);
+    }
+
+    /// The same with values as they travel.
+    pub(crate) fn write_as(&self, wire: Wire, bytes: &mut Vec<u8>) {
         bytes.extend((self.numbers.len() as u64).to_le_bytes());
         bytes.extend(self.numbers.iter().flat_map(|number| number.to_le_bytes()));
-        bytes.extend(self.values.iter().flat_map(|value| value.to_le_bytes()));
+        write_values(&self.values, wire, bytes);
     }
 
     /// The rows at the beginning of bytes, each of `width` numbers, and what follows them.
     pub(crate) fn read(bytes: &[u8], width: usize) -> Answer<(Self, &[u8])> {
+        Self::read_as(bytes, width, Wire::Same)
+    }
+
+    /// The same of values as they travel.
+    pub(crate) fn read_as(bytes: &[u8], width: usize, wire: Wire) -> Answer<(Self, &[u8])> {
         let short = || "rows of a table end early".to_owned();
         let (count, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
         let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| short())?;
         let length = |each: usize| count.checked_mul(each).ok_or_else(short);
         let (numbers, rest) = rest.split_at_checked(length(8)?).ok_or_else(short)?;
         let (values, rest) = rest
-            .split_at_checked(length(4 * width)?)
+            .split_at_checked(length(value_bytes(wire) * width)?)
             .ok_or_else(short)?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-        let value = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
         let rows = Self {
             numbers: numbers.chunks_exact(8).map(number).collect(),
-            values: values.chunks_exact(4).map(value).collect(),
+            values: read_values(values, wire),
         };
         Ok((rows, rest))
     }
@@ -97,6 +108,32 @@ impl TableRows {
             values: sums.values().flatten().map(|sum| *sum as f32).collect(),
         }
     }
+}
+
+/// The bytes of a value of a row on its way.
+pub(super) fn value_bytes(wire: Wire) -> usize {
+    if is_narrow(DType::F32, wire) { 2 } else { 4 }
+}
+
+/// Values of rows as they travel.
+pub(super) fn write_values(values: &[f32], wire: Wire, bytes: &mut Vec<u8>) {
+    if is_narrow(DType::F32, wire) {
+        let element = |value: &f32| bf16::from_f32(*value).to_le_bytes();
+        return bytes.extend(values.iter().flat_map(element));
+    }
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+}
+
+/// Values of rows as they came.
+pub(super) fn read_values(bytes: &[u8], wire: Wire) -> Vec<f32> {
+    if is_narrow(DType::F32, wire) {
+        let elements = bytes.as_chunks::<2>().0.iter();
+        return elements
+            .map(|own| bf16::from_le_bytes(*own).to_f32())
+            .collect();
+    }
+    let elements = bytes.as_chunks::<4>().0.iter();
+    elements.map(|own| f32::from_le_bytes(*own)).collect()
 }
 
 /// The rows of a table that a server has.
@@ -235,7 +272,7 @@ pub(crate) fn update(optimizer: &Optimizer, table: &HeldTable, rows: usize) -> R
     let graph = Graph::new();
     let spec = table.param(rows);
     let slots = optimizer.slots(std::slice::from_ref(&spec));
-    let iterations = graph.parameter("iterations", Shape::scalar(phalanx_graph::DType::I64));
+    let iterations = graph.parameter("iterations", Shape::scalar(DType::I64));
     let bind = |name: &str, shape: &Shape| graph.parameter(name, shape.clone());
     let of_all = slots.iter().filter(|slot| slot.param.is_none());
     let of_all: Vec<Tensor> = of_all.map(|slot| bind("slot", &slot.shape)).collect();

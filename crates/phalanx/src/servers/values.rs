@@ -7,10 +7,18 @@ use phalanx_pjrt::Buffer;
 use phalanx_ps::{Part, Values};
 
 use super::contents::{GradientSpec, Held, divided, joined};
+use super::narrow::{Wire, narrow};
 use super::table::{self, TableRows, TableStore};
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::optim::{Optimizer, SlotSpec};
+
 use crate::{Error, Result};
+
+/// What a worker asks for: all values, or rows of tables, as they are or as they travel to a step.
+pub(super) const VALUES: &str = "";
+pub(super) const NARROW_VALUES: &str = "bf16";
+pub(super) const ROWS: &str = "rows";
+pub(super) const NARROW_ROWS: &str = "rows_bf16";
 
 /// The values that a server holds.
 pub(crate) struct HeldValues {
@@ -29,8 +37,8 @@ struct Holding {
     tables: Vec<TableStore>,
     /// Programs that update rows, by table and number of rows.
     row_programs: Vec<((usize, usize), Compiled)>,
-    /// The bytes of the values, until an update changes them.
-    pulled: Option<Arc<Vec<u8>>>,
+    /// The bytes of the values as they were asked for last, until an update changes them.
+    pulled: Option<(Wire, Arc<Vec<u8>>)>,
 }
 
 /// An update, compiled: which arrays of the state its outputs replace.
@@ -77,9 +85,11 @@ impl Values for HeldValues {
     fn pull(&mut self, what: &str, wanted: &[u8]) -> Answer<Arc<Vec<u8>>> {
         let (engine, holding) = self.holding()?;
         match what {
-            "" => holding.values(engine).map_err(text),
+            VALUES => holding.values(engine, Wire::Same).map_err(text),
+            NARROW_VALUES => holding.values(engine, Wire::Bf16).map_err(text),
             "state" => holding.state(engine).map_err(text).map(Arc::new),
-            "rows" => holding.rows(wanted).map(Arc::new),
+            ROWS => holding.rows(wanted, Wire::Same).map(Arc::new),
+            NARROW_ROWS => holding.rows(wanted, Wire::Bf16).map(Arc::new),
             "tables" => Ok(Arc::new(holding.changed_rows())),
             other => Err(format!("nothing is called `{other}` here")),
         }
@@ -93,8 +103,11 @@ impl Values for HeldValues {
         if parts.iter().any(|(_, other, _)| other != what) {
             return Err("the parts of a step are gradients of different variables; start all with the same program".into());
         }
-        let mean = mean_of(&holding.held, &spec(what)?, parts)?;
-        Ok(((*what).to_owned(), mean))
+        let mut spec = spec(what)?;
+        let mean = mean_of(&holding.held, &spec, parts)?;
+        // It is added up in the type of the arrays, and stays so.
+        spec.wire = Wire::Same;
+        Ok((serde_json::to_string(&spec).map_err(text)?, mean))
     }
 
     fn apply(&mut self, what: &str, gradient: &[u8], factors: Option<&[f64]>) -> Answer<()> {
@@ -187,14 +200,13 @@ impl Holding {
     }
 
     /// The rows that are asked for, table by table.
-    fn rows(&self, wanted: &[u8]) -> Answer<Vec<u8>> {
+    fn rows(&self, wanted: &[u8], wire: Wire) -> Answer<Vec<u8>> {
         let mut rest = wanted;
         let mut bytes = Vec::new();
         for table in &self.tables {
             let (rows, others) = TableRows::read(rest, 0)?;
             rest = others;
-            let values = table.get(&rows.numbers)?;
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            table::write_values(&table.get(&rows.numbers)?, wire, &mut bytes);
         }
         Ok(bytes)
     }
@@ -258,13 +270,35 @@ impl Holding {
         store.scattered(&rows.numbers, &after)
     }
 
-    fn values(&mut self, engine: &Engine) -> Result<Arc<Vec<u8>>> {
-        if let Some(pulled) = &self.pulled {
+    fn values(&mut self, engine: &Engine, wire: Wire) -> Result<Arc<Vec<u8>>> {
+        if let Some((of, pulled)) = &self.pulled
+            && *of == wire
+        {
             return Ok(Arc::clone(pulled));
         }
-        let values = Arc::new(self.bytes(engine, 1 + self.held.arrays.len())?);
-        self.pulled = Some(Arc::clone(&values));
+        let mut values = self.bytes(engine, 1 + self.held.arrays.len())?;
+        if wire != Wire::Same {
+            values = self.narrowed(&values, wire);
+        }
+        let values = Arc::new(values);
+        self.pulled = Some((wire, Arc::clone(&values)));
         Ok(values)
+    }
+
+    /// Values as they travel to a step.
+    fn narrowed(&self, values: &[u8], wire: Wire) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(values.len());
+        let (iterations, mut rest) = values.split_at(self.shapes[0].byte_len());
+        bytes.extend_from_slice(iterations);
+        for array in &self.held.arrays {
+            let (own, others) = rest.split_at(array.shape().byte_len());
+            match array.is_narrow(wire) {
+                true => narrow(own, &mut bytes),
+                false => bytes.extend_from_slice(own),
+            }
+            rest = others;
+        }
+        bytes
     }
 
     fn state(&self, engine: &Engine) -> Result<Vec<u8>> {

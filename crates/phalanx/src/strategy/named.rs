@@ -15,7 +15,7 @@ use super::{
 };
 use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Reduction};
+use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Reduction, WireFormat};
 use crate::{Error, Result};
 
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
@@ -96,6 +96,9 @@ impl StrategyKind {
                     MAX_SHARD_BYTES,
                     TABLE_BYTES,
                     OVERLAP,
+                    WIRE,
+                    CACHE_ROWS,
+                    CACHE_STEPS,
                     GO_ON_WITHOUT_CHIEF,
                 ],
             ),
@@ -164,7 +167,6 @@ const STARTING_AT: Field = Field::new(
     DefaultValue::Words("stages of equal memory"),
     "the names of the layers that the second stage and all later ones begin with",
 );
-
 const MODE: Field = Field::new(
     "mode",
     ValueKind::OneOf(&["async", "bounded_staleness", "sync"]),
@@ -214,6 +216,24 @@ const OVERLAP: Field = Field::new(
     DefaultValue::Words("false"),
     "each worker pulls and pushes while it computes, with values that lack its own last update; not for `sync`",
 );
+const WIRE: Field = Field::new(
+    "wire",
+    ValueKind::OneOf(&["same", "bf16", "bfloat16"]),
+    DefaultValue::Words("same"),
+    "the element type in which 32-bit gradients and values travel between workers and servers, which keep 32 bits; `same` is their own",
+);
+const CACHE_ROWS: Field = Field::new(
+    "cache_rows",
+    ValueKind::COUNT,
+    DefaultValue::Words("65536"),
+    "of tables that are kept by their rows: the most rows that each worker keeps after it has pulled them, to use them again while the mode permits; 0 for none",
+);
+const CACHE_STEPS: Field = Field::new(
+    "cache_steps",
+    ValueKind::Whole(0, i64::MAX),
+    DefaultValue::Words("0"),
+    "of `async`: for how many of its next batches a worker uses a row that it keeps; `bounded_staleness` keeps its own bound, `sync` keeps none",
+);
 const GO_ON_WITHOUT_CHIEF: Field = Field::new(
     "go_on_without_chief",
     ValueKind::Bool,
@@ -243,6 +263,9 @@ struct StrategySettings {
     max_shard_bytes: Option<usize>,
     table_bytes: Option<usize>,
     overlap: Option<bool>,
+    wire: Option<WireFormat>,
+    cache_rows: Option<usize>,
+    cache_steps: Option<u64>,
     go_on_without_chief: Option<bool>,
 }
 
@@ -277,9 +300,7 @@ impl NamedStrategy {
     /// `multi_worker` `reduction` and `communication` (see [`CommunicationOptions`](super::CommunicationOptions)); of
     /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
     /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
-    /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers); of `parameter_server` `mode`,
-    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes`, `table_bytes`, `overlap` and
-    /// `go_on_without_chief` (see [`ParameterServerOptions`]).
+    /// `micro_batches` (as many as stages by default) and `starting_at`; of `parameter_server` what [`ParameterServerOptions`] has.
     ///
     /// # Errors
     /// An unknown name or setting (naming the nearest), or a value that makes no sense.
@@ -441,6 +462,7 @@ impl StrategySettings {
         let given = [
             ("staleness", self.staleness.is_some(), "bounded_staleness"),
             ("backup_workers", self.backup_workers.is_some(), "sync"),
+            ("cache_steps", self.cache_steps.is_some(), "async"),
         ];
         let mode = self.mode.as_deref().unwrap_or("async");
         if let Some((name, _, of)) = given.iter().find(|(_, given, of)| *given && *of != mode) {
@@ -482,18 +504,29 @@ impl StrategySettings {
         let options = ParameterServerOptions::new()
             .mode(mode)
             .partitioner(partitioner);
-        let options = match self.table_bytes {
+        let options = self.exchanged(match self.table_bytes {
             Some(bytes) => options.table_bytes(bytes),
             None => options,
-        };
-        let options = match self.overlap {
-            Some(true) => options.overlap(),
-            _ => options,
-        };
+        });
         Ok(match self.go_on_without_chief {
             Some(true) => options.go_on_without_chief(),
             _ => options,
         })
+    }
+
+    /// Options with what this says of how values travel.
+    fn exchanged(&self, options: ParameterServerOptions) -> ParameterServerOptions {
+        let options = match self.overlap {
+            Some(true) => options.overlap(),
+            _ => options,
+        };
+        options
+            .wire_dtype(self.wire.unwrap_or_default())
+            .cache_steps(self.cache_steps.unwrap_or(0))
+            .cache_rows(
+                self.cache_rows
+                    .unwrap_or(super::parameter_server::CACHED_ROWS),
+            )
     }
 
     fn mesh(&self) -> Option<Mesh> {

@@ -12,8 +12,8 @@ use phalanx_ps::{
 use super::Strategy;
 use super::multi_worker::devices_per_worker;
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::Placement;
-use crate::servers::{ExchangeOptions, HeldValues, Servers, explained};
+use crate::replicas::{Placement, WireFormat};
+use crate::servers::{CacheOptions, ExchangeOptions, HeldValues, Servers, Wire, explained};
 use crate::{Error, Result};
 
 /// Keeps the variables on parameter servers; workers take batches in turns, compute gradients and push them.
@@ -26,11 +26,15 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct ParameterServerStrategy(Placement);
 
+/// How many rows of tables a worker keeps by default.
+pub(super) const CACHED_ROWS: usize = 1 << 16;
+
 /// How workers and servers of a job work together; equal in all its processes.
 #[derive(Clone, Debug)]
 pub struct ParameterServerOptions {
     mode: Mode,
     exchange: ExchangeOptions,
+    wire: WireFormat,
     durability: Durability,
     folder: Option<PathBuf>,
     goes_on_without_chief: bool,
@@ -50,7 +54,13 @@ impl Default for ParameterServerOptions {
                 partitioner: Partitioner::Whole,
                 table_bytes: 16 << 20,
                 overlaps: false,
+                wire: Wire::Same,
+                cache: CacheOptions {
+                    rows: CACHED_ROWS,
+                    steps: 0,
+                },
             },
+            wire: WireFormat::Same,
             durability: Durability::Process,
             folder: None,
             goes_on_without_chief: false,
@@ -147,6 +157,37 @@ impl ParameterServerOptions {
         self
     }
 
+    /// Sets the element type in which f32 travels between servers and steps: pulled values of trained variables, rows of tables, and
+    /// gradients. `Bf16` halves the bytes; servers keep and update f32, and evaluations, checkpoints and models are of these. `F16` is
+    /// refused, since it needs a loss scale.
+    #[must_use]
+    pub const fn wire_dtype(mut self, wire: WireFormat) -> Self {
+        self.wire = wire;
+        self.exchange.wire = match wire {
+            WireFormat::Bf16 => Wire::Bf16,
+            WireFormat::Same | WireFormat::F16 => Wire::Same,
+        };
+        self
+    }
+
+    /// Sets how many rows of tables (see [`table_bytes`](Self::table_bytes)) each worker keeps after it has pulled them, 65,536 by
+    /// default, 0 for none; the row that was used longest ago gives way. A row that a worker keeps is not pulled again while the mode
+    /// permits: in [`Mode::BoundedStaleness`] a step sees of every worker, its own too, all batches but the last `steps`, as it does of
+    /// what it pulls; in [`Mode::Async`] see [`cache_steps`](Self::cache_steps); in [`Mode::Sync`] no row is kept.
+    #[must_use]
+    pub const fn cache_rows(mut self, rows: usize) -> Self {
+        self.exchange.cache.rows = rows;
+        self
+    }
+
+    /// Sets for how many of its next batches an asynchronous worker uses a row that it has pulled; 0 by default: each step pulls.
+    /// For [`Mode::Async`]; another mode has a bound of its own.
+    #[must_use]
+    pub const fn cache_steps(mut self, steps: u64) -> Self {
+        self.exchange.cache.steps = steps;
+        self
+    }
+
     /// Sets what all processes prove to each other that they know; who does not is refused, and the log names it. `phalanx launch`
     /// draws one for each job; otherwise the file that PHALANX_SECRET_FILE names has it. Without one, whoever reaches a server's port
     /// can join. What is sent can be read by others on the network.
@@ -173,6 +214,27 @@ impl ParameterServerOptions {
             source,
         })?;
         Ok(Some(Secret::new(read.trim_ascii())))
+    }
+
+    /// Refuses what does not go together.
+    fn check_exchange(&self) -> Result<()> {
+        let (exchange, mode) = (&self.exchange, self.mode);
+        if exchange.overlaps && mode.backup_workers().is_some() {
+            return Err(Error::User(format!(
+                "`overlap` begins a step before the one before it is an update, and the mode of this job is {mode}, in which a step follows from the last; leave one of them out"
+            )));
+        }
+        if exchange.cache.steps > 0 && mode != Mode::Async {
+            return Err(Error::User(format!(
+                "`cache_steps` is for asynchronous training, and the mode of this job is {mode}, which says how old values may be; leave it out"
+            )));
+        }
+        if self.wire == WireFormat::F16 {
+            return Err(Error::user(
+                "float16 ends at 65504 and so needs a loss scale, which parameter servers do not have; let values travel as bfloat16",
+            ));
+        }
+        Ok(())
     }
 
     fn settings(&self, workers: usize) -> ControlSettings {
@@ -243,12 +305,7 @@ impl ParameterServerStrategy {
         let settings = options.settings(membership.workers);
         settings.check().map_err(explained)?;
         options.exchange.partitioner.check().map_err(explained)?;
-        if options.exchange.overlaps && options.mode.backup_workers().is_some() {
-            return Err(Error::User(format!(
-                "`overlap` begins a step before the one before it is an update, and the mode of this job is {}, in which a step follows from the last; leave one of them out",
-                options.mode
-            )));
-        }
+        options.check_exchange()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let client = Client::connect(ClientOptions {
             servers: servers_of(membership)?,

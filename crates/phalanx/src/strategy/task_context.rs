@@ -117,6 +117,7 @@ impl TaskContext<'_> {
             done_below: self.task.done_below,
             version: 0,
             commit: None,
+            clock: None,
         };
         self.pushes += 1;
         trainer.push_batch(self.servers, &work, batch)

@@ -1,12 +1,14 @@
 //! Workers and parameter servers train as one process does: the cases of the replica tests, with workers and servers as threads of
 //! this process, over real connections.
 
+mod cached_rows;
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]
 mod cases;
 mod overlap;
 mod schedule;
 mod streams;
+mod wire;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -80,9 +82,22 @@ fn on_workers<T: Send>(
 
 /// The same; `served` is called with how each server has ended.
 fn on_cluster<T: Send>(
-    (workers, servers): (usize, usize),
+    size: (usize, usize),
     options: &ParameterServerOptions,
     work: impl Fn(ParameterServerStrategy) -> T + Sync,
+    served: impl Fn(phalanx::Result<()>) + Sync,
+) -> Vec<T> {
+    on_routed(size, options, (ClusterSpec::clone, work), served)
+}
+
+/// The same; `route` gives the cluster as workers see it.
+fn on_routed<T: Send>(
+    (workers, servers): (usize, usize),
+    options: &ParameterServerOptions,
+    (route, work): (
+        impl FnOnce(&ClusterSpec) -> ClusterSpec,
+        impl Fn(ParameterServerStrategy) -> T + Sync,
+    ),
     served: impl Fn(phalanx::Result<()>) + Sync,
 ) -> Vec<T> {
     // Engines are shared by the tests.
@@ -91,6 +106,7 @@ fn on_cluster<T: Send>(
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     let cluster = &cluster(workers, servers);
+    let routed = &route(cluster);
     let options = &options.clone().timeout(Duration::from_secs(300));
     thread::scope(|scope| {
         for index in 0..servers {
@@ -105,7 +121,7 @@ fn on_cluster<T: Send>(
         let start = |index: usize| {
             let work = &work;
             scope.spawn(move || {
-                let membership = member(cluster, Task::new(TaskKind::Worker, index));
+                let membership = member(routed, Task::new(TaskKind::Worker, index));
                 let strategy = ParameterServerStrategy::join(engine(index), &membership, options);
                 work(strategy.unwrap())
             })

@@ -15,15 +15,15 @@ fn line() -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Stochastic gradient descent on batches of 4, each gradient of the weight that there was so many updates before; an epoch begins
-/// with all updates of the one before.
-fn descended(late: usize, epochs: usize) -> f64 {
+/// with all updates of the one before. What travels is rounded by `sent`.
+pub(crate) fn descended(late: usize, epochs: usize, sent: fn(f64) -> f64) -> f64 {
     let (x, y) = line();
     let mut weights = vec![0f64];
     for _ in 0..epochs {
         let begin = weights.len() - 1;
         for batch in 0..ROWS / 4 {
             let newest = weights.len() - 1;
-            let known = weights[newest.saturating_sub(late).max(begin)];
+            let known = sent(weights[newest.saturating_sub(late).max(begin)]);
             let rows = 4 * batch..4 * batch + 4;
             let gradient: f64 = rows
                 .map(|row| {
@@ -31,13 +31,13 @@ fn descended(late: usize, epochs: usize) -> f64 {
                     2.0 * (known * x - y) * x / 4.0
                 })
                 .sum();
-            weights.push(weights[newest] - RATE * gradient);
+            weights.push(weights[newest] - RATE * sent(gradient));
         }
     }
     weights[weights.len() - 1]
 }
 
-fn learned(options: &ParameterServerOptions, epochs: usize) -> (f64, Logs) {
+pub(crate) fn learned(options: &ParameterServerOptions, epochs: usize) -> (f64, Logs) {
     let all = on_workers((1, 1), options, |strategy| {
         let weight = Dense::new(1)
             .use_bias(false)
@@ -74,8 +74,8 @@ fn a_gradient_lacks_the_one_update_that_is_under_way() {
             false => options,
         };
         let (weight, logs) = learned(&options, 2);
-        let expected = descended(usize::from(is_overlapping), 2);
-        let other = descended(usize::from(!is_overlapping), 2);
+        let expected = descended(usize::from(is_overlapping), 2, |x| x);
+        let other = descended(usize::from(!is_overlapping), 2, |x| x);
         assert!((expected - other).abs() > 1e-3, "{expected} {other}");
         assert!((weight - expected).abs() < 1e-5, "{weight} {expected}");
         // Its own update is none of others.

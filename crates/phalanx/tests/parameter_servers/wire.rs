@@ -1,0 +1,193 @@
+//! Values and gradients that travel as bfloat16.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use half::bf16;
+use phalanx::replicas::WireFormat;
+
+use super::overlap::{descended, learned};
+use super::*;
+
+fn rounded(x: f64) -> f64 {
+    bf16::from_f32(x as f32).to_f64()
+}
+
+/// One worker and one weight, by numbers computed here: what is pulled and what is pushed is rounded, what a server keeps is not.
+#[test]
+fn a_weight_is_pulled_and_its_gradient_pushed_as_bfloat16() {
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
+        for (wire, sent) in [
+            (WireFormat::Same, (|x| x) as fn(f64) -> f64),
+            (WireFormat::Bf16, rounded),
+        ] {
+            let options = ParameterServerOptions::new().mode(mode).wire_dtype(wire);
+            let (weight, _) = learned(&options, 2);
+            let expected = descended(0, 2, sent);
+            assert!(
+                (weight - expected).abs() < 2e-6,
+                "{mode} {wire:?}: {weight} {expected}"
+            );
+            assert!(
+                (weight - rounded(weight)).abs() > 1e-5,
+                "{weight} was rounded"
+            );
+        }
+    }
+    let apart = descended(0, 2, rounded) - descended(0, 2, |x| x);
+    assert!(apart.abs() > 1e-4, "{apart}: rounding changes nothing here");
+}
+
+/// Copies what one side says to the other, and counts it.
+fn copy(mut from: TcpStream, mut to: TcpStream, count: Arc<AtomicU64>) {
+    thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut bytes) {
+            count.fetch_add(length as u64, Ordering::Relaxed);
+            if to.write_all(&bytes[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    });
+}
+
+/// A cluster whose server workers reach through a process that counts bytes.
+fn counted(cluster: &ClusterSpec, count: &Arc<AtomicU64>) -> ClusterSpec {
+    let task = Task::new(TaskKind::ParameterServer, 0);
+    let server = cluster.address(task).unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let count = Arc::clone(count);
+    thread::spawn(move || {
+        for worker in listener.incoming() {
+            let worker = worker.unwrap();
+            // A worker asks again where the server does not listen yet.
+            let Ok(server) = TcpStream::connect(&server) else {
+                continue;
+            };
+            let again = |stream: &TcpStream| stream.try_clone().unwrap();
+            copy(again(&worker), again(&server), Arc::clone(&count));
+            copy(server, worker, Arc::clone(&count));
+        }
+    });
+    let worker = Task::new(TaskKind::Worker, 0);
+    ClusterSpec::new()
+        .with(worker, cluster.address(worker).unwrap().clone())
+        .with(task, Address::new("127.0.0.1", port))
+}
+
+/// The bytes between a worker and its server in some steps of training.
+fn bytes_of(case: &Case, steps: usize, options: &ParameterServerOptions) -> u64 {
+    let count = Arc::new(AtomicU64::new(0));
+    let work = |strategy: ParameterServerStrategy| {
+        let compiled = strategy.compile(case.model.clone(), case.compile.clone());
+        let fit = Fit::epochs(1).steps_per_epoch(steps);
+        let fit = fit.progress(Progress::Silent);
+        let data = case.data.batch(case.batch);
+        compiled.unwrap().fit(&data, fit).unwrap();
+    };
+    let route = |cluster: &ClusterSpec| counted(cluster, &count);
+    on_routed((1, 1), options, (route, work), |served| served.unwrap());
+    count.load(Ordering::Relaxed)
+}
+
+/// What more steps take, so that the first values and the end do not count; they name rows that the first steps named.
+#[test]
+fn bytes_on_the_way_are_halved() {
+    let wide = Sequential::new([64])
+        .add(Dense::new(512))
+        .add(Dense::new(64));
+    let x = HostTensor::new([22, 64], &cases::wave(22 * 64, 0.3));
+    let whole = Case {
+        model: wide.build().unwrap(),
+        data: Dataset::from_arrays(x.clone(), x).unwrap(),
+        batch: 1,
+        compile: Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        },
+        ..ragged()
+    };
+    let tables = Recommender::new(RecommenderKind::TwoTower, [300, 200])
+        .width(256)
+        .hidden([])
+        .build()
+        .unwrap();
+    let tables = Case {
+        model: tables,
+        batch: 1,
+        ..clicks(Sgd::new(0.1).into())
+    };
+    for (name, case) in [("whole", whole), ("rows", tables)] {
+        let options = ParameterServerOptions::new().table_bytes(0);
+        let [wide, narrow] = [WireFormat::Same, WireFormat::Bf16].map(|wire| {
+            let options = options.clone().wire_dtype(wire);
+            bytes_of(&case, 22, &options) - bytes_of(&case, 11, &options)
+        });
+        let ratio = narrow as f64 / wide as f64;
+        println!("{name}: {wide} bytes, {narrow} as bfloat16, {ratio:.3}");
+        assert!((0.48..0.56).contains(&ratio), "{name}: {ratio}");
+    }
+}
+
+/// Everything that a model may have, tables and clipped norms: near what 32 bits give, equal in all workers, tested with what servers keep.
+#[test]
+fn workers_that_step_together_learn_the_same_from_bfloat16() {
+    let clipped = || {
+        let mut case = ragged();
+        case.compile.optimizer = Optimizer::from(Adam::new(0.01)).global_clipnorm(0.05);
+        case
+    };
+    let by_rows = || clicks(Adagrad::new(0.1).into());
+    let cases: [&(dyn Fn() -> Case + Sync); 3] = [&ragged, &clipped, &by_rows];
+    for case in cases {
+        let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+        let options = sync().table_bytes(0).wire_dtype(WireFormat::Bf16);
+        let all = on_workers((3, 2), &options, |strategy| train(&strategy, &case()));
+        assert!(all.iter().all(|other| *other == all[0]));
+        for ((name, a), (_, b)) in one.logs.iter().zip(&all[0].logs) {
+            assert!((a - b).abs() <= 0.05 * a.abs(), "{name} is {a} and {b}");
+        }
+        let is_kept = |x: &f64| (x - rounded(*x)).abs() > 1e-3 * x.abs();
+        let mut values = all[0].variables.iter().flat_map(|(_, values)| values);
+        assert!(values.any(is_kept), "servers have rounded values");
+    }
+}
+
+#[test]
+fn the_digits_are_learned_from_bfloat16() {
+    let (train, test) = (
+        rows_of_digits(|i| i % 5 > 0),
+        rows_of_digits(|i| i % 5 == 0),
+    );
+    let model = Sequential::new([8, 8, 1])
+        .add(Rescaling::new(1.0 / 16.0))
+        .add(Flatten)
+        .add(Dense::new(64).activation(relu))
+        .add(Dense::new(10));
+    let model = model.build().unwrap();
+    let compile = classify(Sgd::new(0.2).momentum(0.5));
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
+        let options = ParameterServerOptions::new().mode(mode);
+        let options = options.wire_dtype(WireFormat::Bf16);
+        let data = (&train.shuffle(1).batch(24), &test.batch(100));
+        let logs = tested(&options, (&model, &compile), data, 10);
+        let accuracy = logs.get("accuracy").unwrap();
+        println!("{mode}: accuracy {accuracy}");
+        assert!(accuracy >= 0.90, "{mode}: accuracy {accuracy}");
+    }
+}
+
+#[test]
+fn float16_is_refused_with_what_to_take() {
+    let options = ParameterServerOptions::new().wire_dtype(WireFormat::F16);
+    let cluster = cluster(1, 1);
+    let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
+    let joined = ParameterServerStrategy::join(engine(0), &membership, &options);
+    let error = joined.unwrap_err().to_string();
+    assert!(error.contains("bfloat16"), "{error}");
+}
