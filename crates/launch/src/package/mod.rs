@@ -50,8 +50,8 @@ enum Kind {
 }
 
 impl Package {
-    /// Reads the names and sizes of a folder's files; `.git`, `__pycache__` and the folders `without` are left out, such as that of copies
-    /// made before.
+    /// Reads the names and sizes of a folder's files; `.git`, `__pycache__` and the folders `without` are left out, such as where copies
+    /// were made before.
     ///
     /// # Errors
     /// It is no folder, or one of those that are left out, something in it is no file, folder or link, or it has more than 20,000 files or 1 GiB.

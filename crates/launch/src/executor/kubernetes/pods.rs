@@ -90,7 +90,7 @@ impl Pod {
         (self.made.clone(), !over, when, well)
     }
 
-    /// How it ended, if that is told: a pod that was lost ended by what was none of its own.
+    /// How it ended, if the cluster says so: a pod that was lost ended by what was none of its own.
     pub(super) fn end(&self) -> Option<TaskEnd> {
         let lost = TaskEnd {
             code: None,

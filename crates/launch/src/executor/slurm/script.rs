@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use phalanx_cluster::{Address, TaskKind};
+use phalanx_cluster::{Address, ClusterSpec, TaskKind};
 
 use super::super::command::{Container, of_container, phalanx, words};
 use super::super::quoted::quoted;
@@ -26,7 +26,7 @@ while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
 "#;
 
 /// How a worker of an elastic job does: again after a loss, as often as `$most` says, unless the chief, at whom the workers meet, has ended.
-/// A worker that ends with 75 has lost another: if that was the chief, its end is told meanwhile.
+/// A worker that ends with 75 has lost another: if that was the chief, the file of its end comes meanwhile.
 const AGAIN: &str = r#"restarts=0 told=
 trap 'told=1; kill -TERM $child 2>/dev/null' TERM
 while :; do
@@ -125,6 +125,31 @@ fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
         // The others go on when a node is lost.
         lines.push("--no-kill".to_owned());
     }
+    lines.extend(resources(spec, plan));
+    let mut text = "#!/bin/bash\n".to_owned();
+    for line in lines {
+        let _ = writeln!(text, "#SBATCH {line}");
+    }
+    for name in ["PATH", "SLURM_CONF"] {
+        if let Some(value) = life.job.environment.get(name) {
+            let _ = writeln!(text, "export {name}={}", quoted(value));
+        }
+    }
+    let directory = quoted(&life.job.directory.display().to_string());
+    let _ = writeln!(text, "cd {directory} || exit 3");
+    let _ = writeln!(
+        text,
+        "export PHALANX_RUN={}/r\"${{SLURM_RESTART_COUNT:-0}}\"",
+        quoted(&folder.display().to_string())
+    );
+    text.push_str("mkdir -p \"$PHALANX_RUN\" || exit 3\n");
+    text
+}
+
+/// What each task needs, and where it may run.
+fn resources(spec: &Spec, plan: &Plan) -> Vec<String> {
+    let keys = &spec.ours.slurm;
+    let mut lines = Vec::new();
     let most = |of: fn(&TaskPlan) -> u32| plan.tasks.iter().map(of).max().unwrap_or(0);
     let (cpus, gpus) = (
         most(|task| task.resources.cpus),
@@ -149,24 +174,7 @@ fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
             lines.push(format!("--{name}={value}"));
         }
     }
-    let mut text = "#!/bin/bash\n".to_owned();
-    for line in lines {
-        let _ = writeln!(text, "#SBATCH {line}");
-    }
-    for name in ["PATH", "SLURM_CONF"] {
-        if let Some(value) = life.job.environment.get(name) {
-            let _ = writeln!(text, "export {name}={}", quoted(value));
-        }
-    }
-    let directory = quoted(&life.job.directory.display().to_string());
-    let _ = writeln!(text, "cd {directory} || exit 3");
-    let _ = writeln!(
-        text,
-        "export PHALANX_RUN={}/r\"${{SLURM_RESTART_COUNT:-0}}\"",
-        quoted(&folder.display().to_string())
-    );
-    text.push_str("mkdir -p \"$PHALANX_RUN\" || exit 3\n");
-    text
+    lines
 }
 
 /// What `bash -c` runs as each task. Addresses have the names of nodes, and ports by the job's number.
@@ -184,30 +192,8 @@ fn task_script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String {
         let _ = writeln!(text, "chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
     }
     text.push_str("case $SLURM_PROCID in\n");
-    for (at, plan) in tasks.iter().enumerate() {
-        let name = run.task_name(&plan.name());
-        let log = Logs::path(run.job.folder(), &name);
-        let _ = writeln!(
-            text,
-            "{at})\n  name={}\n  log={}",
-            quoted(&plan.name()),
-            quoted(&log.display().to_string())
-        );
-        let variables = naming.of_task(plan.task, &cluster);
-        for (name, value) in &variables {
-            // The nodes' own search paths are theirs.
-            let _ = writeln!(text, "  export {name}={}", quoted(value));
-        }
-        if run.spec.ours.elastic.is_some() {
-            let most = match is_replaced(run.spec, run.plan, at) {
-                true => run.spec.ours.restarts,
-                false => 0,
-            };
-            let _ = writeln!(text, "  most={most}");
-        }
-        let words = words(&run.plan.program, plan, &run.args, &phalanx());
-        text.push_str(&starts(run, naming, plan, &words, &variables));
-        text.push_str("  ;;\n");
+    for at in 0..tasks.len() {
+        text.push_str(&branch(run, naming, &cluster, at));
     }
     text.push_str("esac\n");
     for (name, file) in &run.spec.ours.secrets {
@@ -233,6 +219,33 @@ fn task_script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String {
         text.extend([ONCE, TOLD]);
     }
     text.push_str("exit $code\n");
+    text
+}
+
+/// The variables and words of a task, as a branch of a `case`.
+fn branch(run: &Run<'_>, naming: &Naming<'_>, cluster: &ClusterSpec, at: usize) -> String {
+    let plan = &run.plan.tasks[at];
+    let log = Logs::path(run.job.folder(), &run.task_name(&plan.name()));
+    let mut text = format!(
+        "{at})\n  name={}\n  log={}\n",
+        quoted(&plan.name()),
+        quoted(&log.display().to_string())
+    );
+    let variables = naming.of_task(plan.task, cluster);
+    for (name, value) in &variables {
+        // The nodes' own search paths are theirs.
+        let _ = writeln!(text, "  export {name}={}", quoted(value));
+    }
+    if run.spec.ours.elastic.is_some() {
+        let most = match is_replaced(run.spec, run.plan, at) {
+            true => run.spec.ours.restarts,
+            false => 0,
+        };
+        let _ = writeln!(text, "  most={most}");
+    }
+    let words = words(&run.plan.program, plan, &run.args, &phalanx());
+    text.push_str(&starts(run, naming, plan, &words, &variables));
+    text.push_str("  ;;\n");
     text
 }
 
