@@ -188,6 +188,7 @@ impl CompiledModel {
         if self.setup.workers != self.placement.workers() {
             self.setup.workers = self.placement.workers();
             self.setup.replicas = self.placement.replicas();
+            self.setup.layout.check(&self.setup)?;
             self.train.clear();
             self.test.clear();
             self.predict.clear();

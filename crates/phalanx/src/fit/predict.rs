@@ -159,19 +159,28 @@ impl CompiledModel {
         let x = put(&self.placement, x.iter(), &partition, key.shape.filled)?;
         let step = self.predict.get(&key)?;
         let outputs = self.state.predict(&self.setup, step, &x)?;
-        let dims: Vec<&[usize]> = whole.x.iter().map(|x| &x.dims[1..]).collect();
-        Ok(PendingPrediction {
-            outputs,
-            shapes: self.setup.model.outputs_for(&dims)?,
-            partition,
-        })
+        Ok(PendingPrediction { outputs, partition })
+    }
+
+    /// The shape of an example of each output; where inputs have any length it is what the program has made.
+    fn output_shapes(&self, predicted: &PendingPrediction) -> Result<Vec<Shape>> {
+        let mut shapes = self.setup.model.outputs();
+        if self.setup.model.any_length().is_some() {
+            for (shape, output) in shapes.iter_mut().zip(&predicted.outputs[0]) {
+                let dims = output
+                    .dims()
+                    .map_err(|error| Error::Device(error.to_string()))?;
+                let dims = dims.iter().skip(1);
+                shape.dims = dims.map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
+            }
+        }
+        Ok(shapes)
     }
 
     /// The outputs of each replica for its examples.
     fn read_outputs(&self, predicted: &PendingPrediction) -> Result<Vec<Vec<HostTensor>>> {
-        let PendingPrediction {
-            partition, shapes, ..
-        } = predicted;
+        let partition = &predicted.partition;
+        let shapes = self.output_shapes(predicted)?;
         let read = |replica: usize| {
             let outputs = shapes.iter().enumerate().map(|(index, shape)| {
                 let mut shape = shape.clone();
@@ -217,8 +226,6 @@ impl CompiledModel {
 struct PendingPrediction {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
-    /// Of an example of each output.
-    shapes: Vec<Shape>,
     partition: BatchPartition,
 }
 

@@ -69,7 +69,7 @@ impl StepLayout {
     }
 
     /// Refuses a model or a loss scale that the layout cannot train.
-    fn check(&self, setup: &Setup) -> Result<()> {
+    pub(super) fn check(&self, setup: &Setup) -> Result<()> {
         self.check_lengths(setup)?;
         match self {
             Self::Sharded(mesh) => check_shardings(setup, mesh),

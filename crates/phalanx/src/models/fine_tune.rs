@@ -76,7 +76,10 @@ impl FineTune {
                 outputs.len()
             )));
         };
-        let input = crate::nn::Input::new(input.dims.clone()).dtype(input.dtype);
+        let mut input = crate::nn::Input::new(input.dims.clone()).dtype(input.dtype);
+        if self.base.any_length().is_some() {
+            input = input.any_length();
+        }
         let base = LayerSpec::from(self.base.clone()).named(name);
         let mut stack = Sequential::new(input).named("fine_tune").add(base);
         match features.rank() {

@@ -1,10 +1,11 @@
-//! Inputs whose examples have any length: which layers can take them, and what they give.
-
-use phalanx_graph::Shape;
+//! Inputs whose examples have any length: which models can take them.
 
 use super::model::Model;
 use super::variable::Variable;
 use crate::{Error, Result};
+
+/// What a user can do about a length that decides what variables there are.
+const REMEDY: &str = "let a layer before it bring all lengths to one, such as `global_average_pooling1d`, or give the input one length";
 
 impl Model {
     /// The name of an input whose examples may have any length, if there is one.
@@ -19,59 +20,55 @@ impl Model {
         self.inputs[index].takes(dims)
     }
 
-    /// The shape of each output for examples of these dims, one an input: the dims of one example, without the batch.
+    /// Refuses inputs of any length where the length decides what variables there are.
     ///
-    /// # Errors
-    /// When a layer cannot take them.
-    pub(crate) fn outputs_for(&self, inputs: &[&[usize]]) -> Result<Vec<Shape>> {
-        let own = self.inputs.iter().map(|input| &input.shape.dims[..]);
-        if own.eq(inputs.iter().copied()) {
-            return Ok(self.outputs());
-        }
-        Ok(self.with_dims(inputs)?.outputs())
-    }
-
-    /// The model as it is for examples of these dims, one an input.
-    fn with_dims(&self, inputs: &[&[usize]]) -> Result<Self> {
-        let mut model = self.clone();
-        for (input, &dims) in model.inputs.iter_mut().zip(inputs) {
-            input.shape.dims = dims.to_vec();
-        }
-        model.trace()?;
-        Ok(model)
-    }
-
-    /// Refuses inputs of any length where the length decides what variables there are: the model is built for another, one less
-    /// where there is one, since tables of places are as long as the longest.
+    /// The model is built for several other lengths: one less, half and one (tables of places are as long as the longest, and strides
+    /// may round neighbours to the same), or a longer one. Those that a layer is too large for say nothing, but one must do.
     pub(super) fn check_lengths(&self) -> Result<()> {
         let Some(name) = self.any_length() else {
             return Ok(());
         };
-        let other = |length: usize| if length > 1 { length - 1 } else { 2 };
-        let mut dims: Vec<Vec<usize>> = Vec::new();
-        for input in &self.inputs {
-            let mut own = input.shape.dims.clone();
-            if let (true, Some(length)) = (input.any_length, own.first_mut()) {
-                *length = other(*length);
+        let others: [fn(usize) -> usize; 4] = [|n| n - 1, |n| n / 2, |_| 1, |n| n + 1];
+        let (mut fits, mut problem) = (false, None);
+        for other in others {
+            let model = match self.with_lengths(other) {
+                None => continue,
+                Some(Ok(model)) => model,
+                Some(Err(error)) => {
+                    problem = problem.or(Some(error));
+                    continue;
+                }
+            };
+            fits = true;
+            let mut pairs = self.variables.iter().zip(&model.variables);
+            let differs = |(own, other): &(&Variable, &Variable)| own.shape != other.shape;
+            if let Some((own, shape)) = pairs.find(differs) {
+                return Err(Error::User(format!(
+                    "input `{name}` of model `{}` has any length, but variable `{}` depends on it: it is {}, and {} with another; {REMEDY}",
+                    self.name, own.name, own.shape, shape.shape
+                )));
             }
-            dims.push(own);
         }
-        let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
-        let remedy = "let a layer before it bring all lengths to one, such as `global_average_pooling1d`, or give the input one length";
-        let shorter = self.with_dims(&dims).map_err(|error| {
-            Error::User(format!(
-                "input `{name}` of model `{}` has any length, but with examples of {dims:?}: {error}; {remedy}",
+        match problem {
+            Some(error) if !fits => Err(Error::User(format!(
+                "input `{name}` of model `{}` has any length, but no other was found to do: {error}; {REMEDY}",
                 self.name
-            ))
-        })?;
-        let mut pairs = self.variables.iter().zip(&shorter.variables);
-        let differs = |(own, other): &(&Variable, &Variable)| own.shape != other.shape;
-        match pairs.find(differs) {
-            None => Ok(()),
-            Some((own, other)) => Err(Error::User(format!(
-                "input `{name}` of model `{}` has any length, but variable `{}` depends on it: it is {}, and {} with examples of {dims:?}; {remedy}",
-                self.name, own.name, own.shape, other.shape
             ))),
+            _ => Ok(()),
         }
+    }
+
+    /// The model for examples of other lengths; nothing where one would be 0 or what it is.
+    fn with_lengths(&self, other: fn(usize) -> usize) -> Option<Result<Self>> {
+        let mut model = self.clone();
+        for input in model.inputs.iter_mut().filter(|input| input.any_length) {
+            let length = input.shape.dims.first_mut()?;
+            let changed = other(*length);
+            if changed == 0 || changed == *length {
+                return None;
+            }
+            *length = changed;
+        }
+        Some(model.trace().map(|()| model))
     }
 }

@@ -140,6 +140,22 @@ fn lengths_that_a_layer_or_a_strategy_cannot_take_are_refused() {
         error.contains("has any length, but variable `dense/kernel` depends on it: it is f32[12,3], and f32[10,3]"),
         "{error}"
     );
+    // Where neighbouring lengths are rounded to one.
+    let rounded = Sequential::new(Input::new([7, 8, 3]).any_length())
+        .add(MaxPool2d::new(2))
+        .add(Flatten)
+        .add(Dense::new(3));
+    let error = rounded.build().unwrap_err().to_string();
+    assert!(
+        error.contains("variable `dense/kernel` depends on it"),
+        "{error}"
+    );
+    // The shortest that a layer takes.
+    let shortest = Sequential::new(Input::new([5, 8, 3]).any_length())
+        .add(Conv2d::new(2, 5))
+        .add(GlobalAveragePool2d::new())
+        .add(Dense::new(3));
+    assert!(shortest.build().is_ok());
     let single = Sequential::new(Input::new([]).any_length()).add(Dense::new(3));
     let error = single.build().unwrap_err().to_string();
     assert!(
