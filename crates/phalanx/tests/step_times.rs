@@ -32,11 +32,12 @@ fn batches() -> Batches {
 }
 
 fn slow() -> Batches {
-    batches().map(|batch| {
+    let slow = batches().map(|batch| {
         // Ten of them are well above what is worth a word, also where devices run during some of it.
         std::thread::sleep(Duration::from_millis(20));
         Ok(batch)
-    })
+    });
+    slow.prefetch(0)
 }
 
 fn quiet(epochs: usize) -> Fit {
@@ -92,7 +93,7 @@ fn slow_examples_are_told_from_slow_maps() {
         std::thread::sleep(Duration::from_millis(2));
         Ok(example)
     });
-    let (part, verdict) = bound(&slow.batch(16), quiet(2));
+    let (part, verdict) = bound(&slow.batch(16).prefetch(0), quiet(2));
     assert_eq!(part, Some(StepPart::Input), "{verdict}");
     assert!(verdict.contains("slowest stage: examples"), "{verdict}");
 }

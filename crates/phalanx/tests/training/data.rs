@@ -55,12 +55,14 @@ fn training_goes_on_within_an_epoch() {
     let data = failing_once();
     let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
     let quiet = |fit: Fit| fit.progress(Progress::Silent);
-    let failed = trainer.fit(&data.batch(4), quiet(Fit::epochs(2)));
+    // Read in their order, each when it is asked for.
+    let data = data.batch(4).prefetch(0);
+    let failed = trainer.fit(&data, quiet(Fit::epochs(2)));
     assert_eq!(failed.unwrap_err().to_string(), "once");
     let position = trainer.position().clone();
     assert_eq!((position.epoch, position.segments[0].steps), (0, 2));
     let history = trainer
-        .fit(&data.batch(4), quiet(Fit::epochs(2).position(position)))
+        .fit(&data, quiet(Fit::epochs(2).position(position)))
         .unwrap();
     let steps: Vec<usize> = history.epochs.iter().map(|epoch| epoch.steps).collect();
     assert_eq!(steps, [3, 5]);
