@@ -121,7 +121,11 @@ impl ConvolutionDesc {
 
     /// Whether it is a product of two matrices: a kernel of one place, without strides, padding and groups.
     pub(crate) fn is_pointwise(&self) -> bool {
-        self.kernel.dims[..2] == [1, 1] && self.groups == 1 && self.x.dims[..3] == self.y.dims[..3]
+        self.kernel.dims[..2] == [1, 1]
+            && self.strides == [1, 1]
+            && self.padding_low == [0, 0]
+            && self.groups == 1
+            && self.x.dims[..3] == self.y.dims[..3]
     }
 
     /// Whether all arrays are of f32.
