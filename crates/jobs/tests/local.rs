@@ -8,7 +8,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use service::Service;
 
 /// Two tasks, by machine types.
@@ -289,11 +289,20 @@ fn a_package_that_changes_after_its_submission_changes_no_job() {
     service.script("before", &[], "until [ -e go ]; do sleep 0.1; done");
     let options = ["--package-path", "code"];
     service.script("demo", &options, "cat \"$PHALANX_PACKAGE/text\"");
-    assert_eq!(service.job("demo")["state"], "QUEUED");
+    let demo = service.job("demo");
+    assert_eq!(demo["state"], "QUEUED");
+    // As one submits what `describe` has shown: it has no copy of its own.
+    let input = json!({"trainingInput": {"packageUris": demo["trainingInput"]["packageUris"]}});
+    fs::write(service.folder.join("again.yaml"), input.to_string()).unwrap();
+    let wait = "until [ -e end ]; do sleep 0.1; done; cat \"$PHALANX_PACKAGE/text\"";
+    service.script("again", &["--config", "again.yaml"], wait);
     fs::write(package.join("text"), "second\n").unwrap();
     fs::write(service.folder.join("go"), "").unwrap();
     assert_eq!(service.end("demo")["state"], "SUCCEEDED");
     assert_eq!(service.ok(&["logs", "demo"]).matches("first").count(), 1);
+    fs::write(service.folder.join("end"), "").unwrap();
+    assert_eq!(service.end("again")["state"], "SUCCEEDED");
+    assert_eq!(service.ok(&["logs", "again"]).matches("first").count(), 1);
     // Its copy goes with its end, also where another daemon is there by then.
     let copies = || {
         fs::read_dir(service.root().join("packages"))

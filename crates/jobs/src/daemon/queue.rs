@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use phalanx_launch::lifecycle::{Event, Life, State};
+use phalanx_launch::lifecycle::{Event, Life, State, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
@@ -90,6 +91,13 @@ struct Scheduler {
     swept: usize,
 }
 
+/// The folders of the packages that a job names.
+fn packages(job: &Submitted) -> Vec<PathBuf> {
+    let uris = job.training_input["packageUris"].as_array();
+    let uris = uris.into_iter().flatten().filter_map(|uri| uri.as_str());
+    uris.map(|uri| job.directory.join(uri)).collect()
+}
+
 impl Scheduler {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
@@ -132,7 +140,8 @@ impl Scheduler {
         }
     }
 
-    /// Removes the copies of packages of jobs that have ended.
+    /// Removes the copies of packages of jobs that have ended, but for those that another job names, which was submitted as the first was
+    /// described.
     fn sweep(&mut self) {
         let is_final = |job: &Followed| job.life.state.is_final();
         let ended = self
@@ -145,8 +154,16 @@ impl Scheduler {
             return;
         }
         self.swept = ended;
+        let used: Vec<PathBuf> = self
+            .shared
+            .jobs()
+            .values()
+            .filter(|job| !is_final(job))
+            .flat_map(|job| packages(&job.life.job))
+            .collect();
         for (job, folder) in package::copied(self.shared.store.root()) {
             if self.shared.jobs().get(&job).is_some_and(is_final)
+                && !used.iter().any(|package| package.starts_with(&folder))
                 && let Err(error) = fs::remove_dir_all(&folder)
             {
                 eprintln!("the package {} stays: {error}", folder.display());

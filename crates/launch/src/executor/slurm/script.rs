@@ -43,10 +43,11 @@ while :; do
 done
 "#;
 
-/// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake.
+/// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake,
+/// but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
 const TOLD: &str = r#"echo "$code $(date +%s%3N)" >"$PHALANX_RUN/$name.new" && mv "$PHALANX_RUN/$name.new" "$PHALANX_RUN/$name.exit"
 "#;
-const STAYS: &str = r#"case $code in 75|129|130|137) [ $most = 0 ] || until [ -n "$told" ] || [ -e "$chief" ]; do sleep 1; done;; esac
+const STAYS: &str = r#"case $code in 75|129|130|137) [ $most = 0 ] || for ((waited = 0; waited < 600; waited++)); do [ -z "$told" ] && [ ! -e "$chief" ] || break; sleep 1; done;; esac
 "#;
 
 /// The folder of an attempt within the job's folder.
@@ -197,7 +198,9 @@ fn task_script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String {
     }
     text.push_str("esac\n");
     for (name, file) in &run.spec.ours.secrets {
-        let _ = writeln!(text, "export {name}=\"$(cat {})\" || exit 3", quoted(file));
+        // Apart, since `export` succeeds whatever its value was.
+        let file = quoted(file);
+        let _ = writeln!(text, "{name}=\"$(cat {file})\" || exit 3; export {name}");
     }
     for at in 0..tasks.len() {
         let from = place(at);
