@@ -279,6 +279,18 @@ fn a_program_of_a_package_runs_from_its_copy() {
     }
 }
 
+/// Waits until the copies of packages are removed.
+fn until_none(copies: impl Fn() -> usize) {
+    let until = Instant::now() + service::PATIENCE;
+    while copies() > 0 {
+        assert!(
+            Instant::now() < until,
+            "the copy of a job that has ended stays"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_package_that_changes_after_its_submission_changes_no_job() {
     // One processor: the second job waits until the first has ended.
@@ -309,14 +321,7 @@ fn a_package_that_changes_after_its_submission_changes_no_job() {
             .unwrap()
             .count()
     };
-    let until = Instant::now() + service::PATIENCE;
-    while copies() > 0 {
-        assert!(
-            Instant::now() < until,
-            "the copy of a job that has ended stays"
-        );
-        thread::sleep(Duration::from_millis(20));
-    }
+    until_none(copies);
     // The name was used: its copy is removed again.
     let (code, error) = service.fails(&[
         "submit",
