@@ -149,8 +149,11 @@ pub struct Control {
     /// Steps taken together since the beginning, and the last of them.
     version: u64,
     commit: Option<Commit>,
-    /// Pieces of work that each worker has done.
+    /// Pieces of work that each worker has done, or need not do since it came late.
     pub(crate) clocks: BTreeMap<usize, u64>,
+    /// Pieces of work that all workers together have done; no clock is above it.
+    #[serde(default)]
+    pub(crate) all_done: u64,
     #[serde(with = "crate::hex_bytes")]
     values: BTreeMap<String, Vec<u8>>,
     is_stopping: bool,
@@ -177,6 +180,7 @@ impl Control {
             version: 0,
             commit: None,
             clocks: BTreeMap::new(),
+            all_done: 0,
             values: BTreeMap::new(),
             is_stopping: false,
             failure: None,
@@ -249,16 +253,6 @@ impl Control {
         };
         self.members.insert(worker, member);
         Ok(())
-    }
-
-    /// Nobody waits for what a worker did not do before it came, or came back.
-    fn catch_up(&mut self, worker: usize) {
-        let others = self.members.iter();
-        let others = others.filter(|(other, member)| **other != worker && member.is_there);
-        let clocks = others.filter_map(|(other, _)| self.clocks.get(other));
-        let least = clocks.min().copied().unwrap_or(0);
-        let clock = self.clocks.entry(worker).or_insert(0);
-        *clock = least.max(*clock);
     }
 
     /// Something was heard of a worker. Whether its process is the one that counts.
@@ -547,7 +541,7 @@ impl Control {
         if phase.parts.is_empty() {
             let is_news = phase.item_done(item, results);
             if is_news && phase.kind == PhaseKind::Train {
-                *self.clocks.entry(worker).or_insert(0) += 1;
+                self.count(worker);
             }
             return Ok(is_news);
         }
@@ -560,7 +554,7 @@ impl Control {
             self.commit = Some(phase.commit(self.version));
             self.version += 1;
         }
-        *self.clocks.entry(worker).or_insert(0) += 1;
+        self.count(worker);
         Ok(true)
     }
 

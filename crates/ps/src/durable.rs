@@ -49,6 +49,9 @@ impl ControlState {
                 let _ = change(control, worker, &message.request, bytes);
             }
         }
+        if let Some(control) = &mut self.control {
+            control.catch_up_all();
+        }
         self.log = Some(log);
         Ok(())
     }
@@ -63,7 +66,7 @@ impl ControlState {
     ) -> Result<(), PsError> {
         let known = |state: &mut Option<Control>| state.as_mut().map(Control::end_of_begun);
         let request = &match request {
-            Request::Stop { .. } => Request::Stop {
+            Request::Stop => Request::StopAt {
                 end: known(&mut self.control).flatten(),
             },
             other => other.clone(),
@@ -155,7 +158,8 @@ fn change(
         }
         Request::CloseTasks => control.tasks_of_chief(worker)?.close(),
         Request::Put { key } => control.put(key.clone(), bytes),
-        Request::Stop { end } => control.stop(*end),
+        Request::Stop => control.stop(None),
+        Request::StopAt { end } => control.stop(*end),
         Request::Fail { reason } => control.fail(format!("worker {worker}"), reason.clone()),
         _ => {}
     }
@@ -324,7 +328,7 @@ mod tests {
     use super::*;
     use crate::control::{ControlSettings, PhaseKind};
     use crate::message::Hello;
-    use crate::{Grant, Mode};
+    use crate::{Clock, Grant, Mode, Work};
     use std::time::Duration;
 
     fn folder(name: &str) -> std::path::PathBuf {
@@ -395,14 +399,45 @@ mod tests {
             settled.unwrap();
         }
 
+        fn come(&mut self, worker: usize) {
+            let settings = self.settings.clone();
+            let control = self.control();
+            control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+        }
+
+        /// The piece of work of the phase `phase` that a worker is given.
+        fn given(&mut self, worker: usize) -> Work {
+            let grant = self.control().next(Duration::ZERO, worker, "phase", &[]);
+            let Ok(Grant::Work(work)) = grant else {
+                panic!("worker {worker}: {grant:?}");
+            };
+            work
+        }
+
+        fn done(&mut self, worker: usize, work: &Work) {
+            let done = Request::Done {
+                phase: "phase".into(),
+                work: work.id,
+                weight: 1.0,
+                rows: 1.0,
+                staleness: 0,
+            };
+            self.say(worker, &done, f64::to_le_bytes(1.0).to_vec());
+        }
+
+        /// Is given a piece of work and does it; the clock with it.
+        fn work(&mut self, worker: usize) -> Clock {
+            let work = self.given(worker);
+            self.done(worker, &work);
+            work.clock.unwrap()
+        }
+
         /// All enter a phase; `rounds` pieces of work go to each.
         fn phase(&mut self, epoch: u64, rounds: usize, is_last: bool) {
             let kinds = [PhaseKind::Train, PhaseKind::Sum, PhaseKind::Collect];
             let phase = format!("phase {epoch}");
             for worker in 0..3 {
-                let settings = self.settings.clone();
-                let control = self.control();
-                control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+                self.come(worker);
                 let enter = Request::Enter {
                     phase: phase.clone(),
                     kind: kinds[(epoch % 3) as usize],
@@ -447,29 +482,16 @@ mod tests {
             recorded.say(0, &enter, Vec::new());
             let mut given = Vec::new();
             for worker in 0..3 {
-                let settings = recorded.settings.clone();
-                let control = recorded.control();
-                control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
-                let grant = control.next(Duration::ZERO, worker, "phase", &[]).unwrap();
-                let Grant::Work(work) = grant else {
-                    panic!("{grant:?}");
-                };
-                given.push(work);
+                recorded.come(worker);
+                given.push(recorded.given(worker));
             }
             // Each worker is asked to stop, and says so.
             for worker in 0..3 {
-                recorded.say(worker, &Request::Stop { end: None }, Vec::new());
+                recorded.say(worker, &Request::Stop, Vec::new());
             }
             recorded.restart();
             for (worker, work) in given.iter().enumerate() {
-                let done = Request::Done {
-                    phase: "phase".into(),
-                    work: work.id,
-                    weight: 1.0,
-                    rows: 1.0,
-                    staleness: 0,
-                };
-                recorded.say(worker, &done, f64::to_le_bytes(1.0).to_vec());
+                recorded.done(worker, work);
             }
             let over = recorded
                 .control()
@@ -483,6 +505,63 @@ mod tests {
             assert_eq!(over.sums, [3.0], "{mode}: what was pushed counts");
             std::fs::remove_dir_all(&recorded.folder).unwrap();
         }
+    }
+
+    /// A worker that came late is as far as the others, and stays so when another process takes the control's place: whichever worker
+    /// comes first, nobody waits for what was done before, and no clock falls back.
+    #[test]
+    fn no_clock_falls_back_when_a_control_comes_back() {
+        for first in 0..3 {
+            let mut recorded = Recorded::new("clocks", Mode::BoundedStaleness { steps: 3 });
+            recorded.options.control_snapshot_bytes = u64::MAX;
+            let enter = Request::Enter {
+                phase: "phase".into(),
+                kind: PhaseKind::Train,
+                start: 0,
+                end: 1000,
+            };
+            recorded.say(0, &enter, Vec::new());
+            // One worker is at 100 when another comes, which is lost when it is at 105.
+            recorded.come(0);
+            let _ = (0..100).map(|_| recorded.work(0)).last();
+            recorded.come(1);
+            let mut clocks = [100, 100, 0];
+            for worker in [0, 1].into_iter().cycle().take(10) {
+                clocks[worker] = recorded.work(worker).own;
+            }
+            recorded.control().gone(0, 1);
+            (0..40).for_each(|_| clocks[1] = recorded.work(1).own);
+            assert_eq!(clocks, [104, 144, 0]);
+            for _ in 0..2 {
+                recorded.restart();
+                for worker in (first..3).chain(0..first) {
+                    recorded.come(worker);
+                    let clock = recorded.work(worker);
+                    assert!(clock.own >= clocks[worker], "{clock:?} {clocks:?}");
+                    assert!(clock.slowest >= 144, "{clock:?}");
+                    clocks[worker] = clock.own;
+                }
+            }
+            std::fs::remove_dir_all(&recorded.folder).unwrap();
+        }
+    }
+
+    /// A log of an earlier version of the program, whose requests to stop had no end.
+    #[test]
+    fn a_request_to_stop_of_an_older_log_is_read() {
+        let read: Request = serde_json::from_str("\"stop\"").unwrap();
+        let mut control = Control::new(ControlSettings {
+            workers: 1,
+            mode: Mode::Async,
+            goes_on_without_chief: true,
+        });
+        control.enter(0, "phase", PhaseKind::Train, 0..10).unwrap();
+        change(&mut control, 0, &read, Vec::new()).unwrap();
+        let over = control.next(Duration::ZERO, 0, "phase", &[]).unwrap();
+        assert!(
+            matches!(&over, Grant::Over(phase) if phase.stopped),
+            "{over:?}"
+        );
     }
 
     /// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
@@ -499,7 +578,9 @@ mod tests {
             recorded.phase(39, 1, true);
             longest = longest.max(bytes_of(&recorded.folder));
             let Recorded { state, folder, .. } = recorded;
-            let live = serde_json::to_string(&state.control.unwrap().at_rest()).unwrap();
+            let mut live = state.control.unwrap().at_rest();
+            live.catch_up_all();
+            let live = serde_json::to_string(&live).unwrap();
             let mut again = ControlState::default();
             again.recover(&folder, Durability::Process).unwrap();
             assert!(again.snapshot > 0, "no snapshot was written");

@@ -180,8 +180,10 @@ pub enum Request {
     /// I schedule no more tasks.
     CloseTasks,
     /// All are to stop after the work that they have begun.
-    Stop {
-        /// The number after the last item that was handed out. The control says it when it keeps this, for what it hands out is not kept.
+    Stop,
+    /// How the control keeps [`Request::Stop`], for what it hands out is not kept.
+    StopAt {
+        /// The number after the last item that was handed out.
         end: Option<u64>,
     },
     /// I cannot go on, and neither can the job.

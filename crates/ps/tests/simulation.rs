@@ -145,6 +145,8 @@ struct Worker {
     ahead: Option<(String, Work)>,
     /// The time at which it is there again.
     back: u64,
+    /// What it had done at least, by the clock of the control.
+    clock: u64,
 }
 
 /// An epoch of data that have an end, which workers know or find by reading.
@@ -204,6 +206,7 @@ impl World {
             work: None,
             ahead: None,
             back: 0,
+            clock: 0,
         };
         let servers = 1 + random.below(3);
         let overlaps = mode.backup_workers().is_none() && random.one_in(2);
@@ -320,6 +323,7 @@ impl World {
             work: None,
             ahead: None,
             back,
+            clock: self.workers[at].clock,
         };
     }
 
@@ -337,6 +341,7 @@ impl World {
                 Kept::Stopped(end) => self.stop(worker, &name, end),
             }
         }
+        self.control.catch_up_all();
     }
 
     fn no_more(&mut self, at: usize, name: &str, item: u64) {
@@ -445,7 +450,10 @@ impl World {
                     assert!(lead <= steps, "{lead} ahead");
                 }
                 assert!(!held.contains(&work.id), "{} twice", work.id);
+                let clock = work.clock.unwrap().own - held.len() as u64;
                 let worker = &mut self.workers[at];
+                assert!(clock >= worker.clock, "{clock} after {}", worker.clock);
+                worker.clock = clock;
                 match worker.work {
                     None => worker.work = Some((name.to_owned(), work, 0)),
                     Some(_) => worker.ahead = Some((name.to_owned(), work)),

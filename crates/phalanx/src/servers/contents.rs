@@ -51,6 +51,7 @@ pub(crate) struct GradientSpec {
     /// Tables: rows of their gradients follow, as [`TableRows`] writes them.
     pub(crate) tables: Vec<usize>,
     /// As what the gradients of f32 travel; what layers have changed travels as it is.
+    #[serde(default)]
     pub(crate) wire: Wire,
 }
 
@@ -195,5 +196,26 @@ pub(crate) fn divided(
     match rest.len() {
         0 => Ok(tensors),
         more => Err(format!("{more} of {} bytes are too many", bytes.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a push was in a log before gradients could travel as bfloat16.
+    #[test]
+    fn a_gradient_of_an_older_log_travelled_as_it_is() {
+        let text = r#"{"connected":[0,2],"changed":[1],"tables":[]}"#;
+        let expected = GradientSpec {
+            connected: vec![0, 2],
+            changed: vec![1],
+            ..GradientSpec::default()
+        };
+        assert_eq!(
+            serde_json::from_str::<GradientSpec>(text).unwrap(),
+            expected
+        );
+        assert_eq!(expected.wire, Wire::Same);
     }
 }

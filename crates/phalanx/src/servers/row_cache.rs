@@ -35,6 +35,8 @@ pub(super) struct RowCache {
     /// The rows in the order in which they were used.
     used: BTreeMap<u64, (usize, u64)>,
     uses: u64,
+    /// How far the worker was when it used it last.
+    own: u64,
 }
 
 struct CachedRow {
@@ -54,6 +56,14 @@ pub(super) const fn stamp(mode: Mode, clock: Clock) -> u64 {
 }
 
 impl RowCache {
+    /// The worker is this far. Where it was further before, what rows are stamped with says nothing any more, and they go.
+    pub(super) fn go_on(&mut self, own: u64) {
+        if own < self.own {
+            self.clear();
+        }
+        self.own = own;
+    }
+
     /// A row that lacks nothing of before `oldest`.
     pub(super) fn find(&mut self, key: (usize, u64), oldest: u64) -> Option<&[f32]> {
         let row = self.rows.get_mut(&key)?;
@@ -124,6 +134,22 @@ mod tests {
         assert_eq!((cache.rows.len(), cache.used.len()), (100, 100));
         cache.clear();
         assert_eq!(cache.find((0, 9999), 0), None);
+    }
+
+    #[test]
+    fn no_row_outlives_a_clock_that_falls_back() {
+        let mut cache = RowCache::default();
+        cache.go_on(105);
+        cache.keep((0, 0), 100, &[1.0], 9);
+        for own in [105, 106] {
+            cache.go_on(own);
+            assert_eq!(cache.find((0, 0), 100), Some(&[1.0][..]));
+        }
+        cache.go_on(8);
+        assert_eq!(cache.find((0, 0), 5), None);
+        cache.keep((0, 0), 7, &[2.0], 9);
+        cache.go_on(9);
+        assert_eq!(cache.find((0, 0), 6), Some(&[2.0][..]));
     }
 
     /// Random numbers of a seed (SplitMix64), below a bound.

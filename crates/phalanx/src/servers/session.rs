@@ -376,7 +376,7 @@ impl Servers {
 
     /// All workers are to stop after the work that they have begun.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.ask(&Request::Stop { end: None }, &[]).map(drop)
+        self.ask(&Request::Stop, &[]).map(drop)
     }
 
     /// Tells the servers of an error with which the job cannot go on, unless they said it.

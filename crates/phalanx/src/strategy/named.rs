@@ -225,14 +225,14 @@ const WIRE: Field = Field::new(
 const CACHE_ROWS: Field = Field::new(
     "cache_rows",
     ValueKind::COUNT,
-    DefaultValue::Words("65536"),
-    "of tables that are kept by their rows: the most rows that each worker keeps after it has pulled them, to use them again while the mode permits; 0 for none",
+    DefaultValue::Words("0"),
+    "of tables that are kept by their rows: the most rows that each worker keeps after it has pulled them, to use them again while the mode permits; such rows lack its own last updates too",
 );
 const CACHE_STEPS: Field = Field::new(
     "cache_steps",
     ValueKind::Whole(0, i64::MAX),
     DefaultValue::Words("0"),
-    "of `async`: for how many of its next batches a worker uses a row that it keeps; `bounded_staleness` keeps its own bound, `sync` keeps none",
+    "of `async`, with `cache_rows`: for how many of its next batches a worker uses a row that it keeps; `bounded_staleness` keeps its own bound, `sync` keeps none",
 );
 const GO_ON_WITHOUT_CHIEF: Field = Field::new(
     "go_on_without_chief",
@@ -523,10 +523,7 @@ impl StrategySettings {
         options
             .wire_dtype(self.wire.unwrap_or_default())
             .cache_steps(self.cache_steps.unwrap_or(0))
-            .cache_rows(
-                self.cache_rows
-                    .unwrap_or(super::parameter_server::CACHED_ROWS),
-            )
+            .cache_rows(self.cache_rows.unwrap_or(0))
     }
 
     fn mesh(&self) -> Option<Mesh> {

@@ -26,9 +26,6 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct ParameterServerStrategy(Placement);
 
-/// How many rows of tables a worker keeps by default.
-pub(super) const CACHED_ROWS: usize = 1 << 16;
-
 /// How workers and servers of a job work together; equal in all its processes.
 #[derive(Clone, Debug)]
 pub struct ParameterServerOptions {
@@ -55,10 +52,7 @@ impl Default for ParameterServerOptions {
                 table_bytes: 16 << 20,
                 overlaps: false,
                 wire: Wire::Same,
-                cache: CacheOptions {
-                    rows: CACHED_ROWS,
-                    steps: 0,
-                },
+                cache: CacheOptions { rows: 0, steps: 0 },
             },
             wire: WireFormat::Same,
             durability: Durability::Process,
@@ -170,10 +164,11 @@ impl ParameterServerOptions {
         self
     }
 
-    /// Sets how many rows of tables (see [`table_bytes`](Self::table_bytes)) each worker keeps after it has pulled them, 65,536 by
-    /// default, 0 for none; the row that was used longest ago gives way. A row that a worker keeps is not pulled again while the mode
-    /// permits: in [`Mode::BoundedStaleness`] a step sees of every worker, its own too, all batches but the last `steps`, as it does of
-    /// what it pulls; in [`Mode::Async`] see [`cache_steps`](Self::cache_steps); in [`Mode::Sync`] no row is kept.
+    /// Sets how many rows of tables (see [`table_bytes`](Self::table_bytes)) each worker keeps after it has pulled them; the row that was
+    /// used longest ago gives way. 0 by default, since a row that is kept lacks the worker's own last updates too, which a worker sees
+    /// in all that it pulls. A row is not pulled again while the mode permits: in [`Mode::BoundedStaleness`] a step sees of every
+    /// worker, its own too, all batches but the last `steps`; in [`Mode::Async`] see [`cache_steps`](Self::cache_steps); in
+    /// [`Mode::Sync`] no row is kept.
     #[must_use]
     pub const fn cache_rows(mut self, rows: usize) -> Self {
         self.exchange.cache.rows = rows;
@@ -181,7 +176,7 @@ impl ParameterServerOptions {
     }
 
     /// Sets for how many of its next batches an asynchronous worker uses a row that it has pulled; 0 by default: each step pulls.
-    /// For [`Mode::Async`]; another mode has a bound of its own.
+    /// For [`Mode::Async`] with [`cache_rows`](Self::cache_rows); another mode has a bound of its own.
     #[must_use]
     pub const fn cache_steps(mut self, steps: u64) -> Self {
         self.exchange.cache.steps = steps;
@@ -228,6 +223,11 @@ impl ParameterServerOptions {
             return Err(Error::User(format!(
                 "`cache_steps` is for asynchronous training, and the mode of this job is {mode}, which says how old values may be; leave it out"
             )));
+        }
+        if exchange.cache.steps > 0 && exchange.cache.rows == 0 {
+            return Err(Error::user(
+                "`cache_steps` says how long a worker keeps rows, and `cache_rows` is 0: it keeps none; say how many with `cache_rows`, or leave `cache_steps` out",
+            ));
         }
         if self.wire == WireFormat::F16 {
             return Err(Error::user(

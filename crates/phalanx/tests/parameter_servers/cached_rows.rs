@@ -53,15 +53,22 @@ fn a_row_is_pulled_again_when_the_bound_asks_for_it() {
         let mode = Mode::BoundedStaleness { steps };
         ParameterServerOptions::new().mode(mode).table_bytes(0)
     };
+    let kept = |steps| bounded(steps).cache_rows(8);
     let apart = || ParameterServerOptions::new().table_bytes(0);
     let cases = [
-        ("bound of 3", bounded(3), 3, Some(7.0)),
-        ("bound of 20", bounded(20), 9, Some(9.0)),
-        ("bound of 0", bounded(0), 0, None),
-        ("no rows", bounded(3).cache_rows(0), 0, None),
-        ("async", apart(), 0, None),
-        ("async, 2 steps", apart().cache_steps(2), 2, Some(6.0)),
-        ("sync", sync().table_bytes(0), 0, None),
+        ("bound of 3", kept(3), 3, Some(7.0)),
+        ("bound of 20", kept(20), 9, Some(9.0)),
+        ("bound of 0", kept(0), 0, None),
+        // A worker sees all of its own updates unless it is asked to keep rows.
+        ("no rows", bounded(3), 0, None),
+        ("async", apart().cache_rows(8), 0, None),
+        (
+            "async, 2 steps",
+            apart().cache_rows(8).cache_steps(2),
+            2,
+            Some(6.0),
+        ),
+        ("sync", sync().table_bytes(0).cache_rows(8), 0, None),
     ];
     for (name, options, bound, cached) in cases {
         let (row, logs) = learned(&options, 2);
@@ -102,13 +109,32 @@ fn all_workers_see_the_same_after_training_with_rows_that_they_kept() {
     }
 }
 
+/// A step all of whose rows are kept asks no server for rows.
 #[test]
-fn a_bound_of_its_own_is_for_asynchronous_workers() {
+fn no_server_is_asked_where_no_row_is_missing() {
+    let mode = Mode::BoundedStaleness { steps: 20 };
+    let options = ParameterServerOptions::new().mode(mode).table_bytes(0);
+    let asked = |rows| {
+        let options = options.clone().cache_rows(rows);
+        wire::said(&wire::one_row(8), 10, &options).asked_rows
+    };
+    let (pulled, kept) = (asked(0), asked(8));
+    assert!(pulled >= 10, "{pulled} requests");
+    assert!(kept < pulled / 2, "{kept} requests of {pulled}");
+}
+
+#[test]
+fn a_bound_of_its_own_is_for_asynchronous_workers_that_keep_rows() {
     let mode = Mode::BoundedStaleness { steps: 3 };
-    let options = ParameterServerOptions::new().mode(mode).cache_steps(2);
-    let cluster = cluster(1, 1);
-    let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
-    let joined = ParameterServerStrategy::join(engine(0), &membership, &options);
-    let error = joined.unwrap_err().to_string();
-    assert!(error.contains("`cache_steps`"), "{error}");
+    let bounded = ParameterServerOptions::new().mode(mode).cache_rows(8);
+    let no_rows = ParameterServerOptions::new();
+    for (options, expected) in [(bounded, "asynchronous"), (no_rows, "`cache_rows`")] {
+        let cluster = cluster(1, 1);
+        let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
+        let options = options.cache_steps(2);
+        let joined = ParameterServerStrategy::join(engine(0), &membership, &options);
+        let error = joined.unwrap_err().to_string();
+        assert!(error.contains("`cache_steps`"), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -40,12 +40,35 @@ fn a_weight_is_pulled_and_its_gradient_pushed_as_bfloat16() {
     assert!(apart.abs() > 1e-4, "{apart}: rounding changes nothing here");
 }
 
+/// What goes over the wire.
+#[derive(Default)]
+struct Counts {
+    bytes: AtomicU64,
+    asked_rows: AtomicU64,
+}
+
+/// What went over the wire.
+pub(super) struct Said {
+    bytes: u64,
+    /// How often rows of tables were asked for as they are.
+    pub(super) asked_rows: u64,
+}
+
 /// Copies what one side says to the other, and counts it.
-fn copy(mut from: TcpStream, mut to: TcpStream, count: Arc<AtomicU64>) {
+fn copy(mut from: TcpStream, mut to: TcpStream, counts: Arc<Counts>) {
+    const ASKS: &[u8] = br#""what":"rows""#;
     thread::spawn(move || {
         let mut bytes = vec![0; 1 << 16];
+        let mut seen = Vec::new();
         while let Ok(length @ 1..) = from.read(&mut bytes) {
-            count.fetch_add(length as u64, Ordering::Relaxed);
+            let count = length as u64;
+            counts.bytes.fetch_add(count, Ordering::Relaxed);
+            seen.extend_from_slice(&bytes[..length]);
+            let asked = seen.windows(ASKS.len()).filter(|said| *said == ASKS);
+            let asked = asked.count() as u64;
+            counts.asked_rows.fetch_add(asked, Ordering::Relaxed);
+            // What may be the begin of another.
+            seen.drain(..seen.len().saturating_sub(ASKS.len() - 1));
             if to.write_all(&bytes[..length]).is_err() {
                 break;
             }
@@ -56,7 +79,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, count: Arc<AtomicU64>) {
 }
 
 /// A cluster whose server workers reach through a process that counts bytes.
-fn counted(cluster: &ClusterSpec, count: &Arc<AtomicU64>) -> ClusterSpec {
+fn counted(cluster: &ClusterSpec, count: &Arc<Counts>) -> ClusterSpec {
     let task = Task::new(TaskKind::ParameterServer, 0);
     let server = cluster.address(task).unwrap().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -80,9 +103,9 @@ fn counted(cluster: &ClusterSpec, count: &Arc<AtomicU64>) -> ClusterSpec {
         .with(task, Address::new("127.0.0.1", port))
 }
 
-/// The bytes between a worker and its server in some steps of training.
-fn bytes_of(case: &Case, steps: usize, options: &ParameterServerOptions) -> u64 {
-    let count = Arc::new(AtomicU64::new(0));
+/// What a worker and its server say in some steps of training.
+pub(super) fn said(case: &Case, steps: usize, options: &ParameterServerOptions) -> Said {
+    let count = Arc::new(Counts::default());
     let work = |strategy: ParameterServerStrategy| {
         let compiled = strategy.compile(case.model.clone(), case.compile.clone());
         let fit = Fit::epochs(1).steps_per_epoch(steps);
@@ -92,7 +115,28 @@ fn bytes_of(case: &Case, steps: usize, options: &ParameterServerOptions) -> u64 
     };
     let route = |cluster: &ClusterSpec| counted(cluster, &count);
     on_routed((1, 1), options, (route, work), |served| served.unwrap());
-    count.load(Ordering::Relaxed)
+    let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let (bytes, asked_rows) = (load(&count.bytes), load(&count.asked_rows));
+    Said { bytes, asked_rows }
+}
+
+/// A table and nothing else, of which every batch names one row of this width.
+pub(super) fn one_row(width: usize) -> Case {
+    let table = Embedding::new(4, width);
+    let model = Sequential::new([1]).add(table).add(Flatten);
+    let x = HostTensor::new([22, 1], &[1i32; 22]);
+    let y = HostTensor::new([22, width], &cases::wave(22 * width, 0.3));
+    Case {
+        model: model.build().unwrap(),
+        data: Dataset::from_arrays(x, y).unwrap(),
+        batch: 1,
+        compile: Compile {
+            optimizer: Sgd::new(0.1).into(),
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        },
+        ..ragged()
+    }
 }
 
 /// What more steps take, so that the first values and the end do not count; they name rows that the first steps named.
@@ -112,21 +156,12 @@ fn bytes_on_the_way_are_halved() {
         },
         ..ragged()
     };
-    let tables = Recommender::new(RecommenderKind::TwoTower, [300, 200])
-        .width(256)
-        .hidden([])
-        .build()
-        .unwrap();
-    let tables = Case {
-        model: tables,
-        batch: 1,
-        ..clicks(Sgd::new(0.1).into())
-    };
-    for (name, case) in [("whole", whole), ("rows", tables)] {
+    // A row of 64 kB; a heartbeat a second has about 100 bytes.
+    for (name, case) in [("whole", whole), ("rows", one_row(1 << 14))] {
         let options = ParameterServerOptions::new().table_bytes(0);
         let [wide, narrow] = [WireFormat::Same, WireFormat::Bf16].map(|wire| {
             let options = options.clone().wire_dtype(wire);
-            bytes_of(&case, 22, &options) - bytes_of(&case, 11, &options)
+            said(&case, 22, &options).bytes - said(&case, 11, &options).bytes
         });
         let ratio = narrow as f64 / wide as f64;
         println!("{name}: {wide} bytes, {narrow} as bfloat16, {ratio:.3}");
