@@ -4,6 +4,16 @@ use std::process::Command;
 
 const TOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/tools/netns-hosts");
 
+/// What the tool and its programs say where this user or this kernel does not let hosts be made.
+const MISSING: [&str; 6] = [
+    "needs root",
+    "is not installed",
+    "Operation not permitted",
+    "Permission denied",
+    "Read-only file system",
+    "not supported",
+];
+
 /// Hosts h1, h2 .. with addresses of their own, which end with this, and whatever runs on them.
 pub(crate) struct Hosts(String);
 
@@ -16,6 +26,7 @@ impl Hosts {
         let started = started.output().unwrap();
         if !started.status.success() {
             let why = String::from_utf8_lossy(&started.stderr);
+            assert!(MISSING.iter().any(|one| why.contains(one)), "{why}");
             eprintln!("skipped: {why}; it takes root and Debian's packages iproute2 and nftables");
             return None;
         }

@@ -24,6 +24,8 @@ struct Nodes {
 
 /// Long enough for all to start, on a machine that does much else.
 const COME: u32 = 100;
+/// The same where the nodes wait for all of it.
+const MEET: u32 = 60;
 
 impl Nodes {
     fn new(name: &str, within: u32) -> Self {
@@ -239,7 +241,7 @@ fn another_training_file_is_found() {
 
 /// A second node with this secret, or with none.
 fn second_secret(name: &str, second: Option<&str>, why: &str) {
-    let mut nodes = Nodes::new(name, 20);
+    let mut nodes = Nodes::new(name, MEET);
     for secret in ["a", "b"] {
         std::fs::write(nodes.folder.join(secret), secret).unwrap();
     }
@@ -252,7 +254,7 @@ fn second_secret(name: &str, second: Option<&str>, why: &str) {
 }
 
 fn two_with_one_number() {
-    let mut nodes = Nodes::new("number", 30);
+    let mut nodes = Nodes::new("number", MEET);
     nodes.ranked(0, 3, &[]).ranked(1, 3, &[]).ranked(1, 3, &[]);
     has(
         &nodes.end(&[0, 1, 2]),
@@ -437,7 +439,7 @@ fn firewalls_loss_and_slow_networks_between_hosts_are_found() {
         scope.spawn(good_network);
         scope.spawn(|| says('l', &["loss", "2", "5"], COME, &[], &lost));
         scope.spawn(|| says('r', &["rate", "1", "50"], COME, &[], &slow));
-        scope.spawn(|| says('o', &["only", "1", "4000"], 20, &[0, 1], &closed));
+        scope.spawn(|| says('o', &["only", "1", "4000"], MEET, &[0, 1], &closed));
         scope.spawn(|| says('c', &["cut", "1", "2"], 4, &[0, 1], &cut));
     });
 }

@@ -75,7 +75,7 @@ phalanx: {{program: examples/digits.yaml, elastic: {{minWorkers: 2, maxWorkers: 
         service.until(&broken, |job| {
             job["endTime"].is_string() || service.ok(&["logs", &broken]).contains(&trains)
         });
-        if let Some(worker) = trainer(&broken) {
+        if let Some(worker) = trainer(service, &broken) {
             let _ = kill_process(worker, Signal::KILL);
         }
         digits::succeeds(service, &broken);
@@ -91,15 +91,19 @@ phalanx: {{program: examples/digits.yaml, elastic: {{minWorkers: 2, maxWorkers: 
     panic!("no worker that was killed was replaced");
 }
 
-/// The process of rank 1 of a job, wherever on this machine it is.
-fn trainer(job: &str) -> Option<Pid> {
+/// The process of rank 1 of a job of this service, wherever on this machine it is.
+fn trainer(service: &Service, job: &str) -> Option<Pid> {
+    let folder = service.folder.display().to_string();
     let is_it = |path: &Path| {
         let read = |name: &str| fs::read(path.join(name)).unwrap_or_default();
         let (words, variables) = (read("cmdline"), read("environ"));
+        // Another run of these tests has jobs of the same names.
+        let is_ours = String::from_utf8_lossy(&variables).contains(&folder);
         let variables = variables.split(|byte| *byte == 0);
         let has = |text: &str| variables.clone().any(|one| one == text.as_bytes());
         let name = format!("PHALANX_JOB_NAME={job}");
-        words.split(|byte| *byte == 0).nth(1) == Some(b"train") && has(&name) && has("RANK=1")
+        let trains = words.split(|byte| *byte == 0).nth(1) == Some(b"train");
+        trains && is_ours && has(&name) && has("RANK=1")
     };
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let found = processes.map(|entry| entry.path()).find(|path| is_it(path));

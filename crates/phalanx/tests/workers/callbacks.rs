@@ -277,7 +277,7 @@ fn what_waits_for_a_slower_worker_is_told_so_and_the_slower_one_for_its_data() {
         let slow = data().map(move |batch| {
             if !is_chief {
                 // Four of them an epoch are well above what is worth a word.
-                std::thread::sleep(std::time::Duration::from_millis(60));
+                std::thread::sleep(std::time::Duration::from_millis(300));
             }
             Ok(batch)
         });

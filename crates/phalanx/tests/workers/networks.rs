@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::hosts::Hosts;
-use crate::recovery::{FOLDER, GO, RANK, RECOVER_WITHIN, TIMEOUT, begun, unbroken};
+use crate::recovery::{FOLDER, GO, RANK, RECOVER_WITHIN, TIMEOUT, alone, begun, unbroken};
 
 /// Longer than anything takes unless it hangs.
 const LONG: Duration = Duration::from_secs(300);
@@ -168,15 +168,15 @@ fn is_patient(kind: char, fault: [&str; 2]) {
 
 #[test]
 fn lost_packets_and_slow_lines_change_nothing_and_evict_nobody() {
-    thread::scope(|scope| {
-        scope.spawn(|| is_patient('l', ["loss", "1"]));
-        scope.spawn(|| is_patient('r', ["rate", "50"]));
-    });
+    let _alone = alone();
+    is_patient('l', ["loss", "1"]);
+    is_patient('r', ["rate", "50"]);
 }
 
 /// A host that nobody hears loses its place and takes it again. All of this is waited for at once.
 #[test]
 fn hosts_that_are_silent_deaf_to_one_or_reset_for_a_while_change_nothing() {
+    let _alone = alone();
     let survives = |kind, fault: &[&str]| {
         if let Some(training) = Training::start(kind, 120) {
             training.survives(&[fault]);
@@ -192,6 +192,7 @@ fn hosts_that_are_silent_deaf_to_one_or_reset_for_a_while_change_nothing() {
 /// The others hear both, who do not hear each other.
 #[test]
 fn a_cut_between_two_hosts_ends_all_with_an_error_that_names_one_of_them() {
+    let _alone = alone();
     let Some(mut training) = Training::start('c', 20) else {
         return;
     };

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -130,6 +130,12 @@ fn length() -> (usize, usize) {
     })
 }
 
+/// While it is held, no other test with many processes at the same time runs in this test run.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static HEAVY: Mutex<()> = Mutex::new(());
+    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What a training of so many workers leaves to which nothing happens.
 pub(crate) fn unbroken(workers: usize) -> String {
     static ALL: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
@@ -237,6 +243,7 @@ fn clocks_that_are_set_change_nothing_and_evict_nobody() {
 /// A machine that has more to do than it can; nobody takes slowness for death. PHALANX_TEST_LOAD trains on so many times the examples.
 #[test]
 fn nobody_is_evicted_from_a_busy_machine() {
+    let _alone = alone();
     let times = number("PHALANX_TEST_LOAD").unwrap_or(1);
     let is_over = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..4)

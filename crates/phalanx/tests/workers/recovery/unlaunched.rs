@@ -2,13 +2,13 @@
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_testkit::Random;
 
 use super::run::{Run, begun};
-use super::{FOLDER, GO, RANK, number, unbroken};
+use super::{FOLDER, GO, RANK, alone, number, unbroken};
 
 /// Trainings that wait at the same time.
 const AT_ONCE: usize = 5;
@@ -66,12 +66,25 @@ impl Unlaunched {
         status.and_then(|status| status.code())
     }
 
-    /// Waits until the second process of the second worker trains, or has ended.
+    /// Waits until the replacement of the second worker trains, or has ended; it is started again, as a scheduler does, while it is
+    /// refused because the others still hear the one before.
     fn wait_for_replacement(&mut self) {
-        let (run, started) = (&self.run, &mut self.started);
+        let start = Instant::now();
+        while self.is_refused() {
+            assert!(start.elapsed() < self.run.patience, "refused for too long");
+            self.again(1);
+        }
+    }
+
+    /// Waits until the process that was started last trains or has ended; whether it has ended with 75.
+    fn is_refused(&mut self) -> bool {
+        let (run, last) = (&self.run, self.started.last_mut().unwrap());
+        let mut ended = None;
         run.until("the new one trains", || {
-            begun(&run.folder, "1") == 2 || started[2].try_wait().unwrap().is_some()
+            ended = last.try_wait().unwrap();
+            ended.is_some() || begun(&run.folder, "1") >= 2
         });
+        ended.is_some_and(|status| status.code() == Some(75))
     }
 
     /// Lets the first process and the one that was started last train to their end, which is that of the unbroken run.
@@ -126,6 +139,7 @@ fn comes_back(trial: usize) {
 /// PHALANX_TEST_TRIALS stops more than the few of each test run, PHALANX_TEST_SEED says where they begin.
 #[test]
 fn workers_that_come_back_when_their_places_are_taken_change_nothing() {
+    let _alone = alone();
     let trials = number("PHALANX_TEST_TRIALS").unwrap_or(5) as usize;
     unbroken(2);
     let first = number("PHALANX_TEST_SEED").unwrap_or(0) as usize;
