@@ -146,6 +146,12 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     slurm.until("it is in the queue again", || state().contains("PENDING"));
     let before = slurm.log("broken/history.jsonl").lines().count();
     assert!(before < 120, "it was done before it was interrupted");
+    // Of the first run nothing may be left: what still ends would be taken for the end of the next.
+    slurm.until("its nodes are free", || {
+        let states = slurm.says("sinfo", &["-h", "-o", "%T"]);
+        let mut states = states.split_whitespace().peekable();
+        states.peek().is_some() && states.all(|state| state == "idle")
+    });
     // Slurm would wait two minutes.
     let id = format!("JobId={job}");
     slurm.until("it starts again", || {
