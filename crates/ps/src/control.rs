@@ -387,7 +387,7 @@ impl Control {
         }
     }
 
-    /// The number after the last item of the present phase that was handed out.
+    /// The number after the last item of the present phase that was handed out, or may have been before a restart.
     #[must_use]
     pub fn end_of_begun(&mut self) -> Option<u64> {
         self.current().map(|phase| phase.end_of_begun())
@@ -454,7 +454,7 @@ impl Control {
     /// What a worker is to do in a phase that it has entered, beside the pieces of work that it has and has not done.
     ///
     /// # Errors
-    /// The first worker has ended without it.
+    /// The first worker has ended without it, or the worker has two pieces of work already.
     pub fn next(
         &mut self,
         now: Duration,
@@ -462,6 +462,7 @@ impl Control {
         name: &str,
         has: &[u64],
     ) -> Result<Grant, PsError> {
+        Self::check_in_hand(worker, has)?;
         let (version, commit) = (self.version, self.commit.clone());
         let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
         let Some(phase) = self.phases.get(name) else {

@@ -101,7 +101,7 @@ pub enum Request {
         phase: String,
         /// How long I wait, in milliseconds.
         within_ms: u64,
-        /// The pieces of work that I have and have not done.
+        /// The pieces of work that I have and have not done, at most one.
         #[serde(default)]
         has: Vec<u64>,
     },

@@ -12,6 +12,9 @@ use crate::message::{Commit, Part};
 /// The most items of a phase whose end is not known when it begins.
 const MOST_ITEMS: u64 = 1 << 40;
 
+/// The most pieces of work that a worker has at once: one that it ends, and one that it begins meanwhile.
+const MOST_IN_HAND: usize = 2;
+
 /// A part of the step that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum PartState {
@@ -44,6 +47,9 @@ pub(crate) struct PhaseState {
     /// Items that somebody works on, and since when.
     #[serde(skip)]
     pub(crate) given: BTreeMap<u64, (usize, Duration)>,
+    /// Workers may have items below this from a control before this one, which kept only what was done.
+    #[serde(skip)]
+    pub(crate) begun_below: u64,
     pub(crate) parts: Vec<PartState>,
     pub(crate) results: Phase,
     pub(crate) staleness: BTreeMap<u64, u64>,
@@ -73,6 +79,7 @@ impl PhaseState {
             done_below: items.start,
             done: BTreeSet::new(),
             given: BTreeMap::new(),
+            begun_below: items.start,
             parts: vec![PartState::Free; parts.unwrap_or(0)],
             results: Phase::default(),
             staleness: BTreeMap::new(),
@@ -91,10 +98,11 @@ impl PhaseState {
         (item < self.given_end).then_some((item, (at % self.parts_of_item) as usize))
     }
 
-    /// The number after the last item that was handed out.
+    /// The number after the last item that was handed out, or may have been before the control was started again.
     pub(crate) fn end_of_begun(&self) -> u64 {
         let begun = self.parts.iter().any(|part| *part != PartState::Free);
-        self.next + u64::from(begun)
+        let known = self.next + u64::from(begun);
+        known.max(self.begun_below).min(self.end)
     }
 
     /// Ends a training after what was handed out, which is up to `end` where a control was started again.
@@ -273,6 +281,30 @@ impl PhaseState {
 }
 
 impl Control {
+    /// This control was made of what another kept: workers may have items that it does not know of.
+    ///
+    /// The next item is handed out when all before it are with workers or done, so none is further than what they can have.
+    /// Where workers step together, the part of a step that did not count is not applied either.
+    pub fn recovered(&mut self) {
+        let in_hand = (MOST_IN_HAND * self.settings().workers) as u64;
+        if let Some(phase) = self.current()
+            && phase.parts.is_empty()
+        {
+            phase.begun_below = phase.next.saturating_add(in_hand);
+        }
+    }
+
+    /// Refuses a worker that would have more pieces of work than a stop after a restart counts with.
+    pub(crate) fn check_in_hand(worker: usize, has: &[u64]) -> Result<(), PsError> {
+        if has.len() < MOST_IN_HAND {
+            return Ok(());
+        }
+        Err(PsError::Protocol(format!(
+            "worker {worker} has {} pieces of work and asks for another; it may have {MOST_IN_HAND} at once, so it ends one first",
+            has.len()
+        )))
+    }
+
     /// The data of a phase have no such item, nor any after it: a worker has read to their end.
     ///
     /// # Errors

@@ -269,8 +269,12 @@ impl World {
     }
 
     fn is_over(&mut self, name: &str) -> bool {
-        let (time, name) = (self.time(), name.to_owned());
-        match self.control.next(time, 0, &name, &self.held(0)).unwrap() {
+        let (time, name, held) = (self.time(), name.to_owned(), self.held(0));
+        if held.len() > 1 {
+            // It asks for more when it has done one of them.
+            return false;
+        }
+        match self.control.next(time, 0, &name, &held).unwrap() {
             Grant::Over(phase) => {
                 self.note(phase.dropped);
                 true
@@ -342,6 +346,7 @@ impl World {
             }
         }
         self.control.catch_up_all();
+        self.control.recovered();
     }
 
     fn no_more(&mut self, at: usize, name: &str, item: u64) {

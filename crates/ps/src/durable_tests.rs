@@ -1,0 +1,310 @@
+//! Tests of what a server keeps.
+
+use super::*;
+use crate::control::{ControlSettings, PhaseKind};
+use crate::message::Hello;
+use crate::{Clock, Grant, Mode, Work};
+use std::time::Duration;
+
+fn folder(name: &str) -> std::path::PathBuf {
+    let name = format!("phalanx-ps-kept-{}-{name}", std::process::id());
+    std::env::temp_dir().join(name)
+}
+
+fn bytes_of(folder: &std::path::Path) -> u64 {
+    let files = std::fs::read_dir(folder.join("control")).unwrap();
+    files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum()
+}
+
+/// A control of three workers and its folder, which is kept small by snapshots.
+struct Recorded {
+    state: ControlState,
+    settings: ControlSettings,
+    options: ServerOptions,
+    folder: std::path::PathBuf,
+}
+
+impl Recorded {
+    fn new(test: &str, mode: Mode) -> Self {
+        let settings = ControlSettings {
+            workers: 3,
+            mode,
+            goes_on_without_chief: true,
+        };
+        let folder = folder(&format!("{test}-{mode}").replace(' ', "-"));
+        let _ = std::fs::remove_dir_all(&folder);
+        let options = ServerOptions {
+            control_snapshot_bytes: 2000,
+            ..ServerOptions::default()
+        };
+        let mut state = ControlState::default();
+        state.recover(&folder, Durability::Process).unwrap();
+        let first = Request::Hello(Hello {
+            job: String::new(),
+            version: String::new(),
+            worker: 0,
+            incarnation: 1,
+            settings: settings.clone(),
+        });
+        state.keep(0, &first, &[], &options).unwrap();
+        state.control = Some(Control::new(settings.clone()));
+        Self {
+            state,
+            settings,
+            options,
+            folder,
+        }
+    }
+
+    fn control(&mut self) -> &mut Control {
+        self.state.control.as_mut().unwrap()
+    }
+
+    /// Another process takes the place of this one, with what is on disk.
+    fn restart(&mut self) {
+        self.state = ControlState::default();
+        let durability = Durability::Process;
+        self.state.recover(&self.folder, durability).unwrap();
+    }
+
+    fn say(&mut self, worker: usize, request: &Request, bytes: Vec<u8>) {
+        let settled = self.state.settle(worker, request, bytes, &self.options);
+        settled.unwrap();
+    }
+
+    fn come(&mut self, worker: usize) {
+        let settings = self.settings.clone();
+        let control = self.control();
+        control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+    }
+
+    /// The piece of work of the phase `phase` that a worker is given.
+    fn given(&mut self, worker: usize) -> Work {
+        let grant = self.control().next(Duration::ZERO, worker, "phase", &[]);
+        let Ok(Grant::Work(work)) = grant else {
+            panic!("worker {worker}: {grant:?}");
+        };
+        work
+    }
+
+    fn done(&mut self, worker: usize, work: &Work) {
+        let done = Request::Done {
+            phase: "phase".into(),
+            work: work.id,
+            weight: 1.0,
+            rows: 1.0,
+            staleness: 0,
+        };
+        self.say(worker, &done, f64::to_le_bytes(1.0).to_vec());
+    }
+
+    /// Is given a piece of work and does it; the clock with it.
+    fn work(&mut self, worker: usize) -> Clock {
+        let work = self.given(worker);
+        self.done(worker, &work);
+        work.clock.unwrap()
+    }
+
+    /// All enter a phase; `rounds` pieces of work go to each.
+    fn phase(&mut self, epoch: u64, rounds: usize, is_last: bool) {
+        let kinds = [PhaseKind::Train, PhaseKind::Sum, PhaseKind::Collect];
+        let phase = format!("phase {epoch}");
+        for worker in 0..3 {
+            self.come(worker);
+            let enter = Request::Enter {
+                phase: phase.clone(),
+                kind: kinds[(epoch % 3) as usize],
+                start: 0,
+                end: 4,
+            };
+            self.say(worker, &enter, Vec::new());
+        }
+        let put = Request::Put { key: phase.clone() };
+        self.say(0, &put, vec![epoch as u8; 3]);
+        for worker in (0..3).cycle().take(3 * rounds) {
+            let grant = self.control().next(Duration::ZERO, worker, &phase, &[]);
+            let Grant::Work(work) = grant.unwrap() else {
+                continue;
+            };
+            let done = Request::Done {
+                phase: phase.clone(),
+                work: work.id,
+                weight: 1.5,
+                rows: 2.0,
+                staleness: work.item,
+            };
+            if !is_last || worker > 0 {
+                self.say(worker, &done, f64::to_le_bytes(0.1).to_vec());
+            }
+        }
+    }
+}
+
+/// A control that was asked to stop while all workers had work, and ended before any of it was done: it counts what they push, so
+/// that it is not trained on again.
+#[test]
+fn a_control_that_was_to_stop_and_comes_back_counts_what_was_begun() {
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
+        let mut recorded = Recorded::new("stop", mode);
+        let enter = Request::Enter {
+            phase: "phase".into(),
+            kind: PhaseKind::Train,
+            start: 0,
+            end: 10,
+        };
+        recorded.say(0, &enter, Vec::new());
+        let mut given = Vec::new();
+        for worker in 0..3 {
+            recorded.come(worker);
+            given.push(recorded.given(worker));
+        }
+        // Each worker is asked to stop, and says so.
+        for worker in 0..3 {
+            recorded.say(worker, &Request::Stop, Vec::new());
+        }
+        recorded.restart();
+        for (worker, work) in given.iter().enumerate() {
+            recorded.done(worker, work);
+        }
+        let over = recorded
+            .control()
+            .next(Duration::ZERO, 0, "phase", &[])
+            .unwrap();
+        let Grant::Over(over) = over else {
+            panic!("{mode}: {over:?}");
+        };
+        let items = 1 + given.iter().map(|work| work.item).max().unwrap();
+        assert_eq!((over.end, over.stopped), (items, true), "{mode}");
+        assert_eq!(over.sums, [3.0], "{mode}: what was pushed counts");
+        std::fs::remove_dir_all(&recorded.folder).unwrap();
+    }
+}
+
+/// A worker that came late is as far as the others, and stays so when another process takes the control's place: whichever worker
+/// comes first, nobody waits for what was done before, and no clock falls back.
+#[test]
+fn no_clock_falls_back_when_a_control_comes_back() {
+    for first in 0..3 {
+        let mut recorded = Recorded::new("clocks", Mode::BoundedStaleness { steps: 3 });
+        recorded.options.control_snapshot_bytes = u64::MAX;
+        let enter = Request::Enter {
+            phase: "phase".into(),
+            kind: PhaseKind::Train,
+            start: 0,
+            end: 1000,
+        };
+        recorded.say(0, &enter, Vec::new());
+        // One worker is at 100 when another comes, which is lost when it is at 105.
+        recorded.come(0);
+        let _ = (0..100).map(|_| recorded.work(0)).last();
+        recorded.come(1);
+        let mut clocks = [100, 100, 0];
+        for worker in [0, 1].into_iter().cycle().take(10) {
+            clocks[worker] = recorded.work(worker).own;
+        }
+        recorded.control().gone(0, 1);
+        (0..40).for_each(|_| clocks[1] = recorded.work(1).own);
+        assert_eq!(clocks, [104, 144, 0]);
+        for _ in 0..2 {
+            recorded.restart();
+            for worker in (first..3).chain(0..first) {
+                recorded.come(worker);
+                let clock = recorded.work(worker);
+                assert!(clock.own >= clocks[worker], "{clock:?} {clocks:?}");
+                assert!(clock.slowest >= 144, "{clock:?}");
+                clocks[worker] = clock.own;
+            }
+        }
+        std::fs::remove_dir_all(&recorded.folder).unwrap();
+    }
+}
+
+/// A log of an earlier version of the program, whose requests to stop had no end.
+#[test]
+fn a_request_to_stop_of_an_older_log_is_read() {
+    let read: Request = serde_json::from_str("\"stop\"").unwrap();
+    let mut control = Control::new(ControlSettings {
+        workers: 1,
+        mode: Mode::Async,
+        goes_on_without_chief: true,
+    });
+    control.enter(0, "phase", PhaseKind::Train, 0..10).unwrap();
+    change(&mut control, 0, &read, Vec::new()).unwrap();
+    let over = control.next(Duration::ZERO, 0, "phase", &[]).unwrap();
+    assert!(
+        matches!(&over, Grant::Over(phase) if phase.stopped),
+        "{over:?}"
+    );
+}
+
+/// As above, but the control ends before it is asked to stop, and workers who have all that they can have did not tell the next one.
+#[test]
+fn a_control_that_comes_back_and_is_to_stop_counts_what_was_begun() {
+    let mut recorded = Recorded::new("stop-after", Mode::Async);
+    let enter = Request::Enter {
+        phase: "phase".into(),
+        kind: PhaseKind::Train,
+        start: 0,
+        end: 10,
+    };
+    recorded.say(0, &enter, Vec::new());
+    let mut given: Vec<(usize, Work)> = Vec::new();
+    for worker in 0..3 {
+        recorded.come(worker);
+        let first = recorded.given(worker);
+        let control = recorded.control();
+        let second = control.next(Duration::ZERO, worker, "phase", &[first.id]);
+        let Ok(Grant::Work(second)) = second else {
+            panic!("{second:?}");
+        };
+        given.extend([(worker, first), (worker, second)]);
+    }
+    recorded.restart();
+    recorded.say(0, &Request::Stop, Vec::new());
+    // What is kept of the stop is what it was.
+    recorded.restart();
+    for (worker, work) in &given {
+        recorded.done(*worker, work);
+    }
+    let over = recorded.control().next(Duration::ZERO, 0, "phase", &[]);
+    let Ok(Grant::Over(over)) = over else {
+        panic!("{over:?}");
+    };
+    assert_eq!((over.end, over.stopped), (6, true));
+    assert_eq!(over.sums, [6.0], "what was pushed counts");
+    std::fs::remove_dir_all(&recorded.folder).unwrap();
+}
+
+/// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
+#[test]
+fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 1 }] {
+        let mut recorded = Recorded::new("snapshots", mode);
+        let mut longest = 0;
+        for epoch in 0..39 {
+            recorded.phase(epoch, 5, false);
+            longest = longest.max(bytes_of(&recorded.folder));
+        }
+        // Of the last phase some work is left with workers.
+        recorded.phase(39, 1, true);
+        longest = longest.max(bytes_of(&recorded.folder));
+        let Recorded { state, folder, .. } = recorded;
+        let mut live = state.control.unwrap().at_rest();
+        live.catch_up_all();
+        let live = serde_json::to_string(&live).unwrap();
+        let mut again = ControlState::default();
+        again.recover(&folder, Durability::Process).unwrap();
+        assert!(again.snapshot > 0, "no snapshot was written");
+        let back = serde_json::to_string(&again.control.unwrap().at_rest()).unwrap();
+        assert_eq!(back, live, "{mode}");
+        // A snapshot and a log that is cut at twice its size, and what is written between two looks.
+        assert!(
+            longest < 3 * again.snapshot + 6000,
+            "{longest} {}",
+            again.snapshot
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
