@@ -110,6 +110,13 @@ fit:
     std::fs::write(folder.join("train.yaml"), file).unwrap();
 }
 
+/// Whether no node has anything to do.
+fn is_idle(slurm: &Slurm) -> bool {
+    let states = slurm.says("sinfo", &["-h", "-o", "%T"]);
+    let mut states = states.split_whitespace().peekable();
+    states.peek().is_some() && states.all(|state| state == "idle")
+}
+
 #[test]
 fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     let Some(slurm) = Slurm::start() else { return };
@@ -133,9 +140,8 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     ];
     let job = slurm.says("sbatch", &job).trim().to_owned();
     assert!(!job.is_empty(), "sbatch says no job");
-    slurm.until("it has trained some epochs", || {
-        slurm.log("broken/history.jsonl").lines().count() >= 20
-    });
+    let epochs = || slurm.log("broken/history.jsonl").lines().count();
+    slurm.until("it has trained some epochs", || epochs() >= 20);
     let state = || slurm.says("squeue", &["-h", "-j", &job, "-o", "%T"]);
     assert!(
         slurm
@@ -144,14 +150,9 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
             .success()
     );
     slurm.until("it is in the queue again", || state().contains("PENDING"));
-    let before = slurm.log("broken/history.jsonl").lines().count();
-    assert!(before < 120, "it was done before it was interrupted");
+    assert!(epochs() < 120, "it was done before it was interrupted");
     // Of the first run nothing may be left: what still ends would be taken for the end of the next.
-    slurm.until("its nodes are free", || {
-        let states = slurm.says("sinfo", &["-h", "-o", "%T"]);
-        let mut states = states.split_whitespace().peekable();
-        states.peek().is_some() && states.all(|state| state == "idle")
-    });
+    slurm.until("its nodes are free", || is_idle(&slurm));
     // Slurm would wait two minutes.
     let id = format!("JobId={job}");
     slurm.until("it starts again", || {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::convolution::{Algorithm, ConvolutionDesc};
+#[cfg(target_arch = "x86_64")]
+use crate::convolution::Algorithm;
+use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::executor::FlushDenormals;
 use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
