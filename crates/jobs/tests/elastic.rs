@@ -7,7 +7,6 @@ mod lost_worker;
 mod service;
 
 use std::fs;
-use std::path::Path;
 
 use lost_worker::task;
 use service::Service;
@@ -76,9 +75,7 @@ fn a_mistake_of_one_worker_ends_an_elastic_job() {
 
 #[test]
 fn a_killed_worker_costs_the_digits_no_bit() {
-    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
-    if !program.with_file_name("phalanx").is_file() {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return;
     }
     let service = Service::new("replaced");

@@ -6,7 +6,6 @@ mod digits;
 mod service;
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::Value as Json;
 use service::Service;
@@ -42,9 +41,7 @@ fn dry_run(service: &Service, options: &[&str], args: &[&str]) -> Json {
 
 /// A service whose folder has the job, the training file and the prices; none where there is no program to estimate with.
 fn service(name: &str) -> Option<Service> {
-    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
-    if !program.with_file_name("phalanx").is_file() {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return None;
     }
     let service = Service::new(name);

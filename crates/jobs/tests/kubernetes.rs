@@ -250,9 +250,7 @@ fn a_worker_whose_node_goes_gets_another_pod_that_costs_no_restart() {
 
 #[test]
 fn a_killed_worker_costs_the_digits_no_bit() {
-    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
-    if !program.with_file_name("phalanx").is_file() {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return;
     }
     let world = World::new("pod-killed");
@@ -297,11 +295,7 @@ fn pods_outlive_the_process_that_watches_them() {
 
 #[test]
 fn the_digits_have_the_same_weights_in_pods_and_on_this_machine() {
-    if !Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"))
-        .with_file_name("phalanx")
-        .is_file()
-    {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return;
     }
     let world = World::new("pod-digits");

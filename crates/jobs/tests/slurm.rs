@@ -9,7 +9,7 @@ mod service;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -172,9 +172,7 @@ fn failures_retries_and_cancels_are_as_on_this_machine() {
 
 #[test]
 fn the_digits_have_the_same_weights_by_slurm_and_on_this_machine() {
-    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
-    if !program.with_file_name("phalanx").is_file() {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return;
     }
     let service = Service::new("slurm-digits");
@@ -215,9 +213,7 @@ fn a_lost_worker_is_started_again_while_the_others_wait() {
 
 #[test]
 fn a_killed_worker_costs_the_digits_no_bit() {
-    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
-    if !program.with_file_name("phalanx").is_file() {
-        eprintln!("skipped: build phalanx-cli first");
+    if !digits::can_train() {
         return;
     }
     let service = Service::new("slurm-killed");

@@ -1,7 +1,7 @@
 //! Tests of what a server keeps.
 
 use super::*;
-use crate::control::{ControlSettings, PhaseKind};
+use crate::control::{ControlSettings, Phase, PhaseKind};
 use crate::message::Hello;
 use crate::{Clock, Grant, Mode, Work};
 use std::time::Duration;
@@ -72,6 +72,26 @@ impl Recorded {
     fn say(&mut self, worker: usize, request: &Request, bytes: Vec<u8>) {
         let settled = self.state.settle(worker, request, bytes, &self.options);
         settled.unwrap();
+    }
+
+    /// The first worker enters the training phase `phase` of this number of items.
+    fn begin(&mut self, items: u64) {
+        let enter = Request::Enter {
+            phase: "phase".into(),
+            kind: PhaseKind::Train,
+            start: 0,
+            end: items,
+        };
+        self.say(0, &enter, Vec::new());
+    }
+
+    /// What has become of the phase `phase`, which is over.
+    fn over(&mut self) -> Phase {
+        let grant = self.control().next(Duration::ZERO, 0, "phase", &[]);
+        let Ok(Grant::Over(over)) = grant else {
+            panic!("{grant:?}");
+        };
+        over
     }
 
     fn come(&mut self, worker: usize) {
@@ -148,13 +168,7 @@ impl Recorded {
 fn a_control_that_was_to_stop_and_comes_back_counts_what_was_begun() {
     for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
         let mut recorded = Recorded::new("stop", mode);
-        let enter = Request::Enter {
-            phase: "phase".into(),
-            kind: PhaseKind::Train,
-            start: 0,
-            end: 10,
-        };
-        recorded.say(0, &enter, Vec::new());
+        recorded.begin(10);
         let mut given = Vec::new();
         for worker in 0..3 {
             recorded.come(worker);
@@ -168,13 +182,7 @@ fn a_control_that_was_to_stop_and_comes_back_counts_what_was_begun() {
         for (worker, work) in given.iter().enumerate() {
             recorded.done(worker, work);
         }
-        let over = recorded
-            .control()
-            .next(Duration::ZERO, 0, "phase", &[])
-            .unwrap();
-        let Grant::Over(over) = over else {
-            panic!("{mode}: {over:?}");
-        };
+        let over = recorded.over();
         let items = 1 + given.iter().map(|work| work.item).max().unwrap();
         assert_eq!((over.end, over.stopped), (items, true), "{mode}");
         assert_eq!(over.sums, [3.0], "{mode}: what was pushed counts");
@@ -189,13 +197,7 @@ fn no_clock_falls_back_when_a_control_comes_back() {
     for first in 0..3 {
         let mut recorded = Recorded::new("clocks", Mode::BoundedStaleness { steps: 3 });
         recorded.options.control_snapshot_bytes = u64::MAX;
-        let enter = Request::Enter {
-            phase: "phase".into(),
-            kind: PhaseKind::Train,
-            start: 0,
-            end: 1000,
-        };
-        recorded.say(0, &enter, Vec::new());
+        recorded.begin(1000);
         // One worker is at 100 when another comes, which is lost when it is at 105.
         recorded.come(0);
         let _ = (0..100).map(|_| recorded.work(0)).last();
@@ -243,13 +245,7 @@ fn a_request_to_stop_of_an_older_log_is_read() {
 #[test]
 fn a_control_that_comes_back_and_is_to_stop_counts_what_was_begun() {
     let mut recorded = Recorded::new("stop-after", Mode::Async);
-    let enter = Request::Enter {
-        phase: "phase".into(),
-        kind: PhaseKind::Train,
-        start: 0,
-        end: 10,
-    };
-    recorded.say(0, &enter, Vec::new());
+    recorded.begin(10);
     let mut given: Vec<(usize, Work)> = Vec::new();
     for worker in 0..3 {
         recorded.come(worker);
@@ -268,10 +264,7 @@ fn a_control_that_comes_back_and_is_to_stop_counts_what_was_begun() {
     for (worker, work) in &given {
         recorded.done(*worker, work);
     }
-    let over = recorded.control().next(Duration::ZERO, 0, "phase", &[]);
-    let Ok(Grant::Over(over)) = over else {
-        panic!("{over:?}");
-    };
+    let over = recorded.over();
     assert_eq!((over.end, over.stopped), (6, true));
     assert_eq!(over.sums, [6.0], "what was pushed counts");
     std::fs::remove_dir_all(&recorded.folder).unwrap();

@@ -144,23 +144,16 @@ impl Scheduler {
     /// described.
     fn sweep(&mut self) {
         let is_final = |job: &Followed| job.life.state.is_final();
-        let ended = self
-            .shared
-            .jobs()
-            .values()
-            .filter(|job| is_final(job))
-            .count();
-        if ended == self.swept {
+        let jobs = self.shared.jobs();
+        let (over, others): (Vec<&Followed>, Vec<&Followed>) =
+            jobs.values().partition(|job| is_final(job));
+        if over.len() == self.swept {
             return;
         }
-        self.swept = ended;
-        let used: Vec<PathBuf> = self
-            .shared
-            .jobs()
-            .values()
-            .filter(|job| !is_final(job))
-            .flat_map(|job| packages(&job.life.job))
-            .collect();
+        self.swept = over.len();
+        let used = others.into_iter().flat_map(|job| packages(&job.life.job));
+        let used: Vec<PathBuf> = used.collect();
+        drop(jobs);
         for (job, folder) in package::copied(self.shared.store.root()) {
             if self.shared.jobs().get(&job).is_some_and(is_final)
                 && !used.iter().any(|package| package.starts_with(&folder))

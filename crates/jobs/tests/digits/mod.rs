@@ -9,6 +9,16 @@ use super::service::Service;
 /// The job file.
 pub(crate) const JOB: &str = "digits-job.yaml";
 
+/// Whether the program that trains was built; where it was not, that is said.
+pub(crate) fn can_train() -> bool {
+    let jobs = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+    let is_built = jobs.with_file_name("phalanx").is_file();
+    if !is_built {
+        eprintln!("skipped: build phalanx-cli first");
+    }
+    is_built
+}
+
 /// Writes the job with all that it names into a folder.
 pub(crate) fn write(folder: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -106,6 +106,7 @@ mod tests {
     use std::time::Duration;
 
     use phalanx_ps::{Control, ControlSettings, Grant, PhaseKind, Results, Work};
+    use phalanx_testkit::Random;
 
     use super::*;
 
@@ -152,19 +153,6 @@ mod tests {
         assert_eq!(cache.find((0, 0), 6), Some(&[2.0][..]));
     }
 
-    /// Random numbers of a seed (SplitMix64), below a bound.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut x = self.0;
-            x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (x ^ (x >> 31)) % bound
-        }
-    }
-
     /// Workers that train on rows of a table. A row is a number for each worker here: how many of its batches are in it.
     struct World {
         random: Random,
@@ -192,7 +180,7 @@ mod tests {
             }
             control.enter(0, "epoch", PhaseKind::Train, 0..300).unwrap();
             Self {
-                random: Random(seed),
+                random: Random::new(seed),
                 mode,
                 steps,
                 control,

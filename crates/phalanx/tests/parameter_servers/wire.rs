@@ -195,23 +195,10 @@ fn workers_that_step_together_learn_the_same_from_bfloat16() {
 
 #[test]
 fn the_digits_are_learned_from_bfloat16() {
-    let (train, test) = (
-        rows_of_digits(|i| i % 5 > 0),
-        rows_of_digits(|i| i % 5 == 0),
-    );
-    let model = Sequential::new([8, 8, 1])
-        .add(Rescaling::new(1.0 / 16.0))
-        .add(Flatten)
-        .add(Dense::new(64).activation(relu))
-        .add(Dense::new(10));
-    let model = model.build().unwrap();
-    let compile = classify(Sgd::new(0.2).momentum(0.5));
     for mode in [Mode::Async, Mode::Sync { backup_workers: 0 }] {
         let options = ParameterServerOptions::new().mode(mode);
         let options = options.wire_dtype(WireFormat::Bf16);
-        let data = (&train.shuffle(1).batch(24), &test.batch(100));
-        let logs = tested(&options, (&model, &compile), data, 10);
-        let accuracy = logs.get("accuracy").unwrap();
+        let accuracy = accuracy_on_digits(&options);
         println!("{mode}: accuracy {accuracy}");
         assert!(accuracy >= 0.90, "{mode}: accuracy {accuracy}");
     }
