@@ -28,11 +28,21 @@ struct Slurm(PathBuf);
 impl Slurm {
     /// None where its packages are not there, or this user may not start it.
     fn start(service: &Service) -> Option<Self> {
+        Self::with_cpus(service, 2)
+    }
+
+    /// With nodes that say they have this many processors.
+    fn with_cpus(service: &Service, cpus: u32) -> Option<Self> {
         let folder = service.folder.join("cluster");
         fs::create_dir_all(&folder).unwrap();
         // As tasks of this machine do, each has a half of the processors: then results are equal to the bit.
         let shares = launch::processor_shares(2);
-        let start = || Command::new(TOOL).arg("start").arg(&folder).output();
+        let mut command = Command::new(TOOL);
+        command
+            .arg("start")
+            .arg(&folder)
+            .args(["2", &cpus.to_string()]);
+        let start = || command.output();
         let started = launch::on_processors(shares.first(), start).unwrap();
         if started.status.success() {
             return Some(Self(folder));
@@ -67,6 +77,23 @@ impl Slurm {
         let conf = self.0.join("slurm.conf");
         command.args(["show", "node"]).env("SLURM_CONF", conf);
         String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    /// Has its tool do something to a node.
+    fn tool(&self, verb: &str, node: &str) {
+        let mut command = Command::new(TOOL);
+        let told = command.arg(verb).arg(&self.0).arg(node).output().unwrap();
+        assert!(told.status.success(), "{told:?}");
+    }
+
+    /// Has a node vanish, and waits until it is missed.
+    fn lose(&self, node: &str) {
+        self.tool("lose", node);
+        let until = Instant::now() + service::PATIENCE;
+        while !self.nodes().contains("DOWN") {
+            assert!(Instant::now() < until, "{}", self.nodes());
+            thread::sleep(Duration::from_millis(200));
+        }
     }
 
     fn script(&self, service: &Service, name: &str, options: &[&str], script: &str) {
@@ -124,6 +151,26 @@ fn tasks_run_on_nodes_of_their_own_and_arguments_reach_them_unchanged() {
             && !logs.contains("phalanx-task"),
         "{logs}"
     );
+}
+
+#[test]
+fn sixty_tasks_are_started_by_one_script() {
+    let service = Service::new("slurm-many");
+    let Some(slurm) = Slurm::with_cpus(&service, 32) else {
+        return;
+    };
+    let keys = "phalanx: {executor: slurm, workers: 60, slurm: {nodes: 2}}\n";
+    fs::write(service.folder.join("many.yaml"), keys).unwrap();
+    let script =
+        "echo rank $RANK of $WORLD_SIZE; [ $(echo $TF_CONFIG | grep -o n[12]:2 | wc -l) = 60 ]";
+    slurm.script(&service, "demo", &["--config", "many.yaml"], script);
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+    for rank in 0..60 {
+        let line = format!("rank {rank} of 60\n");
+        assert_eq!(logs.matches(&line).count(), 1, "{line}: {logs}");
+    }
 }
 
 #[test]
@@ -223,40 +270,53 @@ fn a_killed_worker_costs_the_digits_no_bit() {
     lost_worker::costs_no_bit(&service, "executor: slurm", |args| slurm.ok(&service, args));
 }
 
+/// An elastic job of two nodes whose tasks run until there is a file `go`, and the node of one of them.
+fn on_two_nodes(service: &Service, slurm: &Slurm, script: &str, task: &str) -> String {
+    let keys = "phalanx: {executor: slurm, elastic: {minWorkers: 1, maxWorkers: 2}, restarts: 1}\n";
+    fs::write(service.folder.join("node.yaml"), keys).unwrap();
+    slurm.script(service, "demo", &["--config", "node.yaml"], script);
+    let job = service.state("demo", "RUNNING");
+    let place = lost_worker::task(&job, task)["place"].to_string();
+    let node = place.trim_matches('"').trim_start_matches("node ");
+    node.to_owned()
+}
+
 #[test]
 fn the_others_go_on_without_a_lost_node() {
     let service = Service::new("slurm-node");
     let Some(slurm) = Slurm::start(&service) else {
         return;
     };
-    let keys = "phalanx: {executor: slurm, elastic: {minWorkers: 1, maxWorkers: 2}, restarts: 1}\n";
-    fs::write(service.folder.join("node.yaml"), keys).unwrap();
     let script = "until [ -e go ]; do sleep 0.1; done";
-    slurm.script(&service, "demo", &["--config", "node.yaml"], script);
-    let job = service.state("demo", "RUNNING");
-    let place = lost_worker::task(&job, "worker-0")["place"].to_string();
-    let node = place.trim_matches('"').trim_start_matches("node ");
-    let tool = |verb: &str| {
-        let told = Command::new(TOOL)
-            .arg(verb)
-            .arg(&slurm.0)
-            .arg(node)
-            .output();
-        let told = told.unwrap();
-        assert!(told.status.success(), "{told:?}");
-    };
-    tool("lose");
-    let until = Instant::now() + service::PATIENCE;
-    while !slurm.nodes().contains("DOWN") {
-        assert!(Instant::now() < until, "{}", slurm.nodes());
-        thread::sleep(Duration::from_millis(200));
-    }
+    let node = on_two_nodes(&service, &slurm, script, "worker-0");
+    slurm.lose(&node);
     fs::write(service.folder.join("go"), "").unwrap();
     let job = service.end("demo");
     let logs = service.ok(&["logs", "demo"]);
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
     assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
-    tool("back");
+    slurm.tool("back", &node);
+}
+
+#[test]
+fn a_job_without_its_first_node_starts_again_as_soon_as_slurm_says_so() {
+    let service = Service::new("slurm-first");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    // The worker that is left would stay for ten minutes.
+    let script = "until [ -e go ]; do sleep 0.1; done; [ $PHALANX_GENERATION = 2 ] || exit 75";
+    let node = on_two_nodes(&service, &slurm, script, "chief-0");
+    slurm.lose(&node);
+    fs::write(service.folder.join("go"), "").unwrap();
+    service.until("demo", |job| job["phalanx"]["attempt"] == 2);
+    let events = fs::read_to_string(service.root().join("jobs/demo/events.log")).unwrap();
+    let why = format!("lost its first node, {node}");
+    assert!(events.contains(&why), "{events}");
+    slurm.tool("back", &node);
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
 }
 
 #[test]

@@ -218,7 +218,7 @@ pub fn preview(
     };
     match spec.ours.executor {
         ExecutorKind::Local => None,
-        ExecutorKind::Slurm => Some(slurm::script(&run, life)),
+        ExecutorKind::Slurm => Some(slurm::shown(&run, life)),
         ExecutorKind::Kubernetes => Some(kubernetes::manifests(&run, life)),
     }
 }

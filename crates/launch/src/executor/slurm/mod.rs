@@ -1,7 +1,8 @@
-//! Tasks as the tasks of a Slurm job: one batch script, `srun` in it, and files in the job's folder, which all nodes see, by which tasks
-//! tell that they have started and how they ended.
+//! Tasks as the tasks of a Slurm job: one batch script, `srun` in it, a script that each task runs, and files in the job's folder, which
+//! all nodes see, by which tasks tell that they have started and how they ended.
 
 mod script;
+mod task;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -11,8 +12,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use script::folder_of;
-pub(super) use script::script;
+use script::{TASK, folder_of, scripts};
 
 use super::{Run, RunEnd};
 use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
@@ -27,6 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What stands before Slurm's number of a job.
 const HANDLE: &str = "slurm ";
+
+/// The scripts of a run, for people.
+pub(super) fn shown(run: &Run<'_>, life: &Life) -> String {
+    let scripts = scripts(run, life);
+    format!(
+        "{}\n# {TASK}, which each task runs:\n{}",
+        scripts.batch, scripts.task
+    )
+}
 
 pub(super) fn run(run: &Run<'_>) -> RunEnd {
     let life = match run.job.life() {
@@ -76,15 +85,15 @@ fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
     fs::create_dir_all(folder).map_err(wrong)?;
     super::secret(run.job.folder()).map_err(wrong)?;
     let path = folder.join("job.sbatch");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o700)
-        .open(&path)
-        .map_err(wrong)?;
-    file.write_all(script(run, life).as_bytes())
-        .map_err(wrong)?;
+    let scripts = scripts(run, life);
+    for (path, script) in [(&path, scripts.batch), (&folder.join(TASK), scripts.task)] {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o700);
+        let written = options
+            .open(path)
+            .and_then(|mut file| file.write_all(script.as_bytes()));
+        written.map_err(wrong)?;
+    }
     let output = format!("--output={}", folder.join("batch.log").display());
     let mut command = tool("sbatch", life);
     command
@@ -133,6 +142,10 @@ struct Watching<'a> {
     answered: Instant,
     told: Option<Instant>,
     running: bool,
+    /// The job's nodes as Slurm last wrote them.
+    nodes: String,
+    /// Why the tasks cannot go on, though Slurm lets those run that are left, and since when they are being ended.
+    lost: Option<(String, Instant)>,
 }
 
 impl<'a> Watching<'a> {
@@ -148,6 +161,8 @@ impl<'a> Watching<'a> {
             answered: Instant::now(),
             told: None,
             running: false,
+            nodes: String::new(),
+            lost: None,
         }
     }
 
@@ -167,7 +182,9 @@ impl<'a> Watching<'a> {
                 Err(why) if self.answered.elapsed() > PATIENCE => return RunEnd::Lost(why),
                 Err(_) => {}
             }
-            if self.told.is_some_and(|told| told.elapsed() > PATIENCE) {
+            if (self.told.or(self.lost.as_ref().map(|(_, since)| *since)))
+                .is_some_and(|told| told.elapsed() > PATIENCE)
+            {
                 return RunEnd::Lost(format!("Slurm does not end job {}", self.id));
             }
             thread::sleep(LOOK_EVERY);
@@ -180,14 +197,32 @@ impl<'a> Watching<'a> {
     }
 
     /// Slurm's word for how the job is, such as RUNNING or NODE_FAIL.
-    fn state(&self) -> Result<String, String> {
+    fn state(&mut self) -> Result<String, String> {
         let shown = self.command("scontrol", &["--oneliner", "show", "job"])?;
-        let state = shown
-            .split_whitespace()
-            .find_map(|part| part.strip_prefix("JobState="));
-        state
-            .map(str::to_owned)
-            .ok_or_else(|| format!("scontrol does not say how job {} is", self.id))
+        let field = |name| (shown.split_whitespace()).find_map(|part| part.strip_prefix(name));
+        let state = field("JobState=");
+        let state = state.ok_or_else(|| format!("scontrol does not say how job {} is", self.id))?;
+        if let (Some(nodes), Some(first), "RUNNING") =
+            (field("NodeList="), field("BatchHost="), state)
+            && nodes != self.nodes
+        {
+            self.look_at_nodes(nodes, first)?;
+        }
+        Ok(state.to_owned())
+    }
+
+    /// Ends the job where it has lost its first node, with the batch script and the chief: with `--no-kill` Slurm lets the others run, which
+    /// have nobody to meet at any more.
+    fn look_at_nodes(&mut self, nodes: &str, first: &str) -> Result<(), String> {
+        let life = self.run.job.life().map_err(|error| error.to_string())?;
+        let names = ask(tool("scontrol", &life).args(["show", "hostnames", nodes]))?;
+        nodes.clone_into(&mut self.nodes);
+        if self.lost.is_none() && !names.lines().any(|name| name == first) {
+            let why = format!("Slurm's job {} lost its first node, {first}", self.id);
+            self.lost = Some((why, Instant::now()));
+            self.command("scancel", &[]).map(drop)?;
+        }
+        Ok(())
     }
 
     /// Files of the last tasks may come a little after Slurm says that they have ended; all tasks of a job that is completed have some, also
@@ -270,6 +305,9 @@ impl<'a> Watching<'a> {
         let lost = ["NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"].contains(&state);
         if self.told.is_some() {
             return RunEnd::Stopped;
+        }
+        if let Some((why, _)) = self.lost.take().filter(|_| !chief) {
+            return RunEnd::Lost(why);
         }
         if let (Some((at, _, end)), false) = (first, lost) {
             let plan = &self.run.plan.tasks[*at];

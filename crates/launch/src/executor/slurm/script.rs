@@ -1,54 +1,24 @@
-//! The batch script of a run, and in it what each of its tasks does.
+//! The scripts of a run: the one that Slurm is given, and the one that each of its tasks runs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use phalanx_cluster::{Address, ClusterSpec, TaskKind};
+use phalanx_cluster::TaskKind;
 
-use super::super::command::{Container, of_container, phalanx, words};
+use super::super::Run;
 use super::super::quoted::quoted;
-use super::super::variables::{Naming, Variables};
-use super::super::{Run, is_replaced};
+use super::super::variables::Naming;
+use super::task;
 use crate::lifecycle::Life;
-use crate::logs::Logs;
-use crate::spec::{Plan, Program, Spec, TaskPlan};
+use crate::spec::{Plan, Spec, TaskPlan};
 
 /// How long the others may go on after the first task has ended.
 const WAIT: u64 = 30;
 /// The same where an evaluator looks at the last checkpoint.
 const EVALUATION: u64 = 600;
 
-/// How a task of a fixed number runs its program: once.
-const ONCE: &str = r#""${words[@]}" & child=$!
-trap 'kill -TERM $child 2>/dev/null' TERM
-wait $child; code=$?
-while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
-"#;
-
-/// How a worker of an elastic job does: again after a loss, as often as `$most` says, unless the chief, at whom the workers meet, has ended.
-/// A worker that ends with 75 has lost another: if that was the chief, the file of its end comes meanwhile.
-const AGAIN: &str = r#"restarts=0 told=
-trap 'told=1; kill -TERM $child 2>/dev/null' TERM
-while :; do
-  export PHALANX_RESTART_COUNT=$restarts TORCHELASTIC_RESTART_COUNT=$restarts
-  "${words[@]}" & child=$!
-  [ -z "$told" ] || kill -TERM $child 2>/dev/null
-  wait $child; code=$?
-  while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
-  case $code in 75) [ $most = 0 ] || sleep 2;; 129|130|137) ;; *) break;; esac
-  [ -z "$told" ] && [ ! -e "$chief" ] && [ $restarts -lt $most ] || break
-  restarts=$((restarts + 1))
-  echo "$name ended with exit code $code, and is started again ($restarts of $most)" >&2
-  echo "$code $(date +%s%3N)" >"$PHALANX_RUN/$name.new" && mv "$PHALANX_RUN/$name.new" "$PHALANX_RUN/$name.again-$restarts"
-done
-"#;
-
-/// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake,
-/// but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
-const TOLD: &str = r#"echo "$code $(date +%s%3N)" >"$PHALANX_RUN/$name.new" && mv "$PHALANX_RUN/$name.new" "$PHALANX_RUN/$name.exit"
-"#;
-const STAYS: &str = r#"case $code in 75|129|130|137) [ $most = 0 ] || for ((waited = 0; waited < 600; waited++)); do [ -z "$told" ] && [ ! -e "$chief" ] || break; sleep 1; done;; esac
-"#;
+/// The name of the file that each task runs.
+pub(super) const TASK: &str = "task.sh";
 
 /// The folder of an attempt within the job's folder.
 pub(super) fn folder_of(run: &Run<'_>) -> PathBuf {
@@ -62,13 +32,16 @@ pub(super) fn folder_of(run: &Run<'_>) -> PathBuf {
         .join(format!("{trial}{}", run.attempt))
 }
 
-/// The name in a script of the address of a task, which is known on the nodes only.
-fn place(at: usize) -> Address {
-    Address::new(format!("phalanx-task-{at}"), 1)
+/// The scripts of a run.
+pub(super) struct Scripts {
+    /// What Slurm is given.
+    pub(super) batch: String,
+    /// What each task runs, a file beside it: it may be larger than an argument or a variable may be.
+    pub(super) task: String,
 }
 
-/// The batch script of a run.
-pub(in super::super) fn script(run: &Run<'_>, life: &Life) -> String {
+/// Writes the scripts of a run.
+pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
     let folder = &folder_of(run);
     let (spec, plan) = (run.spec, run.plan);
     let secret = run.job.folder().join("secret");
@@ -96,15 +69,17 @@ pub(in super::super) fn script(run: &Run<'_>, life: &Life) -> String {
     } else {
         ""
     };
-    let _ = write!(
+    let path = folder.join(TASK).display().to_string();
+    let _ = writeln!(
         text,
-        "\n# What a task does: its variables, its program, and two files that tell of it.\n\
-         export PHALANX_TASK={}\n\
-         exec srun --nodes={nodes} --ntasks={tasks} --ntasks-per-node={each} --distribution=block --kill-on-bad-exit=0 --wait={wait}{keep} \
-         --export=ALL /bin/bash -c \"$PHALANX_TASK\"\n",
-        quoted(&task_script(run, &naming, each))
+        "exec srun --nodes={nodes} --ntasks={tasks} --ntasks-per-node={each} --distribution=block --kill-on-bad-exit=0 --wait={wait}{keep} \
+         --export=ALL /bin/bash {}",
+        quoted(&path)
     );
-    text
+    Scripts {
+        batch: text,
+        task: task::script(run, &naming, each),
+    }
 }
 
 fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
@@ -176,116 +151,4 @@ fn resources(spec: &Spec, plan: &Plan) -> Vec<String> {
         }
     }
     lines
-}
-
-/// What `bash -c` runs as each task. Addresses have the names of nodes, and ports by the job's number.
-fn task_script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String {
-    let tasks = &run.plan.tasks;
-    let cluster = naming.cluster(place);
-    let mut text = format!(
-        "hosts=($(scontrol show hostnames \"$SLURM_STEP_NODELIST\"))\nbase=$((20000 + SLURM_JOB_ID * 64 % 10000))\n\
-         address() {{ echo \"${{hosts[$(($1 / {each}))]}}:$((base + $1))\"; }}\n"
-    );
-    for name in ["TF_CONFIG", "CLUSTER_SPEC", "RANK", "WORLD_SIZE"] {
-        let _ = writeln!(text, "unset {name}");
-    }
-    if let Some(chief) = tasks.first() {
-        let _ = writeln!(text, "chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
-    }
-    text.push_str("case $SLURM_PROCID in\n");
-    for at in 0..tasks.len() {
-        text.push_str(&branch(run, naming, &cluster, at));
-    }
-    text.push_str("esac\n");
-    for (name, file) in &run.spec.ours.secrets {
-        // Apart, since `export` succeeds whatever its value was.
-        let file = quoted(file);
-        let _ = writeln!(text, "{name}=\"$(cat {file})\" || exit 3; export {name}");
-    }
-    for at in 0..tasks.len() {
-        let from = place(at);
-        let _ = writeln!(
-            text,
-            "own=$(address {at}); TF_CONFIG=${{TF_CONFIG//{from}/$own}}; CLUSTER_SPEC=${{CLUSTER_SPEC//{from}/$own}}"
-        );
-    }
-    text.push_str(
-        "own=$(address 0); export MASTER_ADDR=${own%:*} MASTER_PORT=${own##*:} LOCAL_RANK=$SLURM_LOCALID PHALANX_CLUSTER=tf_config\n\
-         mkdir -p \"${log%/*}\"; exec >>\"$log\" 2>&1\n\
-         echo \"$SLURMD_NODENAME\" >\"$PHALANX_RUN/$name.start\"\n\
-         for engine in $engines; do command -v $engine >/dev/null && declare -n words=$engine && break; done\n\
-         if [ ${#words[@]} = 0 ]; then words=(bash -c 'echo \"the image needs one of $0, and none is on this node\" >&2; exit 3' \"$engines\"); fi\n",
-    );
-    if run.spec.ours.elastic.is_some() {
-        text.extend([AGAIN, TOLD, STAYS]);
-    } else {
-        text.extend([ONCE, TOLD]);
-    }
-    text.push_str("exit $code\n");
-    text
-}
-
-/// The variables and words of a task, as a branch of a `case`.
-fn branch(run: &Run<'_>, naming: &Naming<'_>, cluster: &ClusterSpec, at: usize) -> String {
-    let plan = &run.plan.tasks[at];
-    let log = Logs::path(run.job.folder(), &run.task_name(&plan.name()));
-    let mut text = format!(
-        "{at})\n  name={}\n  log={}\n",
-        quoted(&plan.name()),
-        quoted(&log.display().to_string())
-    );
-    let variables = naming.of_task(plan.task, cluster);
-    for (name, value) in &variables {
-        // The nodes' own search paths are theirs.
-        let _ = writeln!(text, "  export {name}={}", quoted(value));
-    }
-    if run.spec.ours.elastic.is_some() {
-        let most = match is_replaced(run.spec, run.plan, at) {
-            true => run.spec.ours.restarts,
-            false => 0,
-        };
-        let _ = writeln!(text, "  most={most}");
-    }
-    let words = words(&run.plan.program, plan, &run.args, &phalanx());
-    text.push_str(&starts(run, naming, plan, &words, &variables));
-    text.push_str("  ;;\n");
-    text
-}
-
-/// The lines that say what a task runs: `words`, or for an image an array named as each engine, of which the node chooses.
-fn starts(
-    run: &Run<'_>,
-    naming: &Naming<'_>,
-    plan: &TaskPlan,
-    words: &[String],
-    variables: &Variables,
-) -> String {
-    let array = |name: &str, words: &[String]| {
-        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        format!("  {name}=({})\n", words.join(" "))
-    };
-    let (Program::Image, Some(image)) = (&run.plan.program, &plan.image) else {
-        return array("words", words);
-    };
-    let (command, args) = words.split_at(plan.command.len());
-    let mut names = of_container(run.spec, &naming.job.environment, variables);
-    names.extend(["PHALANX_CLUSTER".to_owned()]);
-    names.extend(run.spec.ours.secrets.keys().cloned());
-    let container = Container {
-        image,
-        command,
-        args,
-        label: naming.run,
-        folders: [run.job.folder(), &naming.job.directory],
-        variables: &names,
-        gpus: plan.resources.gpus,
-    };
-    // First the one that most clusters have.
-    let engines = ["apptainer", "podman", "docker"];
-    let arrays = engines.map(|engine| array(engine, &container.words(engine)));
-    format!(
-        "  engines={}\n{}",
-        quoted(&engines.join(" ")),
-        arrays.concat()
-    )
 }
