@@ -1,5 +1,8 @@
 //! Checkpoints outlive what can happen to them: interrupted saves, failing disks, damaged files.
 
+mod crashes;
+mod forgetful;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +52,12 @@ fn states<const N: usize>() -> [TrainingState; N] {
 fn trials(usual: usize) -> usize {
     let asked = std::env::var("PHALANX_TEST_TRIALS").ok();
     asked.map_or(usual, |text| text.parse().unwrap())
+}
+
+/// Where the seeds of crashes begin.
+fn seed() -> u64 {
+    let asked = std::env::var("PHALANX_TEST_SEED").ok();
+    asked.map_or(0, |text| text.parse().unwrap())
 }
 
 /// Small and fast numbers that need to be nothing else than different.
