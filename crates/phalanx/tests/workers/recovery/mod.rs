@@ -9,6 +9,7 @@ mod trial;
 mod unlaunched;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,12 +37,11 @@ pub(crate) const RECOVER_WITHIN: &str = "PHALANX_TEST_RECOVER_WITHIN";
 /// A file in the folder of a training. Before it is there, each example takes its time, so that nobody is killed too late.
 pub(crate) const GO: &str = "go";
 /// What each example takes until then, in milliseconds.
-const PAUSE: &str = "PHALANX_TEST_PAUSE";
+pub(crate) const PAUSE: &str = "PHALANX_TEST_PAUSE";
 /// The number of epochs, and of examples.
-const LENGTH: &str = "PHALANX_TEST_LENGTH";
+pub(crate) const LENGTH: &str = "PHALANX_TEST_LENGTH";
 /// The examples before a worker says that it has begun.
 const BEGUN_AFTER: &str = "PHALANX_TEST_BEGUN_AFTER";
-const EPOCHS: usize = 5;
 
 /// The test that a worker's process runs; nothing where this is no such process.
 #[test]
@@ -94,7 +94,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         }
         Ok(example)
     };
-    let (epochs, rows) = length();
+    let Length { epochs, rows } = Length::of_this_worker();
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
     let history = match window {
         Some(_) => {
@@ -118,16 +118,39 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     Ok(text)
 }
 
-/// Examples of the data: 46 batches and one of a single row.
-const ROWS: usize = 323;
+/// How long a worker trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Length {
+    epochs: usize,
+    rows: usize,
+}
 
-/// Epochs and examples of a worker's training.
-fn length() -> (usize, usize) {
-    let text = std::env::var(LENGTH).ok();
-    let both = text.as_ref().and_then(|text| text.split_once(' '));
-    both.map_or((EPOCHS, ROWS), |(epochs, rows)| {
-        (epochs.parse().unwrap(), rows.parse().unwrap())
-    })
+/// 46 batches and one of a single row.
+pub(crate) const USUAL: Length = Length {
+    epochs: 5,
+    rows: 323,
+};
+/// The same with 10 batches: where each step takes long.
+pub(crate) const SHORT: Length = Length {
+    epochs: 2,
+    rows: 71,
+};
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.epochs, self.rows)
+    }
+}
+
+impl Length {
+    fn of_this_worker() -> Self {
+        let text = std::env::var(LENGTH).ok();
+        let both = text.as_ref().and_then(|text| text.split_once(' '));
+        both.map_or(USUAL, |(epochs, rows)| Self {
+            epochs: epochs.parse().unwrap(),
+            rows: rows.parse().unwrap(),
+        })
+    }
 }
 
 /// While it is held, no other test with many processes at the same time runs in this test run.
@@ -138,19 +161,29 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 /// What a training of so many workers leaves to which nothing happens.
 pub(crate) fn unbroken(workers: usize) -> String {
-    static ALL: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
+    unbroken_of(workers, USUAL)
+}
+
+/// The same of any length.
+pub(crate) fn unbroken_of(workers: usize, length: Length) -> String {
+    static ALL: Mutex<BTreeMap<(usize, Length), String>> = Mutex::new(BTreeMap::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let train = || {
-        let trained = Run::new(&format!("unbroken-{workers}")).train(workers, &[]);
-        assert!(trained.outs.iter().all(|out| *out == trained.outs[0]));
-        assert!(
-            trained.outs[0].contains("epoch 4 47"),
-            "{}",
-            trained.outs[0]
-        );
-        trained.outs[0].clone()
+        let run = Run::new(&format!("unbroken-{workers}-{}", length.rows));
+        let mut launch = run.launch(workers);
+        launch
+            .program
+            .insert(1, format!("{LENGTH}={length}").into());
+        let trained = run.train_with(launch, &[], "");
+        let out = &trained.outs[0];
+        assert!(trained.outs.iter().all(|other| other == out));
+        // Batches have 7 examples.
+        let steps = length.rows.div_ceil(7);
+        let last = format!("epoch {} {steps}", length.epochs - 1);
+        assert!(out.contains(&last), "{out}");
+        out.clone()
     };
-    all.entry(workers).or_insert_with(train).clone()
+    all.entry((workers, length)).or_insert_with(train).clone()
 }
 
 /// What a variable says, if it is there.
@@ -256,9 +289,14 @@ fn nobody_is_evicted_from_a_busy_machine() {
     run.patience *= 2 * times as u32;
     let mut launch = run.launch(8);
     launch.program.insert(1, format!("{PAUSE}=1").into());
-    launch
-        .program
-        .insert(1, format!("{LENGTH}=5 {}", ROWS * times as usize).into());
+    launch.program.insert(
+        1,
+        {
+            let rows = USUAL.rows * times as usize;
+            format!("{LENGTH}={}", Length { rows, ..USUAL })
+        }
+        .into(),
+    );
     let trained = run.train_with(launch, &[], "");
     is_over.store(true, Ordering::Relaxed);
     for hog in hogs {
