@@ -50,12 +50,17 @@ impl State {
         let wanted = names.map(|(name, entry)| (name, entry.shape.clone()));
         let wanted: Vec<_> = wanted.collect();
         let values = match_by_name("the state", &wanted, state.variables())?;
-        let placed = values.iter().zip(&self.entries);
-        let placed = placed.map(|(value, entry)| self.placed(value, entry.kind));
+        let (shared, own): (Vec<_>, Vec<_>) = (values.iter().enumerate())
+            .partition(|(entry, _)| self.shared_position(*entry).is_some());
+        let placed = own.into_iter().map(|(entry, value)| {
+            let arrays = self.placed(value, self.entries[entry].kind)?;
+            Ok((entry, arrays))
+        });
         let placed: Vec<_> = placed.collect::<Result<_>>()?;
         self.finish_exchanges()?;
-        for (entry, arrays) in self.entries.iter_mut().zip(placed) {
-            entry.buffers = arrays;
+        self.write_shared(shared)?;
+        for (entry, arrays) in placed {
+            self.entries[entry].buffers = arrays;
         }
         self.seed = state.seed();
         Ok(())

@@ -52,6 +52,11 @@ use crate::data::{Batch, Batches};
 /// the same order, those among them that read the state, `reduce` and `gather`. The first process gives models and values of your own
 /// their first values; [`State::save`] writes in the first process alone. Where a process is lost, the calls of the others end
 /// with an error that names it; they go on from a checkpoint.
+///
+/// With [`ParameterServerStrategy`](super::ParameterServerStrategy) the models of a state and its one optimizer are on the servers, and
+/// metrics and values of your own are each worker's. A function that applies gradients runs as a step of a function that a
+/// [`ClusterCoordinator`](super::ClusterCoordinator) schedules: [`TaskContext::step`](super::TaskContext::step). Of
+/// values that the host sets the ones of the first worker count.
 pub trait CustomTraining: Strategy {
     /// A state without models yet; first values and random numbers come from the seed.
     ///

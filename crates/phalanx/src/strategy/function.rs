@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use phalanx_graph::{Graph, Program, Shape, Tensor};
+use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor, Value};
 use phalanx_pjrt::Buffer;
 
 use super::distributed_batch::{DistributedBatch, ExampleRows};
 use super::handle::StrategyHandle;
 use super::per_replica::{FirstDim, PerReplica, ReplicaBuffer};
-use super::replica_context::{BatchRows, ReplicaCx};
+use super::replica_context::{BatchRows, ReplicaCx, SentShapes};
 use super::replication::ReplicationAnalysis;
 use super::state::{State, StateId};
 use crate::engine::Compiled;
@@ -173,7 +173,14 @@ struct Trace {
     /// The entries it replaces, which it gives first.
     changed: Vec<usize>,
     results: Vec<ResultSpec>,
+    /// What it gives last, for parameter servers.
+    sent: Option<SentShapes>,
 }
+
+/// The results of a run, and the arrays that are for parameter servers.
+type Ran<const N: usize> = ([PerReplica; N], Vec<Buffer>);
+/// What a run has for parameter servers, on the host.
+type SentValues<'t> = (&'t SentShapes, Vec<HostTensor>);
 
 struct ResultSpec {
     shape: Shape,
@@ -238,19 +245,51 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     /// mistake or would let replicas differ or wait for one another, or the device fails. A failure of the
     /// computation itself shows when a result or the state is read.
     pub fn call(&mut self, state: &mut State, given: &A::Given) -> Result<[PerReplica; N]> {
+        let trace = self.traced(state, given)?;
+        if self.traces[trace].sent.is_some() {
+            return Err(Error::user(
+                "the function applies gradients to variables on parameter servers, where each update has the number of a scheduled function; let a `ClusterCoordinator` schedule one that calls `TaskContext::step`",
+            ));
+        }
+        state.pull()?;
+        let (results, _) = self.begin(trace, state, given)?;
+        Ok(results)
+    }
+
+    /// One run with the values that a state has pulled from parameter servers: its results, and what it has for the servers.
+    pub(super) fn run_for_servers(
+        &mut self,
+        state: &mut State,
+        given: &A::Given,
+    ) -> Result<([PerReplica; N], Option<SentValues<'_>>)> {
+        let trace = self.traced(state, given)?;
+        let (results, buffers) = self.begin(trace, state, given)?;
+        let Some(sent) = &self.traces[trace].sent else {
+            return Ok((results, None));
+        };
+        let engine = self.strategy.placement.engine();
+        let tensors = buffers.iter().zip(&sent.shapes);
+        let tensors = tensors.map(|(buffer, shape)| engine.get(buffer, shape));
+        Ok((results, Some((sent, tensors.collect::<Result<_>>()?))))
+    }
+
+    /// The position of the trace for an argument, which is made where there is none.
+    fn traced(&mut self, state: &State, given: &A::Given) -> Result<usize> {
         self.strategy.check("a state", &state.strategy)?;
         let key = self.key(state, given)?;
-        let trace = match self.traces.iter().position(|trace| trace.key.is(&key)) {
-            Some(index) => &self.traces[index],
-            None => {
-                let trace = self.trace(state, given, key)?;
-                self.traces.push(trace);
-                self.warn_of_many();
-                &self.traces[self.traces.len() - 1]
-            }
-        };
+        if let Some(index) = self.traces.iter().position(|trace| trace.key.is(&key)) {
+            return Ok(index);
+        }
+        let trace = self.trace(state, given, key)?;
+        self.traces.push(trace);
+        self.warn_of_many();
+        Ok(self.traces.len() - 1)
+    }
+
+    fn begin(&self, trace: usize, state: &mut State, given: &A::Given) -> Result<Ran<N>> {
         let tensors = A::tensors(given);
         let rows = rows_of::<A>(given)?;
+        let trace = &self.traces[trace];
         let begun = run(&self.strategy, trace, state, &tensors, rows.as_ref());
         self.strategy.or_fail_together(begun)
     }
@@ -284,35 +323,31 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     fn trace(&self, state: &State, given: &A::Given, key: TraceKey) -> Result<Trace> {
         let placement = &self.strategy.placement;
         let graph = Graph::with_workers(placement.workers(), placement.local_replicas());
-        let mut replicated = Vec::new();
-        let mut symbols = Vec::new();
-        for ((name, _), (shape, same)) in A::tensors(given).iter().zip(&key.arguments) {
-            symbols.push(graph.parameter(name, shape.clone()));
-            replicated.push(*same);
-        }
-        let rows = key.rows.map(|(each, filled)| {
-            let number = |name| graph.parameter(name, Shape::scalar(phalanx_graph::DType::U32));
-            let filled = filled.then(|| [number("rows"), number("first_row")]);
-            BatchRows { each, filled }
-        });
-        if key.rows.is_some_and(|(_, filled)| filled) {
-            replicated.extend([false; 2]);
-        }
+        let (symbols, mut replicated, rows) = parameters::<A>(&graph, given, &key);
         let argument = A::traced(given, &mut symbols.into_iter())
             .ok_or_else(|| Error::Bug("an argument without its tensors".into()))?;
         let mut cx = ReplicaCx::new(&graph, state, self.policy, rows);
         let results = (self.body)(&mut cx, argument);
-        let changed = cx.committed();
+        let mut changed = cx.committed();
+        let sending = cx.sending(&mut changed);
         let values = changed.iter().map(|(_, value)| ("state", value));
+        let sent = sending.iter().flat_map(|sending| &sending.tensors);
         let outputs: Vec<(&str, &Tensor)> = values
             .chain(results.iter().map(|result| ("result", result)))
+            .chain(sent.map(|tensor| ("sent", tensor)))
             .collect();
         let mut program = graph.finish(&outputs)?;
         for &entry in &cx.bound {
             replicated.push(cx.must_be_replicated(entry));
         }
         let analysis = ReplicationAnalysis::new(&program, &replicated);
-        check(&cx, &program, &analysis, &changed)?;
+        let outputs = program.outputs.iter().map(|(_, value)| *value);
+        let own = changed.iter().map(|(entry, _)| *entry).zip(outputs.clone());
+        let sent = sending
+            .iter()
+            .flat_map(|sending| sending.entries.iter().copied());
+        let sent = sent.zip(outputs.skip(changed.len() + N));
+        check(&cx, &analysis, own.chain(sent))?;
         let first = program.parameters.len() - cx.bound.len();
         let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
         let donated = changed.iter().enumerate();
@@ -333,6 +368,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
                 })
                 .collect(),
             changed: changed.into_iter().map(|(entry, _)| entry).collect(),
+            sent: sending.map(|sending| cx.sent_shapes(&sending)),
             bound: cx.bound,
             key,
         })
@@ -359,6 +395,29 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     }
 }
 
+/// The symbols of what a function is given, which arguments of the program are the same on all replicas, and the rows of the batch.
+fn parameters<A: Argument>(
+    graph: &Graph,
+    given: &A::Given,
+    key: &TraceKey,
+) -> (Vec<Tensor>, Vec<bool>, Option<BatchRows>) {
+    let mut replicated = Vec::new();
+    let mut symbols = Vec::new();
+    for ((name, _), (shape, same)) in A::tensors(given).iter().zip(&key.arguments) {
+        symbols.push(graph.parameter(name, shape.clone()));
+        replicated.push(*same);
+    }
+    let rows = key.rows.map(|(each, filled)| {
+        let number = |name| graph.parameter(name, Shape::scalar(phalanx_graph::DType::U32));
+        let filled = filled.then(|| [number("rows"), number("first_row")]);
+        BatchRows { each, filled }
+    });
+    if key.rows.is_some_and(|(_, filled)| filled) {
+        replicated.extend([false; 2]);
+    }
+    (symbols, replicated, rows)
+}
+
 /// The rows of the batch that a function is given, or of the one that its arguments were computed from.
 fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<ExampleRows>>> {
     let tensors = A::tensors(given);
@@ -383,16 +442,15 @@ fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<ExampleRows>>> {
     Ok(Some(Arc::clone(rows)))
 }
 
-/// Refuses what would let replicas differ.
+/// Refuses what would let replicas differ, of entries and what they become.
 fn check(
     cx: &ReplicaCx<'_>,
-    program: &Program,
     analysis: &ReplicationAnalysis,
-    changed: &[(usize, Tensor)],
+    changed: impl Iterator<Item = (usize, Value)>,
 ) -> Result<()> {
-    for ((entry, _), (_, value)) in changed.iter().zip(&program.outputs) {
-        if cx.must_be_replicated(*entry) && !analysis.is_replicated(*value) {
-            let (name, place) = (&cx.state.entries[*entry].name, cx.set[entry]);
+    for (entry, value) in changed {
+        if cx.must_be_replicated(entry) && !analysis.is_replicated(value) {
+            let (name, place) = (&cx.state.entries[entry].name, cx.place_of(entry));
             return Err(Error::user(format!(
                 "`{name}` would become different on each replica: what it is set to at {}:{} depends on the replica's own part of the batch; reduce gradients with `cx.all_reduce_gradients` before `cx.apply`, other values with `cx.all_reduce`, or add a value that may differ with ValueKind::Sum, Mean or First",
                 place.file(),
@@ -409,7 +467,7 @@ fn run<const N: usize>(
     state: &mut State,
     tensors: &[(String, &PerReplica)],
     rows: Option<&Arc<ExampleRows>>,
-) -> Result<[PerReplica; N]> {
+) -> Result<Ran<N>> {
     let copies = state.copies(&trace.bound)?;
     state.begin_after_others(&trace.bound)?;
     let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(strategy.local_replicas());
@@ -448,9 +506,13 @@ fn run<const N: usize>(
         PerReplica::new(strategy, parts.collect(), spec.same, first_dim)
     });
     let results: Vec<PerReplica> = results.collect();
+    // Gradients are summed over replicas, so the first has them.
+    let sent = trace.sent.iter().flat_map(|sent| &sent.shapes);
+    let sent = sent.filter_map(|_| next().into_iter().next()).collect();
     state.began(done, &trace.changed)?;
-    <[PerReplica; N]>::try_from(results)
-        .map_err(|_| Error::Bug("a function without its results".into()))
+    let results = <[PerReplica; N]>::try_from(results)
+        .map_err(|_| Error::Bug("a function without its results".into()))?;
+    Ok((results, sent))
 }
 
 impl<A: Argument, const N: usize> std::fmt::Debug for Function<'_, A, N> {

@@ -58,11 +58,6 @@ impl StrategyHandle {
                 "this process has come in the place of one that was lost, and the others are in the middle of a training loop of their own, which no process can enter; end all of them, and let the loop go on from a checkpoint (`State::set_training_state`)".to_owned(),
             ));
         }
-        if self.placement.servers().is_some() {
-            return Err(Error::user(
-                "the state of a custom training loop is on the devices of its processes, and here variables are on parameter servers: each worker would train alone; let a `ClusterCoordinator` schedule functions that call `TaskContext::train`, or use another strategy",
-            ));
-        }
         let how = match self.placement.layout() {
             Layout::Replicated | Layout::ParameterDevice(_) => return Ok(()),
             Layout::Sharded(_) => "divides one model over a mesh",

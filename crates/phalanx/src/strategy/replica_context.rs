@@ -1,6 +1,7 @@
 //! The context of a function while it is traced: what one replica does.
 
 mod learning;
+mod sending;
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
@@ -13,6 +14,8 @@ use crate::fit::{divide_or_zero, step_key, weighted_sum};
 use crate::nn::{Cx, Policy, mask_of_rows};
 
 pub use learning::Gradients;
+use sending::AppliedGradients;
+pub(super) use sending::SentShapes;
 
 /// What a replica of a [`Function`](super::Function) works with: its number, its part of the batch, the state, and the
 /// other replicas.
@@ -37,6 +40,8 @@ pub struct ReplicaCx<'a> {
     padding_masks: HashMap<Value, Tensor>,
     penalties: HashMap<usize, Vec<Tensor>>,
     random: Option<RandomStream>,
+    /// What parameter servers are to apply.
+    sent: Option<AppliedGradients>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -76,6 +81,7 @@ impl<'a> ReplicaCx<'a> {
             padding_masks: HashMap::new(),
             penalties: HashMap::new(),
             random: None,
+            sent: None,
             warnings: Vec::new(),
         }
     }
@@ -486,6 +492,7 @@ impl ReplicaCx<'_> {
     /// The present value of an entry.
     #[track_caller]
     fn read(&mut self, entry: usize) -> Tensor {
+        self.check_not_sent(entry);
         if let Some(value) = self.values.get(&entry) {
             return value.clone();
         }

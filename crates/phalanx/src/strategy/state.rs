@@ -1,5 +1,6 @@
 //! What a custom training loop changes from step to step: variables of models, slots of optimizers, counts of metrics.
 
+mod on_servers;
 mod values;
 
 use std::ops::Range;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
+use self::on_servers::SharedEntries;
 use super::all_workers::of_first_worker;
 use super::handle::StrategyHandle;
 use crate::engine::PendingRun;
@@ -29,6 +31,8 @@ pub struct State {
     pub(super) state_id: StateId,
     pub(super) seed: u64,
     pub(super) in_flight: InFlight,
+    /// The entries that parameter servers have, from the first optimizer on.
+    shared: Option<SharedEntries>,
 }
 
 /// The identity of a state.
@@ -161,6 +165,7 @@ impl State {
             state_id: StateId(Arc::new(())),
             seed,
             in_flight: InFlight::default(),
+            shared: None,
         };
         let key = [(seed >> 32) as u32, seed as u32];
         let same = ValueKind::Replicated;
@@ -176,6 +181,7 @@ impl State {
     /// # Errors
     /// When its layers do not fit together, the state has a model of this name, or the device has not the memory.
     pub fn add_model(&mut self, name: &str, model: impl IntoModel) -> Result<ModelRef> {
+        self.check_not_shared("a model")?;
         let (model, values) = model.into_parts()?;
         let values = match values {
             Some(values) => {
@@ -245,6 +251,8 @@ impl State {
         loss_scale: Option<LossScale>,
         models: &[&ModelRef],
     ) -> Result<OptimizerRef> {
+        self.check_not_shared("an optimizer")?;
+        self.check_scale(loss_scale)?;
         let optimizer = optimizer.for_replicas(self.strategy.replicas());
         optimizer.check()?;
         let kind = optimizer.kind();
@@ -276,6 +284,7 @@ impl State {
             )));
         }
         self.add_slots(&handle)?;
+        self.share(&handle)?;
         Ok(handle)
     }
 
@@ -348,6 +357,7 @@ impl State {
                 value.shape()
             )));
         }
+        self.check_added(name, kind)?;
         let entry = self.entries.len();
         self.add_of_first(name.to_owned(), value, kind)?;
         let state_id = self.state_id.clone();

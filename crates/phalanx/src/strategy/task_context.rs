@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use phalanx_ps::{PUSHES_OF_TASK, Task, Work};
 
 use super::distribute::InputContext;
+use super::function::{Argument, Function};
+use super::per_replica::PerReplica;
+use super::state::State;
 use crate::data::{Batch, Batches};
 use crate::fit::{Logs, Trainer};
+use crate::replicas::Placement;
 use crate::servers::Servers;
 use crate::{Error, Result};
 
@@ -98,12 +102,82 @@ impl TaskContext<'_> {
     /// The trainer is of another strategy; the batch does not fit, the loss is not a number, or the job has failed; the function has
     /// made 65,536 steps.
     pub fn train(&mut self, trainer: &mut Trainer, batch: &Batch) -> Result<Logs> {
-        let own = trainer.placement().servers();
-        if !own.is_some_and(|own| std::ptr::eq(&raw const **own, self.servers)) {
-            return Err(Error::user(
-                "the trainer was compiled by another strategy; compile it by the one of the coordinator",
-            ));
+        self.check_servers("the trainer", trainer.placement())?;
+        let work = self.next_push()?;
+        trainer.push_batch(self.servers, &work, batch)
+    }
+
+    /// A step by a function of a custom training loop: pulls the models of the state, runs the function, and pushes the gradients that it
+    /// [applies](super::ReplicaCx::apply), as an update by itself. The results are those before it. Where another worker has made this
+    /// step of this call, the servers have its gradient and take no other. A function that applies no gradients pushes nothing.
+    ///
+    /// ```no_run
+    /// use phalanx::prelude::*;
+    /// use phalanx::strategy::{ClusterCoordinator, ParameterServerStrategy};
+    ///
+    /// let Some(strategy) = ParameterServerStrategy::from_env()? else {
+    ///     return Ok(()); // this process was a parameter server
+    /// };
+    /// let mut state = strategy.state(7)?;
+    /// let network = Sequential::new([8, 8, 1]).add(Flatten).add(Dense::new(10));
+    /// let model = state.add_model("digits", network)?;
+    /// let sgd = state.add_optimizer(Sgd::new(0.01), &[&model])?;
+    /// let loss = Loss::from(SparseCategoricalCrossentropy::from_logits());
+    /// let step = strategy.function(move |cx, batch: Inputs| {
+    ///     let y = cx.train(&model, &batch.x);
+    ///     let loss = cx.mean(&loss.per_example(&batch.y[0], &y[0]), None);
+    ///     let gradients = cx.gradients(&loss, &sgd);
+    ///     let gradients = cx.all_reduce_gradients(&gradients);
+    ///     cx.apply(&sgd, &gradients); // pushed when the function has ended
+    ///     [loss]
+    /// });
+    /// let mut cluster = ClusterCoordinator::new(&strategy, (state, step))?;
+    /// let digits = cluster.per_worker_dataset(|_| Ok(datasets::digits()?.batch(32)));
+    /// let of_worker = strategy.clone();
+    /// let train = cluster.function("train", move |cx, (state, step): &mut (_, _), (): ()| {
+    ///     let batch = cx.next_batch(&digits)?;
+    ///     let batch = of_worker.distribute_batch(&batch)?;
+    ///     let [loss] = cx.step(step, state, &batch)?;
+    ///     Ok(of_worker.reduce(Reduce::Sum, &loss, None)?.to_f64()[0])
+    /// })?;
+    /// if cluster.start()? {
+    ///     println!("loss {}", cluster.schedule(&train, &())?.fetch()?);
+    /// }
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Function, state or argument are of another strategy, or do not fit; the job has failed; the function that was scheduled has made
+    /// 65,536 steps.
+    pub fn step<A: Argument, const N: usize>(
+        &mut self,
+        function: &mut Function<'_, A, N>,
+        state: &mut State,
+        given: &A::Given,
+    ) -> Result<[PerReplica; N]> {
+        self.check_servers("the state", &state.strategy.placement)?;
+        let pulled = state.pull()?;
+        state.set_draws(self.task.first_push + self.pushes)?;
+        let (results, sent) = function.run_for_servers(state, given)?;
+        if let (Some(pulled), Some((sent, tensors))) = (pulled, sent) {
+            let work = self.next_push()?;
+            self.servers.push(&work, &pulled, &sent.pushed(&tensors))?;
         }
+        Ok(results)
+    }
+
+    fn check_servers(&self, what: &str, of: &Placement) -> Result<()> {
+        let servers = of.servers();
+        if servers.is_some_and(|own| std::ptr::eq(&raw const **own, self.servers)) {
+            return Ok(());
+        }
+        Err(Error::user(format!(
+            "{what} is of another strategy than the coordinator; make both with one strategy"
+        )))
+    }
+
+    /// The next push of this call.
+    fn next_push(&mut self) -> Result<Work> {
         if self.pushes == PUSHES_OF_TASK {
             return Err(Error::user(format!(
                 "a function makes at most {PUSHES_OF_TASK} steps; schedule more functions of fewer"
@@ -120,6 +194,6 @@ impl TaskContext<'_> {
             clock: None,
         };
         self.pushes += 1;
-        trainer.push_batch(self.servers, &work, batch)
+        Ok(work)
     }
 }

@@ -5,6 +5,7 @@ mod cached_rows;
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]
 mod cases;
+mod custom_functions;
 mod overlap;
 mod schedule;
 mod streams;

@@ -13,16 +13,16 @@ use super::*;
 
 /// A door that opens once.
 #[derive(Clone, Default)]
-struct Door(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Door(Arc<(Mutex<bool>, Condvar)>);
 
 impl Door {
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
     }
 
     /// Waits until it is open.
-    fn pass(&self) {
+    pub(crate) fn pass(&self) {
         let is_open = self.0.0.lock().unwrap();
         let limit = Duration::from_secs(300);
         let waited = self.0.1.wait_timeout_while(is_open, limit, |open| !*open);
@@ -44,7 +44,7 @@ fn counter(strategy: &impl Strategy) -> Trainer {
     strategy.compile(model, compile).unwrap()
 }
 
-fn one_row() -> Batch {
+pub(crate) fn one_row() -> Batch {
     let ones = HostTensor::new([1, 1], &[1.0f32]);
     let far = HostTensor::new([1, 1], &[1e6f32]);
     Batch {
@@ -85,7 +85,7 @@ fn two_steps(
 }
 
 /// What a worker's work gives; nothing where it dies, with all that it has.
-fn unless_killed<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+pub(crate) fn unless_killed<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok().flatten()
 }
 

@@ -205,6 +205,9 @@ impl ReplicaCx<'_> {
     /// loss scale ([`State::add_optimizer_with`](crate::strategy::State::add_optimizer_with)) a step whose gradients are not
     /// all finite changes nothing of its models.
     ///
+    /// With variables on parameter servers the servers take the step when the function has ended: the function applies gradients
+    /// once, and reads variables before.
+    ///
     /// It is a mistake when the gradients belong to another optimizer, or differ between replicas.
     #[track_caller]
     pub fn apply(&mut self, optimizer: &OptimizerRef, gradients: &Gradients) {
@@ -217,6 +220,9 @@ impl ReplicaCx<'_> {
             return self.graph.fail("apply", format!(
                 "the optimizer of {models} is given gradients that another asked for, of `{first}` and others; apply each optimizer to its own gradients"
             ));
+        }
+        if self.state.strategy.placement.servers().is_some() {
+            return self.send(optimizer, &gradients.values);
         }
         let connected: Vec<usize> = (0..gradients.values.len())
             .filter(|&param| gradients.values[param].is_some())

@@ -216,6 +216,9 @@ impl State {
     }
 
     fn write(&mut self, entry: usize, value: &HostTensor) -> Result<()> {
+        if self.shared_position(entry).is_some() {
+            return self.write_shared([(entry, value)]);
+        }
         self.finish_exchanges()?;
         self.entries[entry].buffers = self.placed(value, self.entries[entry].kind)?;
         Ok(())
@@ -223,6 +226,9 @@ impl State {
 
     /// The value of an entry, as its kind says; waits for the steps begun.
     pub(in crate::strategy) fn read(&self, entry: usize) -> Result<HostTensor> {
+        if let Some(value) = self.read_shared(entry) {
+            return value;
+        }
         let StateArray { kind, shape, .. } = &self.entries[entry];
         let engine = self.strategy.placement.engine();
         let buffers = self.buffers(entry)?;
