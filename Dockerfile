@@ -7,7 +7,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /source
 COPY . .
-RUN cargo build --release --locked --package phalanx-cli --package phalanx-jobs
+RUN cargo build --release --locked --package phalanx-cli --package phalanx-jobs --features phalanx-cli/cloud,phalanx-jobs/cloud
 # pip fetches the plugin and the kernels by their hashes.
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-pip
 ENV PHALANX_CACHE_DIR=/var/cache/phalanx

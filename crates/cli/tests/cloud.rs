@@ -14,20 +14,10 @@ use std::thread;
 use gate::{Answer, Gate};
 use phalanx::checkpoint::TrainingState;
 use phalanx_store::{Bucket, Limits, ObjectUrl};
+use phalanx_testkit::bucket_urls;
 
 /// The last object of a save.
 const LAST: &str = "checkpoint.json";
-
-/// A URL that no other test writes to, in each of the buckets.
-fn urls(test: &str) -> Vec<String> {
-    let Ok(stores) = std::env::var("PHALANX_TEST_STORES") else {
-        println!("skipped: PHALANX_TEST_STORES names no bucket; `cargo xtask check cloud` does");
-        return Vec::new();
-    };
-    let process = std::process::id();
-    let url = |store: &str| format!("{store}/{test}-{process}/checkpoint");
-    stores.split_whitespace().map(url).collect()
-}
 
 /// A folder with data, removed at the end.
 struct Folder(PathBuf);
@@ -123,7 +113,7 @@ fn flip_a_byte(url: &str, name: &str) {
 fn a_state_comes_back_with_equal_bits_and_damage_is_found() {
     let folder = Folder::new("bits");
     let states = [1, 2, 3].map(|epochs| folder.state(epochs));
-    for url in urls("bits") {
+    for url in bucket_urls("bits/checkpoint") {
         assert!(!TrainingState::is_at(&url).unwrap());
         states[0].save(&url).unwrap();
         assert_eq!(TrainingState::load(&url).unwrap(), states[0]);
@@ -152,7 +142,7 @@ fn a_training_that_goes_on_from_a_bucket_ends_with_the_bits_of_an_unbroken_one()
     let folder = Folder::new("resume");
     folder.describe("unbroken", "");
     folder.run(&["train", "unbroken.yaml"], 0);
-    for (number, url) in urls("resume").into_iter().enumerate() {
+    for (number, url) in bucket_urls("resume/checkpoint").into_iter().enumerate() {
         let name = format!("broken{number}");
         let file = format!("{name}.yaml");
         folder.describe(&name, &format!("checkpoint: {url}"));
@@ -177,7 +167,7 @@ fn a_training_that_goes_on_from_a_bucket_ends_with_the_bits_of_an_unbroken_one()
 #[test]
 fn older_ones_are_kept_listed_pruned_and_taken_where_the_newest_is_damaged() {
     let folder = Folder::new("keep");
-    for (number, url) in urls("keep").into_iter().enumerate() {
+    for (number, url) in bucket_urls("keep/checkpoint").into_iter().enumerate() {
         let name = format!("kept{number}");
         let callback = format!(
             "callbacks: [{{backup_and_restore: {{backup_dir: \"{url}\", keep: 3, delete_checkpoint: false}}}}]"
@@ -232,7 +222,7 @@ fn older_ones_are_kept_listed_pruned_and_taken_where_the_newest_is_damaged() {
 fn two_that_save_at_once_leave_one_of_their_states_whole() {
     let folder = Folder::new("two");
     let states = [1, 2].map(|epochs| folder.state(epochs));
-    for url in urls("two") {
+    for url in bucket_urls("two/checkpoint") {
         states[0].save(&url).unwrap();
         thread::scope(|scope| {
             for state in &states {
@@ -261,7 +251,7 @@ fn server(url: &str) -> (&'static str, String) {
 #[test]
 fn a_save_that_breaks_before_its_last_object_is_not_seen() {
     let folder = Folder::new("breaks");
-    for (number, url) in urls("breaks").into_iter().enumerate() {
+    for (number, url) in bucket_urls("breaks/checkpoint").into_iter().enumerate() {
         let (variable, address) = server(&url);
         let gate = Gate::before(&address, |request| {
             match request.contains(LAST) && request.starts_with("PUT") {
@@ -297,7 +287,7 @@ fn a_save_that_breaks_before_its_last_object_is_not_seen() {
 fn a_busy_server_is_asked_again() {
     let folder = Folder::new("busy");
     let state = folder.state(1);
-    for url in urls("busy") {
+    for url in bucket_urls("busy/checkpoint") {
         state.save(&url).unwrap();
         let (variable, address) = server(&url);
         let gate = Gate::before(&address, {
@@ -318,7 +308,7 @@ fn a_busy_server_is_asked_again() {
 fn what_is_wrong_is_said_without_secrets() {
     let folder = Folder::new("wrong");
     let secret = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY";
-    for url in urls("wrong") {
+    for url in bucket_urls("wrong/checkpoint") {
         let key = url.split_once("phalanx-test").unwrap().1;
         let elsewhere = format!("{}no-such-bucket{key}", &url[..5]);
         let mut command = folder.command(&["ckpt", "ls", &elsewhere]);
@@ -364,7 +354,7 @@ fn told_of(command: &mut Command, code: i32) -> String {
 
 #[test]
 fn no_credentials_and_what_else_is_no_bucket() {
-    if urls("none").is_empty() {
+    if bucket_urls("none/checkpoint").is_empty() {
         return;
     }
     let folder = Folder::new("none");

@@ -95,6 +95,14 @@ pub(crate) enum Command {
         /// The job
         job: String,
     },
+    /// Bring a package from a bucket into a folder of a pod
+    #[command(hide = true)]
+    BringPackage {
+        /// The package
+        url: String,
+        /// The folder
+        folder: PathBuf,
+    },
     /// End what a supervisor that was killed has left
     #[command(hide = true, name = "job-guard")]
     Guard {

@@ -4,6 +4,7 @@
 #![cfg(all(target_os = "linux", feature = "cloud"))]
 
 mod digits;
+mod pods;
 mod service;
 
 use std::fs;
@@ -11,18 +12,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use phalanx_store::{Bucket, Limits, ObjectUrl};
+use phalanx_testkit::bucket_urls;
+use pods::Cluster;
+use serde_json::Value as Json;
 use service::{PATIENCE, Service};
-
-/// A URL that no other test writes to, in each of the buckets.
-fn urls(test: &str) -> Vec<String> {
-    let Ok(stores) = std::env::var("PHALANX_TEST_STORES") else {
-        println!("skipped: PHALANX_TEST_STORES names no bucket; `cargo xtask check cloud` does");
-        return Vec::new();
-    };
-    let process = std::process::id();
-    let url = |store: &str| format!("{store}/jobs-{test}-{process}");
-    stores.split_whitespace().map(url).collect()
-}
 
 fn bucket(url: &str) -> (ObjectUrl, Bucket) {
     let url = ObjectUrl::parse(url).unwrap();
@@ -68,7 +61,7 @@ fn service(name: &str) -> Service {
 
 #[test]
 fn a_package_comes_back_from_a_bucket_as_it_was() {
-    for url in urls("package") {
+    for url in bucket_urls("jobs-package") {
         let service = service("cloud-package");
         let package = service.folder.join("code");
         fs::create_dir_all(package.join("deep/er")).unwrap();
@@ -120,9 +113,92 @@ fn a_package_comes_back_from_a_bucket_as_it_was() {
     }
 }
 
+/// The lines of a job file by which pods find the bucket: the submitter's variables are not theirs.
+fn addresses() -> String {
+    let names = [
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "STORAGE_EMULATOR_HOST",
+        "NO_PROXY",
+    ];
+    let line = |name: &str| Some(format!("{name}: '{}', ", std::env::var(name).ok()?));
+    let lines: String = names.into_iter().filter_map(line).collect();
+    format!("env: {{{lines}}}")
+}
+
+/// Has pods run `run.sh` of the package `code`; gives the job at its end.
+fn in_pods(service: &Service, cluster: &Cluster, name: &str, keys: &str, options: &[&str]) -> Json {
+    let package = service.folder.join("code");
+    fs::create_dir_all(package.join("deep")).unwrap();
+    let script = "#!/bin/sh\ncat \"$PHALANX_PACKAGE/deep/words\"\necho \"$1 from $0\"\n";
+    fs::write(package.join("run.sh"), script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(package.join("run.sh"), mode).unwrap();
+    fs::write(package.join("deep/words"), "as it was\n").unwrap();
+    let (secrets, addresses) = (secrets(&service.folder), addresses());
+    let keys = format!("phalanx: {{kubernetes: {{image: img{keys}}}, {addresses}, {secrets}}}\n");
+    fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+    let start = [
+        "submit",
+        "training",
+        name,
+        "--to",
+        "kubernetes",
+        "--workers",
+        "2",
+    ];
+    let more = ["--config", "keys.yaml", "--package-path", "code"];
+    let mut command = service.command();
+    command.env("KUBECONFIG", cluster.config(&service.folder));
+    command.args(start).args(more).args(options);
+    let output = command.args(["--", "run.sh", name]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    // What pods get is what was there then.
+    fs::write(package.join("deep/words"), "changed\n").unwrap();
+    service.end(name)
+}
+
+#[test]
+fn pods_bring_their_package_from_a_bucket() {
+    for url in bucket_urls("jobs-pods") {
+        let service = service("cloud-pods");
+        let cluster = Cluster::new(&service.folder);
+        let staging = format!("{url}/staging");
+        for (name, options, place) in [
+            ("staged", ["--staging-bucket", &staging], &staging),
+            (
+                "in-job-dir",
+                ["--job-dir", &url],
+                &format!("{url}/packages"),
+            ),
+        ] {
+            let end = in_pods(&service, &cluster, name, "", &options);
+            let logs = service.ok(&["logs", name]);
+            assert_eq!(end["state"], "SUCCEEDED", "{end:#}\n{logs}");
+            let copy = end["trainingInput"]["packageUris"][0].as_str().unwrap();
+            assert!(copy.starts_with(&format!("{place}/{name}-")), "{copy}");
+            assert_eq!(logs.matches("as it was\n").count(), 2, "{logs}");
+            // Each pod has a copy of its own, and none sees the one of the submitting machine.
+            let lines = logs.lines().filter_map(|line| line.split_once(" from "));
+            let places: Vec<&str> = lines.map(|(_, place)| place).collect();
+            let end = "/phalanx-package/code/run.sh";
+            let is_own = |place: &&str| place.contains("/cluster/") && place.ends_with(end);
+            assert!(places.len() == 2 && places.iter().all(is_own), "{logs}");
+            assert_ne!(places[0], places[1]);
+        }
+        let options = ["--staging-bucket", &staging];
+        let end = in_pods(&service, &cluster, "bare", ", packageImage: bare", &options);
+        let why = end["errorMessage"].as_str().unwrap();
+        let said = "its package did not come: exec: phalanx-jobs: not found";
+        assert!(end["state"] == "FAILED" && why.contains(said), "{end:#}");
+        assert_eq!(end["phalanx"]["attempt"], 1, "trying again would not help");
+    }
+}
+
 #[test]
 fn results_and_logs_go_into_a_bucket_while_tasks_run() {
-    for url in urls("results") {
+    for url in bucket_urls("jobs-results") {
         let service = service("cloud-results");
         let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
         fs::write(service.folder.join("keys.yaml"), keys).unwrap();
@@ -153,7 +229,7 @@ fn results_and_logs_go_into_a_bucket_while_tasks_run() {
 
 #[test]
 fn results_that_do_not_arrive_are_no_success() {
-    for url in urls("refused") {
+    for url in bucket_urls("jobs-refused") {
         let service = service("cloud-refused");
         // The key is none, and the bucket of Google is one that there is not.
         let env = "env: {AWS_ACCESS_KEY_ID: nobody, AWS_SECRET_ACCESS_KEY: wrong, PHALANX_STORE_RETRY: '1'}";
@@ -187,7 +263,7 @@ fn transfer(service: &Service) -> rustix::process::Pid {
 
 #[test]
 fn a_job_whose_results_are_left_behind_has_not_succeeded() {
-    for url in urls("behind") {
+    for url in bucket_urls("jobs-behind") {
         let service = service("cloud-behind");
         let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
         fs::write(service.folder.join("keys.yaml"), keys).unwrap();
@@ -206,7 +282,7 @@ fn a_job_whose_results_are_left_behind_has_not_succeeded() {
 
 #[test]
 fn a_training_keeps_its_checkpoints_in_a_bucket_and_another_machine_goes_on() {
-    for url in urls("training") {
+    for url in bucket_urls("jobs-training") {
         let first = service("cloud-first");
         let train = |service: &Service, name: &str, epochs: &str| {
             digits::write(&service.folder);
@@ -259,7 +335,7 @@ fn a_training_keeps_its_checkpoints_in_a_bucket_and_another_machine_goes_on() {
 
 #[test]
 fn a_search_reads_its_metric_where_results_go_into_a_bucket() {
-    for url in urls("search") {
+    for url in bucket_urls("jobs-search") {
         let service = service("cloud-search");
         let job = format!(
             "trainingInput: {{jobDir: '{url}', args: [sh, trial.sh], hyperparameters: {{hyperparameterMetricTag: loss, maxTrials: 2, maxParallelTrials: 2,

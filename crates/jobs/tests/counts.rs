@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pods::{Cluster, TOKEN};
+use pods::Cluster;
 use rustix::process::{Pid, Signal, kill_process};
 use service::{PATIENCE, Service};
 
@@ -231,11 +231,7 @@ fn check_arguments(service: &Service, name: &str, texts: &[String]) {
 fn arguments_reach_processes_and_pods_unchanged() {
     let service = Service::new("arguments");
     let cluster = Cluster::new(&service.folder);
-    let config = format!(
-        "current-context: t\ncontexts: [{{name: t, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: '{}'}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n",
-        cluster.address
-    );
-    fs::write(service.folder.join("kubeconfig"), config).unwrap();
+    let config = cluster.config(&service.folder);
     fs::write(
         service.folder.join("job.yaml"),
         "phalanx: {kubernetes: {image: img, claim: folder}}\n",
@@ -251,10 +247,7 @@ fn arguments_reach_processes_and_pods_unchanged() {
                 WRITES, "sh",
             ];
             let mut command = service.command();
-            command
-                .env("KUBECONFIG", service.folder.join("kubeconfig"))
-                .args(start)
-                .args(texts);
+            command.env("KUBECONFIG", &config).args(start).args(texts);
             let output = command.output().unwrap();
             assert!(
                 output.status.success(),

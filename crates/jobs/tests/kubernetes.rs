@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use pods::{Cluster, TOKEN};
+use pods::Cluster;
 use serde_json::Value as Json;
 use service::Service;
 
@@ -41,11 +41,7 @@ impl World {
     fn new(name: &str) -> Self {
         let service = Service::new(name);
         let cluster = Cluster::new(&service.folder);
-        let config = format!(
-            "current-context: test\ncontexts: [{{name: test, context: {{cluster: c, user: u, namespace: train}}}}]\nclusters: [{{name: c, cluster: {{server: '{}'}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n",
-            cluster.address
-        );
-        fs::write(service.folder.join("kubeconfig"), config).unwrap();
+        cluster.config(&service.folder);
         Self { service, cluster }
     }
 
@@ -337,6 +333,13 @@ fn validator(folder: &Path) -> Option<PathBuf> {
     made.then(|| venv.join("bin/kubernetes-validate"))
 }
 
+/// What Kubernetes would be given for a job file.
+fn objects(service: &Service, config: &str, more: &[&str]) -> String {
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    let plan = dry_run(service, "kubernetes", more);
+    plan["preview"].as_str().unwrap().to_owned()
+}
+
 /// The plan of the job in `config.yaml`.
 fn dry_run(service: &Service, to: &str, more: &[&str]) -> Json {
     let start = "submit training demo --config config.yaml --dry-run --format json --to";
@@ -364,30 +367,23 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
     let Some(validate) = validator(&service.folder) else {
         return;
     };
-    let plain = dry("kubernetes", &["--", "--epochs", "3"])["preview"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
-    fs::write(service.folder.join("config.yaml"), keys).unwrap();
+    let given = |config: &str, more: &[&str]| objects(&service, config, more);
+    let plain = given(ARTICLE, &["--", "--epochs", "3"]);
     fs::write(service.folder.join("train.yaml"), "").unwrap();
-    let full = dry("kubernetes", &[])["preview"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
+    let full = given(keys, &[]);
     assert_eq!(full.matches("kind: Job").count(), 8);
     let keys = "phalanx: {program: train.yaml, kubernetes: {image: img}, elastic: {minWorkers: 1, maxWorkers: 3}}\n";
-    fs::write(service.folder.join("config.yaml"), keys).unwrap();
-    let elastic = dry("kubernetes", &[])["preview"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let elastic = given(keys, &[]);
     assert_eq!(elastic.matches("podFailurePolicy").count(), 2);
+    let keys = "phalanx: {kubernetes: {image: img, packageImage: phalanx}, env: {A: b$}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: CUSTOM, masterType: n1-standard-8, masterConfig: {acceleratorConfig: {count: 1, type: NVIDIA_TESLA_T4}}, pythonModule: code.task, packageUris: ['s3://bucket/staging/code']}\n";
+    let packaged = given(keys, &[]);
+    assert!(packaged.contains("initContainers"), "{packaged}");
     let (good, bad) = (
         service.folder.join("good.yaml"),
         service.folder.join("bad.yaml"),
     );
-    let all = format!("{plain}---\n{full}---\n{elastic}");
+    let all = format!("{plain}---\n{full}---\n{elastic}---\n{packaged}");
     fs::write(&good, &all).unwrap();
     fs::write(&bad, all.replace("backoffLimit: 0", "backoffLimit: none")).unwrap();
     for version in ["1.25.0", "1.31.0", "1.37.0"] {
@@ -404,6 +400,55 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
         assert!(output.status.success(), "{version}: {said}\n{all}");
         assert!(!check(&bad).status.success(), "what is wrong is found");
     }
+}
+
+#[test]
+fn a_package_that_pods_would_not_see_is_refused_with_what_to_do() {
+    let world = World::new("pod-package");
+    let service = &world.service;
+    fs::create_dir(service.folder.join("code")).unwrap();
+    fs::write(service.folder.join("code/words"), "as it was\n").unwrap();
+    let keys = |keys: &str| {
+        let keys = format!("phalanx: {{kubernetes: {{image: img{keys}}}}}\n");
+        fs::write(service.folder.join("package.yaml"), keys).unwrap();
+    };
+    let start = "submit training demo --to kubernetes --config package.yaml --workers 2";
+    let start: Vec<&str> = start.split(' ').collect();
+    let words = ["--", "sh", "-c", "cat $PHALANX_PACKAGE/words"];
+    let package = ["--package-path", "code"];
+    let refused = |more: &[&str], said: &str| {
+        let (code, error) = service.fails(&[&start[..], more, &words].concat());
+        assert!(code == 2 && error.contains(said), "{code}: {error}");
+        assert!(!service.folder.join("root/jobs/demo").exists());
+    };
+    keys("");
+    let said = "pods see no folder of this machine, and the package ";
+    refused(&package, said);
+    refused(
+        &["--package-path", "code", "--staging-bucket", "kept"],
+        said,
+    );
+    refused(&["--packages", "code"], said);
+    keys(", claim: folder");
+    let outside = std::env::temp_dir().display().to_string();
+    for outside in [&*outside, "../kept"] {
+        let staging = ["--package-path", "code", "--staging-bucket", outside];
+        refused(&staging, "their volume is at");
+    }
+    assert!(
+        !service.folder.join("kept").exists(),
+        "nothing is copied first"
+    );
+    // On the volume the copy is in jobDir, unless the job says otherwise.
+    world.ok(&[&start[..], &package, &words].concat());
+    fs::write(service.folder.join("code/words"), "changed\n").unwrap();
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+    assert_eq!(logs.matches("as it was").count(), 2, "{logs}");
+    let copy = job["trainingInput"]["packageUris"][0].as_str().unwrap();
+    let place = service.folder.join("runs/demo/packages/demo-");
+    assert!(copy.starts_with(&place.display().to_string()), "{copy}");
 }
 
 /// Certificates of an authority, a server at 127.0.0.1 and a client, and a server that wants the client's and refuses everything.

@@ -84,13 +84,18 @@ fn run_id(life: &Life, trial: Option<u32>) -> String {
     })
 }
 
-/// The spec and the plan with the job's package in a folder, fetched if it is in a bucket.
+/// The spec and the plan with the job's package in a folder, fetched if it is in a bucket. Pods bring it themselves: here it is seen what
+/// is in it.
 fn with_package(job: &Job, life: &Life, spec: Spec, plan: Plan) -> Result<(Spec, Plan), String> {
     let Some(named) = &spec.package else {
         return Ok((spec, plan));
     };
     let folder = package::fetch(named, &life.job.directory, &job.folder().join("package"))?;
-    let plan = plan.in_package(&folder);
+    if spec.ours.executor == ExecutorKind::Kubernetes && ObjectUrl::is_url(named) {
+        let plan = plan.in_package(&folder, Path::new(&package::in_pods(named)));
+        return Ok((spec, plan));
+    }
+    let plan = plan.in_package(&folder, &folder);
     let package = Some(folder.display().to_string());
     Ok((Spec { package, ..spec }, plan))
 }

@@ -40,7 +40,7 @@ pub(super) fn check_files(
         return Err(Failure::new(NOT_READY, message));
     }
     let plan = match package {
-        Some(package) => plan.in_package(package),
+        Some(package) => plan.in_package(package, package),
         None => plan,
     };
     let missing = |path: &str| {

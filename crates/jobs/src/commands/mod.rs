@@ -80,6 +80,7 @@ pub(crate) fn run(args: Args) -> Done {
         Command::Serve(args) => daemon::serve(&context.root, &args).map(|()| ExitCode::SUCCESS),
         Command::Supervise { job } => run_job(&context.root, &job),
         Command::Transfer { job } => copy(&context.root, &job),
+        Command::BringPackage { url, folder } => package::bring(&url, &folder),
         Command::Guard { attempt, run } => {
             phalanx_cluster::launch::guard(&run, Some(&attempt), std::io::stdin());
             Ok(ExitCode::SUCCESS)

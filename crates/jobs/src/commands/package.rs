@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use phalanx_launch::package::{self, Package};
-use phalanx_launch::spec::{ExecutorKind, Plan, Program, Source, Spec, bytes};
+use phalanx_launch::spec::{ExecutorKind, Plan, Source, Spec, bytes};
 use serde_json::{Value as Json, json};
 
-use super::Context;
+use super::{Context, Done};
 use crate::args::SpecArgs;
 use crate::failure::{Failure, NOT_READY};
 
@@ -15,6 +16,8 @@ use crate::failure::{Failure, NOT_READY};
 pub(super) struct Upload {
     package: Package,
     place: String,
+    /// Whether it is in a bucket, and pods bring it into a folder of theirs.
+    in_pods: bool,
 }
 
 impl Upload {
@@ -31,11 +34,7 @@ impl Upload {
         let staging = match &args.staging_bucket {
             Some(url) if url.contains("://") => url.trim_end_matches('/').to_owned(),
             Some(folder) => absolute(Path::new(folder))?.display().to_string(),
-            None if spec.ours.executor == ExecutorKind::Kubernetes => {
-                return Err(Failure::usage(
-                    "pods see the package where the volume has it only; add --staging-bucket with a folder on the volume of phalanx.kubernetes.claim",
-                ));
-            }
+            None if spec.ours.executor == ExecutorKind::Kubernetes => in_job_dir(job, spec)?,
             None => package::copies(&context.root).display().to_string(),
         };
         // Neither other jobs nor the copies of before are a part of the program.
@@ -43,7 +42,12 @@ impl Upload {
         let package = Package::read(&absolute(Path::new(folder))?, &without);
         let package = package.map_err(|why| Failure::new(NOT_READY, why))?;
         let place = package::place(&staging, job);
-        Ok(Some(Self { package, place }))
+        let in_pods = spec.ours.executor == ExecutorKind::Kubernetes && place.contains("://");
+        Ok(Some(Self {
+            package,
+            place,
+            in_pods,
+        }))
     }
 
     /// The folder that is copied.
@@ -58,21 +62,20 @@ impl Upload {
 
     /// The plan with its program where it is now, and where it will be in the copy.
     pub(super) fn plans(&self, plan: &Plan) -> (Plan, Plan) {
-        let (here, mut there) = (plan.clone().in_package(self.folder()), plan.clone());
-        if let Program::Training { file: name } | Program::Command { program: name } =
-            &mut there.program
-            && here.program != plan.program
-        {
-            *name = format!("{}/{name}", self.copy());
-        }
-        (here, there)
+        let copy = match self.in_pods {
+            true => package::in_pods(&self.copy()),
+            false => self.copy(),
+        };
+        let at = |place: &Path| plan.clone().in_package(self.folder(), place);
+        (at(self.folder()), at(Path::new(&copy)))
     }
 
     /// Has the job name the copy. What is wrong with that is known before anything is copied.
     pub(super) fn name_in(&self, body: &mut Json) -> Result<(), Failure> {
         body["trainingInput"]["packageUris"] = json!([self.copy()]);
-        let spec = Spec::read(&Source::of_json(body));
-        spec.map(drop).map_err(Failure::usage)
+        let spec = Spec::read(&Source::of_json(body)).map_err(Failure::usage)?;
+        let directory = body["phalanx"]["directory"].as_str().unwrap_or_default();
+        package::check_for_pods(&spec, Path::new(directory)).map_err(Failure::usage)
     }
 
     /// Copies it.
@@ -90,6 +93,23 @@ impl Upload {
         let (files, size) = self.package.size();
         json!({"folder": self.folder(), "files": files, "bytes": size, "copiedTo": self.place})
     }
+}
+
+/// A place in `jobDir`, for pods: in its bucket, or on their volume if they have one.
+fn in_job_dir(job: &str, spec: &Spec) -> Result<String, Failure> {
+    let folder = (spec.job_dir.clone()).unwrap_or_else(|| format!("runs/{job}"));
+    if folder.contains("://") {
+        return Ok(format!("{}/packages", folder.trim_end_matches('/')));
+    }
+    let folder = Path::new(spec.ours.directory.as_deref().unwrap_or(".")).join(folder);
+    Ok(absolute(&folder)?.join("packages").display().to_string())
+}
+
+/// Brings a package from a bucket into a folder of a pod.
+pub(super) fn bring(url: &str, into: &Path) -> Done {
+    let brought = package::bring(url, into);
+    brought.map_err(|why| Failure::new(NOT_READY, why))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

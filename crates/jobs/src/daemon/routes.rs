@@ -12,6 +12,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use phalanx_launch::lifecycle::{Event, Life, Submitted};
+use phalanx_launch::package;
 use phalanx_launch::spec::{JobName, Plan, Source, Spec};
 use phalanx_launch::store::StoreError;
 use serde_json::{Map, Value as Json, json};
@@ -136,6 +137,8 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
     let spec = Spec::read(&Source::of_json(&tree)).map_err(ApiError::invalid)?;
     Plan::new(&spec).map_err(ApiError::invalid)?;
     let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let directory = (spec.ours.directory.clone()).map_or_else(home, PathBuf::from);
+    package::check_for_pods(&spec, &directory).map_err(ApiError::invalid)?;
     let object = |name: &str| match &body[name] {
         Json::Null => Json::Object(Map::new()),
         value => value.clone(),
@@ -146,7 +149,7 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
         training_input: object("trainingInput"),
         phalanx: object("phalanx"),
         labels: spec.labels,
-        directory: spec.ours.directory.map_or_else(home, PathBuf::from),
+        directory,
         environment: environment.unwrap_or_else(phalanx_launch::environment),
     })
 }

@@ -1,14 +1,15 @@
 //! A cluster of Kubernetes for one test: its API server answers what the executor asks, and each pod is a process of this machine.
 //!
-//! Names of pods become ports of the loopback interface, and mounted Secrets folders; nothing else is changed.
+//! Names of pods become ports of the loopback interface, and mounted Secrets and empty volumes folders; nothing else is changed.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 mod policy;
+mod running;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,17 +23,17 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use base64::Engine as _;
-use phalanx_cluster::launch;
 use policy::Next as After;
+use running::{Running, spawn};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value as Json, json};
 
 /// The token that every request must have.
-pub(crate) const TOKEN: &str = "token-of-the-test";
+const TOKEN: &str = "token-of-the-test";
 
 /// The cluster; its end is that of all pods.
 pub(crate) struct Cluster {
-    pub(crate) address: String,
+    address: String,
     state: Arc<Mutex<Objects>>,
     _runtime: tokio::runtime::Runtime,
 }
@@ -48,18 +49,6 @@ struct Objects {
     number: usize,
     /// How many pods of each Job have failed and count.
     failures: BTreeMap<String, u64>,
-}
-
-struct Running {
-    /// The Job that made it, until what follows from its end has been decided.
-    job: Option<String>,
-    labels: Json,
-    child: Child,
-    log: PathBuf,
-    started: String,
-    ended: Option<(i32, String)>,
-    deadline: Option<Instant>,
-    lost: bool,
 }
 
 type Shared = Arc<Mutex<Objects>>;
@@ -107,6 +96,17 @@ impl Cluster {
             state,
             _runtime: runtime,
         }
+    }
+
+    /// Writes the file by which it is found, for KUBECONFIG.
+    pub(crate) fn config(&self, folder: &Path) -> PathBuf {
+        let config = format!(
+            "current-context: test\ncontexts: [{{name: test, context: {{cluster: c, user: u, namespace: train}}}}]\nclusters: [{{name: c, cluster: {{server: '{}'}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n",
+            self.address
+        );
+        let path = folder.join("kubeconfig");
+        fs::write(&path, config).unwrap();
+        path
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -343,15 +343,7 @@ impl Objects {
     /// Takes note of pods that have ended.
     fn collect(&mut self) {
         self.pods.retain(|_, pod| {
-            if pod.deadline.is_some_and(|at| Instant::now() >= at) {
-                signal(&pod.child, Signal::KILL);
-            }
-            if pod.ended.is_none()
-                && let Ok(Some(end)) = pod.child.try_wait()
-            {
-                let code = end.code().unwrap_or_else(|| 128 + end.signal().unwrap());
-                pod.ended = Some((code, now()));
-            }
+            pod.look();
             // A pod that was deleted goes when its processes have.
             pod.ended.is_none() || pod.deadline.is_none()
         });
@@ -391,18 +383,52 @@ impl Objects {
         let template = &object["spec"]["template"];
         let pod = format!("{job}-{:05x}", self.number);
         let folder = self.folder.join(&pod);
-        let (spec, container) = (&template["spec"], &template["spec"]["containers"][0]);
-        self.mount(spec, container, &folder);
-        let variables = self.variables(container, &folder);
+        fs::create_dir_all(&folder).unwrap();
+        let spec = &template["spec"];
+        let log = folder.join("log");
+        let mut task = self.command(spec, &spec["containers"][0], &folder, &log);
+        let (child, before) = match spec["initContainers"].as_array() {
+            None => (spawn(&mut task), None),
+            Some(first) => {
+                let log = folder.join("log-before");
+                let mut first = self.command(spec, &first[0], &folder, &log);
+                (spawn(&mut first), Some((task, log)))
+            }
+        };
+        let labels = template["metadata"]["labels"].clone();
+        let running = Running {
+            job: Some(job.to_owned()),
+            labels,
+            child,
+            before,
+            log,
+            started: now(),
+            ended: None,
+            deadline: None,
+            lost: false,
+        };
+        self.pods.insert(pod, running);
+    }
+
+    /// What a container of a pod runs, with its output in a file.
+    fn command(&mut self, spec: &Json, container: &Json, folder: &Path, log: &Path) -> Command {
+        let mounts = self.mount(spec, container, folder);
+        let variables = self.variables(container, &mounts);
         let words = |name: &str| -> Vec<String> {
             let words = container[name].as_array().into_iter().flatten();
             words
-                .map(|word| expanded(word.as_str().unwrap(), &variables))
+                .map(|word| here(&expanded(word.as_str().unwrap(), &variables), &mounts))
                 .collect()
         };
-        let words = [words("command"), words("args")].concat();
-        let log = folder.join("log");
-        let file = File::create(&log).unwrap();
+        let mut words = [words("command"), words("args")].concat();
+        if container["image"] == "bare" {
+            // An image without the command: its runtime says so, and with this code.
+            let script = "echo exec: $1: not found >&2; exit 128";
+            words = ["sh", "-c", script, "sh", &words[0]]
+                .map(str::to_owned)
+                .to_vec();
+        }
+        let file = File::create(log).unwrap();
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
@@ -417,49 +443,42 @@ impl Objects {
         if let Some(folder) = container["workingDir"].as_str() {
             command.current_dir(folder);
         }
-        // Results are equal to the bit where the number of threads is: pods have the processors that tasks of this machine have.
-        let count = |name: &str| variables.get(name).and_then(|text| text.parse().ok());
-        let shares = launch::processor_shares(count("WORLD_SIZE").unwrap_or(1));
-        let own = shares.get(count("RANK").unwrap_or(0));
-        let child = launch::on_processors(own, || command.spawn());
-        let child = child.unwrap_or_else(|error| panic!("{words:?}: {error}"));
-        let labels = template["metadata"]["labels"].clone();
-        let running = Running {
-            job: Some(job.to_owned()),
-            labels,
-            child,
-            log,
-            started: now(),
-            ended: None,
-            deadline: None,
-            lost: false,
-        };
-        self.pods.insert(pod, running);
+        command
     }
 
-    /// Writes the Secrets that are mounted.
-    fn mount(&self, spec: &Json, container: &Json, folder: &Path) {
-        fs::create_dir_all(folder).unwrap();
+    /// Writes the Secrets that are mounted, and makes empty folders. Gives the paths in the pod, and where they are on this machine.
+    fn mount(&self, spec: &Json, container: &Json, folder: &Path) -> Vec<(String, String)> {
+        let mut mounts = Vec::new();
         for mount in container["volumeMounts"].as_array().unwrap() {
             let volumes = spec["volumes"].as_array().unwrap();
             let volume = volumes
                 .iter()
                 .find(|volume| volume["name"] == mount["name"])
                 .unwrap();
-            let Some(secret) = volume["secret"]["secretName"].as_str() else {
+            let path = mount["mountPath"].as_str().unwrap();
+            let place = mounted(path, folder);
+            if let Some(secret) = volume["secret"]["secretName"].as_str() {
+                let data = &self.all[&("secrets".to_owned(), secret.to_owned())]["data"];
+                for item in volume["secret"]["items"].as_array().unwrap() {
+                    let path = place.join(item["path"].as_str().unwrap());
+                    fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    fs::write(path, decoded(&data[item["key"].as_str().unwrap()])).unwrap();
+                }
+            } else if volume["emptyDir"].is_object() {
+                fs::create_dir_all(&place).unwrap();
+            } else {
                 continue;
-            };
-            let data = &self.all[&("secrets".to_owned(), secret.to_owned())]["data"];
-            for item in volume["secret"]["items"].as_array().unwrap() {
-                let path = mounted(mount["mountPath"].as_str().unwrap(), folder)
-                    .join(item["path"].as_str().unwrap());
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, decoded(&data[item["key"].as_str().unwrap()])).unwrap();
             }
+            mounts.push((path.to_owned(), place.display().to_string()));
         }
+        mounts
     }
 
-    fn variables(&mut self, container: &Json, folder: &Path) -> BTreeMap<String, String> {
+    fn variables(
+        &mut self,
+        container: &Json,
+        mounts: &[(String, String)],
+    ) -> BTreeMap<String, String> {
         let mut all: BTreeMap<String, String> = BTreeMap::new();
         for variable in container["env"].as_array().unwrap() {
             let from = &variable["valueFrom"]["secretKeyRef"];
@@ -472,13 +491,8 @@ impl Objects {
             };
             all.insert(variable["name"].as_str().unwrap().to_owned(), value);
         }
-        for mount in container["volumeMounts"].as_array().unwrap() {
-            let path = mount["mountPath"].as_str().unwrap();
-            if path.starts_with("/run/") {
-                let here = mounted(path, folder).display().to_string();
-                all.values_mut()
-                    .for_each(|value| *value = value.replace(path, &here));
-            }
+        for value in all.values_mut() {
+            *value = here(value, mounts);
         }
         self.resolve(&mut all);
         all
@@ -486,7 +500,8 @@ impl Objects {
 
     /// Replaces the addresses of pods: all are at this machine, each at a port of its own.
     fn resolve(&mut self, all: &mut BTreeMap<String, String>) {
-        let Ok(config) = serde_json::from_str::<Json>(&all["TF_CONFIG"]) else {
+        let config = all.get("TF_CONFIG");
+        let Some(Ok(config)) = config.map(|text| serde_json::from_str::<Json>(text)) else {
             return;
         };
         let hosts: Vec<String> = config["cluster"]
@@ -531,6 +546,12 @@ fn mounted(path: &str, folder: &Path) -> PathBuf {
     folder.join(path.trim_start_matches('/'))
 }
 
+/// A text with the folders of this machine in place of the pod's.
+fn here(text: &str, mounts: &[(String, String)]) -> String {
+    let replaced = |text: String, (path, place): &(String, String)| text.replace(path, place);
+    mounts.iter().fold(text.to_owned(), replaced)
+}
+
 fn decoded(value: &Json) -> String {
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(value.as_str().unwrap())
@@ -560,30 +581,4 @@ fn expanded(text: &str, variables: &BTreeMap<String, String>) -> String {
         }
     }
     all + rest
-}
-
-impl Running {
-    fn shown(&self, name: &str) -> Json {
-        let metadata =
-            json!({"name": name, "labels": self.labels, "creationTimestamp": self.started});
-        if self.lost {
-            let conditions = json!([{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]);
-            return json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": "Failed", "conditions": conditions}});
-        }
-        let (phase, state) = match &self.ended {
-            None => ("Running", json!({"running": {"startedAt": self.started}})),
-            Some((code, at)) => {
-                let phase = if *code == 0 { "Succeeded" } else { "Failed" };
-                (
-                    phase,
-                    json!({"terminated": {"exitCode": code, "startedAt": self.started, "finishedAt": at}}),
-                )
-            }
-        };
-        json!({
-            "metadata": metadata,
-            "spec": {"nodeName": "node-1"},
-            "status": {"phase": phase, "containerStatuses": [{"name": "task", "state": state}]},
-        })
-    }
 }

@@ -10,13 +10,18 @@ use std::path::{Component, Path, PathBuf};
 
 use phalanx_store::ObjectUrl;
 
-use crate::spec::{JobName, bytes};
+use crate::spec::{ExecutorKind, JobName, Spec, bytes};
 
 /// More files than this, or more bytes, are data and no program.
 const MOST_FILES: usize = 20_000;
 const MOST_BYTES: u64 = 1 << 30;
 /// What no program needs and changes by itself.
 const LEFT_OUT: [&str; 2] = [".git", "__pycache__"];
+
+/// The folder of a pod in which its package is.
+pub const IN_PODS: &str = "/phalanx-package";
+/// The hidden command by which a pod brings it there.
+pub const BRING: &str = "bring-package";
 
 /// A folder with a program, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,6 +268,67 @@ pub fn fetch(named: &str, directory: &Path, into: &Path) -> Result<PathBuf, Stri
             folder.display()
         )),
     }
+}
+
+/// Where a package from a bucket is in pods.
+#[must_use]
+pub fn in_pods(url: &str) -> String {
+    let name = url.rsplit('/').next().unwrap_or_default();
+    format!("{IN_PODS}/{name}")
+}
+
+/// Brings a package from a bucket into a folder of a pod, readable by every user: a task may run as another than the one that brings it.
+///
+/// # Errors
+/// As of [`fetch`].
+pub fn bring(url: &str, into: &Path) -> Result<PathBuf, String> {
+    let parsed = ObjectUrl::parse(url).map_err(|error| error.to_string())?;
+    let folder = bucket::get(&parsed, into)?;
+    let opened = open_to_all(&folder);
+    opened.map_err(|error| format!("cannot open {} to all: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+fn open_to_all(folder: &Path) -> std::io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let found = fs::metadata(&path)?;
+        if found.is_dir() {
+            open_to_all(&path)?;
+            continue;
+        }
+        let mode = if is_executable(&found) { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+/// Whether the pods of a job see its package: in a bucket, or below the folder at which their volume is.
+///
+/// # Errors
+/// They do not, and what to do.
+pub fn check_for_pods(spec: &Spec, directory: &Path) -> Result<(), String> {
+    let pods = spec.ours.executor == ExecutorKind::Kubernetes;
+    let folder = (spec.package.as_deref()).filter(|name| pods && !ObjectUrl::is_url(name));
+    let Some(folder) = folder.map(|name| directory.join(name)) else {
+        return Ok(());
+    };
+    if spec.ours.kubernetes.claim.is_none() {
+        return Err(format!(
+            "pods see no folder of this machine, and the package {} is one; keep it in a bucket with --staging-bucket or --job-dir (s3://.., gs://..), or name the claim of its volume in phalanx.kubernetes.claim",
+            folder.display()
+        ));
+    }
+    let leads_out = folder.components().any(|part| part == Component::ParentDir);
+    if folder.starts_with(directory) && !leads_out {
+        return Ok(());
+    }
+    Err(format!(
+        "pods do not see the package {}: their volume is at {}; name a folder in it or a bucket with --staging-bucket",
+        folder.display(),
+        directory.display()
+    ))
 }
 
 /// Whether a path stays in the folder that it is joined to.

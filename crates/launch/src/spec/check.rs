@@ -1,7 +1,6 @@
 //! What the fields of a job file must have in common, and those that change nothing here or cannot be honoured.
 
 use phalanx_cluster::TaskKind;
-use phalanx_store::ObjectUrl;
 
 use super::fields::{Fields, Notes};
 use super::phalanx_keys::ExecutorKind;
@@ -87,13 +86,6 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
             input.at(),
             "pods of Kubernetes need an image, and none is named",
             "add masterConfig.imageUri, or phalanx.kubernetes.image",
-        );
-    }
-    if let Some(package) = spec.package.as_ref().filter(|name| ObjectUrl::is_url(name)) {
-        notes.wrong(
-            input.place("packageUris"),
-            format!("pods do not fetch packages, and {package} is one"),
-            "put the program into the image, or name a folder on the volume of phalanx.kubernetes.claim",
         );
     }
     if ours.claim.is_none() {

@@ -94,6 +94,8 @@ pub struct KubernetesKeys {
     pub namespace: Option<String>,
     /// The image, where no `imageUri` is given.
     pub image: Option<String>,
+    /// The image with `phalanx-jobs` that brings a package from a bucket; the task's where it is not given.
+    pub package_image: Option<String>,
     /// The service account of the pods.
     pub service_account: Option<String>,
     /// A volume claim, mounted at the job's folder.
@@ -236,11 +238,19 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
     let Some(node) = node else {
         return KubernetesKeys::default();
     };
-    let known = ["namespace", "image", "serviceAccount", "claim", "server"];
+    let known = [
+        "namespace",
+        "image",
+        "packageImage",
+        "serviceAccount",
+        "claim",
+        "server",
+    ];
     let fields = Fields::of(node, "phalanx.kubernetes", &known, notes);
     KubernetesKeys {
         namespace: word(&fields, "namespace", notes),
         image: word(&fields, "image", notes),
+        package_image: word(&fields, "packageImage", notes),
         service_account: word(&fields, "serviceAccount", notes),
         claim: word(&fields, "claim", notes),
         server: word(&fields, "server", notes),

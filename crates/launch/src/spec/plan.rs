@@ -107,16 +107,14 @@ impl Plan {
         Ok(Self { program, tasks })
     }
 
-    /// The plan with its program in the folder of a package, if that has a file of its name.
+    /// The plan with its program in the folder of a package, if that has a file of its name; tasks have the folder at `place`.
     #[must_use]
-    pub fn in_package(mut self, package: &Path) -> Self {
+    pub fn in_package(mut self, package: &Path, place: &Path) -> Self {
         if let Program::Training { file: name } | Program::Command { program: name } =
             &mut self.program
+            && package.join(&*name).is_file()
         {
-            let within = package.join(&*name);
-            if within.is_file() {
-                *name = within.display().to_string();
-            }
+            *name = place.join(&*name).display().to_string();
         }
         self
     }

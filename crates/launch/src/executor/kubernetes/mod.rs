@@ -3,6 +3,7 @@
 mod access;
 mod api;
 mod objects;
+mod package;
 mod pods;
 
 use std::fs;

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use super::super::command::words;
 use super::super::variables::{Naming, Variables};
 use super::super::{Run, RunArgs, is_replaced};
+use super::package;
 use crate::lifecycle::{Life, Submitted};
 use crate::spec::{Plan, Program, Spec, TaskPlan, task_name};
 
@@ -113,9 +114,14 @@ impl<'a> Making<'a> {
             ..self.life.job.clone()
         };
         let path = format!("{SECRETS}/secret");
+        let package = package::of(self.spec).map(crate::package::in_pods);
+        let spec = Spec {
+            package: package.or_else(|| self.spec.package.clone()),
+            ..self.spec.clone()
+        };
         let naming = Naming {
             job: &job,
-            spec: self.spec,
+            spec: &spec,
             plan: self.plan,
             run: &self.id,
             attempt: self.attempt,
@@ -213,8 +219,20 @@ impl<'a> Making<'a> {
             pod["serviceAccountName"] = json!(account);
             pod["automountServiceAccountToken"] = json!(true);
         }
-        if let (Some(claim), Some(volumes)) = (&keys.claim, pod["volumes"].as_array_mut()) {
-            volumes.push(json!({"name": "folder", "persistentVolumeClaim": {"claimName": claim}}));
+        let claim = keys
+            .claim
+            .as_ref()
+            .map(|claim| json!({"name": "folder", "persistentVolumeClaim": {"claimName": claim}}));
+        let package = package::of(self.spec);
+        if let Some(volumes) = pod["volumes"].as_array_mut() {
+            volumes.extend(claim);
+            volumes.extend(package.map(|_| package::volume()));
+        }
+        if let Some(url) = package {
+            let variables = [named(&self.spec.ours.env), self.hidden()].concat();
+            let resources = self.resources(task);
+            let brings = package::container(self.spec, url, task, &variables, resources);
+            pod["initContainers"] = json!([brings]);
         }
         pod
     }
@@ -222,14 +240,7 @@ impl<'a> Making<'a> {
     fn container(&self, task: &TaskPlan, naming: &Naming<'_>, cluster: &ClusterSpec) -> Json {
         let mut variables = naming.of_task(task.task, cluster);
         variables.insert("PHALANX_CLUSTER".to_owned(), "tf_config".to_owned());
-        let mut all: Vec<Json> = variables
-            .iter()
-            .map(|(name, value)| json!({"name": name, "value": unexpanded(value)}))
-            .collect();
-        all.extend(self.spec.ours.secrets.keys().map(|name| {
-            let key = json!({"name": self.names.run, "key": name});
-            json!({"name": name, "valueFrom": {"secretKeyRef": key}})
-        }));
+        let all = [named(&variables), self.hidden()].concat();
         let mut words = words(&self.plan.program, task, self.args, "phalanx");
         // Without a command of its own the image's entry point gets the arguments.
         let args = match self.plan.program {
@@ -252,6 +263,7 @@ impl<'a> Making<'a> {
             mounts.push(json!({"name": "folder", "mountPath": folder}));
             container["workingDir"] = json!(folder);
         }
+        mounts.extend(package::of(self.spec).map(|_| package::mount()));
         container["volumeMounts"] = json!(mounts);
         if !words.is_empty() {
             container["command"] = json!(unexpanded(&words));
@@ -263,6 +275,15 @@ impl<'a> Making<'a> {
             container["resources"] = resources;
         }
         container
+    }
+
+    /// The variables whose values are in the Secret.
+    fn hidden(&self) -> Vec<Json> {
+        let one = |name: &String| {
+            let key = json!({"name": self.names.run, "key": name});
+            json!({"name": name, "valueFrom": {"secretKeyRef": key}})
+        };
+        self.spec.ours.secrets.keys().map(one).collect()
     }
 
     /// What a pod asks for. A machine type stands for a node of that size, of which the system takes a part: three quarters of it are
@@ -298,6 +319,12 @@ impl<'a> Making<'a> {
     }
 }
 
+/// Variables as a container has them.
+fn named(variables: &Variables) -> Vec<Json> {
+    let one = |(name, value): (&String, &String)| json!({"name": name, "value": unexpanded(value)});
+    variables.iter().map(one).collect()
+}
+
 /// When a worker gets another pod: after a loss, which costs one of the restarts, or because its node was needed or has gone, which costs
 /// none. After a mistake another pod would make it, too.
 fn replaced() -> Json {
@@ -326,7 +353,7 @@ pub(super) fn shown(making: &Making<'_>) -> String {
 }
 
 /// Text in which Kubernetes replaces nothing: `$(NAME)` stands for a variable there.
-fn unexpanded(text: &str) -> String {
+pub(super) fn unexpanded(text: &str) -> String {
     text.replace('$', "$$")
 }
 

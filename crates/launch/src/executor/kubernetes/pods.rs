@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::api::Api;
 use super::objects::CONTAINER;
+use super::package;
 use crate::lifecycle::TaskEnd;
 use crate::logs::{Sink, timestamp};
 use crate::store::now;
@@ -54,14 +55,8 @@ pub(super) struct Pod {
 impl Pod {
     pub(super) fn of(pod: &Json) -> Self {
         let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
-        let mut statuses = pod["status"]["containerStatuses"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        let state = statuses
-            .find(|status| status["name"] == CONTAINER)
-            .map(|status| &status["state"]);
-        let state = state.unwrap_or(&Json::Null);
+        let state = state(&pod["status"]["containerStatuses"], CONTAINER);
+        let package = state_of_package(pod);
         let (running, terminated) = (&state["running"], &state["terminated"]);
         let since = [&running["startedAt"], &terminated["startedAt"]]
             .into_iter()
@@ -75,7 +70,9 @@ impl Pod {
             ended: terminated
                 .is_object()
                 .then(|| (end(terminated), text(&terminated["finishedAt"]))),
-            hopeless: hopeless(pod, &state["waiting"]),
+            hopeless: hopeless(pod, &state["waiting"])
+                .or_else(|| hopeless(pod, &package["waiting"]))
+                .or_else(|| package::missing(&package["terminated"])),
             lost: lost(pod, terminated),
         }
     }
@@ -102,6 +99,18 @@ impl Pod {
             (None, ended) => ended.as_ref().map(|(end, _)| *end),
         }
     }
+}
+
+/// How one of the containers is.
+fn state<'a>(statuses: &'a Json, container: &str) -> &'a Json {
+    let mut statuses = statuses.as_array().into_iter().flatten();
+    let status = statuses.find(|status| status["name"] == container);
+    status.map_or(&Json::Null, |status| &status["state"])
+}
+
+/// How the container is that brings the package.
+fn state_of_package(pod: &Json) -> &Json {
+    state(&pod["status"]["initContainerStatuses"], package::CONTAINER)
 }
 
 /// Whether a Job has failed, and makes no other pod.
