@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::hosts::Hosts;
 use crate::recovery::{
-    FOLDER, GO, LENGTH, Length, PAUSE, RANK, RECOVER_WITHIN, SHORT, TIMEOUT, USUAL, alone, begun,
-    unbroken_of,
+    FOLDER, GO, LENGTH, Length, Outage, PAUSE, RANK, RECOVER_WITHIN, SHORT, TIMEOUT, USUAL, alone,
+    begun, seeds, unbroken_of,
 };
 
 /// Longer than anything takes unless it hangs.
@@ -238,6 +238,41 @@ fn hosts_that_are_silent_deaf_to_one_or_reset_for_a_while_change_nothing() {
         scope.spawn(|| survives('o', &["oneway", "1", "3"]));
         scope.spawn(|| survives('x', &["reset", "2", "3"]));
     });
+}
+
+/// Whatever happens to the network when a seed says so, and for how long. PHALANX_TEST_TRIALS runs more than the few of each test run,
+/// PHALANX_TEST_SEED one of them, and both many from it on.
+#[test]
+fn networks_that_fail_at_any_moment_change_nothing() {
+    let _alone = alone();
+    let seeds = seeds(5);
+    let kinds = ['p', 'q', 's', 't', 'u'];
+    let try_seed = |seed: u64, kind| {
+        let Some(training) = Training::start(kind, 120) else {
+            return;
+        };
+        let outage = Outage::new(seed, WORKERS as u64);
+        training.wait_until_begun();
+        thread::sleep(outage.after);
+        let set = |words: &[String]| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            training.hosts.set(&words);
+        };
+        set(&outage.begin);
+        thread::sleep(outage.lasts);
+        set(&outage.end);
+        training.go();
+        let said = training.ends_equal();
+        let recoveries = said.matches("goes on from step").count();
+        eprintln!("seed {seed}: {outage:?}: workers went on {recoveries} times");
+    };
+    for some in seeds.chunks(kinds.len()) {
+        thread::scope(|scope| {
+            for (seed, kind) in some.iter().zip(kinds) {
+                scope.spawn(move || try_seed(*seed, kind));
+            }
+        });
+    }
 }
 
 /// The others hear both, who do not hear each other.

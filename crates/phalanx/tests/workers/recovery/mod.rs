@@ -4,7 +4,9 @@
 //! Workers are processes of this test binary under the supervisor of `phalanx launch`. A trial is a seed: how many workers, when what
 //! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them, and both those from it on.
 
+mod full_disk;
 mod run;
+mod schedules;
 mod trial;
 mod unlaunched;
 
@@ -17,14 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use phalanx::checkpoint::TrainingState;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
 
-use self::trial::{Fault, KILL_SECOND, Trial};
+use self::trial::{Fault, KILL_SECOND};
 use crate::{TOLERANCE, accumulation, apart, cases};
 
 pub(crate) use self::run::{Run, begun};
+pub(crate) use self::schedules::seeds;
+pub(crate) use self::trial::Outage;
 
 /// Where workers write; a process without it is no worker.
 pub(crate) const FOLDER: &str = "PHALANX_TEST_RECOVERY";
@@ -38,6 +43,8 @@ pub(crate) const RECOVER_WITHIN: &str = "PHALANX_TEST_RECOVER_WITHIN";
 pub(crate) const GO: &str = "go";
 /// What each example takes until then, in milliseconds.
 pub(crate) const PAUSE: &str = "PHALANX_TEST_PAUSE";
+/// Where the first worker saves a checkpoint after each third step, from which all go on.
+const CHECKPOINT: &str = "PHALANX_TEST_CHECKPOINT";
 /// The number of epochs, and of examples.
 pub(crate) const LENGTH: &str = "PHALANX_TEST_LENGTH";
 /// The examples before a worker says that it has begun.
@@ -56,7 +63,9 @@ fn worker() {
         Ok(text) => std::fs::write(out, text).unwrap(),
         Err(error) => {
             eprintln!("worker {rank}: error: {error}");
-            std::process::exit(75);
+            let is_of_disk = matches!(error, phalanx::Error::Io { .. });
+            let ends_job = is_of_disk && std::env::var_os(CHECKPOINT).is_some();
+            std::process::exit(if ends_job { 1 } else { 75 });
         }
     }
 }
@@ -96,6 +105,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     };
     let Length { epochs, rows } = Length::of_this_worker();
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
+    let fit = saving(&mut trainer, fit)?;
     let history = match window {
         Some(_) => {
             let fit = fit.callback(accumulation::death(folder, rank));
@@ -116,6 +126,17 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         text.push_str(&format!("{name} {:?}\n", value.to_f64()));
     }
     Ok(text)
+}
+
+/// A training that saves checkpoints, where it is to, from the last one on.
+fn saving(trainer: &mut Trainer, fit: Fit) -> phalanx::Result<Fit> {
+    let Some(path) = std::env::var_os(CHECKPOINT) else {
+        return Ok(fit);
+    };
+    if TrainingState::is_at(&path)? {
+        trainer.restore_checkpoint(&path)?;
+    }
+    Ok(fit.checkpoint(path).save_freq(3).resume())
 }
 
 /// How long a worker trains.
@@ -192,47 +213,6 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap())
 }
 
-#[test]
-fn killed_and_stopped_workers_change_nothing() {
-    let trials: Option<u64> = number("PHALANX_TEST_TRIALS");
-    let first: Option<u64> = number("PHALANX_TEST_SEED");
-    // The first few of each test run are of different kinds.
-    let seeds: Vec<u64> = match (first, trials) {
-        (Some(first), trials) => (first..first + trials.unwrap_or(1)).collect(),
-        (None, Some(trials)) => (0..trials).collect(),
-        (None, None) => (0..24).step_by(4).collect(),
-    };
-    // Such a seed may stop a worker and kill none.
-    let is_alone = seeds.len() == 1;
-    let mut times = Vec::new();
-    for seed in seeds {
-        let trial = Trial::new(seed);
-        let trained = Run::new(&format!("trial-{seed}")).train(trial.workers, &trial.faults);
-        let expected = unbroken(trial.workers);
-        for (rank, out) in trained.outs.iter().enumerate() {
-            let lines = trained.lines.text();
-            assert_eq!(
-                *out, expected,
-                "seed {seed} {trial:?} worker {rank}\n{lines}"
-            );
-        }
-        let recovered = trained.recoveries();
-        eprintln!("seed {seed}: {trial:?}: recovered in {recovered:?}");
-        if is_alone {
-            eprintln!("{}", trained.lines.text());
-        }
-        times.extend(recovered);
-    }
-    times.sort();
-    assert!(is_alone || !times.is_empty(), "no kill hit a training");
-    eprintln!(
-        "{} recoveries, median {:?}, longest {:?}",
-        times.len(),
-        times.get(times.len() / 2),
-        times.last()
-    );
-}
-
 /// Clocks of the machine that are set to another day while all train; times that are waited for are measured by another clock.
 #[test]
 fn clocks_that_are_set_change_nothing_and_evict_nobody() {
@@ -289,14 +269,11 @@ fn nobody_is_evicted_from_a_busy_machine() {
     run.patience *= 2 * times as u32;
     let mut launch = run.launch(8);
     launch.program.insert(1, format!("{PAUSE}=1").into());
-    launch.program.insert(
-        1,
-        {
-            let rows = USUAL.rows * times as usize;
-            format!("{LENGTH}={}", Length { rows, ..USUAL })
-        }
-        .into(),
-    );
+    let rows = USUAL.rows * times as usize;
+    let length = Length { rows, ..USUAL };
+    launch
+        .program
+        .insert(1, format!("{LENGTH}={length}").into());
     let trained = run.train_with(launch, &[], "");
     is_over.store(true, Ordering::Relaxed);
     for hog in hogs {
