@@ -1,7 +1,8 @@
 //! The curves of a job's metrics: from `history.jsonl` and event files of its folder, and of the folders of its trials.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -24,10 +25,11 @@ pub struct Curve {
     pub points: Vec<(i64, f64)>,
 }
 
-/// Reads the curves of a job again and again: a file that has not changed since is not read a second time.
+/// Reads the curves of a job again and again. Of a history that has grown only what is new is read, of event files that have changed all.
 #[derive(Debug, Default)]
 pub struct CurveReader {
-    seen: BTreeMap<PathBuf, (Stamp, Vec<Curve>)>,
+    histories: BTreeMap<PathBuf, History>,
+    events: BTreeMap<PathBuf, (Stamp, Vec<Curve>)>,
 }
 
 /// What changes when files do: their number, their bytes, and when the last was written.
@@ -46,12 +48,12 @@ impl CurveReader {
     }
 
     fn of_folder(&mut self, folder: &Path, name: &str) -> Vec<Curve> {
-        let file = folder.join("history.jsonl");
-        let all = self.kept(&file, stamp([file.clone()]), || {
-            let mut lines = Lines::new();
-            history(&file, &mut lines);
-            shown(lines, name)
-        });
+        let path = folder.join("history.jsonl");
+        let history = self.histories.entry(path.clone()).or_default();
+        if history.follow(&path).is_err() {
+            *history = History::default();
+        }
+        let all = shown(&history.lines, name);
         if !all.is_empty() || !name.is_empty() {
             return all;
         }
@@ -59,23 +61,16 @@ impl CurveReader {
         for run in phalanx_summary::find_runs(folder).unwrap_or_default() {
             let files = fs::read_dir(&run).into_iter().flatten().flatten();
             let of_run = stamp(files.map(|file| file.path()));
-            all.extend(self.kept(&run, of_run, || {
+            let kept = self.events.get(&run).filter(|(seen, _)| *seen == of_run);
+            if kept.is_none() {
                 let mut lines = Lines::new();
                 events(folder, &run, &mut lines);
-                shown(lines, "")
-            }));
+                let curves = shown(&lines, "");
+                self.events.insert(run.clone(), (of_run, curves));
+            }
+            all.extend(self.events[&run].1.iter().cloned());
         }
         all
-    }
-
-    /// What was read before of files with this stamp, or is read now.
-    fn kept(&mut self, path: &Path, stamp: Stamp, read: impl FnOnce() -> Vec<Curve>) -> Vec<Curve> {
-        if let Some((_, curves)) = self.seen.get(path).filter(|(seen, _)| *seen == stamp) {
-            return curves.clone();
-        }
-        let curves = read();
-        self.seen.insert(path.to_owned(), (stamp, curves.clone()));
-        curves
     }
 }
 
@@ -90,31 +85,62 @@ fn stamp(files: impl IntoIterator<Item = PathBuf>) -> Stamp {
     })
 }
 
-fn shown(lines: Lines, name: &str) -> Vec<Curve> {
-    let curve = |((metric, run), points): ((String, String), BTreeMap<i64, f64>)| Curve {
-        metric,
+fn shown(lines: &Lines, name: &str) -> Vec<Curve> {
+    let curve = |((metric, run), line): (&(String, String), &Thinned)| Curve {
+        metric: metric.clone(),
         run: [name, run.as_str()].join(" ").trim().to_owned(),
-        points: fewer(points.into_iter().collect()),
+        points: line.points(),
     };
-    lines.into_iter().map(curve).collect()
+    lines.iter().map(curve).collect()
 }
 
-type Lines = BTreeMap<(String, String), BTreeMap<i64, f64>>;
+/// Lines by metric and run.
+type Lines = BTreeMap<(String, String), Thinned>;
 
-/// A line for each epoch, with the metrics of validation under `val_`.
-fn history(path: &Path, lines: &mut Lines) {
-    if fs::metadata(path).is_ok_and(|file| file.len() > MOST_BYTES) {
-        return;
+/// A `history.jsonl` as far as it was read: a line for each epoch, with the metrics of validation under `val_`.
+#[derive(Debug, Default)]
+struct History {
+    lines: Lines,
+    /// Bytes that were read, to the end of a line.
+    read: u64,
+    /// The last of them: a file that has others there is another one.
+    last: Vec<u8>,
+    /// Lines that were read.
+    count: i64,
+}
+
+impl History {
+    /// Reads what is new.
+    fn follow(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let size = file.metadata()?.len();
+        if size > MOST_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut last = vec![0; self.last.len()];
+        file.seek(SeekFrom::Start(self.read - last.len() as u64))?;
+        if file.read_exact(&mut last).is_err() || last != self.last {
+            *self = Self::default();
+            file.rewind()?;
+        }
+        let mut file = BufReader::new(file);
+        let mut line = Vec::new();
+        while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+            self.count += 1;
+            self.read += line.len() as u64;
+            self.add(&line);
+            std::mem::swap(&mut self.last, &mut line);
+            line.clear();
+        }
+        Ok(())
     }
-    let text = fs::read_to_string(path).unwrap_or_default();
-    for (at, line) in text.lines().enumerate() {
-        let Ok(Json::Object(line)) = serde_json::from_str(line) else {
-            continue;
+
+    fn add(&mut self, line: &[u8]) {
+        let Ok(Json::Object(line)) = serde_json::from_slice(line) else {
+            return;
         };
-        let epoch = line
-            .get("epoch")
-            .and_then(Json::as_i64)
-            .unwrap_or(at as i64 + 1);
+        let epoch = line.get("epoch").and_then(Json::as_i64);
+        let epoch = epoch.unwrap_or(self.count);
         let logs = line.get("logs").and_then(Json::as_object).unwrap_or(&line);
         for (name, value) in logs {
             let Some(value) = value.as_f64().filter(|_| name != "epoch") else {
@@ -124,7 +150,7 @@ fn history(path: &Path, lines: &mut Lines) {
                 Some(metric) => (metric.to_owned(), "validation".to_owned()),
                 None => (name.clone(), "train".to_owned()),
             };
-            lines.entry(key).or_default().insert(epoch, value);
+            self.lines.entry(key).or_default().push(epoch, value);
         }
     }
 }
@@ -142,29 +168,132 @@ fn events(folder: &Path, run: &Path, lines: &mut Lines) {
     for (tag, points) in read.scalars {
         let entry = lines.entry((tag, name.clone())).or_default();
         let finite = points.iter().filter(|point| point.value.is_finite());
-        entry.extend(finite.map(|point| (point.step, point.value)));
+        finite.for_each(|point| entry.push(point.step, point.value));
     }
 }
 
-/// As many points as a chart can show: of each stretch the least and the largest, so that no spike is lost.
-pub(crate) fn fewer(points: Vec<(i64, f64)>) -> Vec<(i64, f64)> {
-    if points.len() <= MOST_POINTS {
-        return points;
+/// A curve of as many points as a chart can show: of each stretch the least and the largest, so that no spike is lost. Stretches grow with the
+/// curve, and no point is kept twice: a curve of any length takes as much memory and is shown as fast.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Thinned {
+    stretches: Vec<Stretch>,
+    /// How many points a stretch has, as a power of 2.
+    power: u32,
+    /// How many points the last stretch has.
+    points: usize,
+    /// The last point, which is shown whatever it is.
+    last: Option<(i64, f64)>,
+}
+
+/// Consecutive points: the least and the largest of them.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    least: (i64, f64),
+    largest: (i64, f64),
+}
+
+impl Stretch {
+    fn with(self, other: Self) -> Self {
+        let is_less = |one: f64, other: f64| one.total_cmp(&other).is_lt();
+        Self {
+            least: match is_less(other.least.1, self.least.1) {
+                true => other.least,
+                false => self.least,
+            },
+            largest: match is_less(self.largest.1, other.largest.1) {
+                true => other.largest,
+                false => self.largest,
+            },
+        }
     }
-    let stretch = points.len().div_ceil(MOST_POINTS / 2);
-    let ends = |part: &[(i64, f64)]| {
-        let by_value = |one: &&(i64, f64), other: &&(i64, f64)| one.1.total_cmp(&other.1);
-        let mut ends: Vec<(i64, f64)> =
-            [part.iter().min_by(by_value), part.iter().max_by(by_value)]
-                .into_iter()
-                .flatten()
-                .copied()
-                .collect();
-        ends.sort_by_key(|(step, _)| *step);
-        ends.dedup();
-        ends
-    };
-    points.chunks(stretch).flat_map(ends).collect()
+
+    fn points(&self) -> impl Iterator<Item = (i64, f64)> {
+        let (first, second) = match self.least.0 <= self.largest.0 {
+            true => (self.least, self.largest),
+            false => (self.largest, self.least),
+        };
+        [first, second]
+            .into_iter()
+            .take(1 + usize::from(first != second))
+    }
+}
+
+impl Thinned {
+    /// Adds a point. A step that is not after the last one is made again: what was known of it and of later ones is forgotten.
+    pub(crate) fn push(&mut self, step: i64, value: f64) {
+        let after = |stretch: &Stretch| stretch.least.0.max(stretch.largest.0) >= step;
+        while self.stretches.last().is_some_and(after) {
+            self.forget(step);
+        }
+        let point = (step, value);
+        self.last = Some(point);
+        let new = Stretch {
+            least: point,
+            largest: point,
+        };
+        match self.stretches.last_mut() {
+            Some(last) if self.points < 1 << self.power => {
+                *last = last.with(new);
+                self.points += 1;
+            }
+            _ => {
+                self.stretches.push(new);
+                self.points = 1;
+            }
+        }
+        // A stretch of one point is shown as one, a longer one as two; and then there is the last point.
+        while self.stretches.len()
+            > if self.power == 0 {
+                MOST_POINTS
+            } else {
+                MOST_POINTS / 2 - 1
+            }
+        {
+            self.merge();
+        }
+    }
+
+    /// Removes points at and after a step from the last stretch: all of it, where neither of the two that are known is before.
+    fn forget(&mut self, step: i64) {
+        let Some(mut last) = self.stretches.pop() else {
+            return;
+        };
+        // What is left, if anything, is a stretch that is full: it is not known how many points of it were before.
+        self.points = 1 << self.power;
+        if last.least.0 < step || last.largest.0 < step {
+            let left = match last.least.0 < step {
+                true => last.least,
+                false => last.largest,
+            };
+            (last.least, last.largest) = (left, left);
+            self.stretches.push(last);
+        }
+    }
+
+    /// Makes one stretch of two.
+    fn merge(&mut self) {
+        let pairs = self.stretches.chunks(2);
+        if self.stretches.len().is_multiple_of(2) {
+            self.points += 1 << self.power;
+        }
+        self.stretches = pairs
+            .map(|pair| {
+                pair[1..]
+                    .iter()
+                    .fold(pair[0], |one, other| one.with(*other))
+            })
+            .collect();
+        self.power += 1;
+    }
+
+    /// Its points in the order of their steps.
+    pub(crate) fn points(&self) -> Vec<(i64, f64)> {
+        let mut points: Vec<_> = self.stretches.iter().flat_map(Stretch::points).collect();
+        if points.last() != self.last.as_ref() {
+            points.extend(self.last);
+        }
+        points
+    }
 }
 
 #[cfg(test)]
@@ -214,5 +343,68 @@ mod tests {
         let grown = reader.read(&scratch.0, &[3, 4]);
         assert_eq!(grown[1].points, [(1, 0.5), (2, 0.25)]);
         assert_eq!(grown[0], all[0]);
+        // A line without its end is being written; what is trained again replaces what was, and a file may be another one.
+        let shown = |reader: &mut CurveReader, text: &str| {
+            fs::write(scratch.0.join("3/history.jsonl"), text).unwrap();
+            reader.read(&scratch.0, &[3])[1].points.clone()
+        };
+        let cut = format!("{more}{{\"epoch\":3,");
+        assert_eq!(shown(&mut reader, &cut), [(1, 0.5), (2, 0.25)]);
+        let third = format!("{cut}\"loss\":0.125}}\n");
+        assert_eq!(
+            shown(&mut reader, &third),
+            [(1, 0.5), (2, 0.25), (3, 0.125)]
+        );
+        let again = format!("{third}{{\"epoch\":2,\"loss\":0.75}}\n");
+        assert_eq!(shown(&mut reader, &again), [(1, 0.5), (2, 0.75)]);
+        let other = "{\"epoch\":1,\"loss\":3.0}\n";
+        assert_eq!(shown(&mut reader, other), [(1, 3.0)]);
+        fs::remove_file(scratch.0.join("3/history.jsonl")).unwrap();
+        assert_eq!(reader.read(&scratch.0, &[3]).len(), 2);
+    }
+
+    #[test]
+    fn a_curve_of_any_length_keeps_its_least_and_largest_of_each_stretch() {
+        for length in [1, 399, 400, 401, 799, 12_345] {
+            let value = |step: i64| (step * 7919 % 10_007) as f64;
+            let mut line = Thinned::default();
+            (0..length).for_each(|step| line.push(step, value(step)));
+            let points = line.points();
+            assert!(points.len() <= MOST_POINTS && points.is_sorted_by_key(|(step, _)| *step));
+            assert!(points.iter().all(|(step, shown)| *shown == value(*step)));
+            if length <= MOST_POINTS as i64 {
+                assert_eq!(points.len() as i64, length);
+                continue;
+            }
+            assert!(points.len() > MOST_POINTS / 4, "{}", points.len());
+            // Each stretch of the same length has its extremes.
+            let size = 1_i64 << line.power;
+            for start in (0..length).step_by(size as usize) {
+                let steps = || start..(start + size).min(length);
+                let of: Vec<f64> = steps().map(value).collect();
+                let shown = points.iter().filter(|(step, _)| steps().contains(step));
+                let shown: Vec<f64> = shown.map(|(_, value)| *value).collect();
+                let most = |all: &[f64]| all.iter().copied().fold(f64::MIN, f64::max);
+                let least = |all: &[f64]| all.iter().copied().fold(f64::MAX, f64::min);
+                assert_eq!((least(&shown), most(&shown)), (least(&of), most(&of)));
+            }
+        }
+    }
+
+    #[test]
+    fn steps_that_are_made_again_are_forgotten_first() {
+        let mut line = Thinned::default();
+        (0..10_000).for_each(|step| line.push(step, 1.0));
+        (5_000..6_000).for_each(|step| line.push(step, 2.0));
+        let points = line.points();
+        assert!(points.is_sorted_by_key(|(step, _)| *step), "{points:?}");
+        assert_eq!(points.last(), Some(&(5_999, 2.0)));
+        assert!(
+            points
+                .iter()
+                .all(|(step, value)| (*value == 2.0) == (*step >= 5_000))
+        );
+        line.push(-1, 3.0);
+        assert_eq!(line.points(), [(-1, 3.0)]);
     }
 }

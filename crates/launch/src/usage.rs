@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::curves::{Curve, fewer};
+use crate::curves::{Curve, Thinned};
 use crate::store::now;
 
 /// Ticks of a second in `/proc`: Linux' number towards programs.
@@ -135,7 +135,7 @@ pub fn usage(folder: &Path) -> Vec<Curve> {
     let samples = text
         .lines()
         .filter_map(|line| serde_json::from_str::<Sample>(line).ok());
-    let mut lines: BTreeMap<(&str, String), Vec<(i64, f64)>> = BTreeMap::new();
+    let mut lines: BTreeMap<(&str, String), Thinned> = BTreeMap::new();
     let mut first = None;
     for sample in samples {
         let first = *first.get_or_insert(sample.at);
@@ -143,14 +143,14 @@ pub fn usage(folder: &Path) -> Vec<Curve> {
         for (task, (percent, mib)) in sample.tasks {
             for (metric, value) in [("processors, % of one", percent), ("memory, MiB", mib)] {
                 let line = lines.entry((metric, task.clone())).or_default();
-                line.push((seconds, value));
+                line.push(seconds, value);
             }
         }
     }
-    let curve = |((metric, run), points): ((&str, String), Vec<(i64, f64)>)| Curve {
+    let curve = |((metric, run), line): ((&str, String), Thinned)| Curve {
         metric: metric.to_owned(),
         run,
-        points: fewer(points),
+        points: line.points(),
     };
     lines.into_iter().map(curve).collect()
 }
