@@ -5,9 +5,9 @@
 mod pods;
 mod service;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pods::Cluster;
@@ -22,29 +22,48 @@ fn trials(few: usize) -> usize {
 /// A task that does not hear of SIGTERM, with a grandchild that has left its group.
 const STUBBORN: &str = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do sleep 1; done\" & sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; wait";
 
-/// How many processes have all of these texts in their environment.
-fn count(texts: &[&str]) -> usize {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let has = |folder: &Path| {
-        let environment = fs::read(folder.join("environ")).unwrap_or_default();
-        let words: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
-        texts.iter().all(|text| words.contains(&text.as_bytes()))
-    };
-    entries.filter(|entry| has(&entry.path())).count()
+/// How many processes each job of a folder has, those of its supervisor not among them; only those of the first attempt, if that is asked for.
+fn left(service: &Service, only_first: bool) -> BTreeMap<String, usize> {
+    let root = format!("PWD={}", service.folder.display());
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let words = || environment.split(|byte| *byte == 0);
+        let has = |text: &str| words().any(|word| word == text.as_bytes());
+        let name = words().find_map(|word| word.strip_prefix(b"CLOUD_ML_JOB_ID="));
+        if let Some(name) = name
+            && has(&root)
+            && (!only_first || has("PHALANX_GENERATION=1"))
+        {
+            let name = String::from_utf8(name.to_vec()).unwrap();
+            *all.entry(name).or_insert(0) += 1;
+        }
+    }
+    all
 }
 
-/// How long it takes until no process has these texts in its environment.
-fn until_gone(texts: &[&str]) -> Duration {
-    let since = Instant::now();
-    while count(texts) > 0 {
-        assert!(
-            since.elapsed() < PATIENCE,
-            "{texts:?}: {} are left",
-            count(texts)
-        );
+/// How long it takes from a time of each job until it has no process. A process that begins a program has no environment for a moment: two looks
+/// must agree.
+fn until_gone(service: &Service, since: &BTreeMap<String, Instant>, first: bool) -> Vec<Duration> {
+    let (begun, mut gone, mut looks) = (Instant::now(), BTreeMap::new(), 0);
+    while looks < 2 {
+        let left = left(service, first);
+        for (name, since) in since {
+            if left.contains_key(name) {
+                gone.remove(name);
+            } else {
+                gone.entry(name).or_insert_with(|| since.elapsed());
+            }
+        }
+        looks = if gone.len() == since.len() {
+            looks + 1
+        } else {
+            0
+        };
+        assert!(begun.elapsed() < PATIENCE, "{left:?} are left");
         std::thread::sleep(Duration::from_millis(20));
     }
-    since.elapsed()
+    gone.into_values().collect()
 }
 
 fn told(name: &str, mut times: Vec<Duration>) {
@@ -57,41 +76,66 @@ fn told(name: &str, mut times: Vec<Duration>) {
     );
 }
 
+/// The supervisors of jobs.
+fn supervisors(service: &Service, names: &[String]) -> Vec<Pid> {
+    let processes = service.processes();
+    let of = |name: &String| {
+        let end = format!("{name}\0");
+        let is_it = |line: &&String| line.contains("supervise") && line.ends_with(&end);
+        let line = processes.iter().find(is_it).expect("a supervisor");
+        Pid::from_raw(line.split(['/', ' ']).nth(2).unwrap().parse().unwrap()).unwrap()
+    };
+    names.iter().map(of).collect()
+}
+
+/// Waits until so many tasks of each job have started.
+fn until_up(service: &Service, names: &[String], tasks: usize) {
+    for name in names {
+        let up = || service.ok(&["logs", name]).matches("up").count();
+        service.until(name, |_| up() == tasks);
+    }
+}
+
 #[test]
 fn no_process_is_left_after_a_cancel_and_after_the_supervisors_end() {
-    let service = Service::new("orphans");
+    // Jobs wait most of the time: side by side twenty take little longer than one.
+    let service = Service::with_cpus("orphans", 400);
     let (mut cancelled, mut killed) = (Vec::new(), Vec::new());
-    for number in 0..trials(2) {
-        let name = format!("job{number}");
-        service.script(&name, &["--workers", "2"], STUBBORN);
-        service.until(&name, |_| {
-            service.ok(&["logs", &name]).matches("up").count() == 2
-        });
-        let job = format!("CLOUD_ML_JOB_ID={name}");
-        let root = format!("PWD={}", service.folder.display());
-        let of_job = [job.as_str(), root.as_str()];
-        assert!(count(&of_job) >= 6, "{}", count(&of_job));
-        let first = [&of_job[..], &["PHALANX_GENERATION=1"]].concat();
-        let supervisor = service
-            .processes()
-            .into_iter()
-            .find(|line| line.contains("supervise") && line.ends_with(&format!("{name}\0")));
-        let supervisor = supervisor.expect("a supervisor");
-        let pid = supervisor
-            .split(['/', ' '])
-            .nth(2)
-            .unwrap()
-            .parse()
-            .unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-        killed.push(until_gone(&first));
+    let all: Vec<usize> = (0..trials(20)).collect();
+    for round in all.chunks(20) {
+        let names: Vec<String> = round.iter().map(|number| format!("job{number}")).collect();
+        for name in &names {
+            service.script(name, &["--workers", "2"], STUBBORN);
+        }
+        until_up(&service, &names, 2);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let running = left(&service, false);
+            let all = |name: &String| running.get(name).is_some_and(|count| *count >= 6);
+            if names.iter().all(all) {
+                break;
+            }
+            assert!(Instant::now() < until, "{running:?}");
+        }
+        let kill = |(name, pid): (&String, Pid)| {
+            kill_process(pid, Signal::KILL).unwrap();
+            (name.clone(), Instant::now())
+        };
+        let supervisors = supervisors(&service, &names);
+        let since = names.iter().zip(supervisors).map(kill).collect();
+        killed.extend(until_gone(&service, &since, true));
         // The next supervisor starts the tasks once more.
-        service.until(&name, |_| {
-            service.ok(&["logs", &name]).matches("up").count() == 4
-        });
-        service.ok(&["cancel", &name]);
-        cancelled.push(until_gone(&of_job));
-        assert_eq!(service.end(&name)["state"], "CANCELLED");
+        until_up(&service, &names, 4);
+        let cancel = |name: &String| {
+            let since = Instant::now();
+            service.ok(&["cancel", name]);
+            (name.clone(), since)
+        };
+        let since = names.iter().map(cancel).collect();
+        cancelled.extend(until_gone(&service, &since, false));
+        for name in &names {
+            assert_eq!(service.end(name)["state"], "CANCELLED");
+        }
     }
     told(
         "SIGKILL of the supervisor until no process of the attempt",
