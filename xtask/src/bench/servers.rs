@@ -13,6 +13,9 @@ use crate::workspace::Workspace;
 const LIMIT: Duration = Duration::from_secs(300);
 /// The time of a row where workers are to be compared, whatever else the machine does.
 const ROW_MS: f64 = 2.0;
+/// The same where each worker has a share of a processor, and that share in percent: less than a processor for all workers and the server.
+const ROW_MS_OF_SHARE: f64 = 1.0;
+const SHARE: f64 = 20.0;
 
 /// A training of the table of slow workers.
 struct Slowed {
@@ -135,18 +138,37 @@ fn rate(result: &Value) -> Result<f64, String> {
 
 /// The table of slow workers, and the losses of the picture.
 fn slow_workers(workspace: &Workspace, options: &Options) -> Result<(String, Value), String> {
-    let mut table = String::from(
-        "## A slow worker\n\nThe digits, batch 12; each row of a batch takes a worker 2 ms beside the step itself, and 20 ms one that is slow, so that workers do not share processors.\n\n| training | steps a second | compared |\n|---|---:|---|\n",
-    );
-    let (mut rates, mut results) = (Vec::new(), Vec::new());
+    let mut page = String::from("## A slow worker\n");
+    let mut results = Vec::new();
+    for share in [None, Some(SHARE)] {
+        let (table, found) = slow_workers_by(workspace, options, share)?;
+        page.push_str(&table);
+        results = found;
+    }
+    // The picture is by the quota, which holds whatever else the machine does.
+    let curve =
+        |(at, name): &(usize, &str)| json!({"name": name, "epochs": results[*at]["epochs"]});
+    let curves: Vec<Value> = CURVES.iter().map(curve).collect();
+    Ok((page, Value::Array(curves)))
+}
+
+/// One table of slow workers, by a share of a processor or by the time of rows, and what was found.
+fn slow_workers_by(
+    workspace: &Workspace,
+    options: &Options,
+    share: Option<f64>,
+) -> Result<(String, Vec<Value>), String> {
+    let row_ms = share.map_or(ROW_MS, |_| ROW_MS_OF_SHARE);
+    let (mut table, mut rates, mut results) = (String::new(), Vec::new(), Vec::new());
     for (at, work) in SLOWED.iter().enumerate() {
         eprintln!("{}", work.name);
         let plan = json!({
             "model": "digits", "mode": work.mode, "backup_workers": work.backup_workers,
-            "workers": work.workers, "slowed": work.slowed, "batch": 12, "row_ms": ROW_MS,
-            "epochs": if options.quick { 2 } else { 5 },
+            "workers": work.workers, "slowed": work.slowed, "batch": 12, "row_ms": row_ms,
+            "epochs": if options.quick { 2 } else { 5 }, "quota": share,
         });
-        let found = result(&ours(workspace, &plan, &at.to_string())?)?;
+        let how = share.map_or("time", |_| "quota");
+        let found = result(&ours(workspace, &plan, &format!("{how}-{at}"))?)?;
         let own = rate(&found)?;
         let compared = match work.compared {
             Some((with, least)) => {
@@ -163,10 +185,29 @@ fn slow_workers(workspace: &Workspace, options: &Options) -> Result<(String, Val
         rates.push(own);
         results.push(found);
     }
-    let curve =
-        |(at, name): &(usize, &str)| json!({"name": name, "epochs": results[*at]["epochs"]});
-    let curves: Vec<Value> = CURVES.iter().map(curve).collect();
-    Ok((table, Value::Array(curves)))
+    Ok((described(share, &results) + &table, results))
+}
+
+/// What is before a table: how workers were slowed.
+fn described(share: Option<f64>, results: &[Value]) -> String {
+    let is_by_quota = results.iter().all(|found| found["slowed_by"] == "quota");
+    let how = match share {
+        Some(share) if is_by_quota => format!(
+            "By a CPU quota: each worker has {share} % of a processor, one that is slow {} %, by control groups of Linux; a row of a batch is {ROW_MS_OF_SHARE} ms of a processor",
+            share / 10.0
+        ),
+        Some(_) => format!(
+            "A CPU quota cannot be set on this machine. Each row takes {ROW_MS_OF_SHARE} ms, and ten times as long one that is slow"
+        ),
+        None => format!(
+            "By time: each row of a batch takes a worker {ROW_MS} ms beside the step itself, and {} ms one that is slow, so that workers do not share processors",
+            10.0 * ROW_MS
+        ),
+    };
+    let load = load();
+    format!(
+        "\n{how}. The digits, batch 12; load {load}.\n\n| training | steps a second | compared |\n|---|---:|---|\n"
+    )
 }
 
 /// Ours and TensorFlow's in the same turns: two workers, one server.
