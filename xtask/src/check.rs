@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::process::run;
 use crate::workspace::Workspace;
 use crate::{
-    architecture, cloud, deny, directions, examples, fences, language, public_types, sizes,
+    architecture, cloud, counts, deny, directions, examples, fences, language, public_types, sizes,
 };
 
 /// No build or test run of the workspace takes longer than this on two processors.
@@ -21,7 +21,7 @@ struct Check {
 }
 
 /// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
-const CHECKS: [Check; 16] = [
+const CHECKS: [Check; 17] = [
     Check {
         name: "format",
         asserts: "the files are as cargo fmt --all writes them",
@@ -114,6 +114,11 @@ const CHECKS: [Check; 16] = [
         name: "avx2",
         asserts: "kernels are right without AVX-512 too, where the processor has it",
         run: without_avx512,
+    },
+    Check {
+        name: "counts",
+        asserts: "eight kernels take at most 15 % more instructions than crates/kernels/counts.json says, where valgrind is",
+        run: counts::check,
     },
     Check {
         name: "doc",

@@ -5,6 +5,7 @@ mod architecture;
 mod bench;
 mod check;
 mod cloud;
+mod counts;
 mod deny;
 mod directions;
 mod examples;

@@ -68,6 +68,8 @@ mod all_reduce;
 mod batch_norm;
 mod column_sums;
 mod convolution;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod counts;
 mod epilogue;
 mod exchange;
 mod executor;

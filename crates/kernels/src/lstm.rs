@@ -255,4 +255,4 @@ where
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,7 +11,8 @@ use crate::sys::Api;
 /// The OpenMP team of the calling thread. Loops on other threads would compete with it for the processors.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadTeam {
-    api: &'static Api,
+    /// None for the calling thread alone.
+    api: Option<&'static Api>,
     threads: usize,
 }
 
@@ -44,14 +45,27 @@ unsafe impl Sync for OutputPointer {}
 
 impl ThreadTeam {
     pub(crate) fn new(api: &'static Api, threads: usize) -> Self {
-        Self { api, threads }
+        Self {
+            api: Some(api),
+            threads,
+        }
+    }
+
+    /// The calling thread alone, which needs no library.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn alone() -> Self {
+        Self {
+            api: None,
+            threads: 1,
+        }
     }
 
     /// Sets the number of threads of the parallel regions that the calling thread starts.
     pub(crate) fn bind_to_current_thread(&self) {
+        let Some(api) = self.api else { return };
         // SAFETY: the function has no conditions; it is about this thread alone.
         unsafe {
-            (self.api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX));
+            (api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX));
         }
     }
 
@@ -80,9 +94,9 @@ impl ThreadTeam {
 
     /// Calls `work` once on every thread of the team.
     fn on_every_thread(&self, work: &(dyn Fn() + Sync)) {
-        if self.threads < 2 {
+        let Some(api) = self.api.filter(|_| self.threads > 1) else {
             return work();
-        }
+        };
         let region = ParallelRegion {
             work,
             panic: Mutex::new(None),
@@ -90,7 +104,7 @@ impl ThreadTeam {
         let threads = u32::try_from(self.threads).unwrap_or(1);
         // SAFETY: OpenMP calls `run_region` with the region on each thread and returns when all of them have returned.
         unsafe {
-            (self.api.gomp_parallel)(
+            (api.gomp_parallel)(
                 run_region,
                 (&raw const region).cast_mut().cast(),
                 threads,

@@ -16,7 +16,7 @@ const CASES: [[usize; 3]; 9] = [
 
 /// What a call is given.
 #[derive(Clone)]
-struct Given {
+pub(crate) struct Given {
     sizes: Sizes,
     x: Vec<f32>,
     recurrent: Vec<f32>,
@@ -29,7 +29,7 @@ struct Given {
 }
 
 /// States, cells and gates.
-type Made = [Vec<f32>; 3];
+pub(crate) type Made = [Vec<f32>; 3];
 
 /// Numbers with the density of a bell, by the sum of twelve equal chances.
 fn gaussian(count: usize, seed: u64, scale: f32) -> Vec<f32> {
@@ -45,7 +45,7 @@ fn gaussian(count: usize, seed: u64, scale: f32) -> Vec<f32> {
 }
 
 impl Given {
-    fn new([batch, steps, units]: [usize; 3]) -> Self {
+    pub(crate) fn new([batch, steps, units]: [usize; 3]) -> Self {
         let sizes = Sizes {
             batch,
             steps,
@@ -65,7 +65,7 @@ impl Given {
         }
     }
 
-    fn forward(&self, isa: Isa, threads: usize) -> Made {
+    pub(crate) fn forward(&self, isa: Isa, threads: usize) -> Made {
         let sequence = self.to_hs.len();
         let mut made = [sequence, sequence, 4 * sequence].map(|count| vec![f32::NAN; count]);
         let [hs, cs, gates] = &mut made;
@@ -89,7 +89,13 @@ impl Given {
     }
 
     /// The gradients by x, by the first state and by the first cells.
-    fn backward(&self, isa: Isa, threads: usize, [_, cs, gates]: &Made, with_cells: bool) -> Made {
+    pub(crate) fn backward(
+        &self,
+        isa: Isa,
+        threads: usize,
+        [_, cs, gates]: &Made,
+        with_cells: bool,
+    ) -> Made {
         let counts = [self.x.len(), self.h.len(), self.c.len()];
         let mut made = counts.map(|count| vec![f32::NAN; count]);
         let [to_x, to_h, to_c] = &mut made;
