@@ -111,7 +111,7 @@ fn addresses(variables: &Variables) -> String {
 fn meeting(addresses: &str, tasks: usize, each: usize) -> String {
     format!(
         "hosts=($(scontrol show hostnames \"$SLURM_STEP_NODELIST\"))\nbase=$((20000 + SLURM_JOB_ID * 64 % 10000))\n\
-         place() {{ own=\"${{hosts[$(($1 / {each}))]}}:$((base + $1 % {each}))\"; }}\n\
+         place() {{ own=\"${{hosts[$(($1 / {each}))]}}:$((base + $1))\"; }}\n\
          cluster={}\n\
          for ((at = 0; at < {tasks}; at++)); do place $at; cluster=${{cluster//phalanx-task-$at:1/$own}}; done\n",
         quoted(addresses)
@@ -283,7 +283,7 @@ mod tests {
             let lines: Vec<Json> = (text.lines())
                 .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{text}")))
                 .collect();
-            let address = |at: usize| format!("n{}:{}", at / 20 + 1, 20448 + at % 20);
+            let address = |at: usize| format!("n{}:{}", at / 20 + 1, 20448 + at);
             let workers: Vec<String> = (1..200).map(address).collect();
             let cluster = json!({"chief": [address(0)], "worker": workers});
             let (kind, index) = name.split_once('-').unwrap();
