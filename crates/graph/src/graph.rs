@@ -1,5 +1,6 @@
 //! Graphs under construction and finished programs.
 
+mod changes;
 mod exchange;
 mod loops;
 mod rematerialization;

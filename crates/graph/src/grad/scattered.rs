@@ -81,9 +81,8 @@ impl Tensor {
 
     /// This tensor where a condition holds, else `old`. If it is `old` with rows set, then none of them is set otherwise, so that
     /// the step of a large table does not pass over all of it.
-    #[must_use]
     #[track_caller]
-    pub fn unless_kept(&self, condition: &Self, old: &Self) -> Self {
+    pub(crate) fn unless_kept(&self, condition: &Self, old: &Self) -> Self {
         let node = self.graph().node(self.value().node);
         let Op::ScatterSet { dim } = node.op else {
             return condition.select(self, old);

@@ -46,7 +46,6 @@ impl TrainStep<'_> {
     fn after(&self) -> (StateUpdates, Tensor) {
         let mut updates = StateUpdates::new(&self.state);
         let finite_check = apply_gradients(self.setup, &self.state, &self.reduced, &mut updates);
-        updates.shard(&self.setup.state.shardings());
         let mut after = self.totals_after(finite_check.as_ref());
         if self.setup.workers > 1 {
             // A step is a transaction: if an exchange failed, every array stays as it was.
@@ -54,6 +53,7 @@ impl TrainStep<'_> {
             updates.select_if(&succeeded);
             after = succeeded.select(&after, &self.totals);
         }
+        updates.shard(&self.setup.state.shardings());
         (updates, after)
     }
 

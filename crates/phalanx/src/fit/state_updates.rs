@@ -26,8 +26,17 @@ impl StateUpdates {
 
     /// Keeps the old value of all that was set so far where the condition does not hold.
     pub(super) fn select_if(&mut self, condition: &Tensor) {
-        for (old, new) in self.old.iter().zip(&mut self.new) {
-            *new = new.take().map(|new| new.unless_kept(condition, old));
+        let changes = self.new.iter().zip(&self.old);
+        let changes = changes.filter_map(|(new, old)| new.as_ref().map(|new| (new, old)));
+        let changes: Vec<(&Tensor, &Tensor)> = changes.collect();
+        let mut selected = condition
+            .graph()
+            .all_or_nothing(condition, &changes)
+            .into_iter();
+        for new in self.new.iter_mut().flatten() {
+            if let Some(value) = selected.next() {
+                *new = value;
+            }
         }
     }
 

@@ -532,11 +532,13 @@ impl ReplicaCx<'_> {
             return changed;
         }
         let succeeded = self.graph.exchanges_succeeded();
-        let kept = changed.into_iter().map(|(entry, value)| {
-            let kept = value.unless_kept(&succeeded, &self.originals[&entry]);
-            (entry, kept)
-        });
-        kept.collect()
+        let both = changed
+            .iter()
+            .map(|(entry, new)| (new, &self.originals[entry]));
+        let both: Vec<(&Tensor, &Tensor)> = both.collect();
+        let kept = self.graph.all_or_nothing(&succeeded, &both);
+        let entries = changed.iter().map(|(entry, _)| *entry);
+        entries.zip(kept).collect()
     }
 
     pub(super) fn must_be_replicated(&self, entry: usize) -> bool {
