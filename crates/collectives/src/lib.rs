@@ -20,6 +20,7 @@ mod shares;
 mod simd;
 mod spin;
 mod state;
+mod sums;
 mod sync;
 mod tcp;
 mod tickets;

@@ -9,6 +9,7 @@ use crate::reduce::{Reduction, reduce};
 use crate::shared::Array;
 use crate::shares::share;
 use crate::state::Wait;
+use crate::sums::Sums;
 use crate::tcp::{BLOCK, Links, Plan, compare, run};
 
 /// Arrays of this number of bytes or more are divided over all connections.
@@ -62,9 +63,12 @@ impl Links {
         };
         let parts = staging.chunks_mut((peers.len() * BLOCK).max(1)).take(lanes);
         let mut plans = Lanes(parts.enumerate().map(plan).collect());
-        let done = run(&mut self.flows(lanes), &mut plans, wait);
+        let mut flows = self.flows(lanes);
+        let done = run(&mut flows, &mut plans, wait);
+        let mut sums = Sums::of(&flows, self.size);
         self.staging = staging;
-        done
+        done?;
+        self.compare_sums(&mut sums, wait)
     }
 }
 

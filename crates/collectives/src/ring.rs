@@ -18,6 +18,7 @@ use crate::reduce::{Reduction, reduce};
 use crate::shared::{Array, Shared};
 use crate::shares::share;
 use crate::state::Wait;
+use crate::sums::Sums;
 use crate::tcp::{BLOCK, Links, Plan, compare, run};
 
 impl Links {
@@ -33,12 +34,14 @@ impl Links {
         let elements = array.length / element.size();
         let Some(shared) = &mut shared else {
             let own = [array.pointer.cast_const()];
-            return self.pass(&own, array, element, op, 0..elements, wait);
+            let mut sums = self.pass(&own, array, element, op, 0..elements, wait)?;
+            return self.compare_sums(&mut sums, wait);
         };
         let part = share(elements, shared.ranks.len(), shared.me);
         let exchange = shared.begin_large(array, element, wait)?;
-        self.pass(&exchange.arrays, array, element, op, part, wait)?;
-        shared.end_large(&exchange, wait)
+        let mut sums = self.pass(&exchange.arrays, array, element, op, part, wait)?;
+        shared.end_large(&exchange, wait)?;
+        self.compare_sums(&mut sums, wait)
     }
 
     /// Exchanges a part of the elements with the machines before and after; `inputs` are the arrays of this machine's ranks.
@@ -50,7 +53,7 @@ impl Links {
         op: ReduceOp,
         part: Range<usize>,
         wait: &mut Wait<'_>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<Sums, CollectiveError> {
         let local = inputs.len();
         let (machine, machines) = (self.rank / local, self.size / local);
         let next = (self.rank + local) % self.size;
@@ -95,9 +98,11 @@ impl Links {
         } else {
             vec![next, before]
         };
-        let done = run(&mut self.flows_to(&peers), &mut plan, wait);
+        let mut flows = self.flows_to(&peers);
+        let done = run(&mut flows, &mut plan, wait);
+        let sums = Sums::of(&flows, self.size);
         self.staging = staging;
-        done
+        done.map(|()| sums)
     }
 }
 

@@ -4,8 +4,8 @@
 //! each other more than the sockets hold cannot block each other. A `Plan` says where the bytes of each flow come from and go to, and
 //! what becomes possible as bytes arrive.
 //!
-//! Every header has a checksum, and so have the elements of small arrays. Those of large ones rely on TCP's: CRC32C runs at 25 GB/s
-//! here, and computing it on both ends would add 8 ms to an all-reduce of 100 MB between two ranks that takes 86.
+//! Every header has a checksum, and so have the elements of small arrays. Of large ones each end counts the checksum of all that goes one
+//! way, and in the end all ranks compare them (`sums`): CRC32C runs at 25 GB/s here, 8 ms of an all-reduce of 100 MB between two ranks.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -49,6 +49,8 @@ pub(crate) struct Flow<'a> {
     stream: &'a TcpStream,
     sent: usize,
     received: usize,
+    /// CRC32C of what was sent, and of what was received.
+    sums: (u32, u32),
 }
 
 /// Where bytes come from and go to.
@@ -92,7 +94,7 @@ impl Links {
     }
 
     /// Sends the array to all, and receives theirs.
-    fn messages(
+    pub(crate) fn messages(
         &mut self,
         array: Array,
         same_length: bool,
@@ -278,7 +280,13 @@ impl<'a> Flow<'a> {
             stream,
             sent: 0,
             received: 0,
+            sums: (0, 0),
         }
+    }
+
+    /// The rank at the other end, and the checksums of what was sent and received.
+    pub(crate) const fn sums(&self) -> (usize, (u32, u32)) {
+        (self.peer, self.sums)
     }
 
     fn send(
@@ -304,6 +312,7 @@ impl<'a> Flow<'a> {
             };
             match send(self.stream, bytes, SendFlags::NOSIGNAL | more) {
                 Ok(count) => {
+                    self.sums.0 = crc32c::crc32c_append(self.sums.0, &bytes[..count]);
                     self.sent += count;
                     moved = true;
                     if count < bytes.len() {
@@ -331,6 +340,8 @@ impl<'a> Flow<'a> {
         match (&mut &*self.stream).read(bytes) {
             Ok(0) => Err(self.lost(wait, "the connection was closed")),
             Ok(count) => {
+                // Before the plan sees them: it may change them in place.
+                self.sums.1 = crc32c::crc32c_append(self.sums.1, &bytes[..count]);
                 self.received += count;
                 plan.arrived(index, self.received, wait)?;
                 Ok(true)

@@ -1,5 +1,6 @@
 //! Exchanges between ranks that are threads, on every transport.
 
+mod damage;
 mod failures;
 mod groups;
 mod order;
