@@ -26,7 +26,7 @@ use crate::coordination::{Host, Recovery, Settings, Timing};
 use crate::{Task, TaskKind};
 
 pub use cores::{on as on_processors, shares as processor_shares};
-pub use guard::{Guard, guard};
+pub use guard::{Guard, end_what_is_left, guard};
 pub use outcome::{Ended, How, Outcome};
 pub use ports::Reserved as ReservedPorts;
 pub use process_group::{Output, ProcessGroup};

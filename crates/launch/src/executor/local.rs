@@ -79,7 +79,7 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
     let life = run.job.life().map_err(|error| error.to_string())?;
     let id = run.id(&life);
     // What a run before has left: none of it can be told to end by anybody else any more.
-    launch::guard(&id, None, io::empty());
+    launch::end_what_is_left(&id);
     if run.plan.program == Program::Image {
         end_containers(&id);
     }
