@@ -129,6 +129,8 @@ impl State {
 pub(crate) struct Wait<'a> {
     pub(crate) state: &'a State,
     pub(crate) header: &'a crate::frame::Header,
+    /// What is waited for, as people are told.
+    named: &'a crate::frame::Header,
     since: Instant,
     /// Whether the others have heard that this rank waits.
     told: Cell<bool>,
@@ -139,8 +141,17 @@ impl<'a> Wait<'a> {
         Self {
             state,
             header,
+            named: header,
             since: Instant::now(),
             told: Cell::new(false),
+        }
+    }
+
+    /// A wait for messages that have a header of their own, and are a part of this exchange.
+    pub(crate) fn for_part(&self, header: &'a crate::frame::Header) -> Self {
+        Self {
+            named: self.named,
+            ..Self::new(self.state, header)
         }
     }
 
@@ -181,7 +192,7 @@ impl<'a> Wait<'a> {
         }
         Err(CollectiveError::Timeout {
             ranks,
-            what: self.header.to_string(),
+            what: self.named.to_string(),
             seconds: waited.as_secs_f64(),
         })
     }

@@ -53,7 +53,7 @@ impl Links {
             offset: None,
             is_lent: false,
         };
-        let all = self.messages(array, true, &mut Wait::new(wait.state, &header))?;
+        let all = self.messages(array, true, &mut wait.for_part(&header))?;
         let said = |by: usize, of: usize| all[by][HEADER..].chunks_exact(EACH).nth(of);
         for from in 0..self.size {
             for to in 0..self.size {
