@@ -129,7 +129,7 @@ impl State {
 pub(crate) struct Wait<'a> {
     pub(crate) state: &'a State,
     pub(crate) header: &'a crate::frame::Header,
-    /// What is waited for, as people are told.
+    /// What is waited for, as errors say.
     named: &'a crate::frame::Header,
     since: Instant,
     /// Whether the others have heard that this rank waits.
