@@ -229,18 +229,23 @@ fn values(mpi: &'static Mpi) {
             let theirs = in_one_process(&options, exchange);
             assert!(ours == theirs[group.rank()], "{what} of {options:?}");
         };
+        let reductions = |count: usize, element: Element, op: ReduceOp| {
+            same(&format!("{op} of {count} {element}"), &|rank| {
+                let mut data = elements(element, rank.rank(), count);
+                rank.all_reduce(&mut data, element, op).unwrap();
+                let mut part = elements(element, rank.rank(), count);
+                let own = rank.reduce_scatter(&mut part, element, op).unwrap();
+                assert_eq!(own, share(count, RANKS, rank.rank()));
+                let own = own.start * element.size()..own.end * element.size();
+                vec![data, part[own].to_vec()]
+            });
+        };
+        // More blocks than are under way at a time, so that their memory is used again.
+        reductions(1_500_001, Element::F32, ReduceOp::Sum);
         for count in [0, 1, 1000, 70_001] {
             for element in Element::ALL {
                 for op in ReduceOp::ALL.into_iter().filter(|op| op.takes(element)) {
-                    same(&format!("{op} of {count} {element}"), &|rank| {
-                        let mut data = elements(element, rank.rank(), count);
-                        rank.all_reduce(&mut data, element, op).unwrap();
-                        let mut part = elements(element, rank.rank(), count);
-                        let own = rank.reduce_scatter(&mut part, element, op).unwrap();
-                        assert_eq!(own, share(count, RANKS, rank.rank()));
-                        let own = own.start * element.size()..own.end * element.size();
-                        vec![data, part[own].to_vec()]
-                    });
+                    reductions(count, element, op);
                 }
             }
             same("gather", &|rank| {

@@ -18,8 +18,8 @@ use crate::shared::Array;
 use crate::shares::share;
 use crate::state::Wait;
 
-/// Bytes of a block.
-const BLOCK: usize = 256 << 10;
+/// Bytes of a block, of two ranks and of more: each costs a message there and back before its bytes, but a rank keeps a block of each other.
+const BLOCKS: [usize; 2] = [512 << 10, 256 << 10];
 /// Blocks to be added that are under way at a time.
 const AHEAD: usize = 4;
 
@@ -31,6 +31,8 @@ struct Blocks {
     distribute: bool,
     /// The bytes of each rank's share.
     shares: Vec<Range<usize>>,
+    /// Bytes of a block, and how many the longest share has.
+    block: usize,
     blocks: usize,
     /// Blocks of which the elements have been asked for, and blocks that have been reduced.
     begun: usize,
@@ -78,14 +80,16 @@ impl MpiLinks {
         };
         let shares: Vec<Range<usize>> = (0..size).map(bytes).collect();
         let longest = shares.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        self.memory.staging.resize(AHEAD * size * BLOCK, 0);
+        let block = BLOCKS[usize::from(size > 2)];
+        self.memory.staging.resize(AHEAD * size * block, 0);
         Blocks {
             array,
             element,
             op,
             distribute,
             shares,
-            blocks: longest.div_ceil(BLOCK),
+            block,
+            blocks: longest.div_ceil(block),
             begun: 0,
             reduced: 0,
             receives: (0..AHEAD).map(|_| Vec::with_capacity(size)).collect(),
@@ -138,7 +142,7 @@ impl MpiLinks {
         for rank in self.others() {
             let part = plan.part(rank, block);
             if !own.is_empty() {
-                let to = self.slot(rank, block);
+                let to = self.slot(plan, rank, block);
                 let request = self.receive(to, own.len(), rank, 2 * block)?;
                 plan.receives[block % AHEAD].push(request);
             }
@@ -152,10 +156,10 @@ impl MpiLinks {
     }
 
     /// Where the block of another rank arrives.
-    fn slot(&mut self, rank: usize, block: usize) -> *mut u8 {
+    fn slot(&mut self, plan: &Blocks, rank: usize, block: usize) -> *mut u8 {
         let place = (block % AHEAD) * self.mpi.size() + rank;
         // SAFETY: within the staging memory, which has as many blocks.
-        unsafe { self.memory.staging.as_mut_ptr().add(place * BLOCK) }
+        unsafe { self.memory.staging.as_mut_ptr().add(place * plan.block) }
     }
 
     fn reduce_block(&mut self, plan: &mut Blocks) -> Result<(), CollectiveError> {
@@ -165,7 +169,7 @@ impl MpiLinks {
         let ranks = self.mpi.size();
         let input = |rank| match rank == own {
             true => out.cast_const(),
-            false => self.slot(rank, block).cast_const(),
+            false => self.slot(plan, rank, block).cast_const(),
         };
         let inputs: Vec<*const u8> = (0..ranks).map(input).collect();
         // SAFETY: all inputs have the block, and nothing is received there meanwhile.
@@ -258,8 +262,8 @@ impl Blocks {
     /// The bytes of a block of a rank's share; none beyond its end.
     fn part(&self, rank: usize, block: usize) -> Range<usize> {
         let share = &self.shares[rank];
-        let start = (share.start + block * BLOCK).min(share.end);
-        start..(start + BLOCK).min(share.end)
+        let start = (share.start + block * self.block).min(share.end);
+        start..(start + self.block).min(share.end)
     }
 
     fn at(&self, part: &Range<usize>) -> *mut u8 {
