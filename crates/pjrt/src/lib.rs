@@ -39,7 +39,7 @@ mod executable;
 mod host_memory;
 mod install;
 mod key_values;
-
+mod nvml;
 mod pinned_wheel;
 mod plugin;
 mod plugin_search;
@@ -62,6 +62,7 @@ pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Outp
 pub use host_memory::keep_freed_memory;
 pub use install::{InstallError, Installer};
 pub use key_values::{ClientGroup, KeyValueError, KeyValues};
+pub use nvml::{GpuUse, NvidiaGpus};
 pub use phalanx_platform::{Platform, UnknownPlatform};
 pub use pinned_wheel::{CPU_PLUGIN, PinnedWheel};
 pub use plugin::{Attribute, Plugin};

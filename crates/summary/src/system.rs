@@ -1,10 +1,10 @@
-//! What a training uses of its machine, as Linux tells it in `/proc`.
+//! What a training uses of its machine, as Linux tells it in `/proc`, and what else is asked.
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::EventWriter;
@@ -113,61 +113,82 @@ fn kib(text: &str, key: &str) -> Option<f64> {
     numbers(line).first().copied()
 }
 
+/// How long the end of the thread is waited for: a driver that hangs keeps it.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
 /// Writes what a process uses of its machine to an event file once in a while, on a thread of its own: tags that begin with
 /// `system/`, processors in percent of all of the machine (`cpu_percent`) and of one (`process_cpu_percent`), memory in MiB, network
-/// in MiB a second. Dropping it writes once more and ends the thread. Where there is no `/proc` nothing is written.
+/// in MiB a second, and what the caller knows. Dropping it writes once more and ends the thread, unless that takes over ten seconds.
+/// Where there is no `/proc` nothing is written.
 #[derive(Debug)]
 pub struct SystemMonitor {
     end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Nobody sends: it is closed when the thread has ended.
+    ended: Receiver<()>,
+    end_within: Duration,
 }
 
 impl SystemMonitor {
-    /// Begins to write every `interval`, under the step that `step` holds then. A file that cannot be written any more ends it
-    /// without a word: no training depends on it.
+    /// Begins to write every `interval`, under the step that `step` holds then; `others`, which the thread calls each time, are tags and
+    /// values beside the ones of the machine. A file that cannot be written any more ends it without a word: no training depends on it.
     ///
     /// # Errors
     /// When there can be no thread.
     pub fn start(
-        mut file: EventWriter,
+        file: EventWriter,
         interval: Duration,
         step: Arc<AtomicI64>,
+        others: impl FnMut() -> Vec<(String, f64)> + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (end, ended) = channel();
+        let (end, is_ended) = channel();
+        let (end_told, ended) = channel();
         let watch = move || {
-            let Some(mut before) = Counters::now() else {
-                return;
-            };
-            loop {
-                let is_end = ended.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
-                let Some(now) = Counters::now() else { return };
-                let step = step.load(Ordering::Relaxed);
-                let tags = now.since(&before).into_iter();
-                let written: Result<Vec<()>, _> = tags
-                    .map(|(tag, value)| file.scalar(tag, value as f32, step))
-                    .collect();
-                if written.and_then(|_| file.flush()).is_err() || is_end {
-                    return;
-                }
-                before = now;
-            }
+            watch(file, interval, &step, &is_ended, others);
+            drop(end_told);
         };
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("phalanx-system".into())
             .spawn(watch)?;
         Ok(Self {
             end: Some(end),
-            thread: Some(thread),
+            ended,
+            end_within: END_WITHIN,
         })
+    }
+}
+
+/// Writes every `interval`, and once more when `end` is closed.
+fn watch(
+    mut file: EventWriter,
+    interval: Duration,
+    step: &AtomicI64,
+    end: &Receiver<()>,
+    mut others: impl FnMut() -> Vec<(String, f64)>,
+) {
+    let Some(mut before) = Counters::now() else {
+        return;
+    };
+    loop {
+        let is_end = end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
+        let Some(now) = Counters::now() else { return };
+        let step = step.load(Ordering::Relaxed);
+        let tags = now
+            .since(&before)
+            .map(|(tag, value)| (tag.to_owned(), value));
+        let written: Result<Vec<()>, _> = (tags.into_iter().chain(others()))
+            .map(|(tag, value)| file.scalar(&tag, value as f32, step))
+            .collect();
+        if written.and_then(|_| file.flush()).is_err() || is_end {
+            return;
+        }
+        before = now;
     }
 }
 
 impl Drop for SystemMonitor {
     fn drop(&mut self) {
         drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.ended.recv_timeout(self.end_within);
     }
 }
 
@@ -215,22 +236,66 @@ mod tests {
         assert_eq!(Counters::of(&none), None);
     }
 
+    /// An event file in a folder of a test, which is removed at the end.
+    struct File(std::path::PathBuf);
+
+    impl File {
+        fn create(name: &str) -> (Self, EventWriter) {
+            let folder = format!("phalanx-system-{name}-{}", std::process::id());
+            let folder = Self(std::env::temp_dir().join(folder));
+            let file = EventWriter::create(&folder.0).unwrap();
+            (folder, file)
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn what_is_used_is_written_at_the_end_at_least() {
-        let folder = std::env::temp_dir().join(format!("phalanx-system-{}", std::process::id()));
-        let file = EventWriter::create(&folder).unwrap();
+        let (folder, file) = File::create("end");
         let step = Arc::new(AtomicI64::new(0));
-        let monitor = SystemMonitor::start(file, Duration::from_secs(600), Arc::clone(&step));
+        let others = || vec![("system/gpu_0_percent".to_owned(), 71.0)];
+        let interval = Duration::from_secs(600);
+        let monitor = SystemMonitor::start(file, interval, Arc::clone(&step), others);
         step.store(7, Ordering::Relaxed);
         drop(monitor.unwrap());
-        let run = Run::read(&folder).unwrap();
-        assert_eq!(run.scalars.len(), 6);
+        let run = Run::read(&folder.0).unwrap();
+        assert_eq!(run.scalars.len(), 7);
         let memory = &run.scalars["system/memory_mib"];
         assert!(
             memory.len() == 1 && memory[0].step == 7 && memory[0].value > 1.0,
             "{memory:?}"
         );
-        fs::remove_dir_all(&folder).unwrap();
+        let other = &run.scalars["system/gpu_0_percent"];
+        assert!(
+            other.len() == 1 && other[0].step == 7 && other[0].value == 71.0,
+            "{other:?}"
+        );
+    }
+
+    /// The test ends only if the monitor's end does not wait for the driver, which waits for the test.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_driver_that_hangs_is_not_waited_for() {
+        let (_folder, file) = File::create("hangs");
+        let (asked, is_asked) = channel();
+        let (answer, answered) = channel::<()>();
+        let others = move || {
+            asked.send(()).unwrap();
+            let _ = answered.recv();
+            Vec::new()
+        };
+        let step = Arc::new(AtomicI64::new(0));
+        let monitor = SystemMonitor::start(file, Duration::from_millis(1), step, others);
+        let mut monitor = monitor.unwrap();
+        is_asked.recv_timeout(Duration::from_secs(60)).unwrap();
+        monitor.end_within = Duration::from_millis(1);
+        drop(monitor);
+        drop(answer);
     }
 }

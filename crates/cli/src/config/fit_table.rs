@@ -190,7 +190,7 @@ pub(crate) const TENSORBOARD: &[Field] = &[
         "write_system",
         Kind::Bool,
         DefaultValue::Value("true"),
-        "whether each worker writes its use of processors, memory and network",
+        "whether each worker writes its use of processors, memory, network and NVIDIA's GPUs",
     )
     .example("false"),
     Field::optional(

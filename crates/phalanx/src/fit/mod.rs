@@ -22,6 +22,7 @@ mod evaluate;
 mod evaluator;
 mod forward_backward;
 mod freezing;
+mod gpu_tags;
 mod history;
 mod in_flight;
 mod input_wait;

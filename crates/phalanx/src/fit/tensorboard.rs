@@ -11,6 +11,7 @@ use phalanx_summary::{
 };
 
 use super::compiled_model::CompiledModel;
+use super::gpu_tags::gpu_tags;
 use super::history::{EpochLogs, Logs};
 use super::in_flight::InFlight;
 use super::weight_images::weight_images;
@@ -444,7 +445,8 @@ fn monitor(
     let worker = model.placement.world().map_or(0, |world| world.worker());
     let folder = settings.folder.join(format!("worker-{worker}"));
     let started = run(&folder, model.iterations).and_then(|file| {
-        let started = SystemMonitor::start(file, SYSTEM_INTERVAL, Arc::clone(step));
+        let gpus = gpu_tags(&model.placement);
+        let started = SystemMonitor::start(file, SYSTEM_INTERVAL, Arc::clone(step), gpus);
         started.map_err(|error| Error::Device(format!("no thread: {error}")))
     });
     let told = started.inspect_err(|error| {
