@@ -154,23 +154,93 @@ fn tasks_run_on_nodes_of_their_own_and_arguments_reach_them_unchanged() {
 }
 
 #[test]
-fn sixty_tasks_are_started_by_one_script() {
+fn many_tasks_that_do_not_divide_evenly_are_where_the_others_look_for_them() {
     let service = Service::new("slurm-many");
     let Some(slurm) = Slurm::with_cpus(&service, 32) else {
         return;
     };
-    let keys = "phalanx: {executor: slurm, workers: 60, slurm: {nodes: 2}}\n";
+    let keys = "phalanx: {executor: slurm, workers: 59, slurm: {nodes: 2}}\n";
     fs::write(service.folder.join("many.yaml"), keys).unwrap();
-    let script =
-        "echo rank $RANK of $WORLD_SIZE; [ $(echo $TF_CONFIG | grep -o n[12]:2 | wc -l) = 60 ]";
+    let script = "echo rank $RANK of $WORLD_SIZE; [ $(echo $TF_CONFIG | grep -o '127.0.1.[12]:[12][0-9]*' | sort -u | wc -l) = 59 ]";
     slurm.script(&service, "demo", &["--config", "many.yaml"], script);
     let job = service.end("demo");
     let logs = service.ok(&["logs", "demo"]);
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
-    for rank in 0..60 {
-        let line = format!("rank {rank} of 60\n");
+    for rank in 0..59 {
+        let line = format!("rank {rank} of 59\n");
         assert_eq!(logs.matches(&line).count(), 1, "{line}: {logs}");
     }
+}
+
+/// Names of the script that starts tasks, of the shell and of Slurm, which all are any variable's to a job.
+const NAMES: [&str; 24] = [
+    "name",
+    "log",
+    "words",
+    "code",
+    "child",
+    "hosts",
+    "base",
+    "own",
+    "cluster",
+    "at",
+    "most",
+    "chief",
+    "engines",
+    "phalanx_words",
+    "phalanx_name",
+    "phalanx_variables",
+    "IFS",
+    "UID",
+    "RANDOM",
+    "SHELLOPTS",
+    "PHALANX_RUN",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "BASH_ENV",
+];
+
+#[test]
+fn a_job_may_give_its_variables_any_name() {
+    let service = Service::new("slurm-names");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let env: String = NAMES
+        .iter()
+        .map(|name| format!("    {name}: \"a 'b' of {name}\"\n"))
+        .collect();
+    let keys = format!(
+        "phalanx:\n  executor: slurm\n  workers: 2\n  secrets: {{child_key: key.txt, name_key: key.txt}}\n  env:\n{env}"
+    );
+    fs::write(service.folder.join("names.yaml"), keys).unwrap();
+    fs::write(service.folder.join("key.txt"), "hidden\n").unwrap();
+    // Not a shell, which has variables of its own.
+    let program = service.folder.join("a=b");
+    fs::copy("/usr/bin/printenv", &program).unwrap();
+    let start = ["submit", "training", "demo", "--config", "names.yaml", "--"];
+    let words = ["./a=b", "child_key", "name_key", "RANK"];
+    slurm.ok(&service, &[&start[..], &words, &NAMES].concat());
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+    for (line, times) in [("hidden", 4), ("0", 1), ("1", 1)] {
+        assert_eq!(lines(&logs, line), times, "{line}: {logs}");
+    }
+    for name in NAMES {
+        assert_eq!(
+            lines(&logs, &format!("a 'b' of {name}")),
+            2,
+            "{name}: {logs}"
+        );
+    }
+}
+
+/// How many lines of logs say this.
+fn lines(logs: &str, said: &str) -> usize {
+    logs.lines()
+        .filter(|line| line.ends_with(&format!(" {said}")))
+        .count()
 }
 
 #[test]

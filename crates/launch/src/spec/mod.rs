@@ -17,6 +17,7 @@ mod units;
 pub use hyperparameters::{Algorithm, Goal, Hyperparameters, Parameter, ParameterKind, Scale};
 pub use machines::{Machine, machine, machine_names};
 pub use name::{JobName, NameError};
+pub(crate) use phalanx_keys::SCRIPT_PREFIX;
 pub use phalanx_keys::{ExecutorKind, KubernetesKeys, Ours, SlurmKeys};
 pub(crate) use plan::task_name;
 pub use plan::{Plan, Program, Resources, TaskPlan};

@@ -119,6 +119,29 @@ const FIELDS: [&str; 12] = [
     "kubernetes",
 ];
 
+/// How the names of variables begin that belong to the script that starts tasks.
+pub(crate) const SCRIPT_PREFIX: &str = "phalanx_";
+
+/// Variables that a shell does not pass on as it was given them.
+const OF_THE_SHELL: [&str; 16] = [
+    "UID",
+    "EUID",
+    "PPID",
+    "GROUPS",
+    "SHELLOPTS",
+    "RANDOM",
+    "SRANDOM",
+    "SECONDS",
+    "EPOCHSECONDS",
+    "EPOCHREALTIME",
+    "LINENO",
+    "FUNCNAME",
+    "DIRSTACK",
+    "HISTCMD",
+    "OPTIND",
+    "_",
+];
+
 /// More tasks than this are a mistake.
 pub(super) const MOST_TASKS: i64 = 10_000;
 
@@ -132,8 +155,10 @@ pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
     let elastic = fields.get("elastic").and_then(|node| elastic(node, notes));
     let env = fields.map("env", notes);
     let secrets = fields.map("secrets", notes);
-    for name in env.keys().chain(secrets.keys()) {
-        check_variable(name, &fields, notes);
+    for (key, name) in
+        (env.keys().map(|name| ("env", name))).chain(secrets.keys().map(|name| ("secrets", name)))
+    {
+        check_variable(key, name, &fields, notes);
     }
     let memory = fields.text("memory", notes).and_then(|text| {
         let bytes = parse_bytes(&text);
@@ -165,18 +190,24 @@ pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
     }
 }
 
-fn check_variable(name: &str, fields: &Fields<'_>, notes: &mut Notes) {
+fn check_variable(key: &str, name: &str, fields: &Fields<'_>, notes: &mut Notes) {
     let mut characters = name.chars();
     let first = characters
         .next()
         .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     if !first || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
         let message = format!("{name:?} is no name of a variable");
-        notes.wrong(fields.place("env"), message, "use letters, digits and `_`");
+        notes.wrong(fields.place(key), message, "use letters, digits and `_`");
     }
     if super::plan::OURS.contains(&name) {
         let message = format!("{name} is set by the job itself");
-        notes.wrong(fields.place("env"), message, "remove it");
+        notes.wrong(fields.place(key), message, "remove it");
+    }
+    // A shell reads secrets where Slurm starts tasks; all other variables never are variables of that shell.
+    let shell = OF_THE_SHELL.contains(&name) || name.starts_with("BASH");
+    if key == "secrets" && (shell || name.starts_with(SCRIPT_PREFIX)) {
+        let message = format!("{name} is a variable of the shell that starts tasks");
+        notes.wrong(fields.place(key), message, "give the secret another name");
     }
 }
 
@@ -254,5 +285,33 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
         service_account: word(&fields, "serviceAccount", notes),
         claim: word(&fields, "claim", notes),
         server: word(&fields, "server", notes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::spec::{Source, Spec};
+
+    #[test]
+    fn any_name_is_a_variable_and_secrets_have_none_of_the_shell() {
+        let read = |key: &str, name: &str| {
+            let mut job = json!({"phalanx": {"program": "echo"}});
+            job["phalanx"][key] = json!({ name: "x" });
+            Spec::read(&Source::of_json(&job)).map(drop)
+        };
+        for name in ["name", "phalanx_words", "UID", "RANDOM", "BASH_ENV"] {
+            assert_eq!(read("env", name), Ok(()), "{name}");
+            let why = read("secrets", name);
+            assert_eq!(why.is_ok(), name == "name", "{name}: {why:?}");
+            let said = format!("{name} is a variable of the shell that starts tasks");
+            assert!(
+                why.is_ok() || why.clone().is_err_and(|why| why.contains(&said)),
+                "{why:?}"
+            );
+        }
+        let why = read("secrets", "TF_CONFIG").unwrap_err();
+        assert!(why.contains("TF_CONFIG is set by the job itself"), "{why}");
     }
 }

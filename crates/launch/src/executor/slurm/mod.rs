@@ -1,6 +1,7 @@
 //! Tasks as the tasks of a Slurm job: one batch script, `srun` in it, a script that each task runs, and files in the job's folder, which
 //! all nodes see, by which tasks tell that they have started and how they ended.
 
+mod places;
 mod script;
 mod task;
 
@@ -12,6 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use places::PLACES;
 use script::{TASK, folder_of, scripts};
 
 use super::{Run, RunEnd};
@@ -202,18 +204,20 @@ impl<'a> Watching<'a> {
         let field = |name| (shown.split_whitespace()).find_map(|part| part.strip_prefix(name));
         let state = field("JobState=");
         let state = state.ok_or_else(|| format!("scontrol does not say how job {} is", self.id))?;
-        if let (Some(nodes), Some(first), "RUNNING") =
-            (field("NodeList="), field("BatchHost="), state)
+        if let (Some(nodes), "RUNNING") = (field("NodeList="), state)
             && nodes != self.nodes
         {
-            self.look_at_nodes(nodes, first)?;
+            self.look_at_nodes(nodes)?;
         }
         Ok(state.to_owned())
     }
 
     /// Ends the job where it has lost its first node, with the batch script and the chief: with `--no-kill` Slurm lets the others run, which
     /// have nobody to meet at any more.
-    fn look_at_nodes(&mut self, nodes: &str, first: &str) -> Result<(), String> {
+    fn look_at_nodes(&mut self, nodes: &str) -> Result<(), String> {
+        let Some(first) = self.first_node() else {
+            return Ok(());
+        };
         let life = self.run.job.life().map_err(|error| error.to_string())?;
         let names = ask(tool("scontrol", &life).args(["show", "hostnames", nodes]))?;
         nodes.clone_into(&mut self.nodes);
@@ -223,6 +227,13 @@ impl<'a> Watching<'a> {
             self.command("scancel", &[]).map(drop)?;
         }
         Ok(())
+    }
+
+    /// The name of the node of the first task, as Slurm lists it, once the batch script has written it: BatchHost may be another name.
+    fn first_node(&self) -> Option<String> {
+        let path = self.folder.join(format!("r{}", self.newest)).join(PLACES);
+        let places = fs::read_to_string(path).ok()?;
+        Some(places.split(' ').next()?.to_owned())
     }
 
     /// Files of the last tasks may come a little after Slurm says that they have ended; all tasks of a job that is completed have some, also

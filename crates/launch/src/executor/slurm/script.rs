@@ -8,7 +8,7 @@ use phalanx_cluster::TaskKind;
 use super::super::Run;
 use super::super::quoted::quoted;
 use super::super::variables::Naming;
-use super::task;
+use super::{places, task};
 use crate::lifecycle::Life;
 use crate::spec::{Plan, Spec, TaskPlan};
 
@@ -55,10 +55,11 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
         args: &run.args,
         secret: &secret,
     };
-    let mut text = directives(spec, plan, life, folder);
     let tasks = plan.tasks.len();
     let nodes = spec.ours.slurm.nodes.unwrap_or(tasks).min(tasks);
     let each = tasks.div_ceil(nodes);
+    let mut text = directives(spec, plan, life, folder);
+    text.push_str(&places::written(tasks, each));
     let evaluates = plan
         .tasks
         .iter()
@@ -78,7 +79,7 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
     );
     Scripts {
         batch: text,
-        task: task::script(run, &naming, each),
+        task: task::script(run, &naming),
     }
 }
 
@@ -91,6 +92,7 @@ fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
         format!("--job-name={}", life.job.name),
         format!("--nodes={nodes}"),
         format!("--ntasks={tasks}"),
+        format!("--ntasks-per-node={}", tasks.div_ceil(nodes)),
         format!("--time={minutes}"),
         "--requeue".to_owned(),
         "--open-mode=append".to_owned(),

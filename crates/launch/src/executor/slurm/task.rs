@@ -9,47 +9,53 @@ use super::super::command::{Container, of_container, phalanx, words};
 use super::super::quoted::quoted;
 use super::super::variables::{Naming, Variables};
 use super::super::{Run, is_replaced};
+use super::places::PLACES;
 use crate::logs::Logs;
-use crate::spec::{Program, TaskPlan};
+use crate::spec::{Program, SCRIPT_PREFIX, TaskPlan};
 
-/// A task's place, its log, and what it runs: of an image, by the engine that its node has.
-const START: &str = r#"place 0; export MASTER_ADDR=${own%:*} MASTER_PORT=${own##*:} LOCAL_RANK=$SLURM_LOCALID PHALANX_CLUSTER=tf_config
-mkdir -p "${log%/*}"; exec >>"$log" 2>&1
-echo "$SLURMD_NODENAME" >"$PHALANX_RUN/$name.start"
-for engine in $engines; do command -v $engine >/dev/null && declare -n words=$engine && break; done
-if [ ${#words[@]} = 0 ]; then words=(bash -c 'echo "the image needs one of $0, and none is on this node" >&2; exit 3' "$engines"); fi
+/// A task's place and its log, and what it runs: of an image, by the engine that its node has. Its variables are set by `env` as the program
+/// starts, so that none has to do with the ones of this script and of the shell.
+const START: &str = r#"place "$SLURM_PROCID"
+phalanx_variables+=("MASTER_ADDR=${phalanx_own%:*}" "MASTER_PORT=${phalanx_own##*:}" "LOCAL_RANK=$SLURM_LOCALID" PHALANX_CLUSTER=tf_config)
+mkdir -p "${phalanx_log%/*}"; exec >>"$phalanx_log" 2>&1
+echo "$SLURMD_NODENAME" >"$PHALANX_RUN/$phalanx_name.start"
+if [ "$SLURMD_NODENAME" != "$phalanx_node" ]; then
+  echo "task $SLURM_PROCID is on node $SLURMD_NODENAME, where the others look for it on $phalanx_node; let phalanx.slurm.nodes divide the number of tasks" >&2
+  phalanx_code=3; tell exit; exit 3
+fi
+for phalanx_engine in $phalanx_engines; do command -v $phalanx_engine >/dev/null && declare -n phalanx_words=phalanx_$phalanx_engine && break; done
+if [ ${#phalanx_words[@]} = 0 ]; then phalanx_words=(bash -c 'echo "the image needs one of $0, and none is on this node" >&2; exit 3' "$phalanx_engines"); fi
 "#;
 
 /// How a task of a fixed number runs its program: once.
-const ONCE: &str = r#""${words[@]}" & child=$!
-trap 'kill -TERM $child 2>/dev/null' TERM
-wait $child; code=$?
-while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
+const ONCE: &str = r#"program & phalanx_child=$!
+trap 'kill -TERM $phalanx_child 2>/dev/null' TERM
+wait $phalanx_child; phalanx_code=$?
+while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
 "#;
 
-/// How a worker of an elastic job does: again after a loss, as often as `$most` says, unless the chief, at whom the workers meet, has ended.
-/// A worker that ends with 75 has lost another: if that was the chief, the file of its end comes meanwhile.
-const AGAIN: &str = r#"restarts=0 told=
-trap 'told=1; kill -TERM $child 2>/dev/null' TERM
+/// How a worker of an elastic job does: again after a loss, as often as `$phalanx_most` says, unless the chief, at whom the workers meet, has
+/// ended. A worker that ends with 75 has lost another: if that was the chief, the file of its end comes meanwhile.
+const AGAIN: &str = r#"phalanx_restarts=0 phalanx_told=
+trap 'phalanx_told=1; kill -TERM $phalanx_child 2>/dev/null' TERM
 while :; do
-  export PHALANX_RESTART_COUNT=$restarts TORCHELASTIC_RESTART_COUNT=$restarts
-  "${words[@]}" & child=$!
-  [ -z "$told" ] || kill -TERM $child 2>/dev/null
-  wait $child; code=$?
-  while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
-  case $code in 75) [ $most = 0 ] || sleep 2;; 129|130|137) ;; *) break;; esac
-  [ -z "$told" ] && [ ! -e "$chief" ] && [ $restarts -lt $most ] || break
-  restarts=$((restarts + 1))
-  echo "$name ended with exit code $code, and is started again ($restarts of $most)" >&2
-  echo "$code $(date +%s%3N)" >"$PHALANX_RUN/$name.new" && mv "$PHALANX_RUN/$name.new" "$PHALANX_RUN/$name.again-$restarts"
+  program PHALANX_RESTART_COUNT=$phalanx_restarts TORCHELASTIC_RESTART_COUNT=$phalanx_restarts & phalanx_child=$!
+  [ -z "$phalanx_told" ] || kill -TERM $phalanx_child 2>/dev/null
+  wait $phalanx_child; phalanx_code=$?
+  while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
+  case $phalanx_code in 75) [ $phalanx_most = 0 ] || sleep 2;; 129|130|137) ;; *) break;; esac
+  [ -z "$phalanx_told" ] && [ ! -e "$phalanx_chief" ] && [ $phalanx_restarts -lt $phalanx_most ] || break
+  phalanx_restarts=$((phalanx_restarts + 1))
+  echo "$phalanx_name ended with exit code $phalanx_code, and is started again ($phalanx_restarts of $phalanx_most)" >&2
+  tell "again-$phalanx_restarts"
 done
 "#;
 
 /// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake,
 /// but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
-const TOLD: &str = r#"echo "$code $(date +%s%3N)" >"$PHALANX_RUN/$name.new" && mv "$PHALANX_RUN/$name.new" "$PHALANX_RUN/$name.exit"
+const TELL: &str = r#"tell() { echo "$phalanx_code $(date +%s%3N)" >"$PHALANX_RUN/$phalanx_name.new" && mv "$PHALANX_RUN/$phalanx_name.new" "$PHALANX_RUN/$phalanx_name.$1"; }
 "#;
-const STAYS: &str = r#"case $code in 75|129|130|137) [ $most = 0 ] || for ((waited = 0; waited < 600; waited++)); do [ -z "$told" ] && [ ! -e "$chief" ] || break; sleep 1; done;; esac
+const STAYS: &str = r#"case $phalanx_code in 75|129|130|137) [ $phalanx_most = 0 ] || for ((phalanx_waited = 0; phalanx_waited < 600; phalanx_waited++)); do [ -z "$phalanx_told" ] && [ ! -e "$phalanx_chief" ] || break; sleep 1; done;; esac
 "#;
 
 /// The name in a script of the address of a task, which is known on the nodes only.
@@ -57,9 +63,9 @@ fn place(at: usize) -> Address {
     Address::new(format!("phalanx-task-{at}"), 1)
 }
 
-/// The script that `bash` runs as each task. Addresses have the names of nodes, and ports by the job's number. What all tasks have alike
+/// The script that `bash` runs as each task. The addresses are in the file that the batch script has written. What all tasks have alike
 /// is in it once, and so are the addresses: it grows with the number of tasks, and not with its square.
-pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String {
+pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     let tasks = &run.plan.tasks;
     let cluster = naming.cluster(place);
     let of = |plan: &TaskPlan| naming.of_task(plan.task, &cluster);
@@ -69,34 +75,43 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>, each: usize) -> String 
         // One by one: together they would be as large as the square of the number of tasks.
         alike.retain(|name, value| variables.get(name) == Some(value));
     }
-    let mut text = meeting(&addresses, tasks.len(), each);
+    let mut text = meeting(&addresses, tasks.len());
     for name in ["TF_CONFIG", "CLUSTER_SPEC", "RANK", "WORLD_SIZE"] {
         let _ = writeln!(text, "unset {name}");
     }
     if let Some(chief) = tasks.first() {
-        let _ = writeln!(text, "chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
+        let _ = writeln!(text, "phalanx_chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
     }
-    // The nodes' own search paths are theirs.
+    text.push_str("phalanx_variables=(\n");
     for (name, value) in &alike {
-        let _ = writeln!(text, "export {name}={}", quoted(value));
+        let _ = writeln!(text, "{}", quoted(&format!("{name}={value}")));
     }
-    text.push_str("case $SLURM_PROCID in\n");
+    text.push_str(")\ncase $SLURM_PROCID in\n");
     for (at, plan) in tasks.iter().enumerate() {
         text.push_str(&branch(run, naming, (&of(plan), &alike), &addresses, at));
     }
     text.push_str("esac\n");
+    text.push_str(&program(run));
+    text.push_str(TELL);
+    text.push_str(START);
+    if run.spec.ours.elastic.is_some() {
+        text.extend([AGAIN, "tell exit\n", STAYS]);
+    } else {
+        text.extend([ONCE, "tell exit\n"]);
+    }
+    text.push_str("exit $phalanx_code\n");
+    text
+}
+
+/// The function that becomes the program, its arguments more variables: the ones of secrets are never arguments, which others may see.
+fn program(run: &Run<'_>) -> String {
+    let mut text = "program() {\n".to_owned();
     for (name, file) in &run.spec.ours.secrets {
         // Apart, since `export` succeeds whatever its value was.
         let file = quoted(file);
-        let _ = writeln!(text, "{name}=\"$(cat {file})\" || exit 3; export {name}");
+        let _ = writeln!(text, "  {name}=\"$(cat {file})\" || exit 3; export {name}");
     }
-    text.push_str(START);
-    if run.spec.ours.elastic.is_some() {
-        text.extend([AGAIN, TOLD, STAYS]);
-    } else {
-        text.extend([ONCE, TOLD]);
-    }
-    text.push_str("exit $code\n");
+    text.push_str("  exec env \"${phalanx_variables[@]}\" \"$@\" \"${phalanx_words[@]}\"\n}\n");
     text
 }
 
@@ -107,21 +122,22 @@ fn addresses(variables: &Variables) -> String {
     config.map_or_else(String::new, |config| config["cluster"].to_string())
 }
 
-/// The lines that find out where tasks are, and put that into `$cluster`.
-fn meeting(addresses: &str, tasks: usize, each: usize) -> String {
+/// The lines that read where tasks are, and put that into `$phalanx_cluster`.
+fn meeting(addresses: &str, tasks: usize) -> String {
     format!(
-        "hosts=($(scontrol show hostnames \"$SLURM_STEP_NODELIST\"))\nbase=$((20000 + SLURM_JOB_ID * 64 % 10000))\n\
-         place() {{ own=\"${{hosts[$(($1 / {each}))]}}:$((base + $1))\"; }}\n\
-         cluster={}\n\
-         for ((at = 0; at < {tasks}; at++)); do place $at; cluster=${{cluster//phalanx-task-$at:1/$own}}; done\n",
+        "mapfile -t phalanx_places <\"$PHALANX_RUN/{PLACES}\"\n\
+         place() {{ phalanx_node=${{phalanx_places[$1]% *}} phalanx_own=${{phalanx_places[$1]#* }}; }}\n\
+         phalanx_cluster={}\n\
+         for ((phalanx_at = 0; phalanx_at < {tasks}; phalanx_at++)); do\n  \
+         place $phalanx_at; phalanx_cluster=${{phalanx_cluster//phalanx-task-$phalanx_at:1/$phalanx_own}}\ndone\n",
         quoted(addresses)
     )
 }
 
-/// A value for a shell that has the addresses in `$cluster`.
+/// A value for a shell that has the addresses in `$phalanx_cluster`.
 fn with_addresses(value: &str, addresses: &str) -> String {
     let parts: Vec<String> = value.split(addresses).map(quoted).collect();
-    parts.join("\"$cluster\"")
+    parts.join("\"$phalanx_cluster\"")
 }
 
 /// The variables and words of a task, as a branch of a `case`.
@@ -135,23 +151,28 @@ fn branch(
     let plan = &run.plan.tasks[at];
     let log = Logs::path(run.job.folder(), &run.task_name(&plan.name()));
     let mut text = format!(
-        "{at})\n  name={}\n  log={}\n",
+        "{at})\n  phalanx_name={}\n  phalanx_log={}\n  phalanx_variables+=(",
         quoted(&plan.name()),
         quoted(&log.display().to_string())
     );
     let own = (variables.iter()).filter(|(name, _)| !alike.contains_key(*name));
     for (name, value) in own {
-        let value = with_addresses(value, addresses);
-        let _ = writeln!(text, "  export {name}={value}");
+        let variable = with_addresses(&format!("{name}={value}"), addresses);
+        let _ = write!(text, " {variable}");
     }
+    text.push_str(" )\n");
     if run.spec.ours.elastic.is_some() {
         let most = match is_replaced(run.spec, run.plan, at) {
             true => run.spec.ours.restarts,
             false => 0,
         };
-        let _ = writeln!(text, "  most={most}");
+        let _ = writeln!(text, "  phalanx_most={most}");
     }
-    let words = words(&run.plan.program, plan, &run.args, &phalanx());
+    let mut words = words(&run.plan.program, plan, &run.args, &phalanx());
+    if words.first().is_some_and(|program| program.contains('=')) {
+        // To `env` it would be a variable. This one starts what follows, and changes nothing.
+        words.splice(..0, ["nice", "-n", "0"].map(str::to_owned));
+    }
     text.push_str(&starts(run, naming, plan, &words, variables));
     text.push_str("  ;;\n");
     text
@@ -167,7 +188,7 @@ fn starts(
 ) -> String {
     let array = |name: &str, words: &[String]| {
         let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        format!("  {name}=({})\n", words.join(" "))
+        format!("  {SCRIPT_PREFIX}{name}=({})\n", words.join(" "))
     };
     let (Program::Image, Some(image)) = (&run.plan.program, &plan.image) else {
         return array("words", words);
@@ -189,7 +210,7 @@ fn starts(
     let engines = ["apptainer", "podman", "docker"];
     let arrays = engines.map(|engine| array(engine, &container.words(engine)));
     format!(
-        "  engines={}\n{}",
+        "  phalanx_engines={}\n{}",
         quoted(&engines.join(" ")),
         arrays.concat()
     )
@@ -198,13 +219,12 @@ fn starts(
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
-    use std::process::Command;
+    use std::process::{Command, Output};
 
     use serde_json::json;
 
-    use super::super::script::{Scripts, scripts};
+    use super::super::script::{Scripts, TASK, scripts};
     use super::*;
     use crate::executor::{Job, RunArgs};
     use crate::lifecycle::{Life, Submitted};
@@ -243,47 +263,42 @@ mod tests {
         scripts(&run, &life)
     }
 
+    /// A task by its script, as Slurm starts it on a node.
+    fn started(root: &Scratch, rank: usize, node: &str) -> Output {
+        let mut command = Command::new("bash");
+        command.arg(root.0.join(TASK)).env("PHALANX_RUN", &root.0);
+        command.env("SLURM_PROCID", rank.to_string());
+        command.envs([("SLURM_LOCALID", "0"), ("SLURMD_NODENAME", node)]);
+        command.output().unwrap()
+    }
+
     #[test]
     fn scripts_grow_with_the_number_of_tasks_and_not_with_its_square() {
         let root = Scratch::new("slurm-size");
         let [few, many] = [100, 500].map(|tasks| of(&root.0, tasks, tasks));
         assert!(many.task.len() < 6 * few.task.len(), "{}", many.task.len());
         // An argument or a variable has 131072 bytes at most.
-        assert!(many.task.len() > 131_072 && many.batch.len() < 4096);
+        assert!(many.task.len() > 131_072 && many.batch.len() < 8192);
         assert!(many.batch.contains("slurm/1/task.sh\n"), "{}", many.batch);
     }
 
     #[test]
     fn each_of_many_tasks_knows_the_others_and_what_it_is() {
         let root = Scratch::new("slurm-task");
-        let bin = root.0.join("bin");
-        fs::create_dir(&bin).unwrap();
-        let hosts = "#!/bin/sh\nfor n in 1 2 3 4 5 6 7 8 9 10; do echo n$n; done\n";
-        fs::write(bin.join("scontrol"), hosts).unwrap();
-        fs::set_permissions(bin.join("scontrol"), fs::Permissions::from_mode(0o755)).unwrap();
-        let script = root.0.join("task.sh");
-        fs::write(&script, of(&root.0, 200, 10).task).unwrap();
+        let address = |at: usize| format!("10.0.0.{}:{}", at / 20 + 1, 16000 + at);
+        let places: String = (0..200)
+            .map(|at| format!("n{} {}\n", at / 20 + 1, address(at)))
+            .collect();
+        fs::write(root.0.join(PLACES), places).unwrap();
+        fs::write(root.0.join(TASK), of(&root.0, 200, 10).task).unwrap();
         for (rank, name) in [(0, "chief-0"), (11, "worker-10"), (199, "worker-198")] {
-            let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-            let mut command = Command::new("bash");
-            command.arg(&script).env("PATH", path);
-            command.env("PHALANX_RUN", &root.0);
-            for (name, value) in [
-                ("STEP_NODELIST", "n[1-10]".to_owned()),
-                ("JOB_ID", "7".to_owned()),
-                ("PROCID", rank.to_string()),
-                ("LOCALID", "0".to_owned()),
-            ] {
-                command.env(format!("SLURM_{name}"), value);
-            }
-            let output = command.env("SLURMD_NODENAME", "n1").output().unwrap();
+            let output = started(&root, rank, &format!("n{}", rank / 20 + 1));
             assert!(output.status.success(), "{output:?}");
             let log = Logs::path(&root.0.join("jobs/demo"), name);
             let text = fs::read_to_string(log).unwrap();
             let lines: Vec<Json> = (text.lines())
                 .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{text}")))
                 .collect();
-            let address = |at: usize| format!("n{}:{}", at / 20 + 1, 20448 + at);
             let workers: Vec<String> = (1..200).map(address).collect();
             let cluster = json!({"chief": [address(0)], "worker": workers});
             let (kind, index) = name.split_once('-').unwrap();
@@ -298,5 +313,12 @@ mod tests {
             let ended = fs::read_to_string(root.0.join(format!("{name}.exit"))).unwrap();
             assert!(ended.starts_with("0 "), "{ended}");
         }
+        // On another node than the one where the others look for it.
+        assert_eq!(started(&root, 20, "n1").status.code(), Some(3));
+        let log = fs::read_to_string(Logs::path(&root.0.join("jobs/demo"), "worker-19")).unwrap();
+        assert!(
+            log.contains("task 20 is on node n1, where the others look for it on n2"),
+            "{log}"
+        );
     }
 }
