@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use phalanx_store::ObjectUrl;
 
-use crate::executor::{Job, Run, RunArgs, RunEnd, Stop};
+use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
 use crate::package;
 use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
@@ -71,17 +71,10 @@ fn end_what_is_left(job: &Job, life: &Life) -> Result<(), StoreError> {
     }
     let trials = life.trials.keys().copied().map(Some);
     for trial in trials.chain([None]) {
-        let id = run_id(life, trial);
+        let id = run_id(job.folder(), life, trial);
         phalanx_cluster::launch::end_what_is_left(&id);
     }
     job.append(Event::Cancelled)
-}
-
-fn run_id(life: &Life, trial: Option<u32>) -> String {
-    let name = &life.job.name;
-    trial.map_or(format!("{name}.{}", life.created), |trial| {
-        format!("{name}.{}.{trial}", life.created)
-    })
 }
 
 /// The spec and the plan with the job's package in a folder, fetched if it is in a bucket. Pods bring it themselves: here it is seen what

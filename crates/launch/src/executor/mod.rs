@@ -9,7 +9,7 @@ mod recipe;
 mod slurm;
 mod variables;
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -148,6 +148,15 @@ pub enum RunEnd {
     Refused(String),
 }
 
+/// What tells the processes of a job, or of one of its trials, from all others of the machine. Two services may start jobs of one name in
+/// the same millisecond, and each ends whatever has the name of its own; so the job's folder is part of it.
+pub(crate) fn run_id(folder: &Path, life: &Life, trial: Option<u32>) -> String {
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let folder = crc32c::crc32c(folder.as_os_str().as_encoded_bytes());
+    let id = format!("{}.{}.{folder:08x}", life.job.name, life.created);
+    trial.map_or(id.clone(), |trial| format!("{id}.{trial}"))
+}
+
 impl Run<'_> {
     /// The name of a task of this run.
     #[must_use]
@@ -161,11 +170,7 @@ impl Run<'_> {
     /// What tells the processes of this run from all others of the machine.
     #[must_use]
     pub fn id(&self, life: &Life) -> String {
-        let name = &life.job.name;
-        match self.args.trial {
-            Some(trial) => format!("{name}.{}.{trial}", life.created),
-            None => format!("{name}.{}", life.created),
-        }
+        run_id(self.job.folder(), life, self.args.trial)
     }
 
     /// Whether the others may go on after the end of a task: it was lost, and its executor may start it again.

@@ -134,3 +134,14 @@ fn exit_codes_lead_to_the_right_retry() {
     assert_eq!(verdict(end(143), 3, &mut budget), Verdict::Over);
     assert_eq!(verdict(end(75), 0, &mut Budget::default()), Verdict::Over);
 }
+
+#[test]
+fn jobs_of_one_name_and_millisecond_have_other_processes() {
+    use crate::executor::run_id;
+    let life = life();
+    let folders = ["/a/jobs/demo", "/b/jobs/demo"].map(std::path::Path::new);
+    let [a, b] = folders.map(|folder| run_id(folder, &life, None));
+    assert_ne!(a, b);
+    assert_eq!(a, run_id(folders[0], &life, None));
+    assert_eq!(format!("{a}.7"), run_id(folders[0], &life, Some(7)));
+}
