@@ -287,18 +287,10 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
     println!("{trials} kills, {during} between a save and its answer");
 }
 
-/// The calls that change a file system.
-const CALLS: [&str; 9] = [
-    "write",
-    "fallocate",
-    "fsync",
-    "mkdir",
-    "rename",
-    "renameat2",
-    "unlink",
-    "rmdir",
-    "openat",
-];
+/// The calls that are recorded: those that change what is on a disk, and that which makes files.
+fn recorded() -> String {
+    format!("trace={},openat", CHANGING.join(","))
+}
 
 /// The process above under strace; `None` where there is no strace.
 fn traced(folder: &Path, target: &str, options: &[String]) -> Option<()> {
@@ -381,7 +373,7 @@ fn an_interrupted_or_refused_save_loses_nothing() {
         old.save(folder.join("c")).unwrap();
     };
     prepare();
-    let all = format!("trace={}", CALLS.join(","));
+    let all = recorded();
     let is_there = traced(&folder, "c", &["-e".into(), all.clone()]).is_some();
     if !is_there || !folder.join("answer").exists() {
         println!("skipped: faults need the package strace, and to be allowed to trace processes");
@@ -489,7 +481,7 @@ fn check_steps(name: &str, target: &str, prepare: impl Fn(&Path), expected: &[St
     new.save(folder.join("new")).unwrap();
     old.save(folder.join("c")).unwrap();
     prepare(&folder);
-    let all = format!("trace={}", CALLS.join(","));
+    let all = recorded();
     let is_there = traced(&folder, target, &["-e".into(), all]).is_some();
     if !is_there || !folder.join("answer").exists() {
         println!("skipped: it needs the package strace, and to be allowed to trace processes");
@@ -558,7 +550,7 @@ fn a_large_file_is_a_checkpoint_or_none() {
     let new = strategy.compile(model, compile).unwrap();
     let new = new.training_state().unwrap();
     new.save(folder.join("new")).unwrap();
-    let all = format!("trace={}", CALLS.join(","));
+    let all = recorded();
     let faults = [
         ("", "saved"),
         ("fallocate:error=EOPNOTSUPP", "saved"),

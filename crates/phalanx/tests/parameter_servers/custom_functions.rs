@@ -22,6 +22,26 @@ struct Loop {
     predict: Step,
 }
 
+/// The loop of a step, with predictions.
+fn with_predictions(
+    strategy: &impl CustomTraining,
+    state: State,
+    (model, optimizer): (ModelRef, OptimizerRef),
+    step: Step,
+) -> Loop {
+    let of_predict = model.clone();
+    let predict = strategy.function(move |cx: &mut ReplicaCx<'_>, batch: Inputs| {
+        [cx.call(&of_predict, &batch.x).remove(0)]
+    });
+    Loop {
+        state,
+        model,
+        optimizer,
+        step,
+        predict,
+    }
+}
+
 /// A layer with state of its own, random numbers, a loss that is none of ours, and gradients that the function changes.
 fn training_loop(strategy: &impl CustomTraining, optimizer: Optimizer, dropout: f64) -> Loop {
     let mut state = strategy.state(5).unwrap();
@@ -49,17 +69,7 @@ fn training_loop(strategy: &impl CustomTraining, optimizer: Optimizer, dropout: 
         cx.apply(&updated, &gradients);
         [loss]
     });
-    let of_predict = model.clone();
-    let predict = strategy.function(move |cx: &mut ReplicaCx<'_>, batch: Inputs| {
-        [cx.call(&of_predict, &batch.x).remove(0)]
-    });
-    Loop {
-        state,
-        model,
-        optimizer,
-        step,
-        predict,
-    }
+    with_predictions(strategy, state, (model, optimizer), step)
 }
 
 fn batches(count: usize) -> Vec<Batch> {
@@ -227,17 +237,7 @@ fn counter(strategy: &impl CustomTraining) -> Loop {
         cx.apply(&updated, &gradients);
         [loss]
     });
-    let of_predict = model.clone();
-    let predict = strategy.function(move |cx: &mut ReplicaCx<'_>, batch: Inputs| {
-        [cx.call(&of_predict, &batch.x).remove(0)]
-    });
-    Loop {
-        state,
-        model,
-        optimizer,
-        step,
-        predict,
-    }
+    with_predictions(strategy, state, (model, optimizer), step)
 }
 
 /// Six functions of two steps; worker 1 dies in its first, after one of them.
