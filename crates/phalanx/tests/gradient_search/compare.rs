@@ -7,6 +7,7 @@ use phalanx::prelude::Policy;
 use phalanx_graph::Op;
 use phalanx_testkit::largest_difference;
 
+use crate::algorithms::ALGORITHMS;
 use crate::jax;
 use crate::random::Random;
 use crate::step::{Left, Replaced, Step};
@@ -19,6 +20,8 @@ const MIXED_TOLERANCE: f64 = 0.25;
 /// One of four networks with kernels is computed in bf16, too, in searches that are asked for: how often rounding alone looks wrong
 /// is not known well enough for every run of the tests.
 const MIXED: u64 = 4;
+/// Of so many networks with kernels the convolutions of one are computed by another algorithm, too.
+const FORCED: u64 = 4;
 /// How far the derivative along a direction may be: constants of a program are rounded, and no more.
 const ALONG: f64 = 1e-6;
 /// Gradients that are so much smaller than the largest of the network are zero but for rounding.
@@ -46,6 +49,17 @@ pub(crate) enum Verdict {
 
 /// A program of more operations takes the interpreter too long.
 pub(crate) const MOST_FLOPS: u64 = 60_000_000;
+
+/// Whether the gradients of a step with this algorithm in its convolutions are right; false where it computes none of them.
+pub(crate) fn right_by(model: &Model, trial: &Trial, algorithm: &str) -> Result<bool, String> {
+    let step = Step::new(model, trial, Policy::Float32).map_err(|error| error.to_string())?;
+    let exact = step.interpreted(None)?;
+    let left = step.by_algorithm(algorithm);
+    let Some(left) = left.map_err(|error| format!("does not run: {error}"))? else {
+        return Ok(false);
+    };
+    against(&step, &exact, &left, &scales(&step, &exact), TOLERANCE).map(|_| true)
+}
 
 /// Compares the gradients of a network; a panic is wrong, too.
 pub(crate) fn verdict(model: &Model, trial: &Trial) -> Verdict {
@@ -101,16 +115,29 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
     beside_jax(step, &exact, &scales)?;
     let mut worst = 0.0f64;
     let mut tie = None;
-    for &kernels in modes(step, trial) {
-        let left = (step.compiled(kernels)).map_err(|error| format!("does not run: {error}"))?;
-        match against(step, &exact, &left, &scales, TOLERANCE) {
+    let mut judge = |how: &str, left: &Left| {
+        match against(step, &exact, left, &scales, TOLERANCE) {
             Ok(difference) => worst = worst.max(difference),
             Err(_) => {
-                let tied = explained(step, &exact, &left, &scales, TOLERANCE);
-                let how = if kernels { "on" } else { "off" };
-                let tied = tied.map_err(|what| format!("kernels {how}: {what}"));
-                tie = Some(tied?);
+                let tied = explained(step, &exact, left, &scales, TOLERANCE);
+                tie = Some(tied.map_err(|what| format!("{how}: {what}"))?);
             }
+        }
+        Ok::<(), String>(())
+    };
+    let failed = |error| format!("does not run: {error}");
+    for &kernels in modes(step, trial) {
+        let how = if kernels { "kernels on" } else { "kernels off" };
+        judge(how, &step.compiled(kernels).map_err(failed)?)?;
+    }
+    if trial.seed % FORCED == 3 && has_kernels(step) {
+        let number = trial.seed / FORCED % ALGORITHMS.len() as u64;
+        let algorithm = ALGORITHMS[number as usize];
+        if let Some(left) = step
+            .by_algorithm(algorithm)
+            .map_err(|error| format!("{algorithm}: does not run: {error}"))?
+        {
+            judge(algorithm, &left)?;
         }
     }
     Ok(match tie {

@@ -2,12 +2,14 @@
 //! with those of the same step interpreted in f64, and these with the derivative of the loss along a random direction.
 //!
 //! `cargo xtask fuzz-gradients` searches for longer than a run of the tests does. What it prints of a network with a wrong
-//! gradient is a test for `regressions.rs`. It also computes some of the networks under a policy of bf16.
+//! gradient is a test for `regressions.rs`. It also computes some of the networks under a policy of bf16, and convolutions of some by
+//! another algorithm than the kernels' own choice.
 //!
 //! Environment: `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
 //! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),
 //! `PHALANX_FUZZ_GO_ON` (behind a wrong gradient), `PHALANX_FUZZ_LOG` (a line for each network).
 
+mod algorithms;
 mod compare;
 mod generate;
 mod jax;

@@ -8,8 +8,10 @@ use phalanx::nn::Model;
 use phalanx::prelude::*;
 use phalanx::replicas::BatchPartition;
 use phalanx_graph::{DType, Program, Shape};
+use phalanx_pjrt::{Buffer, ExecuteOptions};
 use phalanx_testkit::{Array, Interpreter};
 
+use crate::algorithms::by_algorithm;
 use crate::random::Random;
 use crate::trial::Trial;
 
@@ -102,16 +104,42 @@ impl Step {
     pub(crate) fn compiled(&self, kernels: bool) -> phalanx::Result<Left> {
         let engine = engine(self.program.replicas, kernels, self.quick);
         let compiled = engine.compile(CompileRequest::new("gradient_search", &self.program))?;
+        let lists = self.put(engine)?;
+        let lists: Vec<Vec<_>> = lists.iter().map(|list| list.iter().collect()).collect();
+        let lists: Vec<&[_]> = lists.iter().map(Vec::as_slice).collect();
+        let (outputs, _) = compiled.run(&lists)?;
+        self.left(engine, &outputs)
+    }
+
+    /// The step with this algorithm in all convolutions that it computes; none where there are none.
+    pub(crate) fn by_algorithm(&self, algorithm: &str) -> Result<Option<Left>, String> {
+        let text = |error: phalanx::Error| error.to_string();
+        let engine = engine(self.program.replicas, true, true);
+        let Some(compiled) = by_algorithm(self, engine, algorithm)? else {
+            return Ok(None);
+        };
+        let lists = self.put(engine).map_err(text)?;
+        let lists: Vec<Vec<_>> = lists.iter().map(|list| list.iter().collect()).collect();
+        let lists: Vec<&[_]> = lists.iter().map(Vec::as_slice).collect();
+        let run = compiled.execute(&lists, &ExecuteOptions::default());
+        let outputs = run.map_err(|error| error.to_string())?.outputs;
+        self.left(engine, &outputs).map(Some).map_err(text)
+    }
+
+    /// What the step is given, on each device.
+    fn put(&self, engine: &Engine) -> phalanx::Result<Vec<Vec<Buffer>>> {
         let mut buffers = Vec::new();
         for (replica, inputs) in self.inputs.iter().enumerate() {
             let put = inputs.iter().map(|input| engine.put(replica, input));
             buffers.push(put.collect::<phalanx::Result<Vec<_>>>()?);
         }
-        let lists: Vec<Vec<_>> = buffers.iter().map(|list| list.iter().collect()).collect();
-        let lists: Vec<&[_]> = lists.iter().map(Vec::as_slice).collect();
-        let (outputs, _) = compiled.run(&lists)?;
+        Ok(buffers)
+    }
+
+    /// What the outputs of each device say.
+    fn left(&self, engine: &Engine, outputs: &[Vec<Buffer>]) -> phalanx::Result<Left> {
         let mut left = Vec::new();
-        for outputs in &outputs {
+        for outputs in outputs {
             let each = self.replaced.iter().map(|replaced| {
                 let shape = &self.program.parameters[replaced.parameter].shape;
                 let after = engine.get(&outputs[replaced.output], shape)?;
