@@ -1,8 +1,10 @@
 //! Where the time of real trainings goes.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use phalanx::engine::{Engine, EngineOptions};
+use phalanx::fit::callbacks::Lambda;
 use phalanx::fit::{StepPart, StepTimes};
 use phalanx::prelude::*;
 
@@ -168,4 +170,77 @@ fn the_parts_add_up_to_the_time_that_passed() {
         assert_eq!(part(StepPart::Validation) > Duration::ZERO, index == 2);
     }
     let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// Readings of the tests' own clock: after each batch and after each epoch.
+type Readings = Arc<Mutex<[Vec<Instant>; 2]>>;
+
+/// Trains with a clock of the test's own: the parts of all epochs but the first fill the time from the end of that one's last step on.
+fn fills_the_time(name: &str, strategy: &dyn Fn(Model) -> Trainer, model: Model, data: &Batches) {
+    let readings = Readings::default();
+    let read = |kind: usize| {
+        let readings = readings.clone();
+        move || readings.lock().unwrap()[kind].push(Instant::now())
+    };
+    let (after_batch, after_epoch) = (read(0), read(1));
+    let hooks = Lambda::new()
+        .on_train_batch_end(move |_, _| {
+            after_batch();
+            Ok(())
+        })
+        .on_epoch_end(move |_, _| {
+            after_epoch();
+            Ok(())
+        });
+    let history = strategy(model).fit(data, quiet(4).callback(hooks)).unwrap();
+    let [batches, epochs] = readings.lock().unwrap().clone();
+    assert_eq!((batches.len(), epochs.len()), (40, 4), "{name}");
+    let told: Duration = (history.epochs[1..].iter())
+        .map(|epoch| epoch.times.unwrap().total())
+        .sum();
+    // An epoch ends, in the breakdown, between its last step and its callbacks.
+    let (least, most) = (batches[39] - epochs[0], epochs[3] - batches[9]);
+    let (least, most) = (least.mul_f64(0.97), most.mul_f64(1.03));
+    assert!(
+        least <= told && told <= most,
+        "{name}: {told:?}, and {least:?} to {most:?} passed"
+    );
+}
+
+#[test]
+fn the_parts_fill_the_time_of_five_models() {
+    let engine = Engine::new(&EngineOptions::default()).unwrap();
+    let two = EngineOptions {
+        cpu_devices: 2,
+        ..EngineOptions::default()
+    };
+    let two = Engine::new(&two).unwrap();
+    let compile = |optimizer: Optimizer| Compile {
+        optimizer,
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let adam = || Optimizer::from(Adam::new(0.01));
+    let one = |model| OneDeviceStrategy::on(&engine).compile(model, compile(adam()));
+    let accumulated = |model| {
+        OneDeviceStrategy::on(&engine).compile(model, compile(adam().gradient_accumulation(2)))
+    };
+    let mirrored = |model| MirroredStrategy::on(&two).compile(model, compile(adam()));
+    let flat = || Sequential::new([16]);
+    let dense = || flat().add(Dense::new(64)).add(Dense::new(3));
+    let images = flat().add(Reshape::new([4, 4, 1])).add(Conv2d::new(4, 3));
+    let images = images.add(Flatten).add(Dense::new(3));
+    let sequences = flat().add(Reshape::new([8, 2])).add(Lstm::new(8));
+    let sequences = sequences.add(Dense::new(3));
+    let data = batches();
+    let run =
+        |name: &str, strategy: &dyn Fn(Model) -> phalanx::Result<Trainer>, model: Sequential| {
+            let strategy = |model| strategy(model).unwrap();
+            fills_the_time(name, &strategy, model.build().unwrap(), &data);
+        };
+    run("dense", &one, dense());
+    run("convolution", &one, images);
+    run("recurrent", &one, sequences);
+    run("accumulation", &accumulated, dense());
+    run("replicas", &mirrored, dense());
 }
