@@ -487,24 +487,24 @@ impl DataFormat {
     }
 }
 
-/// What to do about checkpoints. A path is a checkpoint's, with the older ones beside it as `path.1` and on.
+/// What to do about checkpoints. A path is a checkpoint's, with the older ones beside it as `path.1` and on, or of a folder of checkpoints.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
     /// List a checkpoint and the older ones beside it
     Ls {
-        /// The checkpoint, such as runs/digits/checkpoint
+        /// The checkpoint, such as runs/digits/checkpoint, or a folder of checkpoints
         path: PathBuf,
     },
     /// Read every byte of them; ends with 1 if one is damaged
     Verify {
-        /// The checkpoint
+        /// The checkpoint, or a folder of checkpoints
         path: PathBuf,
     },
-    /// Remove the oldest
+    /// Remove the oldest; damaged ones do not count, and stay
     Prune {
-        /// The checkpoint
+        /// The checkpoint, or a folder of checkpoints
         path: PathBuf,
-        /// How many stay
+        /// How many whole ones stay
         #[arg(long, default_value = "1")]
         keep: NonZeroUsize,
     },

@@ -208,6 +208,11 @@ fn older_ones_are_kept_listed_pruned_and_taken_where_the_newest_is_damaged() {
         );
         let told = folder.run(&["ckpt", "export", &url, "w.safetensors"], 0);
         assert!(told.contains("the variables after step 10"), "{told}");
+        // What is damaged does not count, so that the whole one stays until it is whole again.
+        let told = folder.run(&["ckpt", "prune", &url, "--keep", "1"], 0);
+        assert!(told.contains("it stays"), "{told}");
+        assert_eq!(names(&url, LAST), saves[..2]);
+        flip_a_byte(&url, &saves[1].replace(LAST, "weights.safetensors"));
         let told = folder.run(&["ckpt", "prune", &url, "--keep", "1"], 0);
         assert!(told.contains("removed"), "{told}");
         assert_eq!(names(&url, LAST), [saves[1].clone()]);

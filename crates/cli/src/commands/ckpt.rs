@@ -1,5 +1,7 @@
 //! `phalanx ckpt ls | verify | prune | export | diff`.
 
+use std::cmp::Reverse;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
@@ -21,8 +23,12 @@ pub(crate) fn run(context: &mut Context, what: &CheckpointCommand) -> Result<(),
     }
 }
 
-/// The checkpoint at a path and the older ones beside it, the newest first.
+/// The checkpoint at a path and the older ones beside it, or those in a folder, the newest first.
 fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let inside = inside(path);
+    if !inside.is_empty() {
+        return Ok(inside);
+    }
     let all = TrainingState::all_at(path).map_err(|error| failed(&error))?;
     if all.is_empty() {
         let message = format!("there is no checkpoint at {}", path.display());
@@ -30,6 +36,24 @@ fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
             .next("give the directory of a checkpoint, such as `runs/digits/checkpoint`, or its URL, such as `s3://my-bucket/runs/digits`"));
     }
     Ok(all)
+}
+
+/// The checkpoints in a folder of this machine that is none itself, as `model_checkpoint` leaves them there by epoch: those that cannot
+/// be read first, then the newest.
+fn inside(path: &Path) -> Vec<PathBuf> {
+    let is_one = |path: &Path| path.join("checkpoint.json").is_file();
+    if is_one(path) {
+        return Vec::new();
+    }
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut inside: Vec<PathBuf> = inside.map(|entry| entry.path()).collect();
+    inside.retain(|path| is_one(path));
+    // Names say nothing of the order, and copies have other times.
+    inside.sort_by_cached_key(|path| {
+        let step = TrainingState::load(path).map_or(i64::MAX, |state| state.iterations());
+        (Reverse(step), path.clone())
+    });
+    inside
 }
 
 /// What a checkpoint is, or what is wrong with it.
@@ -85,12 +109,19 @@ fn verify(context: &mut Context, path: &Path) -> Result<(), Failure> {
     Err(Failure::new(Exit::Failed, message).next(next))
 }
 
-/// Removes all but the newest `keep`.
+/// Removes what is older than the newest `keep` that are whole. Damaged ones do not count, so that a whole one is always left.
 fn prune(context: &mut Context, path: &Path, keep: usize) -> Result<(), Failure> {
-    for old in all(path)?.into_iter().skip(keep) {
-        TrainingState::remove(&old).map_err(|error| failed(&error))?;
-        let line = format!("removed {}", old.display());
-        print(context, &line, &json!({"removed": old}))?;
+    let mut whole = 0;
+    for path in all(path)? {
+        if whole == keep {
+            TrainingState::remove(&path).map_err(|error| failed(&error))?;
+            let line = format!("removed {}", path.display());
+            print(context, &line, &json!({"removed": path}))?;
+        } else if let (line, json, false) = described(&path) {
+            print(context, &format!("{line}; it stays"), &json)?;
+        } else {
+            whole += 1;
+        }
     }
     Ok(())
 }

@@ -184,13 +184,47 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
     let weights = fs::read(folder.0.join("out/checkpoint/weights.safetensors")).unwrap();
     assert_eq!(fs::read(folder.0.join("w.safetensors")).unwrap(), weights);
     let damaged = folder.0.join("out/checkpoint.1/weights.safetensors");
-    fs::write(damaged, &weights[1..]).unwrap();
+    let whole = fs::read(&damaged).unwrap();
+    fs::write(&damaged, &weights[1..]).unwrap();
     let (code, text) = run(&["verify", path]);
     assert!(
         code == Some(1) && text.contains("out/checkpoint.1: damaged: "),
         "{text}"
     );
+    // The newest whole one is never removed, and what is damaged does not count.
+    let newest = folder.0.join("out/checkpoint/weights.safetensors");
+    fs::write(&newest, &weights[1..]).unwrap();
+    fs::write(&damaged, &whole).unwrap();
+    let (code, text) = run(&["prune", path]);
+    assert!(code == Some(0) && text.contains("it stays"), "{text}");
+    assert_eq!(run(&["ls", path]).1.lines().count(), 2);
+    fs::write(&newest, &weights).unwrap();
     assert_eq!(run(&["prune", path]).0, Some(0));
     assert_eq!(run(&["ls", path]).1.lines().count(), 1);
     assert_eq!(run(&["ls", "nowhere"]).0, Some(2));
+}
+
+#[test]
+fn checkpoints_of_epochs_in_a_folder_are_listed_and_removed() {
+    let folder = Folder::new("ckpt-folder", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("epochs: 40", "epochs: 3");
+    let callbacks = "\ncallbacks: [{model_checkpoint: {filepath: 'saved/{epoch:02d}'}}]\n";
+    fs::write(&file, text + callbacks).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let run = |arguments: &[&str]| {
+        let output = folder.phalanx(&[&["ckpt"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let listed: Vec<String> = run(&["ls", "saved"]).lines().map(str::to_owned).collect();
+    let begins = ["saved/03: step ", "saved/02: step ", "saved/01: step "];
+    assert_eq!(listed.len(), begins.len(), "{listed:?}");
+    for (line, begin) in listed.iter().zip(begins) {
+        assert!(line.starts_with(begin), "{listed:?}");
+    }
+    let removed = run(&["prune", "saved", "--keep", "2"]);
+    assert_eq!(removed, "removed saved/01\n");
+    assert_eq!(run(&["verify", "saved"]).lines().count(), 2);
 }
