@@ -153,7 +153,9 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     assert!(epochs() < 120, "it was done before it was interrupted");
     // Of the first run nothing may be left: what still ends would be taken for the end of the next.
     slurm.until("its nodes are free", || is_idle(&slurm));
-    // Slurm would wait two minutes.
+    // Slurm would wait two minutes, but one second is enough: a node takes a job that starts in the second in which it was ended for the
+    // one that was ended, and refuses it ("already killed").
+    thread::sleep(Duration::from_secs(2));
     let id = format!("JobId={job}");
     slurm.until("it starts again", || {
         let _ = slurm.command("scontrol", &["update", &id, "StartTime=now"]);

@@ -352,10 +352,10 @@ impl<'a> Watching<'a> {
     }
 }
 
-/// Where a task runs, by the file that it leaves.
+/// Where a task runs, by the file that it leaves: none before its line is whole, since the shell makes the file first and then writes.
 fn node(folder: &Path, name: &str) -> Option<String> {
-    let node = fs::read_to_string(folder.join(format!("{name}.start"))).ok()?;
-    Some(format!("node {}", node.trim()))
+    let text = fs::read_to_string(folder.join(format!("{name}.start"))).ok()?;
+    Some(format!("node {}", text.strip_suffix('\n')?))
 }
 
 fn is_over(state: &str) -> bool {
@@ -392,4 +392,19 @@ fn ended(path: &Path) -> Option<(TaskEnd, u64)> {
         },
     };
     Some((end, when.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn a_task_has_no_place_before_its_line_is_whole() {
+        let root = Scratch::new("slurm-place");
+        for (text, place) in [("", None), ("n", None), ("n1\n", Some("node n1"))] {
+            fs::write(root.0.join("worker-0.start"), text).unwrap();
+            assert_eq!(node(&root.0, "worker-0").as_deref(), place, "{text:?}");
+        }
+    }
 }
