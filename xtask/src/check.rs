@@ -106,7 +106,8 @@ const CHECKS: [Check; 17] = [
         name: "tour",
         asserts: "a training goes the way that docs/ARCHITECTURE.md shows, by stacks of a run",
         run: |workspace| {
-            let arguments = ["test", "-p", "phalanx", "--test", "tour", "--locked"];
+            // With the whole workspace, as `test` has built it: alone the package would be built anew, with fewer features.
+            let arguments = ["test", "--workspace", "--test", "tour", "--locked"];
             cargo(workspace, "tour", &[&arguments[..], &["--quiet"]].concat())
         },
     },
