@@ -46,6 +46,7 @@ pub use phalanx_platform::Platform;
 pub use pieces::Piece;
 pub use shape::Shape;
 pub use stablehlo::{
-    CompilerOption, HostAllReduce, KernelSupport, Lowering, WorldExchange, compiler_options,
+    Bf16Matmul, CompilerOption, HostAllReduce, KernelSupport, Lowering, WorldExchange,
+    compiler_options,
 };
 pub use tensor::Tensor;

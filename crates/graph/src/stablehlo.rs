@@ -4,6 +4,7 @@
 //! convolutions as dots (`contract`), loops (`loops`), reductions and scatters of narrow floats in f32
 //! (`reduction`), random bits (`threefry`).
 
+mod bf16_matmul;
 mod collective;
 mod contract;
 mod host_all_reduce;
@@ -23,6 +24,7 @@ mod writer;
 
 use phalanx_platform::Platform;
 
+pub use self::bf16_matmul::Bf16Matmul;
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
 use crate::kernel::Label;
@@ -45,6 +47,8 @@ pub struct Lowering {
     pub native_bf16_dot: bool,
     /// Whether `phalanx.product` is registered, which large f32 matrix products then call.
     pub host_matmul: bool,
+    /// Which products of bf16 call `phalanx.bf16_product`, where that is registered.
+    pub bf16_matmul: Bf16Matmul,
     /// Whether `phalanx.lstm` and its gradient are registered.
     pub host_lstm: bool,
     /// Number of other devices that run programs of their own at the same time.
@@ -95,6 +99,7 @@ impl Lowering {
             kernels: None,
             native_bf16_dot: true,
             host_matmul: false,
+            bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
             world_exchange: None,
             other_devices: 0,
@@ -169,6 +174,7 @@ impl Program {
         writer.host_all_reduce =
             sums.map(|sums| host_all_reduce::HostAllReduceCalls::new(sums.timeout_seconds));
         writer.host_matmul = lowering.host_matmul;
+        writer.bf16_matmul = lowering.bf16_matmul;
         writer.host_lstm = lowering.host_lstm;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(

@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 
+use crate::bf16_matmul::MatmulDesc;
 use crate::handlers::TensorDesc;
 use crate::onednn::{ArgumentKind, DataType, MemoryDesc, OneDnn, Operation, PrimitiveDesc, Result};
 use crate::sys::{self, argument};
@@ -271,23 +272,16 @@ impl ConvolutionDesc {
     fn matmul(&self, onednn: &OneDnn) -> Result<Operation> {
         let [batch, height, width, input] = self.x.dims;
         let (pixels, output) = (batch * height * width, self.y.dims[3]);
-        let x = onednn.strided(self.x.element, &[input, pixels], &[1, input])?;
-        let dy = onednn.strided(self.y.element, &[pixels, output], &[output, 1])?;
-        let kernel = onednn.strided(self.kernel.element, &[input, output], &[output, 1])?;
-        let no_bias = null_mut();
-        // SAFETY: live layouts, no bias.
-        let primitive_desc = unsafe {
-            onednn.primitive_desc("plan a product", |out, engine, attributes| {
-                let (x, dy, kernel) = (x.handle(), dy.handle(), kernel.handle());
-                (onednn.api.matmul)(out, engine, x, dy, no_bias, kernel, attributes)
-            })?
+        let product = MatmulDesc {
+            batch: 1,
+            rows: input,
+            columns: output,
+            depth: pixels,
+            left_transposed: true,
+            right_transposed: false,
+            elements: [self.x.element, self.y.element, self.kernel.element],
         };
-        let arguments = [
-            (argument::SRC, ArgumentKind::Input, &x),
-            (argument::WEIGHTS, ArgumentKind::Input, &dy),
-            (argument::DST, ArgumentKind::Output, &kernel),
-        ];
-        Operation::new(onednn, &primitive_desc, &arguments)
+        product.operation(onednn)
     }
 
     /// oneDNN's order of the kernel's dimensions: (groups,) output, input, height, width.

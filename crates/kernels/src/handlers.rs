@@ -5,6 +5,7 @@ use phalanx_pjrt::{
 };
 
 use crate::batch_norm;
+use crate::bf16_matmul::bf16_product;
 use crate::column_sums::ColumnSums;
 use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
@@ -18,7 +19,7 @@ use crate::worker_pool::WorkerError;
 type Handler = fn(&Kernels, &mut CustomCallFrame<'_>) -> Result<(), CustomCallError>;
 
 /// Every custom call, by name.
-pub(crate) const ALL: [(&str, Handler); 8] = [
+pub(crate) const ALL: [(&str, Handler); 9] = [
     ("phalanx.conv", |kernels, call| {
         convolution(kernels, call, Direction::Forward)
     }),
@@ -60,6 +61,7 @@ pub(crate) const ALL: [(&str, Handler); 8] = [
             Storage::Bf16 => column_sums::<Bf16>(kernels, call),
         }
     }),
+    ("phalanx.bf16_product", bf16_product),
 ];
 
 /// The element types that our own loops take.
@@ -330,10 +332,15 @@ fn epsilon(call: &CustomCallFrame<'_>) -> Result<f32, CustomCallError> {
 
 /// Whether a ReLU follows.
 fn has_relu(call: &CustomCallFrame<'_>) -> Result<bool, CustomCallError> {
-    match call.attribute("relu")? {
-        CustomCallAttribute::Bool(relu) => Ok(relu),
+    flag(call, "relu")
+}
+
+/// An attribute that is true or false.
+pub(crate) fn flag(call: &CustomCallFrame<'_>, name: &str) -> Result<bool, CustomCallError> {
+    match call.attribute(name)? {
+        CustomCallAttribute::Bool(flag) => Ok(flag),
         other => Err(invalid(format!(
-            "the attribute `relu` must be a boolean, got {other:?}"
+            "the attribute `{name}` must be a boolean, got {other:?}"
         ))),
     }
 }
@@ -412,7 +419,7 @@ fn run(
     kernels
         .run(replicas(call)?, key, &inputs, &mut outputs, epilogue)
         .map_err(|why| worker_error(&why))?
-        .map_err(|refused| refusal(&refused, key))
+        .map_err(|refused| refusal(&refused, &key))
 }
 
 /// Number of replicas of the program, which compute at the same time.
@@ -428,7 +435,7 @@ pub(crate) fn replicas(call: &CustomCallFrame<'_>) -> Result<usize, CustomCallEr
     }
 }
 
-fn worker_error(why: &WorkerError) -> CustomCallError {
+pub(crate) fn worker_error(why: &WorkerError) -> CustomCallError {
     let code = match why {
         WorkerError::Busy(_) => StatusCode::DeadlineExceeded,
         WorkerError::NotStarted(_) => StatusCode::ResourceExhausted,
@@ -439,7 +446,7 @@ fn worker_error(why: &WorkerError) -> CustomCallError {
     )
 }
 
-fn refusal(refused: &OneDnnError, key: ConvolutionDesc) -> CustomCallError {
+pub(crate) fn refusal(refused: &OneDnnError, key: &dyn std::fmt::Debug) -> CustomCallError {
     let code = match refused.status {
         1 => StatusCode::ResourceExhausted,
         2 => StatusCode::InvalidArgument,

@@ -1,11 +1,13 @@
 //! The public handle.
 
+use std::ffi::c_uint;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use phalanx_pjrt::{Client, PluginSearch, StatusCode};
 
 use crate::batch_norm;
+use crate::bf16_matmul::MatmulDesc;
 use crate::column_sums::ColumnSums;
 use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
@@ -24,6 +26,19 @@ use crate::worker_state::WorkerState;
 pub struct Support {
     /// Whether operations on bf16 run on instructions of the processor for them.
     pub bf16: bool,
+    /// Whether products of bf16 run on AMX: the processor has it, and the system lets this process use it.
+    pub amx_bf16: bool,
+}
+
+impl Support {
+    /// By what oneDNN says that the processor has, and that it may use.
+    fn of_isa(isa: c_uint) -> Self {
+        let has = |wanted| isa & wanted == wanted;
+        Self {
+            bf16: has(sys::ISA_AVX512_BF16),
+            amx_bf16: has(sys::ISA_AVX512_AMX),
+        }
+    }
 }
 
 /// A loaded oneDNN with the threads for its operations; clones share it.
@@ -53,12 +68,9 @@ impl Kernels {
         pools[threads - 1].get_or_init(|| all);
         // SAFETY: the function has no conditions.
         let isa = unsafe { (library.api.effective_isa)() };
-        let support = Support {
-            bf16: isa & sys::ISA_AVX512_BF16 == sys::ISA_AVX512_BF16,
-        };
         Ok(Self(Arc::new(Inner {
             library,
-            support,
+            support: Support::of_isa(isa),
             pools,
         })))
     }
@@ -157,6 +169,18 @@ impl Kernels {
         self.on_worker(replicas, |state| state.run(key, inputs, outputs, epilogue))
     }
 
+    /// Multiplies matrices, in the same bits by any number of threads.
+    pub(crate) fn matmul(
+        &self,
+        replicas: usize,
+        desc: MatmulDesc,
+        inputs: [&[u8]; 2],
+        output: &mut [u8],
+    ) -> Result<Result<(), OneDnnError>, WorkerError> {
+        let threads = self.threads(replicas).min(desc.most_threads());
+        self.on_threads(threads, |state| state.run_matmul(desc, inputs, output))
+    }
+
     /// Normalises.
     pub(crate) fn batch_norm<T: Stored>(
         &self,
@@ -210,7 +234,15 @@ impl Kernels {
         replicas: usize,
         job: impl FnOnce(&mut WorkerState) -> R + Send,
     ) -> Result<R, WorkerError> {
-        let threads = self.threads(replicas);
+        self.on_threads(self.threads(replicas), job)
+    }
+
+    /// Runs a job on the first free worker of this number of threads.
+    fn on_threads<R: Send>(
+        &self,
+        threads: usize,
+        job: impl FnOnce(&mut WorkerState) -> R + Send,
+    ) -> Result<R, WorkerError> {
         let argmax = &self.0.pools[threads - 1];
         let pools = match argmax.get() {
             Some(pools) => pools,
@@ -226,5 +258,30 @@ impl Kernels {
 impl std::fmt::Debug for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Kernels({})", self.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_says_what_it_may_use() {
+        let of = |isa| {
+            let support = Support::of_isa(isa);
+            (support.bf16, support.amx_bf16)
+        };
+        // AVX2, AVX-512, with bf16, with fp16, with AMX, with AMX of fp16 too.
+        let expected = [
+            (0x7, (false, false)),
+            (0x27, (false, false)),
+            (0xe7, (true, false)),
+            (0x1ef, (true, false)),
+            (0xfef, (true, true)),
+            (0x1fef, (true, true)),
+        ];
+        for (isa, support) in expected {
+            assert_eq!(of(isa), support, "{isa:x}");
+        }
     }
 }

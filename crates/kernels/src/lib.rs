@@ -26,6 +26,7 @@
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
 //! | `phalanx.column_sums` | x `[.., channels]` -> sums over all dimensions but the last | |
+//! | `phalanx.bf16_product` | `[batch, rows, depth]`, `[batch, depth, columns]` in bf16 -> `[batch, rows, columns]` in bf16 or f32, summed in f32 | `left_transposed`, `right_transposed`: of operands given as `[batch, depth, rows]`, `[batch, columns, depth]` |
 //!
 //! Each may also have `replicas`, an integer: the number of replicas of its program that compute at the same time, 1 if absent. Each
 //! gets its share of the processors.
@@ -65,7 +66,9 @@
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
 mod all_reduce;
+mod amx;
 mod batch_norm;
+mod bf16_matmul;
 mod column_sums;
 mod convolution;
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -103,6 +106,7 @@ mod worker_pool;
 mod worker_state;
 
 pub use all_reduce::register_all_reduce;
+pub use amx::AmxFeatures;
 pub use exchange::{
     Exchange, ExchangeBinding, ExchangeDone, ExchangeMemory, ExchangeOp, ExchangeRequest,
 };

@@ -6,10 +6,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use phalanx_pjrt::{Client, CustomCallAttribute, CustomCallError, CustomCallFrame, StatusCode};
+use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, StatusCode};
 
 use crate::gemm::{self, GemmOperand};
-use crate::handlers::{invalid, replicas};
+use crate::handlers::{flag, invalid, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
 use crate::shared_tasks::{self, SharedWork};
@@ -224,15 +224,6 @@ fn matrix(dims: &[i64]) -> Result<[usize; 2], CustomCallError> {
         [rows, columns] => Ok([size(rows), size(columns)]),
         _ => Err(invalid(format!(
             "a matrix must have 2 dimensions, got {dims:?}"
-        ))),
-    }
-}
-
-fn flag(call: &CustomCallFrame<'_>, name: &str) -> Result<bool, CustomCallError> {
-    match call.attribute(name)? {
-        CustomCallAttribute::Bool(flag) => Ok(flag),
-        other => Err(invalid(format!(
-            "the attribute `{name}` must be a boolean, got {other:?}"
         ))),
     }
 }

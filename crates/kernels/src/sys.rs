@@ -16,6 +16,7 @@ pub(crate) const ENGINE_CPU: c_int = 1;
 pub(crate) const STREAM_IN_ORDER: c_uint = 1;
 pub(crate) const RUNTIME_OPENMP: c_uint = 2;
 pub(crate) const ISA_AVX512_BF16: c_uint = 0xe7;
+pub(crate) const ISA_AVX512_AMX: c_uint = 0xfef;
 
 pub(crate) const FORMAT_ANY: c_int = 1;
 /// Most dimensions of a memory descriptor.

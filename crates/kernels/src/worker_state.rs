@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::bf16_matmul::MatmulDesc;
 #[cfg(target_arch = "x86_64")]
 use crate::convolution::Algorithm;
 use crate::convolution::ConvolutionDesc;
@@ -16,9 +17,25 @@ use crate::{pointwise, winograd};
 /// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
 const MAX_OPERATIONS: usize = 4096;
 
+/// What an operation is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum OperationKey {
+    Convolution(ConvolutionDesc),
+    Matmul(MatmulDesc),
+}
+
+impl std::fmt::Debug for OperationKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Convolution(key) => key.fmt(f),
+            Self::Matmul(key) => key.fmt(f),
+        }
+    }
+}
+
 /// What a worker owns. The operations come first: they are dropped before the engine that they were made with.
 pub(crate) struct WorkerState {
-    operations: HashMap<ConvolutionDesc, Operation>,
+    operations: HashMap<OperationKey, Operation>,
     pub(crate) scratch: Scratchpad,
     pub(crate) team: ThreadTeam,
     onednn: OneDnn,
@@ -67,15 +84,6 @@ impl WorkerState {
         outputs: &mut [&mut [u8]],
         epilogue: Epilogue<'_>,
     ) -> Result<(), OneDnnError> {
-        let mut data = [(std::ptr::null_mut(), 0); MAX_ARGUMENTS];
-        let count = inputs.len() + outputs.len();
-        let (first, rest) = data.split_at_mut(inputs.len());
-        for (slot, input) in first.iter_mut().zip(inputs) {
-            *slot = (input.as_ptr().cast_mut(), input.len());
-        }
-        for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
-            *slot = (output.as_mut_ptr(), output.len());
-        }
         let algorithm = key.algorithm();
         #[cfg(target_arch = "x86_64")]
         if let ([result], Algorithm::Tiles | Algorithm::Product) = (&mut *outputs, algorithm) {
@@ -89,21 +97,55 @@ impl WorkerState {
             }
             return Ok(());
         }
-        if !self.operations.contains_key(&key) {
-            if self.operations.len() >= MAX_OPERATIONS {
-                self.operations.clear();
-            }
-            self.operations
-                .insert(key, key.operation(algorithm, &self.onednn)?);
-        }
-        // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
-        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch)? };
+        let made = |onednn: &OneDnn| key.operation(algorithm, onednn);
+        self.run_operation(OperationKey::Convolution(key), made, inputs, outputs)?;
         match (epilogue, outputs) {
             (Epilogue::Identity, _) => {}
             (_, [result]) => epilogue.apply(as_f32_mut(result), &self.team),
             (_, _) => unreachable!("convolutions have one result"),
         }
         Ok(())
+    }
+
+    /// Multiplies matrices.
+    ///
+    /// # Errors
+    /// oneDNN's own.
+    pub(crate) fn run_matmul(
+        &mut self,
+        desc: MatmulDesc,
+        inputs: [&[u8]; 2],
+        output: &mut [u8],
+    ) -> Result<(), OneDnnError> {
+        let made = |onednn: &OneDnn| desc.operation(onednn);
+        self.run_operation(OperationKey::Matmul(desc), made, &inputs, &mut [output])
+    }
+
+    /// Runs the operation of a key, which is made when there is none.
+    fn run_operation(
+        &mut self,
+        key: OperationKey,
+        made: impl FnOnce(&OneDnn) -> Result<Operation, OneDnnError>,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), OneDnnError> {
+        let mut data = [(std::ptr::null_mut(), 0); MAX_ARGUMENTS];
+        let count = inputs.len() + outputs.len();
+        let (first, rest) = data.split_at_mut(inputs.len());
+        for (slot, input) in first.iter_mut().zip(inputs) {
+            *slot = (input.as_ptr().cast_mut(), input.len());
+        }
+        for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
+            *slot = (output.as_mut_ptr(), output.len());
+        }
+        if !self.operations.contains_key(&key) {
+            if self.operations.len() >= MAX_OPERATIONS {
+                self.operations.clear();
+            }
+            self.operations.insert(key, made(&self.onednn)?);
+        }
+        // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
+        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }
     }
 }
 

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use phalanx::engine::{CompileRequest, Engine, EngineOptions, KernelsMode};
-use phalanx_graph::op::{ConvDims, ConvSpec};
-use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gradients};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims};
+use phalanx_graph::{
+    Bf16Matmul, DType, Graph, HostTensor, Lowering, Pool2d, Program, Shape, Tensor, gradients,
+};
+use phalanx_pjrt::{CompileOptions, ExecuteOptions, Platform};
 
 const IMAGES: [usize; 4] = [8, 32, 32, 16];
 const KERNEL: [usize; 4] = [3, 3, 16, 32];
@@ -225,4 +228,139 @@ fn a_named_library_that_cannot_be_used_is_an_error_when_it_is_needed() {
         error.contains("/no/such/libdnnl.so.3 (the path that was given)"),
         "{error}"
     );
+}
+
+/// Dims of a product, and the shapes of its operands.
+fn dot(
+    [left, right]: [&[usize]; 2],
+    batch: [&[usize]; 2],
+    contract: [&[usize]; 2],
+) -> ([Vec<usize>; 2], DotDims) {
+    let dims = DotDims {
+        lhs_batch: batch[0].to_vec(),
+        rhs_batch: batch[1].to_vec(),
+        lhs_contract: contract[0].to_vec(),
+        rhs_contract: contract[1].to_vec(),
+        dtype: DType::F32,
+    };
+    ([left.to_vec(), right.to_vec()], dims)
+}
+
+/// The program of a product of bf16, printed so that it is a call or the compiler's own.
+fn bf16_product(
+    shapes: &[Vec<usize>; 2],
+    dims: &DotDims,
+    bf16_matmul: Bf16Matmul,
+) -> (String, Shape) {
+    let graph = Graph::new();
+    let [x, y] = ["x", "y"].map(|name| {
+        let dims = &shapes[usize::from(name == "y")];
+        let x = graph.parameter(name, Shape::f32(dims.clone()));
+        x.convert(DType::Bf16)
+    });
+    let product = x.dot(&y, dims.clone());
+    let shape = product.shape();
+    let program = graph
+        .finish(&[("product", &product.convert(DType::F32))])
+        .unwrap();
+    let lowering = Lowering {
+        bf16_matmul,
+        ..Lowering::new(Platform::Cpu, "products")
+    };
+    let text = program.simplified().to_stablehlo(&lowering);
+    assert_eq!(
+        text.contains("phalanx.bf16_product"),
+        bf16_matmul == Bf16Matmul::Always
+    );
+    (text, shape.with_dtype(DType::F32))
+}
+
+/// What such a program gives of integers.
+fn run_bf16_product(
+    engine: &Engine,
+    shapes: &[Vec<usize>; 2],
+    dims: &DotDims,
+    bf16_matmul: Bf16Matmul,
+) -> HostTensor {
+    let (text, shape) = bf16_product(shapes, dims, bf16_matmul);
+    let options = CompileOptions::default();
+    let compiled = engine.client().compile(&text, &options).unwrap();
+    let given = [0, 1].map(|side| engine.put(0, &integers(&shapes[side], side)).unwrap());
+    let run = compiled.execute(&[&[&given[0], &given[1]]], &ExecuteOptions::default());
+    let outputs = run.unwrap().outputs.remove(0);
+    engine.get(&outputs[0], &shape).unwrap()
+}
+
+/// Of small integers, whose sums are exact in every order: each product of dims, wherever they stand.
+#[test]
+fn products_of_bf16_by_calls_are_those_of_the_compiler() {
+    let session = session(KernelsMode::Always);
+    let engine = session.engine.as_ref().unwrap();
+    // This registers the calls, where there is a library.
+    let small = program([1, 4, 4, 16]).0;
+    engine
+        .compile(CompileRequest::new("small", &small))
+        .unwrap();
+    if !session.notices.lock().unwrap().is_empty() || !has_bf16_products() {
+        eprintln!("not tested: there are no products of bf16 here");
+        return;
+    }
+    let none: &[usize] = &[];
+    let products = [
+        dot([&[5, 7], &[7, 3]], [none; 2], [&[1], &[0]]),
+        dot([&[7, 5], &[3, 7]], [none; 2], [&[0], &[1]]),
+        dot([&[7], &[7, 3]], [none; 2], [&[0], &[0]]),
+        dot([&[5], &[3]], [none; 2], [none; 2]),
+        dot([&[4, 6, 5], &[4, 6, 3]], [none; 2], [&[0, 1], &[0, 1]]),
+        dot([&[4, 6, 5], &[6, 4, 3]], [none; 2], [&[1, 0], &[0, 1]]),
+        dot([&[4, 6, 5], &[3, 4, 2, 6]], [none; 2], [&[0, 1], &[1, 3]]),
+        dot([&[2, 5, 7], &[2, 7, 3]], [&[0], &[0]], [&[2], &[1]]),
+        dot([&[2, 7, 5], &[2, 3, 7]], [&[0], &[0]], [&[1], &[2]]),
+        dot(
+            [&[2, 9, 4, 5], &[2, 8, 4, 5]],
+            [&[0, 2], &[0, 2]],
+            [&[3], &[3]],
+        ),
+        dot(
+            [&[2, 4, 9, 8], &[2, 8, 4, 5]],
+            [&[0, 1], &[0, 2]],
+            [&[3], &[1]],
+        ),
+        dot(
+            [&[2, 4, 9, 8], &[4, 9, 5, 2]],
+            [&[1, 0], &[0, 3]],
+            [&[2], &[1]],
+        ),
+        dot([&[3, 4], &[4, 3]], [&[0, 1], &[1, 0]], [none; 2]),
+    ];
+    for (shapes, dims) in products {
+        for dtype in [DType::F32, DType::Bf16] {
+            let dims = DotDims {
+                dtype,
+                ..dims.clone()
+            };
+            let [found, expected] = [Bf16Matmul::Always, Bf16Matmul::Never]
+                .map(|calls| run_bf16_product(engine, &shapes, &dims, calls));
+            // As numbers: of a single product that is -0, one keeps the sign.
+            assert_eq!(found.f32s(), expected.f32s(), "{shapes:?}, {dims:?}");
+        }
+    }
+}
+
+/// Integers from -2 to 2.
+fn integers(dims: &[usize], seed: usize) -> HostTensor {
+    let count: usize = dims.iter().product();
+    let value = |i: usize| ((i + 11 * seed).wrapping_mul(0x9e37_79b9) >> 8) % 5;
+    let values: Vec<f32> = (0..count).map(|i| value(i) as f32 - 2.0).collect();
+    HostTensor::new(dims, &values)
+}
+
+/// Whether oneDNN multiplies bf16 on this processor, fast or not.
+fn has_bf16_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }

@@ -13,6 +13,9 @@ pub(super) fn dot(
     dims: &DotDims,
     shape: &Shape,
 ) -> Operand {
+    if let Some(product) = super::bf16_matmul::bf16_matmul(w, lhs, rhs, dims, shape) {
+        return product;
+    }
     let (from, to) = (lhs.shape.dtype, shape.dtype);
     if w.widens_bf16 && from == DType::Bf16 && matches!(to, DType::Bf16 | DType::F32) {
         let [lhs, rhs] = [lhs, rhs].map(|operand| w.convert(operand, DType::F32));

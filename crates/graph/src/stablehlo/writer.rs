@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::host_all_reduce::HostAllReduceCalls;
 use super::literal;
 use super::world_exchange::WorldExchangeCalls;
-use super::{KernelSupport, Label, Platform};
+use super::{Bf16Matmul, KernelSupport, Label, Platform};
 use crate::{DType, HostTensor, Shape};
 
 /// A value of the text: its name and type.
@@ -28,6 +28,8 @@ pub(super) struct Writer {
     pub(super) widens_bf16: bool,
     /// Whether large products are calls.
     pub(super) host_matmul: bool,
+    /// Which products of bf16 are calls.
+    pub(super) bf16_matmul: Bf16Matmul,
     /// Whether long short-term memories are calls.
     pub(super) host_lstm: bool,
     /// How replicas add, where it is not left to the compiler.
@@ -56,6 +58,7 @@ impl Writer {
             devices: replicas,
             widens_bf16: false,
             host_matmul: false,
+            bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
             host_all_reduce: None,
             label: None,

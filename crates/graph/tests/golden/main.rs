@@ -8,7 +8,8 @@ mod support;
 
 use phalanx_graph::op::{DotDims, ReduceOp};
 use phalanx_graph::{
-    DType, Graph, HostAllReduce, KernelSupport, Lowering, Op, Platform, Program, Shape, gradients,
+    Bf16Matmul, DType, Graph, HostAllReduce, KernelSupport, Lowering, Op, Platform, Program, Shape,
+    gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -272,6 +273,62 @@ fn large_products_are_calls_where_they_are_registered() {
     assert_eq!(calls(DType::F32, 16, false), 0);
     assert_eq!(calls(DType::F32, 1, true), 0);
     assert_eq!(calls(DType::Bf16, 16, true), 0);
+}
+
+/// A biased product, its two gradients, products of a batch of pairs whose batch dims stand apart, and their gradients.
+fn products_of_bf16(rows: usize, operands: DType, result: DType) -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::new(operands, [rows, 128, 256]));
+    let w = g.parameter("w", Shape::new(operands, [256, 4, 64]));
+    let dims = |batch: &[usize], lhs: &[usize], rhs: &[usize]| DotDims {
+        lhs_batch: batch.to_vec(),
+        rhs_batch: batch.to_vec(),
+        lhs_contract: lhs.to_vec(),
+        rhs_contract: rhs.to_vec(),
+        dtype: result,
+    };
+    let y = x.dot(&w, dims(&[], &[2], &[0])).convert(operands);
+    let scores = y.dot(&y.tanh(), dims(&[0, 2], &[3], &[3]));
+    let loss = scores.convert(DType::F32).square().mean_all();
+    let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
+    let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
+    program.simplified()
+}
+
+#[test]
+fn products_of_bf16_are_calls_where_they_gain() {
+    let calls = |rows, operands, result, bf16_matmul| {
+        let program = products_of_bf16(rows, operands, result);
+        let lowering = Lowering {
+            bf16_matmul,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let count = |text: &str, what| text.lines().filter(|line| line.contains(what)).count();
+        let found = count(&text, "phalanx.bf16_product");
+        if bf16_matmul == Bf16Matmul::WhereLarge {
+            assert_eq!(found > 0, program.gains_from_bf16_matmul(), "{text}");
+        }
+        // Each takes its share of the threads where two devices compute at once; instructions for bf16 make no difference.
+        let beside = program.to_stablehlo(&Lowering {
+            other_devices: 1,
+            native_bf16_dot: false,
+            ..lowering
+        });
+        assert_eq!(count(&beside, "phalanx.bf16_product"), found);
+        assert_eq!(count(&beside, r#""replicas" = 2 : i64"#), found);
+        (found, count(&text, "dot_general"))
+    };
+    let (bf16, f32) = (DType::Bf16, DType::F32);
+    let all = |result| calls(16, bf16, result, Bf16Matmul::Always);
+    // Of the three pairs of products that gradients are, all.
+    assert_eq!((all(bf16), all(f32)), ((6, 0), (6, 0)));
+    let large = |rows| calls(rows, bf16, bf16, Bf16Matmul::WhereLarge);
+    assert_eq!((large(16), large(1)), ((6, 0), (0, 6)));
+    assert_eq!(calls(16, bf16, bf16, Bf16Matmul::Never), (0, 6));
+    for operands in [f32, DType::F16] {
+        assert_eq!(calls(16, operands, f32, Bf16Matmul::Always), (0, 6));
+    }
 }
 
 #[test]

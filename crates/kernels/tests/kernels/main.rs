@@ -2,6 +2,7 @@
 //!
 //! Both libraries are installed where they are missing; without a network the tests pass with a notice.
 
+mod bf16_products;
 mod choices;
 mod convolutions;
 mod normalisations;

@@ -5,7 +5,7 @@ use crate::poolings::{POOLS, pooling_body};
 use crate::{Array, assert_close, client, kind, run};
 
 /// The nearest bf16 of each number, of two the even one.
-fn rounded(mut array: Array) -> Array {
+pub(crate) fn rounded(mut array: Array) -> Array {
     for value in &mut array.values {
         let [down, up] = [0, 0x1_0000].map(|more| {
             let bits = (value.to_bits() & 0xffff_0000).wrapping_add(more);

@@ -136,6 +136,7 @@ impl Engine {
             kernels: kernels.support(client, program)?,
             native_bf16_dot: has_bf16_products(),
             host_matmul: kernels.supports_matmul(client, program),
+            bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
             other_devices: request.other_devices,
             world_exchange: request.world_exchange,

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use phalanx_graph::{KernelSupport, Program};
-use phalanx_kernels::{KernelError, Kernels, ONEDNN};
+use phalanx_graph::{Bf16Matmul, KernelSupport, Program};
+use phalanx_kernels::{AmxFeatures, KernelError, Kernels, ONEDNN, Support};
 use phalanx_pjrt::{Client, Platform, PluginSearch};
 
 use super::{EngineOptions, Notice, install};
@@ -36,7 +36,7 @@ pub(super) struct EngineKernels {
     offline: bool,
     notice: Notice,
     /// `None` inside: they were searched for and not found.
-    support: OnceLock<Option<KernelSupport>>,
+    support: OnceLock<Option<Support>>,
     /// Whether the all-reduce is registered.
     sums: OnceLock<bool>,
     /// Whether the matrix product is registered.
@@ -75,17 +75,32 @@ impl EngineKernels {
         if self.mode == KernelsMode::Off || divided || !gains {
             return Ok(None);
         }
+        let support = self.loaded(client)?;
+        Ok(support.map(|support| KernelSupport { bf16: support.bf16 }))
+    }
+
+    /// Which products of bf16 of this program are calls of the library.
+    pub(super) fn bf16_matmul(&self, client: &Client, program: &Program) -> Result<Bf16Matmul> {
+        if self.mode == KernelsMode::Off || !program.gains_from_bf16_matmul() {
+            return Ok(Bf16Matmul::Never);
+        }
+        bf16_matmul_by(AmxFeatures::detect(), || {
+            let support = self.loaded(client)?;
+            Ok(support.is_some_and(|support| support.amx_bf16))
+        })
+    }
+
+    /// What the library can do, found and registered when first asked; nothing where there is none.
+    fn loaded(&self, client: &Client) -> Result<Option<Support>> {
         if let Some(known) = self.support.get() {
             return Ok(*known);
         }
         let support = match self.start(client) {
-            Ok(kernels) => Some(KernelSupport {
-                bf16: kernels.support().bf16,
-            }),
+            Ok(kernels) => Some(kernels.support()),
             Err(error) if matches!(self.mode, KernelsMode::Path(_)) => return Err(error),
             Err(error) => {
                 (self.notice)(&format!(
-                    "convolutions run on XLA's own kernels, which are slower: {error}"
+                    "convolutions, and with AMX products of bf16, run on XLA's own kernels, which are slower: {error}"
                 ));
                 None
             }
@@ -148,6 +163,18 @@ impl EngineKernels {
     }
 }
 
+/// Which products of bf16 are calls on this processor: the large ones with AMX, where XLA's own take four times as long. The library
+/// is asked whether it may use AMX only where the processor has it.
+fn bf16_matmul_by(
+    processor: AmxFeatures,
+    library_may: impl FnOnce() -> Result<bool>,
+) -> Result<Bf16Matmul> {
+    Ok(match processor.multiplies_bf16() && library_may()? {
+        true => Bf16Matmul::WhereLarge,
+        false => Bf16Matmul::Never,
+    })
+}
+
 fn mode_of_variable(search: &PluginSearch) -> Result<KernelsMode> {
     let value = search.environment.get(std::ffi::OsStr::new(VARIABLE));
     match value.map(|value| value.to_string_lossy()).as_deref() {
@@ -168,6 +195,21 @@ mod tests {
             environment: [(VARIABLE.into(), value.into())].into(),
             root: "/nowhere".into(),
         })
+    }
+
+    #[test]
+    fn products_of_bf16_are_calls_with_amx_alone() {
+        let with_amx = AmxFeatures::new(u32::MAX, u64::MAX);
+        let by = |library: bool| bf16_matmul_by(with_amx, || Ok(library)).unwrap();
+        assert_eq!(by(true), Bf16Matmul::WhereLarge);
+        assert_eq!(by(false), Bf16Matmul::Never);
+        // Without it the library is neither loaded nor installed.
+        for without in [AmxFeatures::new(0, u64::MAX), AmxFeatures::new(u32::MAX, 0)] {
+            let asked = || panic!("the library is asked");
+            assert_eq!(bf16_matmul_by(without, asked).unwrap(), Bf16Matmul::Never);
+        }
+        let refused = bf16_matmul_by(with_amx, || Err(Error::user("no library")));
+        assert!(refused.unwrap_err().to_string().contains("no library"));
     }
 
     #[test]

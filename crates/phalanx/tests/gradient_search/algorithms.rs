@@ -1,24 +1,28 @@
-//! Convolutions by each algorithm that their calls may name, instead of the one that the kernels' rule chooses.
+//! Convolutions by each algorithm that their calls may name, and products of bf16 by the library, instead of what the rules for the processor
+//! choose.
 
 use phalanx::engine::{CompileRequest, Engine};
 use phalanx::nn::{Model, Sequential, layer_from_config};
-use phalanx_graph::{KernelSupport, Lowering};
+use phalanx_graph::{Bf16Matmul, KernelSupport, Lowering};
 use phalanx_kernels::Kernels;
 use phalanx_pjrt::{CompileOptions, Executable, OverrideValue, Platform, PluginSearch};
 use serde_json::json;
 
-use crate::compare::right_by;
+use crate::compare::{mixed_by_products, right_by};
 use crate::step::Step;
 use crate::trial::{Aim, Source, Trial, Weights};
 
 /// What a call of a convolution may name.
 pub(crate) const ALGORITHMS: [&str; 5] = ["plain", "blocked", "matmul", "product", "tiles"];
 
+/// Stands for the library's products in the place of the compiler's, all that are of bf16.
+pub(crate) const BF16_PRODUCTS: &str = "phalanx.bf16_product";
+
 /// The names of the calls of convolutions and of their gradients begin so.
 const CALL: &str = "@\"phalanx.conv";
 const CONFIG: &str = "backend_config = {";
 
-/// The step with this algorithm in all calls that it computes; none where there are none, or no library for them.
+/// The step with this algorithm in all calls that it computes, or with [`BF16_PRODUCTS`]; none where there are none, or no library for them.
 pub(crate) fn by_algorithm(
     step: &Step,
     engine: &Engine,
@@ -28,12 +32,20 @@ pub(crate) fn by_algorithm(
     if !is_one || Kernels::find(&PluginSearch::from_process(), None).is_err() {
         return Ok(None);
     }
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
-        ..Lowering::new(Platform::Cpu, "gradient_search")
+    let text = |bf16_matmul| {
+        let lowering = Lowering {
+            kernels: Some(KernelSupport { bf16: false }),
+            bf16_matmul,
+            ..Lowering::new(Platform::Cpu, "gradient_search")
+        };
+        step.program.simplified().to_stablehlo(&lowering)
     };
-    let text = step.program.simplified().to_stablehlo(&lowering);
-    let Some(text) = with_algorithm(&text, algorithm) else {
+    let text = match algorithm {
+        BF16_PRODUCTS if !has_bf16_products() => None,
+        BF16_PRODUCTS => Some(text(Bf16Matmul::Always)).filter(|text| text.contains(BF16_PRODUCTS)),
+        algorithm => with_algorithm(&text(Bf16Matmul::Never), algorithm),
+    };
+    let Some(text) = text else {
         return Ok(None);
     };
     // The engine registers the kernels where it compiles a program with them.
@@ -46,6 +58,16 @@ pub(crate) fn by_algorithm(
     };
     let compiled = engine.client().compile(&text, &options);
     compiled.map(Some).map_err(|error| error.to_string())
+}
+
+/// Whether oneDNN multiplies bf16 on this processor, fast or not.
+pub(crate) fn has_bf16_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The text of a program with this algorithm in all calls that it computes; none where there are none.
@@ -163,4 +185,37 @@ fn calls_name_an_algorithm_where_it_computes_them() {
     assert_eq!(with_algorithm(&call("1x1x16x16", 1), "matmul"), None);
     assert!(with_algorithm(&call("1x1x16x16", 1), "product").is_some());
     assert_eq!(with_algorithm("%1 = stablehlo.add %a, %b", "plain"), None);
+}
+
+/// Attention, whose batch dims stand apart, products in a loop, and dense layers before and after.
+fn products() -> Model {
+    let layer =
+        |kind: &str, settings: serde_json::Value| layer_from_config(kind, &settings).unwrap();
+    let attention = json!({"num_heads": 2, "key_dim": 5});
+    Sequential::new([7, 12])
+        .add(layer("dense", json!({"units": 10, "activation": "tanh"})))
+        .add(layer("multi_head_attention", attention))
+        .add(layer("gru", json!({"units": 6})))
+        .add(layer("dense", json!({"units": 4})))
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn gradients_are_right_by_products_of_bf16() {
+    let trial = Trial {
+        sources: vec![Source::Floats],
+        rows: 5,
+        replicas: 1,
+        aim: Aim::Classes,
+        weights: Weights::Random,
+        seed: 9,
+    };
+    let found = mixed_by_products(&products(), &trial);
+    let found = found.unwrap_or_else(|what| panic!("{what}"));
+    match Kernels::find(&PluginSearch::from_process(), None) {
+        Ok(_) if has_bf16_products() => assert!(found, "no product is a call"),
+        Ok(_) => eprintln!("not tested: oneDNN has products of bf16 for AVX-512"),
+        Err(error) => eprintln!("not tested: {error}"),
+    }
 }

@@ -7,7 +7,7 @@ use phalanx::prelude::Policy;
 use phalanx_graph::Op;
 use phalanx_testkit::largest_difference;
 
-use crate::algorithms::ALGORITHMS;
+use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS};
 use crate::jax;
 use crate::random::Random;
 use crate::step::{Left, Replaced, Step};
@@ -77,14 +77,18 @@ fn found(model: &Model, trial: &Trial) -> Verdict {
     }
     let verdict = compared(&step, trial).unwrap_or_else(Verdict::Wrong);
     let asked = std::env::var_os("PHALANX_FUZZ_MINUTES").is_some();
-    let mixed = asked && trial.seed % MIXED == 2 && has_kernels(&step);
-    if mixed
-        && matches!(verdict, Verdict::Right(_))
-        && let Err(what) = mixed_is_close(model, trial)
-    {
-        return Verdict::Wrong(format!("in bf16: {what}"));
+    let mixed = asked && trial.seed % MIXED == 2;
+    if !mixed || !matches!(verdict, Verdict::Right(_)) {
+        return verdict;
     }
-    verdict
+    let kernels = match has_kernels(&step) {
+        true => mixed_is_close(model, trial),
+        false => Ok(()),
+    };
+    match kernels.and_then(|()| mixed_by_products(model, trial)) {
+        Ok(_) => verdict,
+        Err(what) => Verdict::Wrong(format!("in bf16: {what}")),
+    }
 }
 
 /// Whether the gradients of a step under a policy of bf16, with kernels, are those of its formulas in f64 but for rounding.
@@ -93,9 +97,28 @@ pub(crate) fn mixed_is_close(model: &Model, trial: &Trial) -> Result<(), String>
     let exact = step.interpreted(None)?;
     let scales = scales(&step, &exact);
     let left = (step.compiled(true)).map_err(|error| format!("does not run: {error}"))?;
-    match against(&step, &exact, &left, &scales, MIXED_TOLERANCE) {
+    mixed_against(&step, &exact, &left, &scales)
+}
+
+/// The same with the library's products of bf16; false where there are none.
+pub(crate) fn mixed_by_products(model: &Model, trial: &Trial) -> Result<bool, String> {
+    let step = Step::new(model, trial, Policy::MixedBfloat16).map_err(|error| error.to_string())?;
+    let left = step.by_algorithm(BF16_PRODUCTS);
+    let Some(left) = left.map_err(|error| format!("{BF16_PRODUCTS}: does not run: {error}"))?
+    else {
+        return Ok(false);
+    };
+    let exact = step.interpreted(None)?;
+    let scales = scales(&step, &exact);
+    mixed_against(&step, &exact, &left, &scales)
+        .map(|()| true)
+        .map_err(|what| format!("{BF16_PRODUCTS}: {what}"))
+}
+
+fn mixed_against(step: &Step, exact: &Left, left: &Left, scales: &[f64]) -> Result<(), String> {
+    match against(step, exact, left, scales, MIXED_TOLERANCE) {
         Ok(_) => Ok(()),
-        Err(_) => explained(&step, &exact, &left, &scales, MIXED_TOLERANCE).map(drop),
+        Err(_) => explained(step, exact, left, scales, MIXED_TOLERANCE).map(drop),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `cargo xtask fuzz-gradients` searches for longer than a run of the tests does. What it prints of a network with a wrong
 //! gradient is a test for `regressions.rs`. It also computes some of the networks under a policy of bf16, and convolutions of some by
-//! another algorithm than the kernels' own choice.
+//! another algorithm than the kernels' own choice; with bf16, products by the library also where the compiler's own would serve.
 //!
 //! Environment: `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
 //! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),

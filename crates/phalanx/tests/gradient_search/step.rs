@@ -111,7 +111,7 @@ impl Step {
         self.left(engine, &outputs)
     }
 
-    /// The step with this algorithm in all convolutions that it computes; none where there are none.
+    /// The step with this algorithm in all convolutions or products that it computes; none where there are none.
     pub(crate) fn by_algorithm(&self, algorithm: &str) -> Result<Option<Left>, String> {
         let text = |error: phalanx::Error| error.to_string();
         let engine = engine(self.program.replicas, true, true);
