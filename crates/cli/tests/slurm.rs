@@ -117,6 +117,24 @@ fn is_idle(slurm: &Slurm) -> bool {
     states.peek().is_some() && states.all(|state| state == "idle")
 }
 
+/// Starts a requeued job without the two minutes that Slurm would wait.
+fn start_again(slurm: &Slurm, job: &str) {
+    // Of the first run nothing may be left: what still ends would be taken for the end of the next.
+    slurm.until("its nodes are free", || is_idle(slurm));
+    // A node takes a job that starts in the second in which it was ended for the one that was ended, and refuses it ("already killed").
+    thread::sleep(Duration::from_secs(2));
+    let id = format!("JobId={job}");
+    slurm.until("it starts again", || {
+        let _ = slurm.command("scontrol", &["update", &id, "StartTime=now"]);
+        !state_of(slurm, job).contains("PENDING")
+    });
+}
+
+/// What the queue says of a job, which it may not have any more.
+fn state_of(slurm: &Slurm, job: &str) -> String {
+    slurm.says("squeue", &["-h", "-j", job, "-o", "%T"])
+}
+
 #[test]
 fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     let Some(slurm) = Slurm::start() else { return };
@@ -142,7 +160,7 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     assert!(!job.is_empty(), "sbatch says no job");
     let epochs = || slurm.log("broken/history.jsonl").lines().count();
     slurm.until("it has trained some epochs", || epochs() >= 20);
-    let state = || slurm.says("squeue", &["-h", "-j", &job, "-o", "%T"]);
+    let state = || state_of(&slurm, &job);
     assert!(
         slurm
             .command("scontrol", &["requeue", &job])
@@ -151,16 +169,7 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     );
     slurm.until("it is in the queue again", || state().contains("PENDING"));
     assert!(epochs() < 120, "it was done before it was interrupted");
-    // Of the first run nothing may be left: what still ends would be taken for the end of the next.
-    slurm.until("its nodes are free", || is_idle(&slurm));
-    // Slurm would wait two minutes, but one second is enough: a node takes a job that starts in the second in which it was ended for the
-    // one that was ended, and refuses it ("already killed").
-    thread::sleep(Duration::from_secs(2));
-    let id = format!("JobId={job}");
-    slurm.until("it starts again", || {
-        let _ = slurm.command("scontrol", &["update", &id, "StartTime=now"]);
-        !state().contains("PENDING")
-    });
+    start_again(&slurm, &job);
     slurm.until("it ends", || {
         !state().contains("RUNNING") && !state().contains("COMPLETING")
     });
