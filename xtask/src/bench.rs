@@ -20,7 +20,7 @@ mod servers;
 mod start;
 mod table;
 
-pub(crate) use all::{all, limits};
+pub(crate) use all::{all, limits, profile};
 pub(crate) use checkpoints::checkpoints;
 pub(crate) use collectives::collectives;
 pub(crate) use input::input;

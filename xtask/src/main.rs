@@ -35,6 +35,7 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask bench jobs [--bin FOLDER] [--quick] [--write]
                                                      a job's way from its submission to its first step
        cargo xtask bench limits [--only NAME]... [--quick] [--write]
+       cargo xtask bench profile [--only NAME]... [--write]
                                                      what the machine could do, and the part of it that each workload reaches
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps and predictions of whole models, beside the same
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "jobs", ref rest @ ..] => bench::jobs(rest),
         ["bench", "limits", ref rest @ ..] => bench::limits(rest),
+        ["bench", "profile", ref rest @ ..] => bench::profile(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "multiworker", ref rest @ ..] => bench::multiworker(rest),
         ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),

@@ -81,6 +81,11 @@ impl BenchRun {
         self.take_steps(steps);
     }
 
+    /// The number of its process, until it has failed.
+    pub(super) fn process_id(&self) -> Option<u32> {
+        self.process.as_ref().map(PeerProcess::id)
+    }
+
     /// Ends the program; its score.
     pub(super) fn finish(mut self) -> Score {
         self.score.peak_mib = self.process.as_ref().and_then(PeerProcess::peak_mib);

@@ -15,10 +15,12 @@ const FRAMEWORKS: [(&str, &[&str]); 3] = [
 /// A program that speaks the protocol of `bench/peers/README.md`.
 pub(super) struct Peer {
     pub(super) name: &'static str,
-    program: PathBuf,
-    script: Option<PathBuf>,
+    pub(super) program: PathBuf,
+    pub(super) script: Option<PathBuf>,
     /// Where ours keeps compiled programs; `None` for the user's own folder.
     pub(super) cache: Option<PathBuf>,
+    /// Whether `perf` takes samples: oneDNN then writes in a file where its kernels are.
+    pub(super) is_sampled: bool,
 }
 
 impl Peer {
@@ -28,7 +30,22 @@ impl Peer {
         if let Some(cache) = &self.cache {
             command.env("PHALANX_CACHE_DIR", cache);
         }
+        if self.is_sampled {
+            command.env("ONEDNN_JIT_PROFILE", "2");
+        }
         command
+    }
+}
+
+/// Our program of a family such as `single`: `bench-single`.
+pub(super) fn ours(workspace: &Workspace, family: &str) -> Peer {
+    let program = format!("target/release/bench-{family}");
+    Peer {
+        name: "phalanx",
+        program: workspace.root.join(program),
+        script: None,
+        cache: None,
+        is_sampled: false,
     }
 }
 
@@ -39,13 +56,7 @@ pub(super) fn all(
     family: &str,
     pythons: &[String],
 ) -> Result<Vec<Peer>, String> {
-    let ours = format!("target/release/bench-{family}");
-    let mut peers = vec![Peer {
-        name: "phalanx",
-        program: workspace.root.join(ours),
-        script: None,
-        cache: None,
-    }];
+    let mut peers = vec![ours(workspace, family)];
     let mut modules = Vec::new();
     for python in pythons {
         modules.push((python, installed(python)?));
@@ -73,6 +84,7 @@ pub(super) fn all(
                 program: PathBuf::from(python),
                 script: Some(script),
                 cache: None,
+                is_sampled: false,
             }),
             None => eprintln!(
                 "{name} is left out: no Python given with --python has {}",

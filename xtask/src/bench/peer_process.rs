@@ -87,6 +87,11 @@ impl PeerProcess {
         self.receive(limit)
     }
 
+    /// The number of the process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The most memory that the program has had so far, in MiB; processes it started are not counted.
     pub(super) fn peak_mib(&self) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;

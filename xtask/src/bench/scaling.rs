@@ -132,6 +132,14 @@ fn chosen(only: &[String]) -> Result<Vec<&'static ScalingCase>, String> {
     Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
+impl ScalingCase {
+    /// A program of this work after its first steps.
+    pub(super) fn start(&self, workspace: &Workspace, peer: &Peer, replicas: usize) -> BenchRun {
+        let (batch, replicas) = (self.batch.to_string(), replicas.to_string());
+        BenchRun::start(workspace, peer, &[self.model, &batch, &replicas], "")
+    }
+}
+
 /// All rounds of a work: each program's number of replicas and score.
 pub(super) fn time_all(
     workspace: &Workspace,
@@ -139,10 +147,8 @@ pub(super) fn time_all(
     peers: &[Peer],
     rounds: usize,
 ) -> Vec<(usize, Score)> {
-    let batch = work.batch.to_string();
     let run = |peer: &Peer, replicas: usize| {
-        let arguments = [work.model, &batch, &replicas.to_string()];
-        let mut run = BenchRun::start(workspace, peer, &arguments, "");
+        let mut run = work.start(workspace, peer, replicas);
         run.score.units = (work.batch * replicas) as f64;
         (replicas, run)
     };

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::super::table::milliseconds;
 use super::super::{ROUND_LIMIT, build, machine, parse_options};
 use super::bars::Processor;
-use super::page::Page;
+use super::page::{Page, with_section};
 use super::{Timed, Workload, chosen, workloads};
 use crate::process::run;
 use crate::workspace::Workspace;
@@ -115,7 +115,7 @@ pub(crate) fn limits(arguments: &[&str]) -> Result<(), String> {
             processor.family,
             machine::description()
         );
-        std::fs::write(&path, with_section(&old, &section))
+        std::fs::write(&path, with_section(TITLE, &old, &section))
             .map_err(|error| format!("cannot write {PAGE}: {error}"))?;
     }
     Ok(())
@@ -229,23 +229,6 @@ fn reason(name: &str) -> &'static str {
     found.map_or("not known", |(_, reason)| reason)
 }
 
-/// The page with a section in the place of the one with the same heading, or behind the others.
-fn with_section(old: &str, section: &str) -> String {
-    let heading = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    let between = "\n## ";
-    let mut sections: Vec<String> = old
-        .split(between)
-        .skip(1)
-        .map(|text| format!("## {}", text.trim_end()))
-        .collect();
-    let same = |one: &&mut String| heading(one) == heading(section);
-    match sections.iter_mut().find(same) {
-        Some(one) => section.trim_end().clone_into(one),
-        None => sections.push(section.trim_end().to_owned()),
-    }
-    format!("{TITLE}\n{}\n", sections.join("\n\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,13 +287,5 @@ mod tests {
         for workload in workloads(&Processor::default()) {
             assert_ne!(reason(&workload.name), "not known", "{}", workload.name);
         }
-    }
-
-    #[test]
-    fn a_section_takes_the_place_of_its_own() {
-        let first = with_section("", "## X\n\na\n");
-        let both = with_section(&first, "## Y\n\nb\n");
-        let again = with_section(&both, "## X\n\nc\n");
-        assert_eq!(again, format!("{TITLE}\n## X\n\nc\n\n## Y\n\nb\n"));
     }
 }

@@ -7,6 +7,7 @@ mod bars;
 mod cache;
 mod limits;
 mod page;
+mod profile;
 mod row;
 
 use super::models::{self, ModelCase};
@@ -20,6 +21,7 @@ use bars::{Bar, Processor};
 use cache::EmptyCache;
 pub(crate) use limits::limits;
 use page::Page;
+pub(crate) use profile::profile;
 use row::Measured;
 
 /// What is timed, and how.

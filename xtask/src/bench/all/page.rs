@@ -87,6 +87,13 @@ impl Page {
         ours.strip_suffix(" ms")?.parse().ok()
     }
 
+    /// Whether a workload misses a bar on this processor.
+    pub(super) fn misses(&self, shown: &str) -> bool {
+        let mut rows = self.sections[self.own].rows.iter();
+        let row = rows.find(|row| key(row) == shown);
+        row.is_some_and(|row| row.contains("| no: "))
+    }
+
     /// Writes the page, and the sections between the README's markers.
     pub(super) fn write(&self, workspace: &Workspace) -> Result<(), String> {
         let sections: Vec<String> = self.sections.iter().map(Section::text).collect();
@@ -112,6 +119,23 @@ fn between_markers(readme: &str, sections: &str) -> Result<String, String> {
         format!("README.md has no lines {BEGIN:?} and {END:?}; put them where the table belongs")
     })?;
     Ok(format!("{before}{BEGIN}\n\n{sections}\n{END}{after}"))
+}
+
+/// The page with a section in the place of the one with the same heading, or behind the others.
+pub(super) fn with_section(title: &str, old: &str, section: &str) -> String {
+    let heading = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let between = "\n## ";
+    let mut sections: Vec<String> = old
+        .split(between)
+        .skip(1)
+        .map(|text| format!("## {}", text.trim_end()))
+        .collect();
+    let same = |one: &&mut String| heading(one) == heading(section);
+    match sections.iter_mut().find(same) {
+        Some(one) => section.trim_end().clone_into(one),
+        None => sections.push(section.trim_end().to_owned()),
+    }
+    format!("{title}\n{}\n", sections.join("\n\n"))
 }
 
 /// The workload of a row.
@@ -207,5 +231,13 @@ mod tests {
                 .unwrap_err()
                 .contains("README.md has no lines")
         );
+    }
+
+    #[test]
+    fn a_section_takes_the_place_of_its_own() {
+        let first = with_section("T\n", "", "## X\n\na\n");
+        let both = with_section("T\n", &first, "## Y\n\nb\n");
+        let again = with_section("T\n", &both, "## X\n\nc\n");
+        assert_eq!(again, "T\n\n## X\n\nc\n\n## Y\n\nb\n");
     }
 }
