@@ -60,8 +60,9 @@ pub(crate) enum Command {
         summarize: bool,
     },
     /// Print what the tasks of a job write
-    #[command(visible_alias = "stream-logs")]
     Logs(LogArgs),
+    /// The same as `logs --follow`, under gcloud's name
+    StreamLogs(LogArgs),
     /// End a job
     Cancel {
         /// The job
@@ -288,9 +289,9 @@ pub(crate) struct ListArgs {
     /// The number of jobs of each request
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) page_size: usize,
-    /// Sort by this field, such as jobId; ~ before it reverses
-    #[arg(long, value_name = "FIELD")]
-    pub(crate) sort_by: Option<String>,
+    /// Sort by these fields, such as state,~createTime; ~ before one reverses it
+    #[arg(long, value_delimiter = ',', value_name = "FIELD")]
+    pub(crate) sort_by: Vec<String>,
     /// Print names only, as the API has them
     #[arg(long)]
     pub(crate) uri: bool,

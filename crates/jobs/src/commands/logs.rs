@@ -2,22 +2,27 @@
 
 use std::process::ExitCode;
 
+use phalanx_yaml::suggest;
 use serde_json::Value as Json;
 
 use super::show::{failure, out, printable};
 use super::{Context, Done, code};
 use crate::args::{Format, LogArgs};
 use crate::client::{Client, encode};
+use crate::daemon::is_task;
 use crate::failure::Failure;
 
-pub(super) fn logs(context: &Context, args: &LogArgs) -> Done {
+pub(super) fn logs(context: &Context, args: &LogArgs, follow: bool) -> Done {
     let client = context.client()?;
     // A job of another project is none.
-    client.job(&args.job)?;
+    let job = client.job(&args.job)?;
+    if let Some(wanted) = &args.task_name {
+        has_task(&args.job, &job, wanted)?;
+    }
     let mut path = format!(
         "/api/jobs/{}/logs?follow={}",
         encode(&args.job),
-        u8::from(args.follow)
+        u8::from(follow)
     );
     if let Some(task) = &args.task_name {
         path.push_str(&format!("&task={}", encode(task)));
@@ -27,6 +32,20 @@ pub(super) fn logs(context: &Context, args: &LogArgs) -> Done {
     }
     stream(&client, &path, context.format)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a task that a job has not. A job that waits has none yet, and a search gets more until its end.
+fn has_task(name: &str, job: &Json, wanted: &str) -> Result<(), Failure> {
+    let tasks = job["phalanx"]["tasks"].as_array().into_iter().flatten();
+    let tasks: Vec<&str> = tasks.filter_map(|task| task["task"].as_str()).collect();
+    let gets_more = job["endTime"].is_null() && job["trainingInput"]["hyperparameters"].is_object();
+    if tasks.is_empty() || gets_more || tasks.iter().any(|task| is_task(task, wanted)) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the job {name} has no task {wanted:?}; {}",
+        suggest(wanted, &tasks)
+    )))
 }
 
 /// Follows a job until its end; the exit code says how that was.
@@ -69,7 +88,7 @@ fn stream(client: &Client, path: &str, format: Format) -> Result<(), Failure> {
 fn row(line: &Json) -> String {
     let text = |name: &str| printable(line[name].as_str().unwrap_or_default());
     format!(
-        "{:<8}  {}  {:<10}  {}\n",
+        "{:<8}  {:<24}  {:<10}  {}\n",
         text("severity"),
         text("time"),
         text("task"),

@@ -68,7 +68,8 @@ pub(crate) fn run(args: Args) -> Done {
         Command::Tune(args) => submit::tune(&context, &args),
         Command::List(args) => show::list(&context, &args),
         Command::Describe { job, summarize } => show::describe(&context, &job, summarize),
-        Command::Logs(args) => logs::logs(&context, &args),
+        Command::Logs(args) => logs::logs(&context, &args, args.follow),
+        Command::StreamLogs(args) => logs::logs(&context, &args, true),
         Command::Cancel { job } => cancel(&context, &job),
         Command::Update(args) => update(&context, &args),
         Command::Queue => show::queue(&context),
@@ -124,6 +125,11 @@ fn cancel(context: &Context, job: &str) -> Done {
 }
 
 fn update(context: &Context, args: &UpdateArgs) -> Done {
+    if args.update_labels.is_empty() && args.remove_labels.is_empty() && !args.clear_labels {
+        return Err(Failure::usage(
+            "nothing is to be changed; add --update-labels KEY=VALUE, --remove-labels KEY or --clear-labels",
+        ));
+    }
     let client = context.client()?;
     let job = client.job(&args.job)?;
     let mut labels = match &job["labels"] {

@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use phalanx_yaml::suggest;
 use serde_json::Value as Json;
 
 use super::{Context, Done};
 use crate::args::{Format, ListArgs};
+use crate::failure::Failure;
 
 /// Prints text; a reader that has gone is no failure.
 pub(super) fn out(text: &str) {
@@ -55,27 +57,56 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
+/// What jobs may be sorted by, and `labels.KEY`.
+const SORTED: [&str; 6] = [
+    "jobId",
+    "state",
+    "createTime",
+    "startTime",
+    "endTime",
+    "errorMessage",
+];
+
+fn check_sort(field: &str) -> Result<(), Failure> {
+    if SORTED.contains(&field) || field.starts_with("labels.") {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--sort-by has {field:?}, which no job has; {}, or labels.KEY",
+        suggest(field, &SORTED)
+    )))
+}
+
+/// The text of a field that jobs are sorted by; empty where a job has none.
+fn at<'a>(job: &'a Json, field: &str) -> &'a str {
+    match field.strip_prefix("labels.") {
+        Some(label) => text(&job["labels"], label),
+        None => text(job, field),
+    }
+}
+
 pub(super) fn list(context: &Context, args: &ListArgs) -> Done {
     let limit = args.limit.unwrap_or(usize::MAX);
-    let fetched = if args.sort_by.is_some() {
-        usize::MAX
-    } else {
+    for field in &args.sort_by {
+        check_sort(field.trim_start_matches('~'))?;
+    }
+    let fetched = if args.sort_by.is_empty() {
         limit
+    } else {
+        usize::MAX
     };
     let page = args.page_size.clamp(1, 100);
     let mut jobs = context
         .client()?
         .list(args.filter.as_deref(), page, fetched)?;
-    if let Some(field) = &args.sort_by {
-        let (reversed, field) = field
-            .strip_prefix('~')
-            .map_or((false, field.as_str()), |field| (true, field));
-        jobs.sort_by(|one, other| text(one, field).cmp(text(other, field)));
-        if reversed {
-            jobs.reverse();
+    // Sorting keeps the order of equals, so that the first field decides when it is sorted by last.
+    for field in args.sort_by.iter().rev() {
+        match field.strip_prefix('~') {
+            Some(field) => jobs.sort_by(|one, other| at(other, field).cmp(at(one, field))),
+            None => jobs.sort_by(|one, other| at(one, field).cmp(at(other, field))),
         }
-        jobs.truncate(limit);
     }
+    jobs.truncate(limit);
     if args.uri {
         let uri =
             |job: &Json| format!("projects/{}/jobs/{}\n", context.project, text(job, "jobId"));

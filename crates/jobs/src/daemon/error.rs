@@ -35,6 +35,10 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
     }
 
+    pub(super) fn no_method(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "UNIMPLEMENTED", message)
+    }
+
     pub(super) fn exists(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message)
     }

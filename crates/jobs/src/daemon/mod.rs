@@ -14,6 +14,7 @@ mod stream;
 mod tls;
 
 pub(crate) use routes::submitted;
+pub(crate) use stream::is_task;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

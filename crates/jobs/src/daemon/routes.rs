@@ -48,6 +48,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/changes", get(stream::changes))
         .route("/api/stop", post(stop))
         .fallback(nothing)
+        .method_not_allowed_fallback(another_method)
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .layer(from_fn_with_state(Arc::clone(shared), access::check))
         .with_state(Arc::clone(shared))
@@ -59,6 +60,13 @@ async fn health() -> &'static str {
 
 async fn nothing() -> ApiError {
     ApiError::not_found("there is nothing at this path")
+}
+
+/// The body is taken, since a connection with an unread one is closed.
+async fn another_method(_: Bytes) -> ApiError {
+    ApiError::no_method(
+        "this path does not take the request's method; the header Allow names those it takes",
+    )
 }
 
 /// Ends the daemon; supervisors and their jobs go on.

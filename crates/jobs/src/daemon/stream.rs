@@ -77,7 +77,7 @@ impl Following {
                 followed.life.state
             };
             let (logs, task) = (&mut self.logs, &self.task);
-            let wanted = |name: &str| task.as_ref().is_none_or(|task| is(name, task));
+            let wanted = |name: &str| task.as_ref().is_none_or(|task| is_task(name, task));
             let lines = tokio::task::block_in_place(|| logs.next(&wanted));
             if !lines.is_empty() {
                 return Some(
@@ -101,11 +101,12 @@ impl Following {
 }
 
 /// Whether a task has this name, or is of this kind, or of this trial.
-fn is(name: &str, wanted: &str) -> bool {
+pub(crate) fn is_task(name: &str, wanted: &str) -> bool {
     let bare = name.rsplit('/').next().unwrap_or(name);
     let kind = bare.rsplit_once('-').map_or(bare, |(kind, _)| kind);
     let trial = name.split_once('/').map(|(trial, _)| trial);
-    name == wanted || bare == wanted || kind == wanted || trial == wanted.strip_prefix("trial-")
+    let is_trial = trial.is_some() && trial == wanted.strip_prefix("trial-");
+    name == wanted || bare == wanted || kind == wanted || is_trial
 }
 
 /// An event whenever a job has changed, and each ten seconds.
