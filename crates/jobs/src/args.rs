@@ -263,6 +263,15 @@ pub(crate) struct SpecArgs {
     /// A key of a key service; refused
     #[arg(long)]
     pub(crate) kms_key: Option<String>,
+    /// Where such a key is; refused
+    #[arg(long, hide = true)]
+    pub(crate) kms_keyring: Option<String>,
+    /// Where such a key is; refused
+    #[arg(long, hide = true)]
+    pub(crate) kms_location: Option<String>,
+    /// Where such a key is; refused
+    #[arg(long, hide = true)]
+    pub(crate) kms_project: Option<String>,
     /// A network; refused
     #[arg(long)]
     pub(crate) network: Option<String>,

@@ -130,3 +130,90 @@ fn a_method_that_a_path_does_not_take_is_answered_as_an_error() {
         assert_eq!(body["error"]["status"], "UNIMPLEMENTED", "{answer}");
     }
 }
+
+#[test]
+fn every_mistake_of_a_submission_is_said_at_once() {
+    let service = Service::new("mistakes");
+    let config = "trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-standard-4
+  masterConfig:
+    diskConfig: {bootDiskType: pd-sdd, bootDiskSize: 10}
+  schedulin: {priority: 1}
+";
+    fs::write(service.folder.join("job.yaml"), config).unwrap();
+    let words = "submit training 1st --config job.yaml --dry-run --kms-keyring ring -- true";
+    let (code, error) = service.fails(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(code, 2);
+    for expected in [
+        "\"1st\" is no name of a job",
+        "job.yaml:5:32: trainingInput.masterConfig.diskConfig.bootDiskType",
+        "did you mean `pd-ssd`?",
+        "job.yaml:5:40: trainingInput.masterConfig.diskConfig has no field \"bootDiskSize\"; did you mean `bootDiskSizeGb`?",
+        "job.yaml:6:3: trainingInput has no field \"schedulin\"; did you mean `scheduling`?",
+        "--kms-keyring: trainingInput.encryptionConfig cannot be honoured",
+    ] {
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    assert_eq!(error.lines().count(), 5, "{error}");
+}
+
+#[test]
+fn what_is_missing_is_no_mistake_of_another_flag() {
+    let service = Service::new("missing");
+    for (words, expected) in [
+        (
+            "--region r --scale-tier CUSTOM",
+            "--scale-tier: scaleTier CUSTOM needs",
+        ),
+        (
+            "--region r --to kubernetes",
+            "error: pods of Kubernetes need an image",
+        ),
+    ] {
+        let words = format!("submit training demo {words} --dry-run -- true");
+        let (code, error) = service.fails(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 2);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn the_plan_says_which_accelerators_and_images_tasks_get() {
+    let service = Service::new("accelerators");
+    let plan = |words: &str| {
+        let words = format!("submit training demo --dry-run {words}");
+        service.run(&words.split(' ').collect::<Vec<_>>())
+    };
+    let gpu = "--scale-tier CUSTOM --master-machine-type n1-standard-8 --master-accelerator type=nvidia-tesla-t4,count=2 --master-image-uri img:1";
+    for (executor, notice) in [
+        (
+            "local",
+            "a program finds the accelerators of this machine itself",
+        ),
+        ("slurm", "tasks get this number of the GPUs"),
+        ("kubernetes", "pods get the GPUs"),
+    ] {
+        let output = plan(&format!("--to {executor} {gpu}"));
+        let (text, notes) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(
+            text.contains("8 processors, 30.0 GiB, 2 GPUs, image img:1"),
+            "{text}{notes}"
+        );
+        assert!(notes.contains(notice), "{notes}");
+        let output = plan(&format!(
+            "--to {executor} --scale-tier BASIC_TPU --master-image-uri i"
+        ));
+        let notes = String::from_utf8_lossy(&output.stderr);
+        if executor == "local" {
+            assert!(output.status.success() && notes.contains(notice), "{notes}");
+        } else {
+            assert_eq!(output.status.code(), Some(2));
+            let refused = format!("asks for TPU_V2, and a job on {executor} gets GPUs only");
+            assert!(notes.contains(&refused), "{notes}");
+        }
+    }
+}

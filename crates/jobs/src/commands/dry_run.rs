@@ -154,9 +154,18 @@ fn text(plan: &Json) -> String {
                 bytes(task["memory"].as_u64().unwrap_or(0))
             ),
         };
+        let mut has = cpus;
+        match task["gpus"].as_u64() {
+            Some(0) | None => {}
+            Some(1) => has.push_str(", 1 GPU"),
+            Some(gpus) => has.push_str(&format!(", {gpus} GPUs")),
+        }
+        if let Some(image) = task["image"].as_str() {
+            has.push_str(&format!(", image {image}"));
+        }
         let _ = writeln!(
             all,
-            "  {:<12} {cpus}: {}",
+            "  {:<12} {has}: {}",
             task["task"].as_str().unwrap_or_default(),
             words.join(" ")
         );

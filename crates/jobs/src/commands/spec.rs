@@ -79,7 +79,11 @@ fn flags(args: &SpecArgs) -> Result<Vec<Flag>, Failure> {
     let packages: Vec<String> = packages.collect();
     if !packages.is_empty() {
         let path = vec![INPUT, "packageUris"];
-        flags.push(flag("--package-path", path, list(&packages)));
+        let name = match args.package_path {
+            Some(_) => "--package-path",
+            None => "--packages",
+        };
+        flags.push(flag(name, path, list(&packages)));
     }
     if !args.user_args.is_empty() {
         let path = vec![INPUT, "args"];
@@ -104,8 +108,8 @@ fn switches(args: &SpecArgs, flags: &mut Vec<Flag>) {
     ] {
         if let Some(value) = value {
             let value = match value.to_lowercase().as_str() {
-                "true" => Value::Bool(true),
-                "false" => Value::Bool(false),
+                "true" | "yes" => Value::Bool(true),
+                "false" | "no" => Value::Bool(false),
                 _ => Value::Text(value.clone()),
             };
             flags.push(flag(name, vec![INPUT, path], value));
@@ -151,6 +155,9 @@ fn texts(args: &SpecArgs, flags: &mut Vec<Flag>) {
             &args.parameter_server_count,
         ),
         ("--kms-key", "encryptionConfig", &args.kms_key),
+        ("--kms-keyring", "encryptionConfig", &args.kms_keyring),
+        ("--kms-location", "encryptionConfig", &args.kms_location),
+        ("--kms-project", "encryptionConfig", &args.kms_project),
         ("--network", "network", &args.network),
         ("--service-account", "serviceAccount", &args.service_account),
     ] {

@@ -58,9 +58,7 @@ impl Request {
         args: &SpecArgs,
         source: &Source,
     ) -> Result<Self, Failure> {
-        job.parse::<phalanx_launch::spec::JobName>()
-            .map_err(Failure::usage)?;
-        let spec = Spec::read(source).map_err(Failure::usage)?;
+        let (_, spec) = Spec::of_job(job, source).map_err(Failure::usage)?;
         let plan = Plan::new(&spec).map_err(Failure::usage)?;
         let directory = std::env::current_dir().map_err(Failure::not_ready)?;
         let directory = spec

@@ -142,7 +142,7 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
         .map(serde_json::from_value)
         .transpose()
         .map_err(|_| ApiError::invalid("environment is no mapping of names to texts"))?;
-    let spec = Spec::read(&Source::of_json(&tree)).map_err(ApiError::invalid)?;
+    let (name, spec) = Spec::of_job(id, &Source::of_json(&tree)).map_err(ApiError::invalid)?;
     Plan::new(&spec).map_err(ApiError::invalid)?;
     let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let directory = (spec.ours.directory.clone()).map_or_else(home, PathBuf::from);
@@ -152,7 +152,7 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
         value => value.clone(),
     };
     Ok(Submitted {
-        name: name(id)?,
+        name,
         project: project.to_owned(),
         training_input: object("trainingInput"),
         phalanx: object("phalanx"),

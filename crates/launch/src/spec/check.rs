@@ -26,6 +26,7 @@ pub(super) fn kept(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     if spec.ours.executor == ExecutorKind::Kubernetes {
         check_pods(input, spec, notes);
     }
+    accelerators(input, spec, notes);
     for (name, why) in [
         ("region", "the job runs where the executor is"),
         ("runtimeVersion", "the program brings its own libraries"),
@@ -93,11 +94,35 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
             "{PATH}.jobDir is in the pods and ends with them; name a volume claim in phalanx.kubernetes.claim to keep it"
         ));
     }
-    if spec.roles.iter().any(|role| role.accelerator.is_some()) {
-        notes.notices.push(
-            "acceleratorConfig.type is kept; pods get the GPUs that the cluster's nodes have"
-                .to_owned(),
+}
+
+/// GPUs of the wanted number and any type; TPUs are no GPUs, which is all that Slurm and Kubernetes are asked for.
+fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let wanted = || {
+        spec.roles
+            .iter()
+            .filter_map(|role| role.accelerator.as_ref())
+    };
+    let executor = spec.ours.executor;
+    let tpu = wanted().find(|accelerator| accelerator.kind.starts_with("TPU"));
+    if let (Some(tpu), false) = (tpu, executor == ExecutorKind::Local) {
+        let message = format!(
+            "{PATH} asks for {}, and a job on {} gets GPUs only",
+            tpu.kind,
+            executor.name()
         );
+        let next = "ask for GPUs, or use --to local on the TPU's host";
+        notes.wrong(input.place("scaleTier"), message, next);
+    } else if wanted().next().is_some() {
+        let why = match executor {
+            ExecutorKind::Local => "a program finds the accelerators of this machine itself",
+            ExecutorKind::Slurm => {
+                "tasks get this number of the GPUs that the cluster's nodes have"
+            }
+            ExecutorKind::Kubernetes => "pods get the GPUs that the cluster's nodes have",
+        };
+        let notice = format!("acceleratorConfig.type is kept; {why}");
+        notes.notices.push(notice);
     }
 }
 

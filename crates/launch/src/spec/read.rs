@@ -11,6 +11,7 @@ use super::check;
 use super::fields::{Fields, Notes};
 use super::hyperparameters::{self, Hyperparameters};
 use super::machines::{ACCELERATORS, Machine, TIERS, machine, machine_names};
+use super::name::JobName;
 use super::phalanx_keys::{self, MOST_TASKS, Ours};
 use super::source::Source;
 
@@ -179,6 +180,19 @@ impl Spec {
         }
     }
 
+    /// Reads the job file of a job with this name.
+    ///
+    /// # Errors
+    /// The mistake in the name, and every mistake of [`Spec::read`], a line each.
+    pub fn of_job(name: &str, source: &Source) -> Result<(JobName, Self), String> {
+        match (name.parse::<JobName>(), Self::read(source)) {
+            (Ok(name), Ok(spec)) => Ok((name, spec)),
+            (Ok(_), Err(mistakes)) => Err(mistakes),
+            (Err(error), Ok(_)) => Err(error.to_string()),
+            (Err(error), Err(mistakes)) => Err(format!("{error}\n{mistakes}")),
+        }
+    }
+
     /// The number of tasks.
     #[must_use]
     pub fn tasks(&self) -> usize {
@@ -288,7 +302,10 @@ fn custom_roles(input: &Fields<'_>, notes: &mut Notes) -> Vec<Role> {
                 TaskKind::Chief => format!("scaleTier CUSTOM needs {PATH}.masterType"),
                 _ => format!("{PATH}.{count_name} is {count}, and there is no {type_name}"),
             };
-            let place = input.place(&count_name);
+            let place = match kind {
+                TaskKind::Chief => input.place("scaleTier"),
+                _ => input.place(&count_name),
+            };
             notes.wrong(
                 place,
                 message,
@@ -388,7 +405,8 @@ fn role(
     if let Some(node) = fields.get("acceleratorConfig") {
         role.accelerator = accelerator(node, &path, notes);
     }
-    if fields.get("diskConfig").is_some() {
+    if let Some(node) = fields.get("diskConfig") {
+        disk(node, &path, notes);
         notes.notices.push(format!(
             "{path}.diskConfig is kept; the machines' own disks are used"
         ));
@@ -406,6 +424,15 @@ fn role(
         );
     }
     role
+}
+
+/// A disk changes nothing here; mistakes in it are mistakes with AI Platform.
+fn disk(node: &Node, path: &str, notes: &mut Notes) {
+    let path = format!("{path}.diskConfig");
+    let known = ["bootDiskType", "bootDiskSizeGb"];
+    let fields = Fields::of(node, &path, &known, notes);
+    let _ = fields.word("bootDiskType", &["pd-ssd", "pd-standard"], notes);
+    let _ = fields.whole("bootDiskSizeGb", 1, 65_536, notes);
 }
 
 fn accelerator(node: &Node, path: &str, notes: &mut Notes) -> Option<Accelerator> {

@@ -162,7 +162,7 @@ fn insert(node: &mut Node, path: &[&'static str], value: Value, at: Position) {
         return;
     };
     if !matches!(node.value, Value::Map(_)) {
-        *node = map(at);
+        *node = map(Position::START);
     }
     let Value::Map(entries) = &mut node.value else {
         return;
@@ -170,7 +170,8 @@ fn insert(node: &mut Node, path: &[&'static str], value: Value, at: Position) {
     let found = entries.iter().position(|(key, _)| key.name == *first);
     let index = found.unwrap_or_else(|| {
         let name = (*first).to_owned();
-        entries.push((Key { name, at }, map(at)));
+        // A mapping is no flag's: what it lacks is not the mistake of the flag that made it.
+        entries.push((Key { name, at }, map(Position::START)));
         entries.len() - 1
     });
     insert(&mut entries[index].1, rest, value, at);
