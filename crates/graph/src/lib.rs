@@ -28,6 +28,7 @@ mod kernel;
 mod mesh;
 pub mod op;
 mod pieces;
+mod prepare;
 mod shape;
 mod simplify;
 mod stablehlo;
@@ -44,6 +45,7 @@ pub use mesh::{Mesh, Sharding};
 pub use op::{Op, Value};
 pub use phalanx_platform::Platform;
 pub use pieces::Piece;
+pub use prepare::Prepared;
 pub use shape::Shape;
 pub use stablehlo::{
     Bf16Matmul, CompilerOption, HostAllReduce, KernelSupport, Lowering, WorldExchange,

@@ -25,6 +25,7 @@ mod writer;
 use phalanx_platform::Platform;
 
 pub use self::bf16_matmul::Bf16Matmul;
+pub(crate) use self::kernels::{relu_attributes, window};
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
 use crate::kernel::Label;
@@ -78,6 +79,8 @@ pub struct WorldExchange {
 pub struct KernelSupport {
     /// Whether convolutions take bf16, as all other kernels do. Otherwise bf16 is widened to f32 around their calls.
     pub bf16: bool,
+    /// Whether there are 3x3 convolutions by Winograd's tiles, which may be given the points of their kernels.
+    pub tiles: bool,
 }
 
 /// The value of a compiler option.

@@ -64,6 +64,18 @@ pub(crate) const ALL: [(&str, Handler); 9] = [
     ("phalanx.bf16_product", bf16_product),
 ];
 
+/// The custom calls of this kind of processor alone.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const BY_POINTS: &[(&str, Handler)] = &[
+    ("phalanx.conv_points", crate::convolution_points::transform),
+    (
+        "phalanx.conv_by_points",
+        crate::convolution_points::convolve,
+    ),
+];
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const BY_POINTS: &[(&str, Handler)] = &[];
+
 /// The element types that our own loops take.
 #[derive(Clone, Copy)]
 enum Storage {
@@ -331,7 +343,7 @@ fn epsilon(call: &CustomCallFrame<'_>) -> Result<f32, CustomCallError> {
 }
 
 /// Whether a ReLU follows.
-fn has_relu(call: &CustomCallFrame<'_>) -> Result<bool, CustomCallError> {
+pub(crate) fn has_relu(call: &CustomCallFrame<'_>) -> Result<bool, CustomCallError> {
     flag(call, "relu")
 }
 
@@ -346,7 +358,7 @@ pub(crate) fn flag(call: &CustomCallFrame<'_>, name: &str) -> Result<bool, Custo
 }
 
 /// The ceiling of a ReLU; 0 stands for none.
-fn ceiling(call: &CustomCallFrame<'_>) -> Result<batch_norm::Ceiling, CustomCallError> {
+pub(crate) fn ceiling(call: &CustomCallFrame<'_>) -> Result<batch_norm::Ceiling, CustomCallError> {
     match call.attribute("ceiling")? {
         CustomCallAttribute::Float(0.0) => Ok(batch_norm::NO_CEILING),
         CustomCallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
@@ -363,7 +375,7 @@ pub(crate) struct TensorDesc {
     pub(crate) dims: [i64; 4],
 }
 
-fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CustomCallError> {
+pub(crate) fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CustomCallError> {
     let element = match element {
         ElementType::F32 => DataType::F32,
         ElementType::Bf16 => DataType::Bf16,
@@ -385,7 +397,7 @@ fn dims4(dims: &[i64]) -> Result<[i64; 4], CustomCallError> {
 }
 
 /// An attribute of two integers.
-fn pair(call: &CustomCallFrame<'_>, name: &str) -> Result<[i64; 2], CustomCallError> {
+pub(crate) fn pair(call: &CustomCallFrame<'_>, name: &str) -> Result<[i64; 2], CustomCallError> {
     match call.attribute(name)? {
         CustomCallAttribute::Ints(values) => values.as_slice().try_into().map_err(|_| {
             invalid(format!(

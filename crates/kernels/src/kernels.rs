@@ -28,6 +28,8 @@ pub struct Support {
     pub bf16: bool,
     /// Whether products of bf16 run on AMX: the processor has it, and the system lets this process use it.
     pub amx_bf16: bool,
+    /// Whether there are 3x3 convolutions by Winograd's tiles, which may be given the points of their kernels.
+    pub tiles: bool,
 }
 
 impl Support {
@@ -37,6 +39,7 @@ impl Support {
         Self {
             bf16: has(sys::ISA_AVX512_BF16),
             amx_bf16: has(sys::ISA_AVX512_AMX),
+            tiles: has_tiles(),
         }
     }
 }
@@ -87,7 +90,8 @@ impl Kernels {
                 client.platform()
             )));
         }
-        handlers::ALL.iter().try_for_each(|&(name, handler)| {
+        let all = handlers::ALL.iter().chain(handlers::BY_POINTS);
+        all.copied().try_for_each(|(name, handler)| {
             let kernels = self.clone();
             let registered = client.register_custom_call(name, move |call| handler(&kernels, call));
             registered.or_else(|error| match error.code {
@@ -229,7 +233,7 @@ impl Kernels {
     }
 
     /// Runs a job with the share of the processors that one of `replicas` replicas has.
-    fn on_worker<R: Send>(
+    pub(crate) fn on_worker<R: Send>(
         &self,
         replicas: usize,
         job: impl FnOnce(&mut WorkerState) -> R + Send,
@@ -253,6 +257,16 @@ impl Kernels {
         };
         pools.run(job)
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    crate::simd::has_fma()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn has_tiles() -> bool {
+    false
 }
 
 impl std::fmt::Debug for Kernels {

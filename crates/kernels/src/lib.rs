@@ -16,6 +16,14 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
+//! | `phalanx.conv_points` | kernel `[3, 3, inputs, outputs]` -> its points, `[panels * 36 * (inputs + 1) * 16]` with `outputs / 16` panels, rounded up | |
+//! | `phalanx.conv_by_points` | x, points, optionally a bias `[outputs]` -> y | as `phalanx.conv` has them, `relu`, `ceiling` |
+//!
+//! These two are of f32, with 16 channels or more, multiples of 8, and strides, dilation and groups of 1; only where [`Support::tiles`] says so.
+//! Points depend on the kernel alone, so that a program may compute them once for many calls.
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
 //! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
 //! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
 //!
@@ -71,6 +79,8 @@ mod batch_norm;
 mod bf16_matmul;
 mod column_sums;
 mod convolution;
+#[cfg(target_arch = "x86_64")]
+mod convolution_points;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod counts;
 mod epilogue;

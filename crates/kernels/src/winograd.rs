@@ -35,6 +35,7 @@
 //! never lost. The sums of a tile are in the order of the channels, so they depend on the tile alone. Kernel gradients are summed over the
 //! tiles of each thread first, so they depend on the number of threads.
 
+mod apart;
 mod point_gemm;
 mod position;
 mod tiles;
@@ -48,6 +49,7 @@ use crate::microkernel::Isa;
 use crate::onednn::Scratchpad;
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd;
+pub(crate) use apart::{points_len, run_by_points, transform_kernel};
 use point_gemm::{MR, NR, PointGemm, PointGemmGradient};
 use position::TilePosition;
 use tiles::{LANES, POINTS, TILE_INPUT, TILE_OUTPUT, point_stride};
@@ -116,6 +118,15 @@ pub(crate) fn run(
     g.run(key.direction, operands, result, epilogue, team, scratch);
 }
 
+/// What a convolution has of its kernel.
+#[derive(Clone, Copy)]
+enum GivenKernel<'a> {
+    /// The kernel; a flipped one is `[3, 3, outputs, inputs]`, with its taps in the opposite order.
+    Taps { kernel: &'a [f32], flipped: bool },
+    /// Its points, of all panels.
+    Points(&'a [f32]),
+}
+
 /// Bias and activation that are applied when y is stored.
 #[derive(Clone, Copy)]
 struct OutputEpilogue<'a> {
@@ -176,7 +187,10 @@ impl Geometry {
                 assert!(bias.is_none_or(|bias| bias.len() == self.outputs));
                 self.correlate(
                     operands[0],
-                    (operands[1], false),
+                    GivenKernel::Taps {
+                        kernel: operands[1],
+                        flipped: false,
+                    },
                     OutputEpilogue {
                         bias,
                         activation: epilogue,
@@ -191,7 +205,10 @@ impl Geometry {
                 let flipped = self.flipped();
                 flipped.correlate(
                     operands[0],
-                    (operands[1], true),
+                    GivenKernel::Taps {
+                        kernel: operands[1],
+                        flipped: true,
+                    },
                     OutputEpilogue {
                         bias: None,
                         activation: epilogue,
@@ -208,11 +225,11 @@ impl Geometry {
         }
     }
 
-    /// Computes y from x and a kernel. A flipped kernel is `[3, 3, outputs, inputs]`, with its taps in the opposite order.
+    /// Computes y from x and a kernel.
     fn correlate(
         self,
         x: &[f32],
-        (kernel, flipped): (&[f32], bool),
+        given: GivenKernel<'_>,
         epilogue: OutputEpilogue<'_>,
         y: &mut [f32],
         team: &ThreadTeam,
@@ -222,6 +239,17 @@ impl Geometry {
         let (size, own) = (blocking.group * blocking.panel(), blocking.points_len());
         let y = OutputPointer(y.as_mut_ptr());
         let channels = [self.inputs, self.outputs];
+        let (kernel, flipped) = match given {
+            GivenKernel::Taps { kernel, flipped } => (kernel, flipped),
+            GivenKernel::Points(points) => {
+                let floats = scratch.floats(self.zeros() + own * team.threads());
+                let (zeros, buffers) = self.split_zeros(floats);
+                return blocking.by_shares(points, buffers, team, |points, share, buffer| {
+                    // SAFETY: the shares have different tiles or channels of y; the caller has checked the lengths.
+                    unsafe { blocking.correlate(x, zeros, points, epilogue, share, buffer, y) };
+                });
+            }
+        };
         if blocking.by_channels {
             let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
             let (zeros, buffers) = self.split_zeros(floats);
@@ -388,6 +416,27 @@ impl Blocking {
             for first in (index * share..end).step_by(self.group) {
                 work(first..(first + self.group).min(end), buffer);
             }
+        });
+    }
+
+    /// Calls `work` on each thread with the points of its panels, its tiles and panels, and its buffer.
+    fn by_shares(
+        &self,
+        points: &[f32],
+        buffers: &mut [f32],
+        team: &ThreadTeam,
+        work: impl Fn(&[f32], Share, &mut [f32]) + Sync,
+    ) {
+        let own = self.points_len();
+        if self.by_channels {
+            return self.by_groups(buffers, own, team, |panels, buffer| {
+                let points = &points[panels.start * self.panel()..panels.end * self.panel()];
+                work(points, (0..self.g.tiles(), panels), buffer);
+            });
+        }
+        team.for_each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
+            let tiles = self.g.share(index, team.threads());
+            work(points, (tiles, 0..self.g.panels()), buffer);
         });
     }
 

@@ -34,6 +34,8 @@ fn kernel_work(nodes: &[Node], replicas: usize) -> u64 {
         // These are no library's.
         Op::Kernel(Kernel::Lstm | Kernel::LstmGradient) => 0,
         Op::Conv(_) | Op::Kernel(_) => cost.flops,
+        // Only programs that gain from kernels have such calls.
+        Op::CustomCall(call) if call.target.starts_with("phalanx.conv") => WORTH_KERNELS,
         Op::Case(branches) => {
             let works = branches.iter();
             let works = works.map(|branch| kernel_work(&branch.nodes, replicas));
@@ -147,7 +149,7 @@ fn takes(shapes: [&Shape; 3]) -> bool {
         .all(|shape| !shape.is_empty() && float(shape.dtype))
 }
 
-fn window(dims: &ConvDims) -> Attributes {
+pub(crate) fn window(dims: &ConvDims) -> Attributes {
     let low = dims.padding.iter().map(|&(low, _)| low);
     let high = dims.padding.iter().map(|&(_, high)| high);
     vec![
@@ -176,7 +178,7 @@ fn epsilon_of(epsilon: f64) -> Attributes {
 }
 
 /// What follows: whether negative numbers become 0, and the ceiling.
-fn relu_attributes(activation: FusedActivation) -> Attributes {
+pub(crate) fn relu_attributes(activation: FusedActivation) -> Attributes {
     let relu = Attribute::Bool(activation != FusedActivation::None);
     vec![ceiling(activation), ("relu".to_owned(), relu)]
 }

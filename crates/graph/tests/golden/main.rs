@@ -55,7 +55,10 @@ fn the_text_is_as_it_was() {
 #[test]
 fn kernels_are_called_where_they_are() {
     let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
+        kernels: Some(KernelSupport {
+            bf16: false,
+            tiles: false,
+        }),
         ..Lowering::new(Platform::Cpu, "kernels")
     };
     let programs: [(&str, Build); 2] = [("kernels", kernels), ("rectified", rectified)];
@@ -75,7 +78,10 @@ fn a_rectifier_beside_another_use_is_not_joined() {
     let outputs = [("relu", &y.maximum(&y.like(0.0))), ("tanh", &y.tanh())];
     let program = graph.finish(&outputs).unwrap().simplified();
     let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
+        kernels: Some(KernelSupport {
+            bf16: false,
+            tiles: false,
+        }),
         ..Lowering::new(Platform::Cpu, "beside")
     };
     let text = program.to_stablehlo(&lowering);
@@ -104,7 +110,10 @@ fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
     let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
     assert!(program.gains_from_kernels());
     let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
+        kernels: Some(KernelSupport {
+            bf16: false,
+            tiles: false,
+        }),
         other_devices: 2,
         ..Lowering::new(Platform::Cpu, "branches")
     };
@@ -158,7 +167,7 @@ fn gradients_and_simplification_keep_constraints() {
 fn kernels_take_bf16() {
     let print = |bf16| {
         let lowering = Lowering {
-            kernels: Some(KernelSupport { bf16 }),
+            kernels: Some(KernelSupport { bf16, tiles: false }),
             ..Lowering::new(Platform::Cpu, "kernels_bf16")
         };
         bf16_kernels().simplified().to_stablehlo(&lowering)

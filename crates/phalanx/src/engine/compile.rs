@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use phalanx_graph::{
-    CompilerOption, HostAllReduce, Lowering, Program, WorldExchange, compiler_options,
+    CompilerOption, HostAllReduce, Lowering, Prepared, Program, WorldExchange, compiler_options,
 };
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
 
@@ -85,6 +85,15 @@ impl Engine {
         let compiled = self.load_or_compile(request)?;
         memory::check(&self.0.client, &compiled, request.program.devices())?;
         Ok(compiled)
+    }
+
+    /// A program divided by how often its parts must run, for leading parameters that change seldom; nothing where it would not gain.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the kernel library that [`KernelsMode::Path`](super::KernelsMode::Path) names cannot be used.
+    pub(crate) fn prepared(&self, program: &Program, constant: usize) -> Result<Option<Prepared>> {
+        let kernels = self.0.kernels.support(&self.0.client, program)?;
+        Ok(kernels.and_then(|kernels| program.prepared(constant, kernels)))
     }
 
     /// The memory that a program needs on one device, which may be more than there is.

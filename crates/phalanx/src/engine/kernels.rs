@@ -76,7 +76,10 @@ impl EngineKernels {
             return Ok(None);
         }
         let support = self.loaded(client)?;
-        Ok(support.map(|support| KernelSupport { bf16: support.bf16 }))
+        Ok(support.map(|support| KernelSupport {
+            bf16: support.bf16,
+            tiles: support.tiles,
+        }))
     }
 
     /// Which products of bf16 of this program are calls of the library.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use phalanx_graph::Shape;
+use phalanx_graph::{Prepared, Shape};
 
 use super::pipeline::PipelineStep;
 use super::setup::Setup;
@@ -19,6 +19,11 @@ pub(super) enum StepExecutable {
     InPlace {
         compiled: Compiled,
         changed: Vec<usize>,
+    },
+    /// One program on all devices, which changes nothing. It takes what `prepare` makes of the variables after its own parameters.
+    ReadOnly {
+        compiled: Compiled,
+        prepare: Option<Compiled>,
     },
     /// One program on the devices that compute. What it sends, of these shapes, `apply` takes on the parameter device,
     /// where it replaces the `changed` arrays.
@@ -50,6 +55,16 @@ impl StepExecutable {
                 compiled: placement.compile(name, program)?,
                 changed,
             },
+            StepKind::ReadOnly { variables } => match placement.prepared(program, variables)? {
+                None => Self::ReadOnly {
+                    compiled: placement.compile(name, program)?,
+                    prepare: None,
+                },
+                Some(Prepared { once, each_time }) => Self::ReadOnly {
+                    compiled: placement.compile(name, &each_time)?,
+                    prepare: Some(placement.compile("prepare_step", &once)?),
+                },
+            },
             StepKind::ParameterDevice {
                 apply,
                 sent,
@@ -73,10 +88,19 @@ impl StepExecutable {
         })
     }
 
+    /// The program of what the step takes that depends on the variables alone.
+    pub(super) const fn preparation(&self) -> Option<&Compiled> {
+        match self {
+            Self::ReadOnly { prepare, .. } => prepare.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The program of the devices that compute.
     pub(super) fn single_program(&self) -> Result<&Compiled> {
         match self {
             Self::InPlace { compiled, .. }
+            | Self::ReadOnly { compiled, .. }
             | Self::ParameterDevice { compiled, .. }
             | Self::Servers { compiled, .. } => Ok(compiled),
             Self::Pipelined(_) => Err(Error::Bug("a step in stages is no one program".into())),
@@ -148,7 +172,10 @@ impl StepCache {
             placement.engine().notice(&warning);
         }
         let step = StepExecutable::compile(placement, setup, name, traced)?;
-        if let (Some(world), StepExecutable::InPlace { compiled, .. }) = (placement.world(), &step)
+        if let (
+            Some(world),
+            StepExecutable::InPlace { compiled, .. } | StepExecutable::ReadOnly { compiled, .. },
+        ) = (placement.world(), &step)
             && name != "predict_step"
         {
             self.agree(world, name, key, compiled.fingerprint())?;

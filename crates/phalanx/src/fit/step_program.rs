@@ -47,6 +47,8 @@ pub(super) struct StepProgram {
 pub(super) enum StepKind {
     /// Its first outputs replace the `changed` arrays of the state.
     InPlace { changed: Vec<usize> },
+    /// It changes nothing; its first parameters are the variables, as many as `variables`.
+    ReadOnly { variables: usize },
     /// Its first outputs, of these shapes, are sent to the parameter device, where `apply` replaces the `changed` arrays.
     ParameterDevice {
         apply: Box<Program>,
@@ -251,8 +253,8 @@ impl<'a> StepBuilder<'a> {
     fn kind_without_update(&self, pipelined: impl FnOnce() -> PipelinePrograms) -> StepKind {
         match self.setup.layout {
             StepLayout::Pipelined(_) => StepKind::Pipelined(Box::new(pipelined())),
-            _ => StepKind::InPlace {
-                changed: Vec::new(),
+            _ => StepKind::ReadOnly {
+                variables: self.setup.model.variables().len(),
             },
         }
     }

@@ -2,6 +2,8 @@
 
 mod on_servers;
 mod placed_arrays;
+mod read_only;
+mod replica_arrays;
 mod window_sums;
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
@@ -9,6 +11,7 @@ use phalanx_pjrt::Buffer;
 
 pub(super) use self::on_servers::BegunGradient;
 use self::on_servers::layout_on_servers;
+use self::replica_arrays::ReplicaArrays;
 use self::window_sums::WindowSums;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
@@ -27,7 +30,7 @@ use crate::{Error, Result};
 /// Invariant: a step donates the arrays that it replaces. If it fails they are gone, and `arrays` stays empty.
 pub(super) struct TrainState {
     placement: Placement,
-    arrays: Vec<Vec<Buffer>>,
+    arrays: ReplicaArrays,
     /// Copies of the variables on the replicas, for tests and predictions with a parameter device.
     copies: Vec<Vec<Buffer>>,
     totals: Vec<Buffer>,
@@ -84,7 +87,7 @@ impl TrainState {
             }
         }
         let mut state = Self {
-            arrays: Vec::new(),
+            arrays: ReplicaArrays::default(),
             copies: Vec::new(),
             totals: Vec::new(),
             seed: Vec::new(),
@@ -120,7 +123,7 @@ impl TrainState {
         }
         self.set_seed(seed)?;
         self.window.set(values);
-        self.arrays = arrays;
+        *self.arrays = arrays;
         self.copies.clear();
         Ok(())
     }
@@ -173,7 +176,7 @@ impl TrainState {
             });
             made.push((kept, value.transpose()?));
         }
-        for arrays in &mut self.arrays {
+        for arrays in self.arrays.iter_mut() {
             let mut old: Vec<Option<Buffer>> = arrays.drain(..).map(Some).collect();
             let mut take = |index: usize| old.get_mut(index).and_then(Option::take);
             arrays.extend((0..variables).filter_map(&mut take));
@@ -350,6 +353,7 @@ impl TrainState {
                     Ok(done)
                 }),
             StepExecutable::Pipelined(step) => self.train_pipelined(setup, step, batch),
+            StepExecutable::ReadOnly { .. } => Err(Error::Bug("a step that does not train".into())),
             StepExecutable::Servers { .. } => Err(Error::user(
                 "a batch is trained on by `fit` where variables are on parameter servers",
             )),
@@ -515,66 +519,6 @@ impl TrainState {
                 .collect()
         };
         (0..self.placement.local_replicas()).map(replica).collect()
-    }
-
-    /// The arrays of each replica, which begin with the variables.
-    fn variables(&mut self, setup: &Setup) -> Result<&[Vec<Buffer>]> {
-        self.arrays()?;
-        if self.placement.parameter_device().is_none() {
-            return Ok(&self.arrays);
-        }
-        if self.copies.is_empty() {
-            let variables = setup.model.variables().iter().enumerate();
-            let variables = variables.map(|(index, variable)| (index, variable.shape.clone()));
-            self.copies = self.copied(&variables.collect::<Vec<_>>())?;
-        }
-        Ok(&self.copies)
-    }
-
-    /// Begins a test step; the sums go on in the totals returned.
-    pub(super) fn test(
-        &mut self,
-        setup: &Setup,
-        step: &StepExecutable,
-        totals: &[Buffer],
-        batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<Buffer>, PendingRun)> {
-        let count = setup.model.variables().len();
-        if let StepExecutable::Pipelined(step) = step {
-            let state = BorrowedState {
-                totals: totals.first(),
-                ..self.borrow(setup, count, batch)?
-            };
-            let (totals, done) = state.test(step)?;
-            return Ok((vec![totals], done));
-        }
-        let replicas = self.variables(setup)?.iter().zip(totals).zip(batch);
-        let lists: Vec<Vec<&Buffer>> = replicas
-            .map(|((arrays, totals), batch)| {
-                let variables = arrays[..count].iter();
-                variables.chain([totals]).chain(batch).collect()
-            })
-            .collect();
-        let (outputs, done) = step.single_program()?.run(&slices(&lists))?;
-        Ok((outputs.into_iter().flatten().collect(), done))
-    }
-
-    /// Begins a prediction: the outputs of each replica.
-    pub(super) fn predict(
-        &mut self,
-        setup: &Setup,
-        step: &StepExecutable,
-        x: &[Vec<Buffer>],
-    ) -> Result<Vec<Vec<Buffer>>> {
-        let count = setup.model.variables().len();
-        if let StepExecutable::Pipelined(step) = step {
-            return self.borrow(setup, count, x)?.predict(step);
-        }
-        let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
-            .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
-            .collect();
-        let (outputs, _) = step.single_program()?.run(&slices(&lists))?;
-        Ok(outputs)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
+use phalanx_graph::{HostTensor, Mesh, Prepared, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use super::{BatchPartition, Layout, MeshLayout, ParameterDevice, Reduction, Stages, World};
@@ -349,6 +349,14 @@ impl Placement {
             Some(world) => request.with_world_exchange(world.exchange()),
             None => request,
         })
+    }
+
+    /// A program divided by how often its parts must run, where leading parameters change seldom; nothing where it would not gain.
+    ///
+    /// # Errors
+    /// As for [`Engine::compile`].
+    pub(crate) fn prepared(&self, program: &Program, constant: usize) -> Result<Option<Prepared>> {
+        self.engine.prepared(program, constant)
     }
 
     /// Compiles a program for the parameter device.

@@ -34,7 +34,10 @@ pub(crate) fn by_algorithm(
     }
     let text = |bf16_matmul| {
         let lowering = Lowering {
-            kernels: Some(KernelSupport { bf16: false }),
+            kernels: Some(KernelSupport {
+                bf16: false,
+                tiles: false,
+            }),
             bf16_matmul,
             ..Lowering::new(Platform::Cpu, "gradient_search")
         };

@@ -7,6 +7,7 @@ mod cached_rows;
 mod cases;
 mod custom_functions;
 mod overlap;
+mod prepared;
 mod schedule;
 mod streams;
 mod wire;

@@ -39,7 +39,7 @@ impl TrainState {
                 .map(|value| self.placement.engine().put(device, value))
                 .collect()
         };
-        self.arrays = devices.map(put).collect::<Result<_>>()?;
+        *self.arrays = devices.map(put).collect::<Result<_>>()?;
         self.pulled = Some(values.clone());
         Ok(())
     }
