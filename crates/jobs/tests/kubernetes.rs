@@ -93,7 +93,7 @@ impl World {
 fn pods_know_who_they_are_and_are_seen() {
     let world = World::new("pods");
     let odd = "$(PATH) $$ $HOME `id` \"'\\ é\n*";
-    let script = "printf 'rank %s of %s\\n' $RANK $WORLD_SIZE; echo \"$TF_CONFIG\"; test ${#API_KEY} = 18; wc -c < $PHALANX_SECRET_FILE; printf %s \"$1\" > arg-$RANK";
+    let script = "printf 'rank %s of %s, %s of %s here, machine %s of %s\\n' $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE; echo \"$TF_CONFIG\"; test ${#API_KEY} = 18; wc -c < $PHALANX_SECRET_FILE; printf %s \"$1\" > arg-$RANK";
     world.submit(
         "Demo_1",
         &["--workers", "2"],
@@ -116,7 +116,8 @@ fn pods_know_who_they_are_and_are_seen() {
             .filter(|line| line["task"] == task)
             .map(|line| line["message"].as_str().unwrap())
             .collect();
-        assert_eq!(of[0], format!("rank {rank} of 2"));
+        let place = format!("rank {rank} of 2, 0 of 1 here, machine {rank} of 2");
+        assert_eq!(of[0], place);
         let config: Json = serde_json::from_str(of[1]).unwrap();
         assert_eq!(
             (&config["task"]["type"], &config["task"]["index"]),

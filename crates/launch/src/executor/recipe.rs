@@ -63,6 +63,7 @@ impl Recipe {
             attempt: run.attempt,
             args: &run.args,
             secret: &self.secret,
+            apart: false,
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Naming<'a> {
     pub(crate) attempt: u32,
     pub(crate) args: &'a RunArgs,
     pub(crate) secret: &'a Path,
+    /// Whether each task has a machine of its own; else all share one.
+    pub(crate) apart: bool,
 }
 
 impl Naming<'_> {
@@ -88,7 +90,7 @@ impl Naming<'_> {
         input.to_string()
     }
 
-    /// Those of one task among tasks on one machine.
+    /// The variables of one task.
     pub(crate) fn of_task(&self, task: Task, cluster: &ClusterSpec) -> Variables {
         let mut variables = self.common();
         let config = self.tf_config(task, cluster);
@@ -109,14 +111,21 @@ impl Naming<'_> {
         if let (Some(rank), Some(addresses)) =
             (cluster.worker_number(task), cluster.worker_addresses())
         {
-            for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
-                set(name, rank.to_string());
+            let (rank, size) = (rank.to_string(), addresses.len().to_string());
+            let (group, local) = match self.apart {
+                true => ([&*rank, &*size], ["0", "1"]),
+                false => (["0", "1"], [&*rank, &*size]),
+            };
+            let named = [
+                ("", [&*rank, &*size]),
+                ("ROLE_", [&*rank, &*size]),
+                ("GROUP_", group),
+                ("LOCAL_", local),
+            ];
+            for (prefix, [rank, size]) in named {
+                set(&format!("{prefix}RANK"), rank.to_owned());
+                set(&format!("{prefix}WORLD_SIZE"), size.to_owned());
             }
-            for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
-                set(name, addresses.len().to_string());
-            }
-            set("GROUP_RANK", "0".to_owned());
-            set("GROUP_WORLD_SIZE", "1".to_owned());
             set("MASTER_ADDR", addresses[0].host.clone());
             set("MASTER_PORT", addresses[0].port.to_string());
             set("TORCHELASTIC_RUN_ID", self.run.to_owned());

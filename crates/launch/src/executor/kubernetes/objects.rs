@@ -127,6 +127,7 @@ impl<'a> Making<'a> {
             attempt: self.attempt,
             args: self.args,
             secret: path.as_ref(),
+            apart: true,
         };
         let cluster = naming.cluster(|at| Address::new(self.host(at), PORT));
         objects.extend((0..self.plan.tasks.len()).map(|at| self.job(at, &naming, &cluster)));

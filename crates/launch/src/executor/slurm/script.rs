@@ -54,6 +54,7 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
         attempt: run.attempt,
         args: &run.args,
         secret: &secret,
+        apart: false,
     };
     let tasks = plan.tasks.len();
     let nodes = spec.ours.slurm.nodes.unwrap_or(tasks).min(tasks);

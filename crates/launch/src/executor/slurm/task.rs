@@ -16,7 +16,9 @@ use crate::spec::{Program, SCRIPT_PREFIX, TaskPlan};
 /// A task's place and its log, and what it runs: of an image, by the engine that its node has. Its variables are set by `env` as the program
 /// starts, so that none has to do with the ones of this script and of the shell.
 const START: &str = r#"place "$SLURM_PROCID"
-phalanx_variables+=("MASTER_ADDR=${phalanx_own%:*}" "MASTER_PORT=${phalanx_own##*:}" "LOCAL_RANK=$SLURM_LOCALID" PHALANX_CLUSTER=tf_config)
+phalanx_variables+=("MASTER_ADDR=${phalanx_own%:*}" "MASTER_PORT=${phalanx_own##*:}" PHALANX_CLUSTER=tf_config)
+phalanx_here=0; for phalanx_at in "${phalanx_places[@]}"; do if [ "${phalanx_at% *}" = "$phalanx_node" ]; then phalanx_here=$((phalanx_here + 1)); fi; done
+phalanx_variables+=("LOCAL_RANK=$SLURM_LOCALID" "LOCAL_WORLD_SIZE=$phalanx_here" "GROUP_RANK=$SLURM_NODEID" "GROUP_WORLD_SIZE=$SLURM_NNODES")
 mkdir -p "${phalanx_log%/*}"; exec >>"$phalanx_log" 2>&1
 echo "$SLURMD_NODENAME" >"$PHALANX_RUN/$phalanx_name.start"
 if [ "$SLURMD_NODENAME" != "$phalanx_node" ]; then
@@ -234,8 +236,9 @@ mod tests {
     /// The scripts of a job whose tasks print a variable.
     fn of(root: &Path, tasks: usize, nodes: usize) -> Scripts {
         let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}});
-        let input =
-            json!({"args": ["printenv", "TF_CONFIG", "CLUSTER_SPEC"], "jobDir": "runs/it's"});
+        let words = "printenv TF_CONFIG CLUSTER_SPEC RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE";
+        let words: Vec<&str> = words.split(' ').collect();
+        let input = json!({"args": words, "jobDir": "runs/it's"});
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
         let plan = Plan::new(&spec).unwrap();
@@ -268,7 +271,8 @@ mod tests {
         let mut command = Command::new("bash");
         command.arg(root.0.join(TASK)).env("PHALANX_RUN", &root.0);
         command.env("SLURM_PROCID", rank.to_string());
-        command.envs([("SLURM_LOCALID", "0"), ("SLURMD_NODENAME", node)]);
+        command.envs([("SLURM_LOCALID", "3"), ("SLURM_NODEID", "4")]);
+        command.envs([("SLURM_NNODES", "10"), ("SLURMD_NODENAME", node)]);
         command.output().unwrap()
     }
 
@@ -303,7 +307,8 @@ mod tests {
             let cluster = json!({"chief": [address(0)], "worker": workers});
             let (kind, index) = name.split_once('-').unwrap();
             let index: usize = index.parse().unwrap();
-            for line in &lines {
+            assert_eq!(lines[2..], [rank, 200, 3, 20, 4, 10].map(Json::from));
+            for line in &lines[..2] {
                 assert_eq!(line["cluster"], cluster, "{name}");
                 assert_eq!(line["task"]["type"], kind);
                 assert_eq!(line["task"]["index"], index);
