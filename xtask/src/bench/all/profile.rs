@@ -23,6 +23,8 @@ const FREQUENCY: u32 = 997;
 const SECONDS: u32 = 10;
 /// For programs of one budget to start and to compile.
 const COMPILED_AFTER: Duration = Duration::from_secs(3);
+/// For programs that are given one turn after another.
+const SETTLED_AFTER: Duration = Duration::from_secs(6);
 /// Between the turns of a program there is a pause.
 const TURN: Duration = Duration::from_secs(2);
 const PROCESSORS: f64 = 2.0;
@@ -34,8 +36,14 @@ Written by `cargo xtask bench profile --write` for the workloads that miss a bar
 processors, of steps after the first ones; what has less than one in a hundred is under *others*. *Busy*: how much of both processors the program had; \
 the rest of the time threads wait for each other. A name without more is a function of `crates/kernels` and what it calls inline.\n";
 
-/// How many samples were taken in each place.
-type Profile = BTreeMap<String, usize>;
+/// The samples of a program.
+#[derive(Default)]
+struct Profile {
+    /// How many were taken in each place.
+    places: BTreeMap<String, usize>,
+    /// From the first to the last.
+    seconds: f64,
+}
 
 /// Samples each workload that misses a bar, or the ones that `--only` names; prints the tables, and keeps them in `bench/profiles.md` if asked to.
 pub(crate) fn profile(arguments: &[&str]) -> Result<(), String> {
@@ -87,14 +95,21 @@ fn sampled(workspace: &Workspace, workload: &Workload) -> Result<Profile, String
     }?;
     let mut script = perf(workspace);
     script
-        .args(["script", "--fields", "ip,sym,dso", "--input"])
+        .args(["script", "--fields", "time,ip,sym,dso", "--input"])
         .arg(&data);
     let lines = run(&mut script, &workspace.log("profile-script"), ROUND_LIMIT)?;
-    let mut profile = Profile::new();
-    for place in lines.lines().filter_map(place) {
-        *profile.entry(place).or_default() += 1;
+    Ok(counted(&lines))
+}
+
+fn counted(lines: &str) -> Profile {
+    let mut profile = Profile::default();
+    let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
+    for (time, place) in lines.lines().filter_map(sample) {
+        *profile.places.entry(place).or_default() += 1;
+        (first, last) = (first.min(time), last.max(time));
     }
-    Ok(profile)
+    profile.seconds = (last - first).max(0.0);
+    profile
 }
 
 fn perf(workspace: &Workspace) -> Command {
@@ -108,6 +123,19 @@ fn steps(workspace: &Workspace, mut started: BenchRun, data: &Path) -> Result<()
     let Some(process) = started.process_id() else {
         return Err(format!("the program failed: {:?}", started.score.failure));
     };
+    let mut count = 1;
+    let mut turn = |started: &mut BenchRun| {
+        let start = Instant::now();
+        started.warm_up(count);
+        if start.elapsed() < TURN {
+            count *= 2;
+        }
+    };
+    // A program still takes memory from the system in its first steps, and in the first that it takes without a pause.
+    let start = Instant::now();
+    while start.elapsed() < SETTLED_AFTER && started.process_id().is_some() {
+        turn(&mut started);
+    }
     let mut record = perf(workspace);
     let (process, frequency) = (process.to_string(), FREQUENCY.to_string());
     record.args([
@@ -124,13 +152,8 @@ fn steps(workspace: &Workspace, mut started: BenchRun, data: &Path) -> Result<()
     let recording = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut recording = recording
         .map_err(|error| format!("cannot start perf, of Debian's package linux-perf: {error}"))?;
-    let mut count = 1;
     loop {
-        let start = Instant::now();
-        started.warm_up(count);
-        if start.elapsed() < TURN {
-            count *= 2;
-        }
+        turn(&mut started);
         match recording.try_wait().map_err(|error| error.to_string())? {
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(format!("perf record: {status}")),
@@ -173,7 +196,12 @@ fn whole(workspace: &Workspace, ours: &Peer, work: &StepBench, data: &Path) -> R
     run(&mut record, &workspace.log("profile"), ROUND_LIMIT).map(drop)
 }
 
-/// Where a line of `perf script` was taken: an address, a symbol and in brackets a file.
+/// The second of a line of `perf script` and where it was taken: a time, an address, a symbol and in brackets a file.
+fn sample(line: &str) -> Option<(f64, String)> {
+    let (time, rest) = line.trim().split_once(':')?;
+    Some((time.parse().ok()?, place(rest)?))
+}
+
 fn place(line: &str) -> Option<String> {
     let (_, rest) = line.trim().split_once(' ')?;
     let (symbol, file) = rest.trim().rsplit_once(" (")?;
@@ -215,13 +243,19 @@ fn of_ours(symbol: &str) -> String {
     while let Some(copy) = copies.iter().find(|copy| name.ends_with(**copy)) {
         name.truncate(name.len() - copy.len());
     }
+    // A function of a trait: the type's own name and the function's.
+    if let Some((of, function)) = name.split_once(" as ") {
+        let of = of.split('<').next().unwrap_or(of);
+        let last = |path: &str| path.rsplit("::").next().unwrap_or(path).to_owned();
+        name = format!("{}::{}", last(of), last(function));
+    }
     format!("`{name}`")
 }
 
 fn table(profile: &Profile) -> String {
-    let all: usize = profile.values().sum();
+    let all: usize = profile.places.values().sum();
     let part = |samples: usize| samples as f64 / all.max(1) as f64;
-    let mut places: Vec<(&str, usize)> = profile
+    let mut places: Vec<(&str, usize)> = (profile.places)
         .iter()
         .map(|(place, samples)| (place.as_str(), *samples))
         .collect();
@@ -231,7 +265,7 @@ fn table(profile: &Profile) -> String {
         .filter(|(_, samples)| part(*samples) >= SHOWN)
         .collect();
     let others = all - shown.iter().map(|(_, samples)| samples).sum::<usize>();
-    let busy = all as f64 / f64::from(FREQUENCY * SECONDS) / PROCESSORS;
+    let busy = all as f64 / f64::from(FREQUENCY) / profile.seconds / PROCESSORS;
     let mut text = format!(
         "Busy: {:.0} %.\n\n| part | where |\n|---:|---|\n",
         busy * 100.0
@@ -273,6 +307,10 @@ mod tests {
                 "558 phalanx_kernels::a::b::{{closure}}::wide (/x/bench-models)",
                 "`a::b`",
             ),
+            (
+                "558 <alloc::vec::Vec<T> as alloc::vec::From<T,I>>::from_iter (/x/bench-models)",
+                "`Vec::from_iter`",
+            ),
         ] {
             assert_eq!(place(line).as_deref(), Some(expected), "{line}");
         }
@@ -280,11 +318,24 @@ mod tests {
     }
 
     #[test]
+    fn the_time_is_that_between_the_first_sample_and_the_last() {
+        let lines = "  12.500000:  7f3b5 [unknown] (//anon)\n  13.000000:  7f3b5 malloc (/usr/lib/libc.so.6)\n\n  15.000000:  7f3b5 [unknown] (//anon)\n";
+        let profile = counted(lines);
+        assert_eq!(profile.seconds, 2.5);
+        let expected = [("libc", 1), ("loops that XLA has compiled", 2)];
+        let expected = expected.map(|(place, count)| (place.to_owned(), count));
+        assert_eq!(profile.places, BTreeMap::from(expected));
+    }
+
+    #[test]
     fn a_table_has_the_largest_parts_first_and_the_rest_in_a_line() {
         let samples = [("a", 5), ("b", 590), ("c", 400), ("d", 5)];
-        let profile = samples
-            .map(|(place, count)| (place.to_owned(), count))
-            .into();
+        let profile = Profile {
+            places: samples
+                .map(|(place, count)| (place.to_owned(), count))
+                .into(),
+            seconds: 10.0,
+        };
         let text = table(&profile);
         let expected = "| 59.0 % | b |\n| 40.0 % | c |\n| 1.0 % | others |\n";
         assert!(
