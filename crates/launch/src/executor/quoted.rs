@@ -16,8 +16,13 @@ mod tests {
     use proptest::prelude::*;
     use std::process::Command;
 
+    fn trials() -> u32 {
+        let given = std::env::var("PHALANX_TEST_TRIALS").ok();
+        given.map_or(500, |trials| trials.parse().unwrap())
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
+        #![proptest_config(ProptestConfig::with_cases(trials()))]
 
         #[test]
         fn a_shell_gives_every_word_back_unchanged(words in prop::collection::vec("[^\0]*", 1..4)) {
