@@ -142,6 +142,11 @@ impl Client {
         self.url(&format!("/?token={}", self.token))
     }
 
+    /// The address of a job in the dashboard, without the token.
+    pub(crate) fn page(&self, job: &str) -> String {
+        self.url(&format!("/#{job}"))
+    }
+
     /// What a GET answers.
     pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
         let request = self.agent.get(self.url(path));

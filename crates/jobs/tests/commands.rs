@@ -179,6 +179,90 @@ fn what_is_missing_is_no_mistake_of_another_flag() {
 }
 
 #[test]
+fn what_a_job_needs_and_is_not_there_is_said_before_it_is_submitted() {
+    let service = Service::new("needs");
+    fs::create_dir(service.folder.join("folder")).unwrap();
+    let secret = |file: &str| format!("phalanx: {{secrets: {{KEY: {file}}}}}\n");
+    let plain = || "trainingInput: {}\n".to_owned();
+    for (config, words, expected) in [
+        (
+            plain(),
+            "trian --epochs 3",
+            "the program \"trian\" is in none of the folders of PATH",
+        ),
+        (plain(), "./trian", "trian is not there"),
+        (
+            secret("key.txt"),
+            "true",
+            "the secret KEY cannot be read from ",
+        ),
+        (secret("folder"), "true", "folder: it is a folder"),
+    ] {
+        fs::write(service.folder.join("job.yaml"), config).unwrap();
+        for dry_run in ["", " --dry-run"] {
+            let words = format!("submit training demo --config job.yaml{dry_run} -- {words}");
+            let (code, error) = service.fails(&words.split(' ').collect::<Vec<_>>());
+            assert_eq!(code, 3, "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+    let slurm = "submit training demo --to slurm --dry-run -- trian";
+    service.ok(&slurm.split(' ').collect::<Vec<_>>());
+    assert_eq!(listed(&service, &[]), Vec::<String>::new());
+}
+
+#[test]
+fn the_plan_says_what_follows_where_nothing_is_given() {
+    let service = Service::new("origins");
+    let config = "trainingInput: {scheduling: {maxRunningTime: 600s}}\n";
+    fs::write(service.folder.join("job.yaml"), config).unwrap();
+    let words = "submit training demo --config job.yaml --dry-run --format json -- true";
+    let plan = service.ok(&words.split(' ').collect::<Vec<_>>());
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let values = plan["values"].as_array().unwrap();
+    let of = |key: &str| {
+        let found: Vec<_> = values.iter().filter(|value| value["key"] == key).collect();
+        assert_eq!(found.len(), 1, "{key}: {plan:#}");
+        let word = |name: &str| found[0][name].as_str().unwrap().to_owned();
+        (word("value"), word("origin"))
+    };
+    for (key, value) in [
+        ("trainingInput.jobDir", "\"runs/demo\""),
+        ("trainingInput.scheduling.maxWaitTime", "\"without bound\""),
+        ("trainingInput.useChiefInTfConfig", "true"),
+        ("phalanx.restarts", "3"),
+    ] {
+        assert_eq!(of(key), (value.to_owned(), "default".to_owned()));
+    }
+    let (value, origin) = of("trainingInput.scheduling.maxRunningTime");
+    assert_eq!(value, "\"600s\"");
+    assert!(origin.contains("job.yaml:1"), "{origin}");
+}
+
+#[test]
+fn a_description_says_where_more_is_shown_beside_what_programs_read() {
+    let service = Service::new("more");
+    service.script("demo", &[], "true");
+    service.end("demo");
+    let output = service.run(&["describe", "demo"]);
+    let (out, more) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        out.contains("jobId: demo") && !out.contains("http:"),
+        "{out}"
+    );
+    assert!(
+        more.contains("/#demo\n") && more.contains("$ phalanx jobs logs -f demo"),
+        "{more}"
+    );
+    assert!(!more.contains("token"), "{more}");
+    let json = service.run(&["describe", "demo", "--format", "json"]);
+    assert!(json.stderr.is_empty());
+}
+
+#[test]
 fn the_plan_says_which_accelerators_and_images_tasks_get() {
     let service = Service::new("accelerators");
     let plan = |words: &str| {

@@ -370,7 +370,9 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
     };
     let given = |config: &str, more: &[&str]| objects(&service, config, more);
     let plain = given(ARTICLE, &["--", "--epochs", "3"]);
-    fs::write(service.folder.join("train.yaml"), "").unwrap();
+    for file in ["train.yaml", "key.txt"] {
+        fs::write(service.folder.join(file), "").unwrap();
+    }
     let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
     let full = given(keys, &[]);
     assert_eq!(full.matches("kind: Job").count(), 8);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use phalanx_launch::executor::{self, RunArgs, quoted, words};
 use phalanx_launch::lifecycle::Life;
-use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
+use phalanx_launch::spec::{ExecutorKind, Plan, Program, Source, Spec, bytes};
 use phalanx_launch::store::now;
 use phalanx_launch::supervise::prepare;
 use serde_json::{Value as Json, json};
@@ -20,12 +20,40 @@ use crate::args::PlanArgs;
 use crate::daemon::submitted;
 use crate::failure::{Failure, NOT_READY};
 
-/// Whether what the tasks run is there, in the job's package or in the folder that it is submitted from.
+/// Whether the files of the job's secrets can be read.
+fn check_secrets(spec: &Spec, directory: &Path) -> Result<(), Failure> {
+    for (name, file) in &spec.ours.secrets {
+        let path = directory.join(file);
+        // A folder can be opened, too.
+        let file = std::fs::File::open(&path).and_then(|file| file.metadata());
+        let why = match file {
+            Ok(found) if !found.is_dir() => continue,
+            Ok(_) => "it is a folder".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let message = format!(
+            "the secret {name} cannot be read from {}: {why}; correct phalanx.secrets",
+            path.display()
+        );
+        return Err(Failure::new(NOT_READY, message));
+    }
+    Ok(())
+}
+
+/// Whether the folders of PATH have a program.
+fn is_in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+/// Whether what the tasks read and run is there, in the job's package or in the folder that it is submitted from.
 pub(super) fn check_files(
+    spec: &Spec,
     plan: Plan,
     directory: &Path,
     package: Option<&Path>,
 ) -> Result<(), Failure> {
+    check_secrets(spec, directory)?;
     let is_folder = |folder: &&Path| !folder.to_string_lossy().contains("://");
     if package.is_some() && package.filter(is_folder).is_none() {
         // What is in a bucket is seen when the tasks start.
@@ -43,21 +71,38 @@ pub(super) fn check_files(
         Some(package) => plan.in_package(package, package),
         None => plan,
     };
+    check_program(&plan.program, directory, spec.ours.executor)
+}
+
+fn check_program(
+    program: &Program,
+    directory: &Path,
+    executor: ExecutorKind,
+) -> Result<(), Failure> {
+    let failure = |message: String| Err(Failure::new(NOT_READY, message));
     let missing = |path: &str| {
         let full = directory.join(path);
-        let message = format!(
+        failure(format!(
             "{} is not there; check the path, which starts at {}",
             full.display(),
             directory.display()
-        );
-        Failure::new(NOT_READY, message)
+        ))
     };
-    match &plan.program {
-        Program::Training { file } if !directory.join(file).is_file() => Err(missing(file)),
+    match program {
+        Program::Training { file } if !directory.join(file).is_file() => missing(file),
+        Program::Command { program } if program.contains('/') => {
+            match directory.join(program).is_file() {
+                true => Ok(()),
+                false => missing(program),
+            }
+        }
+        // Nodes and images may have other programs than this machine.
         Program::Command { program }
-            if program.contains('/') && !directory.join(program).is_file() =>
+            if executor == ExecutorKind::Local && program != "phalanx" && !is_in_path(program) =>
         {
-            Err(missing(program))
+            failure(format!(
+                "the program {program:?} is in none of the folders of PATH; correct its name, install it, or give its path, such as ./{program}"
+            ))
         }
         _ => Ok(()),
     }
@@ -74,6 +119,18 @@ fn preview(
     let life = Life::new(now(), job);
     let (spec, _) = prepare(&life).map_err(Failure::usage)?;
     Ok(executor::preview(&context.root, &life, &spec, plan, args))
+}
+
+/// Each value with where it comes from: those that were given, then those that follow where nothing was said.
+fn origins(source: &Source, spec: &Spec, job: &str) -> Vec<Json> {
+    let given = source.origins();
+    let mut defaults = spec.defaults(job);
+    defaults.retain(|(name, _)| given.iter().all(|(path, ..)| path != name));
+    let defaults = (defaults.into_iter())
+        .map(|(path, value)| (path.to_owned(), value.to_string(), "default".to_owned()));
+    (given.into_iter().chain(defaults))
+        .map(|(path, value, origin)| json!({"key": path, "value": value, "origin": origin}))
+        .collect()
 }
 
 pub(super) fn print(
@@ -115,11 +172,7 @@ pub(super) fn print(
             })
         })
         .collect();
-    let origins: Vec<Json> = source
-        .origins()
-        .into_iter()
-        .map(|(path, value, origin)| json!({"key": path, "value": value, "origin": origin}))
-        .collect();
+    let origins = origins(source, &spec, job);
     let preview = preview(context, body, &plan, &run)?;
     let plan = json!({
         "jobId": job,

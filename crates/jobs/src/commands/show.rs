@@ -150,11 +150,19 @@ pub(super) fn queue(context: &Context) -> Done {
 }
 
 pub(super) fn describe(context: &Context, job: &str, summarize: bool) -> Done {
-    let shown = context.client()?.job(job)?;
+    let client = context.client()?;
+    let shown = client.job(job)?;
     match (context.format, summarize) {
         (Format::Text, true) => out(&summary(&shown)),
         (Format::Text, false) => out(&phalanx_yaml::to_yaml(&shown)),
         _ => context.print(&shown, summary),
+    }
+    if context.format == Format::Text {
+        // The token is not in the address, so that this output may be shown to others.
+        eprintln!(
+            "\nView the job in a browser that `phalanx jobs dashboard` has let in:\n  {}\nView its logs:\n  $ phalanx jobs logs -f {job}",
+            client.page(job)
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

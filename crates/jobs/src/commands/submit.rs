@@ -78,7 +78,7 @@ impl Request {
         for notice in spec.notices.iter().chain(&fewer_trials(&spec, &plan)) {
             eprintln!("note: {notice}");
         }
-        dry_run::check_files(plan, &directory, package.as_deref())?;
+        dry_run::check_files(&spec, plan, &directory, package.as_deref())?;
         let mut body = source.to_json();
         body["jobId"] = json!(job);
         if !body["phalanx"].is_object() {

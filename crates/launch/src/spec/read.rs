@@ -6,6 +6,7 @@ use std::time::Duration;
 use phalanx_cluster::TaskKind;
 use phalanx_store::ObjectUrl;
 use phalanx_yaml::{Node, Position, Value, nearest};
+use serde_json::{Value as Json, json};
 
 use super::check;
 use super::fields::{Fields, Notes};
@@ -191,6 +192,31 @@ impl Spec {
             (Err(error), Ok(_)) => Err(error.to_string()),
             (Err(error), Err(mistakes)) => Err(format!("{error}\n{mistakes}")),
         }
+    }
+
+    /// What follows for the job of this name where its file says nothing: keys and values, the same as [`Spec::read`] takes.
+    #[must_use]
+    pub fn defaults(&self, job: &str) -> Vec<(&'static str, Json)> {
+        let seconds = |time: Duration| format!("{}s", time.as_secs());
+        let wait = self.scheduling.max_wait.map(seconds);
+        vec![
+            ("trainingInput.jobDir", json!(format!("runs/{job}"))),
+            (
+                "trainingInput.scheduling.maxRunningTime",
+                json!(seconds(self.scheduling.max_running)),
+            ),
+            (
+                "trainingInput.scheduling.maxWaitTime",
+                wait.map_or(json!("without bound"), Json::from),
+            ),
+            (
+                "trainingInput.scheduling.priority",
+                json!(self.scheduling.priority),
+            ),
+            ("trainingInput.useChiefInTfConfig", json!(self.chief)),
+            ("phalanx.executor", json!(self.ours.executor.name())),
+            ("phalanx.restarts", json!(self.ours.restarts)),
+        ]
     }
 
     /// The number of tasks.
