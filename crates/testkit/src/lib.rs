@@ -1,13 +1,15 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, comparisons that see what is not a number, numbers from a seed, folders and buckets of tests.
+//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests.
 #![forbid(unsafe_code)]
 
+mod commit;
 mod compare;
 mod interpreter;
 mod random;
 mod scratch;
 mod stores;
 
+pub use commit::commit_number;
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
 pub use interpreter::{Array, Dual, Interpreter};
 pub use random::Random;

@@ -1,6 +1,5 @@
 //! The search.
 
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,14 +9,15 @@ use crate::generate::network;
 use crate::jax;
 use crate::network::Spec;
 use crate::shrink::shrunk;
+use phalanx_testkit::commit_number;
 
 /// Of so many networks one may be a near-tie, where noise in the last places makes as much of a difference.
 const NEAR_TIES: f64 = 0.05;
 /// So many networks are counted before that is judged.
 const ENOUGH: u64 = 50;
 
-/// Draws networks until the time is over: that of `PHALANX_FUZZ_MINUTES`, else two minutes where `CI` is set and ten
-/// seconds where not. The seed is `PHALANX_FUZZ_SEED`, else a new one.
+/// Draws networks until the time is over: that of `PHALANX_FUZZ_MINUTES`, else ten seconds.
+/// The seed is `PHALANX_FUZZ_SEED`, else a new one.
 #[test]
 fn search() {
     let search = Search::of_environment();
@@ -78,11 +78,7 @@ impl Search {
     fn of_environment() -> Self {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let seconds = match number("PHALANX_FUZZ_MINUTES") {
-            Some(minutes) => minutes * 60,
-            None if is_set("CI") => 120,
-            None => 10,
-        };
+        let seconds = number("PHALANX_FUZZ_MINUTES").map_or(10, |minutes| minutes * 60);
         Self {
             seed: number("PHALANX_FUZZ_SEED").unwrap_or_else(new_seed),
             threads: number("PHALANX_FUZZ_THREADS").unwrap_or(processors as u64),
@@ -173,12 +169,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Another seed for each commit: a commit that passed passes again, and whoever looks into a failure has the same networks.
 fn new_seed() -> u64 {
-    let commit = Command::new("git").args(["rev-parse", "HEAD"]).output();
-    let commit = commit.ok().and_then(|output| {
-        let digits = String::from_utf8(output.stdout).ok()?;
-        u64::from_str_radix(digits.get(..8)?, 16).ok()
-    });
-    commit.unwrap_or_else(clock)
+    commit_number().map_or_else(clock, u64::from)
 }
 
 fn clock() -> u64 {

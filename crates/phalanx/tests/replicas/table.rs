@@ -1,21 +1,21 @@
 //! The table: every case trained in every way gives what it gives on one device.
 //!
 //! A case is a model with its options, a way a strategy with its reduction and wire format. All cases in all ways take
-//! too long for every run of the tests, so a case goes through every strategy at full precision, with the reductions in
-//! turn, and through each narrow wire with strategies and reductions in turn: `the_table_has_every_pair` asserts that
-//! every two of case, strategy, reduction and wire format meet. With `PHALANX_TEST_WHOLE_TABLE=1` in the environment it is all cases in
-//! all ways (`cargo xtask table`), with `PHALANX_TEST_TENTH=0` to 9 a tenth of these (`cargo xtask table --tenth N`).
+//! too long for every run of the tests, so a run takes a tenth of them, which the commit chooses (`ways::Choice`). With
+//! `PHALANX_TEST_WHOLE_TABLE=1` in the environment it is all cases in all ways (`cargo xtask table`), with
+//! `PHALANX_TEST_TENTH=0` to 9 that tenth (`cargo xtask table --tenth N`).
 //!
 //! At full precision the bound is 1e-5. A narrow wire rounds what each replica sends, and the sum, so it gets the bound
 //! of its precision; what makes these ways sharp nevertheless is the case "exact", whose gradients a narrow wire can
 //! carry without loss, so that every way must train it to the bits of one device, and
 //! `what_travels_is_rounded_as_the_wire_says`.
 
+use phalanx::engine::Engine;
 use phalanx::prelude::*;
 use phalanx::replicas::WireFormat;
 
 use crate::cases::{self, Case, Part};
-use crate::ways::{self, Place, Way};
+use crate::ways::{Choice, Place, Way};
 use crate::{TOLERANCE, apart, engine, pairs, quick_engine, values};
 
 /// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
@@ -27,11 +27,7 @@ pub(crate) struct Outcome {
 }
 
 /// A case's epochs: ten steps or more, of which some are on fewer rows than the others.
-fn train(way: &Way, case: &Case) -> Outcome {
-    let engine = match case.is_quick {
-        true => quick_engine(),
-        false => engine(),
-    };
+fn train(way: &Way, case: &Case, engine: &Engine) -> Outcome {
     let strategy = way.strategy(engine, case.micro_batches, case.bytes_per_pack);
     let compiled = strategy.compile(case.model.clone(), case.compile.clone());
     let mut trainer = compiled.unwrap();
@@ -104,27 +100,23 @@ fn tolerance(case: &Case, wire: WireFormat) -> f64 {
     }
 }
 
-/// Trains cases, by their numbers among all, in their ways, and in some of them twice: each strategy, each reduction and
-/// each wire format that they have is among these.
+/// Trains cases, by their numbers among all, in the ways of this run, and in some of them twice: each strategy, each
+/// reduction and each wire format that they have is among these.
 fn check(numbers: impl IntoIterator<Item = usize>) {
-    let whole = std::env::var_os("PHALANX_TEST_WHOLE_TABLE").is_some();
-    let tenth = std::env::var("PHALANX_TEST_TENTH").ok();
-    let tenth: Option<usize> = tenth.map(|tenth| tenth.parse().unwrap());
+    let choice = Choice::of_environment();
     let all = cases::all();
     let mut repeated: Vec<Way> = Vec::new();
     let mut wrong = Vec::new();
     for number in numbers {
         let case = &all[number];
-        let ways = match (case, tenth) {
-            _ if whole => ways::all(),
-            (_, Some(tenth)) => ways::tenth(tenth, number),
-            (Case { is_exact: true, .. }, None) => ways::exact(number),
-            _ => ways::covering(number),
+        let engine = match case.is_quick || choice.is_quick(number) {
+            true => quick_engine(),
+            false => engine(),
         };
-        let one = train(&Way::of(Place::OneDevice), case);
-        for way in ways {
+        let one = train(&Way::of(Place::OneDevice), case, engine);
+        for way in choice.ways(number, case.is_slow) {
             let what = format!("{}, {way:?}", case.name);
-            let many = train(&way, case);
+            let many = train(&way, case, engine);
             let tolerance = tolerance(case, way.wire);
             wrong.extend(difference(&one, &many, tolerance).map(|off| format!("{what}: {off}")));
             let is_new = !repeated.iter().any(|old| old.place == way.place)
@@ -133,7 +125,7 @@ fn check(numbers: impl IntoIterator<Item = usize>) {
                         || !repeated.iter().any(|old| old.wire == way.wire));
             if is_new && !case.is_slow {
                 repeated.push(way);
-                if many != train(&way, case) {
+                if many != train(&way, case, engine) {
                     wrong.push(format!("{what}: another run has other bits"));
                 }
             }
@@ -208,15 +200,18 @@ fn what_cases_are_there_for_matters() {
             Case {
                 batch: case.data.len().unwrap() / 2,
                 epochs: 5,
-                is_quick: true,
                 only_trains: true,
                 ..case
             }
         };
-        let whole = train(&way, &without(Part::None));
+        let whole = train(&way, &without(Part::None), quick_engine());
         for &part in parts {
             let case = without(part);
-            let off = difference(&whole, &train(&way, &case), TOLERANCE * 10.0);
+            let off = difference(
+                &whole,
+                &train(&way, &case, quick_engine()),
+                TOLERANCE * 10.0,
+            );
             assert!(off.is_some(), "{} does without {part:?}", case.name);
         }
     }

@@ -124,87 +124,82 @@ pub(crate) fn all() -> Vec<Way> {
     ways
 }
 
+/// What a run of the tests trains of all cases in all ways.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice {
+    /// Everything: `PHALANX_TEST_WHOLE_TABLE`.
+    Whole,
+    /// The tenth with this number: `PHALANX_TEST_TENTH`.
+    Tenth(usize),
+    /// The tenth that the commit with this number chooses, a third of it of cases that are slow, and most of them compiled
+    /// without the compiler's last care: another commit chooses others.
+    Commit(usize),
+}
+
+impl Choice {
+    pub(crate) fn of_environment() -> Self {
+        let tenth = std::env::var("PHALANX_TEST_TENTH").ok();
+        match tenth {
+            _ if std::env::var_os("PHALANX_TEST_WHOLE_TABLE").is_some() => Self::Whole,
+            Some(tenth) => Self::Tenth(tenth.parse().unwrap()),
+            // Outside a repository it is always the same.
+            None => Self::Commit(phalanx_testkit::commit_number().unwrap_or(0) as usize),
+        }
+    }
+
+    /// Whether the case with this number among all is compiled without the compiler's last care.
+    pub(crate) const fn is_quick(self, case: usize) -> bool {
+        match self {
+            Self::Whole | Self::Tenth(_) => false,
+            Self::Commit(commit) => !(case + commit).is_multiple_of(4),
+        }
+    }
+
+    /// The ways of the case with this number among all.
+    pub(crate) fn ways(self, case: usize, is_slow: bool) -> Vec<Way> {
+        match self {
+            Self::Whole => all(),
+            Self::Tenth(number) => tenth(number, case),
+            Self::Commit(commit) => {
+                let (number, third) = (commit % 10, commit / 10 % 3);
+                let ways = tenth(number, case).into_iter().enumerate();
+                let chosen = ways.filter(|(turn, _)| !is_slow || turn % 3 == third);
+                chosen.map(|(_, way)| way).collect()
+            }
+        }
+    }
+}
+
 /// A tenth of all ways for a case by its number; another tenth for the next one.
-pub(crate) fn tenth(tenth: usize, case: usize) -> Vec<Way> {
+fn tenth(tenth: usize, case: usize) -> Vec<Way> {
     let ways = all().into_iter().enumerate();
     let chosen = ways.filter(|(place, _)| (place + 3 * case) % 10 == tenth);
     chosen.map(|(_, way)| way).collect()
 }
 
-/// The ways of a case by its number among all: every strategy in f32, with reductions in turn, and each narrow wire with
-/// a strategy and a reduction in turn.
-pub(crate) fn covering(case: usize) -> Vec<Way> {
-    let mut ways: Vec<Way> = PLACES.map(Way::of).to_vec();
-    let mut reducing: Vec<&mut Way> = ways.iter_mut().filter(|way| way.place.reduces()).collect();
-    for (turn, way) in reducing.iter_mut().enumerate() {
-        way.ops = OPS[(case + turn) % OPS.len()];
-    }
-    let places: Vec<Place> = reducing.iter().map(|way| way.place).collect();
-    let narrow = WIRES[1..].iter().enumerate().map(|(turn, &wire)| Way {
-        place: places[(case + turn) % places.len()],
-        ops: OPS[(case + turn) % OPS.len()],
-        wire,
-    });
-    ways.extend(narrow.collect::<Vec<_>>());
-    ways
-}
-
-/// The same for a case that loses nothing on a narrow wire: four replicas with every reduction and every wire as well.
-pub(crate) fn exact(case: usize) -> Vec<Way> {
-    let four = all().into_iter();
-    let four = four.filter(|way| way.place == Place::Mirrored(4));
-    covering(case).into_iter().chain(four).collect()
-}
-
-/// Every two of case, strategy, reduction and wire format are somewhere together.
+/// Thirty commits in a row train every case in every way, and each of them trains every strategy, and every reduction with
+/// every wire format, with some case.
 #[test]
-fn the_table_has_every_pair() {
-    let all = crate::cases::all();
-    let cases: Vec<usize> = (0..all.len()).collect();
-    let planned: Vec<(usize, Way)> = (cases.iter())
-        .flat_map(|&case| covering(case).into_iter().map(move |way| (case, way)))
-        .collect();
-    let has =
-        |what: &dyn Fn(usize, &Way) -> bool| planned.iter().any(|(case, way)| what(*case, way));
-    for case in cases {
+fn commits_in_turn_train_everything() {
+    let cases = crate::cases::all();
+    for (number, case) in cases.iter().enumerate() {
+        let of_commit = |commit| Choice::Commit(commit).ways(number, case.is_slow);
+        let trained: Vec<Way> = (0..30).flat_map(of_commit).collect();
+        let is_left = |way: &Way| !trained.contains(way);
+        assert_eq!(all().into_iter().find(is_left), None, "{}", case.name);
+    }
+    for commit in 0..30 {
+        let numbered = cases.iter().enumerate();
+        let trained: Vec<Way> = numbered
+            .flat_map(|(number, case)| Choice::Commit(commit).ways(number, case.is_slow))
+            .collect();
+        let has = |what: &dyn Fn(&Way) -> bool| trained.iter().any(what);
         for place in PLACES {
-            let found =
-                has(&|c, way| c == case && way.place == place && way.wire == WireFormat::Same);
-            assert!(found, "case {case}, {place:?}, at full precision");
+            assert!(has(&|way| way.place == place), "{commit}: {place:?}");
         }
-        for ops in OPS {
-            assert!(
-                has(&|c, way| c == case && way.place.reduces() && way.ops == ops),
-                "case {case}, {ops:?}"
-            );
-        }
-        for wire in WIRES {
-            assert!(
-                has(&|c, way| c == case && way.wire == wire),
-                "case {case}, {wire:?}"
-            );
-        }
-    }
-    for place in PLACES.into_iter().filter(|place| place.reduces()) {
-        for ops in OPS {
-            assert!(
-                has(&|_, way| way.place == place && way.ops == ops),
-                "{place:?}, {ops:?}"
-            );
-        }
-        for wire in WIRES {
-            assert!(
-                has(&|_, way| way.place == place && way.wire == wire),
-                "{place:?}, {wire:?}"
-            );
-        }
-    }
-    for ops in OPS {
-        for wire in WIRES {
-            assert!(
-                has(&|_, way| way.place.reduces() && way.ops == ops && way.wire == wire),
-                "{ops:?}, {wire:?}"
-            );
+        for (ops, wire) in OPS.iter().flat_map(|ops| WIRES.map(|wire| (ops, wire))) {
+            let meet = |way: &Way| way.place.reduces() && way.ops == *ops && way.wire == wire;
+            assert!(has(&meet), "{commit}: {ops:?}, {wire:?}");
         }
     }
 }
