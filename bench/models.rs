@@ -172,7 +172,8 @@ fn step(trainer: &mut Trainer, data: &Batch, work: Work) -> phalanx::Result<f64>
         Work::Evaluate => trainer.test_on_batch(data)?,
         Work::Predict => {
             let outputs = trainer.predict_on_batch(&data.x)?;
-            return Ok(f64::from(outputs[0].f32s()[0]));
+            let first = outputs[0].bytes().first_chunk();
+            return Ok(first.map_or(f64::NAN, |&first| f32::from_le_bytes(first).into()));
         }
     };
     Ok(logs.get("loss").unwrap_or(f64::NAN))

@@ -37,7 +37,7 @@ impl Trainer {
         check_indices(&self.compiled.setup, x, 0)?;
         let begun = self.compiled.start_prediction(x, rows)?;
         self.compiled
-            .concatenate_outputs(&self.compiled.read_outputs(&begun)?)
+            .concatenate_outputs(self.compiled.read_outputs(&begun)?)
     }
 }
 
@@ -102,7 +102,7 @@ impl Prediction<'_> {
             batches.dataset().skipped() - before,
             "prediction",
         );
-        Ok((self.model.concatenate_outputs(&parts)?, counts))
+        Ok((self.model.concatenate_outputs(parts)?, counts))
     }
 
     /// The outputs for all examples, whose batches the workers take in turns.
@@ -127,7 +127,7 @@ impl Prediction<'_> {
                 let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
                 let outputs = self
                     .model
-                    .concatenate_outputs(&self.model.read_outputs(&begun)?)?;
+                    .concatenate_outputs(self.model.read_outputs(&begun)?)?;
                 bytes.extend((batch.rows() as u64).to_le_bytes());
                 outputs
                     .iter()
@@ -201,8 +201,12 @@ impl CompiledModel {
         (0..partition.replicas()).map(read).collect()
     }
 
-    /// Each output of the model over all parts.
-    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Result<Vec<HostTensor>> {
+    /// Each output of the model over all parts. A single part is the whole: outputs may be large, and a copy takes as long
+    /// as a tenth of a Transformer.
+    fn concatenate_outputs(&self, mut parts: Vec<Vec<HostTensor>>) -> Result<Vec<HostTensor>> {
+        if parts.len() == 1 {
+            return Ok(parts.remove(0));
+        }
         let mut outputs = self.setup.model.outputs();
         let whole = |(index, shape): (usize, &mut Shape)| {
             let parts = || parts.iter().map(|part| &part[index]);
@@ -250,7 +254,7 @@ fn outputs_of(model: &CompiledModel, items: &[Vec<u8>]) -> Result<Vec<HostTensor
         }
         parts.push(outputs);
     }
-    model.concatenate_outputs(&parts)
+    model.concatenate_outputs(parts)
 }
 
 /// The rows of all workers in the order of the input: batch by batch, and within a batch worker by worker.
