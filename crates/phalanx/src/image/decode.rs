@@ -287,6 +287,6 @@ fn give(
 
 /// The lightness of red, green and blue as libjpeg computes it: 0.299, 0.587 and 0.114 in 16 bits after the point.
 pub(super) fn lightness(pixel: &[u8]) -> u8 {
-    let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
-    ((19595 * r + 38470 * g + 7471 * b + 32768) >> 16) as u8
+    let of = |channel: usize, factor: u32| factor * u32::from(pixel[channel]);
+    ((of(0, 19595) + of(1, 38470) + of(2, 7471) + 32768) >> 16) as u8
 }

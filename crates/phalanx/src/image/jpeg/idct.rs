@@ -57,8 +57,9 @@ pub(super) fn transform(method: Idct, block: &[i16; 64], out: &mut [u8], stride:
         Idct::Fast => fast(block),
         Idct::Accurate => accurate(block),
     };
-    for (row, samples) in samples.chunks_exact(8).enumerate() {
-        out[row * stride..][..8].copy_from_slice(samples);
+    for (row, samples) in samples.as_chunks::<8>().0.iter().enumerate() {
+        let place = out[row * stride..].first_chunk_mut();
+        *place.expect("a plane has whole blocks") = *samples;
     }
 }
 
@@ -76,16 +77,23 @@ pub(super) fn flat(method: Idct, first: i16) -> u8 {
 fn fast(block: &[i16; 64]) -> [u8; 64] {
     let columns = fast_pass(block);
     let rows = fast_pass(&transposed(&columns));
-    let mut samples = [0; 64];
-    for (sample, value) in samples.iter_mut().zip(transposed(&rows)) {
-        *sample = ((value >> 5).clamp(-128, 127) + 128) as u8;
+    let samples = transposed(&rows);
+    block_of(|i| ((samples[i] >> 5).clamp(-128, 127) + 128) as u8)
+}
+
+/// A block made of an element for each index: a loop where `array::from_fn` is calls, which a build need not inline.
+#[inline(always)]
+pub(super) fn block_of<T: Copy + Default>(element: impl Fn(usize) -> T) -> [T; 64] {
+    let mut block = [T::default(); 64];
+    for (i, value) in block.iter_mut().enumerate() {
+        *value = element(i);
     }
-    samples
+    block
 }
 
 #[inline(always)]
-fn transposed<T: Copy>(block: &[T; 64]) -> [T; 64] {
-    std::array::from_fn(|i| block[i % 8 * 8 + i / 8])
+fn transposed<T: Copy + Default>(block: &[T; 64]) -> [T; 64] {
+    block_of(|i| block[i % 8 * 8 + i / 8])
 }
 
 /// The product with a number of 8 bits after the point, rounded down.
@@ -125,9 +133,10 @@ fn fast_pass(x: &[i16; 64]) -> [i16; 64] {
 
 #[inline(always)]
 fn accurate(block: &[i16; 64]) -> [u8; 64] {
-    let columns = accurate_pass::<11>(&block.map(i32::from));
+    let columns = accurate_pass::<11>(&block_of(|i| i32::from(block[i])));
     let rows = accurate_pass::<18>(&transposed(&columns));
-    transposed(&rows).map(|value| (value + 128).clamp(0, 255) as u8)
+    let samples = transposed(&rows);
+    block_of(|i| (samples[i] + 128).clamp(0, 255) as u8)
 }
 
 /// One dimension of the method of Loeffler, Ligtenberg and Moschytz on all columns, with 13 bits after the point of the

@@ -242,10 +242,14 @@ fn interleave(r: &[u8], g: &[u8], b: &[u8], out: &mut [u8]) {
 /// Black over colours, as TensorFlow does it.
 fn ink(black: &[u8], inverted: bool, out: &mut [u8]) {
     for (pixel, &k) in out.as_chunks_mut::<3>().0.iter_mut().zip(black) {
-        *pixel = pixel.map(|c| {
-            let (c, k) = if inverted { (c, k) } else { (255 - c, 255 - k) };
-            (u16::from(c) * u16::from(k) / 255) as u8
-        });
+        for value in pixel {
+            let (c, k) = if inverted {
+                (*value, k)
+            } else {
+                (255 - *value, 255 - k)
+            };
+            *value = (u16::from(c) * u16::from(k) / 255) as u8;
+        }
     }
 }
 
@@ -263,6 +267,7 @@ fn ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
         let r = y + cr + share(cr, 26345);
         let g = y - cr + green as i16;
         let b = y + 2 * cb + share(cb, -14942);
-        *pixel = [r, g, b].map(|value| value.clamp(0, 255) as u8);
+        let sample = |value: i16| value.clamp(0, 255) as u8;
+        *pixel = [sample(r), sample(g), sample(b)];
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::bits::{Bits, Huffman};
 use super::header::{Frame, Scan, Tables};
-use super::idct::{self, ZIGZAG, flat};
+use super::idct::{self, ZIGZAG, block_of, flat};
 use super::planes::Plane;
 
 /// Which groups of blocks are wanted.
@@ -251,7 +251,7 @@ impl Coefficients {
                 let (left, top) = (x - area.x.start * h, y - area.y.start * v);
                 let start = top * 8 * plane.stride + left * 8;
                 let values = self.block(x, y);
-                let block = std::array::from_fn(|i| values[i].wrapping_mul(plane.factors[i]));
+                let block = block_of(|i| values[i].wrapping_mul(plane.factors[i]));
                 idct::transform(
                     plane.method,
                     &block,
