@@ -102,34 +102,67 @@ impl AsRef<[u8]> for AlignedBytes {
 pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The element type.
     const DTYPE: DType;
-    /// Appends the little-endian bytes of the value.
-    fn write(self, out: &mut [u8]);
-    /// The value of little-endian bytes of exactly the type's size.
-    fn read(bytes: &[u8]) -> Self;
+    /// Writes the little-endian bytes of values, until either ends.
+    fn write_all(values: &[Self], out: &mut [u8]);
+    /// The values of little-endian bytes; bytes at the end that are no whole element count nothing.
+    fn read_all(bytes: &[u8]) -> Vec<Self>;
+    /// The nearest number; `bool` is 0 or 1.
+    fn to_number(self) -> f64;
+    /// The nearest value; integers truncate and saturate, and a `bool` is whether the number is not 0.
+    fn from_number(number: f64) -> Self;
 }
 
+// Loops over arrays of a known size, for each type once: a call for each element is what chunks of slices become where a build does
+// not inline the standard library's functions.
 macro_rules! element {
-    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+    ($($rust:ty => $dtype:ident, $to:expr, $from:expr;)*) => {$(
         impl Element for $rust {
             const DTYPE: DType = DType::$dtype;
-            fn write(self, out: &mut [u8]) {
-                out.copy_from_slice(&self.to_le_bytes());
+            fn write_all(values: &[Self], out: &mut [u8]) {
+                let slots = out.as_chunks_mut::<{ size_of::<Self>() }>().0;
+                for (slot, value) in slots.iter_mut().zip(values) {
+                    *slot = value.to_le_bytes();
+                }
             }
-            fn read(bytes: &[u8]) -> Self {
-                Self::from_le_bytes(bytes.try_into().expect("element size"))
+            fn read_all(bytes: &[u8]) -> Vec<Self> {
+                let elements = bytes.as_chunks::<{ size_of::<Self>() }>().0;
+                elements.iter().map(|&bytes| Self::from_le_bytes(bytes)).collect()
+            }
+            fn to_number(self) -> f64 {
+                $to(self)
+            }
+            fn from_number(number: f64) -> Self {
+                $from(number)
             }
         }
     )*};
 }
-element!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u32 => U32, u8 => U8, f16 => F16, bf16 => Bf16);
+element! {
+    f32 => F32, f64::from, |number: f64| number as Self;
+    f64 => F64, f64::from, f64::from;
+    i32 => I32, f64::from, |number: f64| number as Self;
+    i64 => I64, |value: Self| value as f64, |number: f64| number as Self;
+    u32 => U32, f64::from, |number: f64| number as Self;
+    u8 => U8, f64::from, |number: f64| number as Self;
+    f16 => F16, Self::to_f64, Self::from_f64;
+    bf16 => Bf16, Self::to_f64, Self::from_f64;
+}
 
 impl Element for bool {
     const DTYPE: DType = DType::Bool;
-    fn write(self, out: &mut [u8]) {
-        out[0] = u8::from(self);
+    fn write_all(values: &[Self], out: &mut [u8]) {
+        for (slot, &value) in out.iter_mut().zip(values) {
+            *slot = u8::from(value);
+        }
     }
-    fn read(bytes: &[u8]) -> Self {
-        bytes[0] != 0
+    fn read_all(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|&byte| byte != 0).collect()
+    }
+    fn to_number(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+    fn from_number(number: f64) -> Self {
+        number != 0.0
     }
 }
 
@@ -149,11 +182,7 @@ impl HostTensor {
             values.len()
         );
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-        // Known when compiled, so that this is a copy of whole blocks.
-        let size = const { T::DTYPE.size() };
-        for (slot, &value) in bytes.as_mut_slice().chunks_exact_mut(size).zip(values) {
-            value.write(slot);
-        }
+        T::write_all(values, bytes.as_mut_slice());
         Self {
             shape,
             bytes: bytes.into(),
@@ -177,11 +206,26 @@ impl HostTensor {
     #[must_use]
     pub fn full(shape: Shape, value: f64) -> Self {
         let mut element = vec![0u8; shape.dtype.size()];
-        write_number(shape.dtype, value, &mut element);
+        write_numbers(shape.dtype, &[value], &mut element);
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
         for slot in bytes.as_mut_slice().chunks_exact_mut(element.len()) {
             slot.copy_from_slice(&element);
         }
+        Self {
+            shape,
+            bytes: bytes.into(),
+        }
+    }
+
+    /// A tensor of numbers, converted to the element type (floats to integers truncate, to `Bool`: non-zero).
+    ///
+    /// # Panics
+    /// When the number of values is not the product of the dims: a bug of the caller.
+    #[must_use]
+    pub fn from_f64(shape: Shape, values: &[f64]) -> Self {
+        assert_eq!(shape.len(), values.len(), "values of {shape}");
+        let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+        write_numbers(shape.dtype, values, bytes.as_mut_slice());
         Self {
             shape,
             bytes: bytes.into(),
@@ -243,12 +287,7 @@ impl HostTensor {
     /// The values, or `None` when `T` is not the element type.
     #[must_use]
     pub fn values<T: Element>(&self) -> Option<Vec<T>> {
-        (T::DTYPE == self.dtype()).then(|| {
-            self.bytes()
-                .chunks_exact(T::DTYPE.size())
-                .map(T::read)
-                .collect()
-        })
+        (T::DTYPE == self.dtype()).then(|| T::read_all(self.bytes()))
     }
 
     /// The values of an f32 tensor.
@@ -264,11 +303,7 @@ impl HostTensor {
     /// The values converted to f64, whatever the element type.
     #[must_use]
     pub fn to_f64(&self) -> Vec<f64> {
-        let size = self.dtype().size();
-        self.bytes()
-            .chunks_exact(size)
-            .map(|element| read_number(self.dtype(), element))
-            .collect()
+        read_numbers(self.dtype(), self.bytes())
     }
 
     /// The values converted to another element type (floats to integers truncate, to `Bool`: non-zero).
@@ -277,13 +312,7 @@ impl HostTensor {
         if dtype == self.dtype() {
             return self.clone();
         }
-        let from = self.dtype();
-        let mut bytes = AlignedBytes::zeroed(self.shape.len() * dtype.size());
-        let slots = bytes.as_mut_slice().chunks_exact_mut(dtype.size());
-        for (slot, element) in slots.zip(self.bytes().chunks_exact(from.size())) {
-            write_number(dtype, read_number(from, element), slot);
-        }
-        Self::from_aligned(self.shape.with_dtype(dtype), bytes)
+        Self::from_f64(self.shape.with_dtype(dtype), &self.to_f64())
     }
 
     /// The same bytes under other dims, or `None` when the number of elements differs.
@@ -363,46 +392,45 @@ impl PartialEq for HostTensor {
 
 impl fmt::Debug for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = self.dtype().size();
-        let shown: Vec<f64> = self
-            .bytes()
-            .chunks_exact(size)
-            .take(8)
-            .map(|element| read_number(self.dtype(), element))
-            .collect();
+        let shown = self.shape.len().min(8) * self.dtype().size();
+        let shown = read_numbers(self.dtype(), &self.bytes()[..shown]);
         let more = if self.shape.len() > 8 { ", .." } else { "" };
         write!(f, "{} {shown:?}{more}", self.shape)
     }
 }
 
-/// The number held by the little-endian bytes of one element.
-pub(crate) fn read_number(dtype: DType, bytes: &[u8]) -> f64 {
-    match dtype {
-        DType::F32 => f64::from(f32::read(bytes)),
-        DType::F64 => f64::read(bytes),
-        DType::F16 => f16::read(bytes).to_f64(),
-        DType::Bf16 => bf16::read(bytes).to_f64(),
-        DType::I32 => f64::from(i32::read(bytes)),
-        DType::I64 => i64::read(bytes) as f64,
-        DType::U32 => f64::from(u32::read(bytes)),
-        DType::U8 => f64::from(u8::read(bytes)),
-        DType::Bool => f64::from(u8::from(bool::read(bytes))),
-    }
+/// The work for the Rust type of an element type.
+macro_rules! of_type {
+    ($dtype:expr, $element:ident => $work:expr) => {
+        match $dtype {
+            DType::F32 => of_type!(@ f32, $element => $work),
+            DType::F64 => of_type!(@ f64, $element => $work),
+            DType::F16 => of_type!(@ f16, $element => $work),
+            DType::Bf16 => of_type!(@ bf16, $element => $work),
+            DType::I32 => of_type!(@ i32, $element => $work),
+            DType::I64 => of_type!(@ i64, $element => $work),
+            DType::U32 => of_type!(@ u32, $element => $work),
+            DType::U8 => of_type!(@ u8, $element => $work),
+            DType::Bool => of_type!(@ bool, $element => $work),
+        }
+    };
+    (@ $rust:ty, $element:ident => $work:expr) => {{
+        type $element = $rust;
+        $work
+    }};
 }
 
-/// Writes `value` as one element; out-of-range integers saturate.
-pub(crate) fn write_number(dtype: DType, value: f64, out: &mut [u8]) {
-    match dtype {
-        DType::F32 => (value as f32).write(out),
-        DType::F64 => value.write(out),
-        DType::F16 => f16::from_f64(value).write(out),
-        DType::Bf16 => bf16::from_f64(value).write(out),
-        DType::I32 => (value as i32).write(out),
-        DType::I64 => (value as i64).write(out),
-        DType::U32 => (value as u32).write(out),
-        DType::U8 => (value as u8).write(out),
-        DType::Bool => (value != 0.0).write(out),
-    }
+/// The numbers held by the little-endian bytes of elements.
+pub(crate) fn read_numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    of_type!(dtype, T => T::read_all(bytes).into_iter().map(T::to_number).collect())
+}
+
+/// Writes numbers as elements; out-of-range integers saturate.
+fn write_numbers(dtype: DType, numbers: &[f64], out: &mut [u8]) {
+    of_type!(dtype, T => {
+        let values: Vec<T> = numbers.iter().map(|&number| T::from_number(number)).collect();
+        T::write_all(&values, out);
+    });
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! subnormal (which devices may flush to zero), and integers that leave their range.
 
 use super::Rewriter;
-use crate::host::read_number;
+use crate::host::read_numbers;
 use crate::op::{BinaryOp, CompareOp, Node, Op, UnaryOp};
 use crate::{DType, HostTensor, Shape};
 
@@ -59,8 +59,8 @@ fn read(scalar: &HostTensor) -> Number {
             let values = scalar.values::<i64>().expect("an i64 tensor");
             Number::Int(values[0].into())
         }
-        _ if dtype.is_integer() => Number::Int(read_number(dtype, scalar.bytes()) as i128),
-        _ => Number::Float(read_number(dtype, scalar.bytes())),
+        _ if dtype.is_integer() => Number::Int(read_numbers(dtype, scalar.bytes())[0] as i128),
+        _ => Number::Float(read_numbers(dtype, scalar.bytes())[0]),
     }
 }
 

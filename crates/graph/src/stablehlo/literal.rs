@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::host::read_number;
+use crate::host::read_numbers;
 use crate::{DType, HostTensor};
 
 /// Arrays up to this many elements are printed as numbers, larger ones as the hexadecimal digits of their bytes.
@@ -47,7 +47,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn element_text(dtype: DType, bytes: &[u8]) -> String {
-    let value = read_number(dtype, bytes);
+    let value = read_numbers(dtype, bytes)[0];
     match dtype {
         DType::Bool => (value != 0.0).to_string(),
         // A 64-bit integer may not fit a double.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor};
+use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 use phalanx_ps::{Part, Values};
 
@@ -533,8 +533,7 @@ fn mean_of_tensors(shape: &Shape, tensors: &[&HostTensor], shares: &[f64]) -> Ho
     if !shape.dtype.is_float() {
         let most = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a.max(*b)).collect();
         let most = tensors.iter().map(|tensor| tensor.to_f64()).reduce(most);
-        let most = HostTensor::new(shape.dims.clone(), &most.unwrap_or_default());
-        return most.convert(shape.dtype);
+        return HostTensor::from_f64(shape.clone(), &most.unwrap_or_default());
     }
     let mut sums = vec![0f64; shape.len()];
     for (tensor, share) in shared() {
@@ -551,9 +550,5 @@ fn mean_of_tensors(shape: &Shape, tensors: &[&HostTensor], shares: &[f64]) -> Ho
             }
         }
     }
-    let sums = HostTensor::new(shape.dims.clone(), &sums);
-    match shape.dtype {
-        DType::F64 => sums,
-        dtype => sums.convert(dtype),
-    }
+    HostTensor::from_f64(shape.clone(), &sums)
 }
