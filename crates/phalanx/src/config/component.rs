@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Field, read_fields, suggest, write};
+use super::{Field, both, read_fields, suggest, write};
 use crate::{Error, Result};
 
 /// What a component is for.
@@ -188,8 +188,7 @@ impl<T: 'static> Entry<T> {
         Self {
             component,
             make: Box::new(move |given| {
-                let declared = component.fields.iter().chain(C::SHARED);
-                let declared: Vec<&Field> = declared.collect();
+                let declared = both(component.fields, C::SHARED);
                 let read = read_fields(component.name, &template, &declared, given)?;
                 Ok(finish(read))
             }),

@@ -21,8 +21,13 @@ use crate::{Error, Result};
 /// # Errors
 /// A setting that does not exist, lacks, or has a value that it cannot have.
 pub(crate) fn read<T: Described>(owner: &str, template: &T, given: &Value) -> Result<T> {
-    let declared = T::COMPONENT.fields.iter().chain(T::SHARED);
-    read_fields(owner, template, &declared.collect::<Vec<_>>(), given)
+    let declared = both(T::COMPONENT.fields, T::SHARED);
+    read_fields(owner, template, &declared, given)
+}
+
+/// The settings of a component: its own and those that it shares with others.
+fn both<'a>(own: &'a [Field], shared: &'a [Field]) -> Vec<&'a Field> {
+    own.iter().chain(shared).collect()
 }
 
 /// As [`read`], of a type whose settings are these.
@@ -33,6 +38,19 @@ pub(crate) fn read_fields<T: Serialize + DeserializeOwned>(
     given: &Value,
 ) -> Result<T> {
     let known = fields(owner, template)?;
+    let probe = |fields| parse::<T>(fields).map(drop);
+    let merged = merged(owner, &known, declared, given, &probe)?;
+    parse(merged).map_err(|error| Error::user(format!("{owner}: {error}")))
+}
+
+/// The fields with those given in the place of their own, each tried by itself; one function for all types, which are many.
+fn merged(
+    owner: &str,
+    known: &Map<String, Value>,
+    declared: &[&Field],
+    given: &Value,
+    probe: &dyn Fn(Map<String, Value>) -> serde_json::Result<()>,
+) -> Result<Map<String, Value>> {
     let empty = Map::new();
     let given = match given {
         Value::Null => &empty,
@@ -55,9 +73,9 @@ pub(crate) fn read_fields<T: Serialize + DeserializeOwned>(
             check_value(owner, declaration, value)?;
         }
         *slot = value.clone();
-        let mut probe = known.clone();
-        probe.insert(field.clone(), value.clone());
-        parse::<T>(probe).map_err(|error| Error::user(format!("{owner}: `{field}`: {error}")))?;
+        let mut one = known.clone();
+        one.insert(field.clone(), value.clone());
+        probe(one).map_err(|error| Error::user(format!("{owner}: `{field}`: {error}")))?;
     }
     // After unknown fields: one of them may be meant to be the missing one.
     let mut required = declared.iter().filter(|field| field.is_required());
@@ -66,7 +84,7 @@ pub(crate) fn read_fields<T: Serialize + DeserializeOwned>(
             "{owner}: field `{name}` is missing; add it"
         )));
     }
-    parse(merged).map_err(|error| Error::user(format!("{owner}: {error}")))
+    Ok(merged)
 }
 
 /// Whether a setting may have this value, else what it may have.
@@ -109,8 +127,11 @@ pub(crate) fn unknown_kind(what: &str, kind: &str, known: &[&str]) -> Error {
 /// is near; case does not count.
 #[must_use]
 pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    let candidates: Vec<&str> = candidates.into_iter().collect();
-    match nearest(name, &candidates) {
+    suggest_of(name, &candidates.into_iter().collect::<Vec<_>>())
+}
+
+fn suggest_of(name: &str, candidates: &[&str]) -> String {
+    match nearest(name, candidates) {
         Some(nearest) => did_you_mean(nearest),
         None if candidates.is_empty() => "it takes none".to_owned(),
         None => format!("known are {}", candidates.join(", ")),
@@ -168,7 +189,11 @@ pub(crate) fn fraction(field: &str, value: f64) -> std::result::Result<(), Strin
 }
 
 fn fields<T: Serialize>(owner: &str, config: &T) -> Result<Map<String, Value>> {
-    match serde_json::to_value(config) {
+    fields_of(owner, serde_json::to_value(config))
+}
+
+fn fields_of(owner: &str, written: serde_json::Result<Value>) -> Result<Map<String, Value>> {
+    match written {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(Value::Null) => Ok(Map::new()),
         Ok(other) => Err(Error::Bug(format!("configuration of {owner} is {other}"))),
