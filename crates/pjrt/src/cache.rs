@@ -4,12 +4,12 @@
 //! threads, `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
 
@@ -24,6 +24,8 @@ use crate::trust::check_folder;
 const MAGIC: &[u8; 8] = b"phxexe1\n";
 /// A temporary file that is older than this is of a writer that died.
 const STALE: Duration = Duration::from_secs(3600);
+/// How long a process waits for another that may be compiling the same program: it may have been stopped.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 const HEADER: usize = MAGIC.len() + 32;
 
 /// A folder of compiled programs.
@@ -118,6 +120,26 @@ impl CompileCache {
         Ok(())
     }
 
+    /// The turn to compile a program, until the file is closed: of the processes that start together on a machine one compiles, and the
+    /// others find what it stored. `None` when that takes too long, or the folder has no locks: then each compiles.
+    ///
+    /// A lock is for all programs whose keys begin alike, so that there are 256 files and not one for each program.
+    fn turn(&self, key: &str, longest: Duration) -> Option<File> {
+        let path = self.dir.join(format!("{}.lock", &key[..2]));
+        let mut options = File::options();
+        let file = options.create(true).truncate(false).write(true).open(path);
+        let (file, deadline) = (file.ok()?, Instant::now() + longest);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Some(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
     fn entry(&self, key: &str) -> PathBuf {
         self.dir.join(format!("{key}.exe"))
     }
@@ -182,14 +204,15 @@ impl Client {
                 ));
             }
         };
-        let entry = cache.read(&key);
-        let damaged = entry.is_some();
-        if let Some(Ok(bytes)) = entry {
-            // SAFETY: the bytes have the checksum that was written with them, into a folder to which only this user can write.
-            if let Ok(executable) = unsafe { self.deserialize(&bytes) } {
-                return Ok((executable, CacheOutcome::Hit));
-            }
+        if let Some(executable) = self.load(cache, &key) {
+            return Ok((executable, CacheOutcome::Hit));
         }
+        let turn = cache.turn(&key, LONGEST_WAIT);
+        // Another may have stored it meanwhile.
+        if let Some(executable) = self.load(cache, &key) {
+            return Ok((executable, CacheOutcome::Hit));
+        }
+        let damaged = cache.entry(&key).exists();
         let executable = self.compile(code, options)?;
         let outcome = match executable.serialize() {
             Err(error) => CacheOutcome::NotStored(error.to_string()),
@@ -202,7 +225,15 @@ impl Client {
                 Ok(()) => CacheOutcome::Stored,
             },
         };
+        drop(turn);
         Ok((executable, outcome))
+    }
+
+    /// The program of an entry that is there and sound.
+    fn load(&self, cache: &CompileCache, key: &str) -> Option<Executable> {
+        let bytes = cache.read(key)?.ok()?;
+        // SAFETY: the bytes have the checksum that was written with them, into a folder to which only this user can write.
+        unsafe { self.deserialize(&bytes) }.ok()
     }
 
     /// Whether the cache has an entry for a program, which [`compile_cached`](Self::compile_cached) would load.
@@ -315,6 +346,18 @@ pub(crate) fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::testing::TempDir;
+
+    #[test]
+    fn one_at_a_time_has_the_turn_to_compile_a_program() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.join("c"), 1 << 20).unwrap();
+        let turn = cache.turn("ab01", Duration::ZERO);
+        assert!(turn.is_some());
+        assert!(cache.turn("ab01", Duration::from_millis(30)).is_none());
+        assert!(cache.turn("cd01", Duration::ZERO).is_some());
+        drop(turn);
+        assert!(cache.turn("ab01", Duration::ZERO).is_some());
+    }
 
     #[test]
     fn a_folder_that_others_can_write_to_is_refused_and_what_writers_left_removed() {

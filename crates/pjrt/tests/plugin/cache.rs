@@ -47,6 +47,27 @@ fn programs_are_serialised_and_cached() {
 }
 
 #[test]
+fn of_those_who_compile_a_program_at_once_one_does_and_the_others_load_it() {
+    let dir = TempDir::new("cache-turns");
+    let cache = CompileCache::open(&dir.0, CompileCache::DEFAULT_LIMIT).unwrap();
+    let all = std::sync::Barrier::new(3);
+    let compile = || {
+        all.wait();
+        let compiled = client().compile_cached(Some(&cache), &add(48), &CompileOptions::default());
+        compiled.unwrap().1
+    };
+    let outcomes = std::thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(compile));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let count = |outcome| outcomes.iter().filter(|found| **found == outcome).count();
+    assert_eq!(
+        (count(CacheOutcome::Stored), count(CacheOutcome::Hit)),
+        (1, 2)
+    );
+}
+
+#[test]
 fn a_cache_tells_options_and_clients_apart() {
     let dir = TempDir::new("cache-options");
     let cache = CompileCache::open(&dir.0, CompileCache::DEFAULT_LIMIT).unwrap();
