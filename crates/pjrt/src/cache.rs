@@ -4,12 +4,12 @@
 //! threads, `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
@@ -18,7 +18,7 @@ use crate::compile::{CompileOptions, OverrideValue};
 use crate::environment::xla_threads;
 use crate::error::PjrtError;
 use crate::executable::Executable;
-use crate::install::{hex, sha256_of};
+use crate::install::{hex, lock_within, open_lock, sha256_of};
 use crate::trust::check_folder;
 
 const MAGIC: &[u8; 8] = b"phxexe1\n";
@@ -125,19 +125,8 @@ impl CompileCache {
     ///
     /// A lock is for all programs whose keys begin alike, so that there are 256 files and not one for each program.
     fn turn(&self, key: &str, longest: Duration) -> Option<File> {
-        let path = self.dir.join(format!("{}.lock", &key[..2]));
-        let mut options = File::options();
-        let file = options.create(true).truncate(false).write(true).open(path);
-        let (file, deadline) = (file.ok()?, Instant::now() + longest);
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Some(file),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(_) => return None,
-            }
-        }
+        let file = open_lock(&self.dir.join(format!("{}.lock", &key[..2]))).ok()?;
+        lock_within(&file, longest).ok()?.then_some(file)
     }
 
     fn entry(&self, key: &str) -> PathBuf {

@@ -198,23 +198,12 @@ impl Installer {
 
     /// Takes the lock of the cache, which is freed when the file is closed (also by the death of the process).
     fn lock(&self, path: &Path, wheel: &PinnedWheel) -> Result<File, InstallError> {
-        let start = Instant::now();
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(at("open", path))?;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::Error(source)) => return Err(at("lock", path)(source)),
-                Err(TryLockError::WouldBlock) if start.elapsed() >= self.timeout => {
-                    let what = "waiting for another process that installs";
-                    return Err(timeout(what, wheel, self.timeout));
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
-            }
+        let file = open_lock(path).map_err(at("open", path))?;
+        if !lock_within(&file, self.timeout).map_err(at("lock", path))? {
+            let what = "waiting for another process that installs";
+            return Err(timeout(what, wheel, self.timeout));
         }
+        Ok(file)
     }
 
     /// Runs pip, and returns the wheel it downloaded into a new folder of `work`.
@@ -416,6 +405,24 @@ fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InstallErro
 }
 
 const WORK_PREFIX: &str = ".install-";
+
+/// The file of a lock, made where there is none.
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+/// Takes the lock of a file, or says that others hold it for longer than that.
+pub(crate) fn lock_within(file: &File, longest: Duration) -> io::Result<bool> {
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if start.elapsed() >= longest => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
 
 /// Removes what processes that died left; called under the lock, so nobody uses it.
 fn remove_leftovers(plugins: &Path) {
