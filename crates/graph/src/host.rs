@@ -226,10 +226,7 @@ impl HostTensor {
         assert_eq!(shape.len(), values.len(), "values of {shape}");
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
         write_numbers(shape.dtype, values, bytes.as_mut_slice());
-        Self {
-            shape,
-            bytes: bytes.into(),
-        }
+        Self::from_aligned(shape, bytes)
     }
 
     /// A tensor over little-endian bytes, or `None` when their number does not fit the shape.
