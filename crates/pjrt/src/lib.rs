@@ -39,7 +39,11 @@ mod executable;
 mod host_memory;
 mod install;
 mod key_values;
+#[cfg(all(target_os = "linux", target_env = "gnu", feature = "allocator"))]
+mod large_blocks;
 mod nvml;
+#[cfg(exported_operators)]
+mod operators;
 mod pinned_wheel;
 mod plugin;
 mod plugin_search;

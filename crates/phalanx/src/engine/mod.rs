@@ -50,7 +50,7 @@ pub struct EngineOptions {
     /// Whether CPU programs are compiled in a third of the time and run slower, for trying models out.
     pub quick_compile: bool,
     /// Whether the process keeps all memory that CPU programs free for the next run: several times faster on large tensors, but the
-    /// memory never returns to the system. A program that builds this crate with the feature `posix_memalign` keeps large blocks whole.
+    /// memory never returns to the system. A program that builds this crate with the feature `allocator` keeps large blocks whole.
     pub keep_freed_memory: bool,
     /// Longest wait for one result of a device.
     pub deadline: Duration,
