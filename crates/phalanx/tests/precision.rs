@@ -9,7 +9,13 @@ use phalanx_graph::{DType, Shape};
 
 fn strategy() -> OneDeviceStrategy {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    let engine = ENGINE.get_or_init(|| Engine::new(&EngineOptions::default()).unwrap());
+    let engine = ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    });
     OneDeviceStrategy::on(engine)
 }
 

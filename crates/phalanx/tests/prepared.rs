@@ -16,6 +16,7 @@ fn engine(kernels: KernelsMode) -> Engine {
     Engine::new(&EngineOptions {
         kernels,
         cpu_devices: 2,
+        quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
         ..EngineOptions::default()
     })
     .unwrap()

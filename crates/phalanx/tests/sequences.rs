@@ -3,7 +3,6 @@
 mod oracle;
 
 use oracle::{Batch, array, name};
-use phalanx::engine::Engine;
 use phalanx::losses::{Loss, SparseCategoricalCrossentropy};
 use phalanx::models::{TransformerEncoder, TransformerNmt};
 use phalanx::nn::{Cx, Input, Lstm, Model, Network, layer_from_config};
@@ -43,7 +42,7 @@ impl Expected {
     }
 
     fn verify(self, batch: Batch, floor: f64) {
-        let results = batch.run(&Engine::cpu().unwrap());
+        let results = batch.run(&oracle::engine());
         let mut wrong = Vec::new();
         for ((what, expected, within), got) in self.0.iter().zip(&results) {
             let error = relative_error(got, expected, floor);

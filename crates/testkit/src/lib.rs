@@ -9,7 +9,7 @@ mod random;
 mod scratch;
 mod stores;
 
-pub use commit::commit_number;
+pub use commit::{commit_number, is_quick_commit};
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
 pub use interpreter::{Array, Dual, Interpreter};
 pub use random::Random;

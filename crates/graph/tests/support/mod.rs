@@ -55,11 +55,18 @@ pub fn compile_text(text: &str, replicas: usize) -> Executable {
         };
         (name.to_owned(), value)
     };
+    let unoptimized = phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")).then(|| {
+        (
+            "xla_backend_optimization_level".to_owned(),
+            OverrideValue::Int(0),
+        )
+    });
     let options = CompileOptions {
         replicas,
         overrides: compiler_options(Platform::Cpu, text)
             .into_iter()
             .map(named)
+            .chain(unoptimized)
             .collect(),
         ..CompileOptions::default()
     };

@@ -21,6 +21,7 @@ fn engine() -> &'static Engine {
     ENGINE.get_or_init(|| {
         Engine::new(&EngineOptions {
             cpu_devices: 3,
+            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
             notice: Arc::new(|line| NOTICES.lock().unwrap().push(line.to_owned())),
             ..EngineOptions::default()
         })

@@ -6,10 +6,17 @@ use phalanx::engine::{Engine, EngineOptions};
 
 pub(crate) fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| made(phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME"))))
+}
+
+/// The same compiled with the compiler's last care.
+#[allow(dead_code, reason = "a binary has such models or not")]
+pub(crate) fn careful_engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| made(false))
 }
 
-/// The same for models that compile long and run for a moment.
+/// The same compiled without, for models that compile long and run for a moment.
 #[allow(dead_code, reason = "a binary has such models or not")]
 pub(crate) fn quick_engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();

@@ -6,7 +6,7 @@ mod modes;
 
 use std::sync::OnceLock;
 
-use phalanx::engine::{CompileRequest, Engine};
+use phalanx::engine::{CompileRequest, Engine, EngineOptions};
 use phalanx::nn::{
     Activation, Conv2d, Cx, Dense, Dropout, Effects, Embedding, Flatten, Initializer, Input, Layer,
     MaxPool2d, Model, Network, Regularizer, Sequential, layer_from_config, relu,
@@ -16,7 +16,13 @@ use serde_json::{Value, json};
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| Engine::cpu().unwrap())
+    ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    })
 }
 
 /// Many small checks in one program, which compiles faster than many programs.

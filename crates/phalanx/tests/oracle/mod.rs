@@ -142,6 +142,7 @@ impl Case {
 pub fn engine() -> Engine {
     let options = EngineOptions {
         compile_cache: false,
+        quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
         ..EngineOptions::default()
     };
     Engine::new(&options).unwrap()

@@ -12,7 +12,7 @@ mod overflow;
 mod table;
 mod ways;
 
-use four_devices::{engine, quick_engine};
+use four_devices::{careful_engine, engine, quick_engine};
 use phalanx::data::Batch;
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;

@@ -16,7 +16,7 @@ use phalanx::replicas::WireFormat;
 
 use crate::cases::{self, Case, Part};
 use crate::ways::{Choice, Place, Way};
-use crate::{TOLERANCE, apart, engine, pairs, quick_engine, values};
+use crate::{TOLERANCE, apart, careful_engine, pairs, quick_engine, values};
 
 /// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
 #[derive(Debug, PartialEq)]
@@ -111,7 +111,7 @@ fn check(numbers: impl IntoIterator<Item = usize>) {
         let case = &all[number];
         let engine = match case.is_quick || choice.is_quick(number) {
             true => quick_engine(),
-            false => engine(),
+            false => careful_engine(),
         };
         let one = train(&Way::of(Place::OneDevice), case, engine);
         for way in choice.ways(number, case.is_slow) {

@@ -8,7 +8,7 @@ mod translation;
 use std::sync::OnceLock;
 
 use phalanx::data::Batch;
-use phalanx::engine::{CompileRequest, Engine};
+use phalanx::engine::{CompileRequest, Engine, EngineOptions};
 use phalanx::models::{
     EncoderHead, Recommender, RecommenderKind, TransformerEncoder, TransformerNmt,
 };
@@ -21,7 +21,13 @@ use crate::translation::nmt;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| Engine::cpu().unwrap())
+    ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    })
 }
 
 fn trainer(model: impl IntoModel, compile: Compile) -> Trainer {

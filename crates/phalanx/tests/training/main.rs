@@ -21,6 +21,7 @@ fn strategy() -> OneDeviceStrategy {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| {
         Engine::new(&EngineOptions {
+            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
             notice: Arc::new(|line| notices().lock().unwrap().push(line.to_owned())),
             ..EngineOptions::default()
         })
