@@ -8,8 +8,9 @@
 //! The blocks lie in one reserved range of addresses, in huge pages where the system has them; so `free`, which this crate exports to the
 //! process beside `posix_memalign`, knows them by their address, and hands all others to the allocator behind it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -196,14 +197,19 @@ fn take_about(blocks: &mut BTreeMap<usize, Vec<usize>>, size: usize) -> Option<(
     block.map(|block| (block, found))
 }
 
-/// A function of this name in the libraries behind this program.
-fn behind(cache: &AtomicPtr<c_void>, name: &std::ffi::CStr) -> *mut c_void {
+/// A function of this name in the libraries behind this program; null while this thread looks for one, for `dlsym` frees the text of its last
+/// error.
+fn behind(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    thread_local! {
+        static LOOKS: Cell<bool> = const { Cell::new(false) };
+    }
     let known = cache.load(Ordering::Acquire);
-    if !known.is_null() {
+    if !known.is_null() || LOOKS.replace(true) {
         return known;
     }
     // SAFETY: the name ends with a zero.
     let found = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
+    LOOKS.set(false);
     cache.store(found, Ordering::Release);
     found
 }
@@ -246,10 +252,14 @@ unsafe extern "C" fn free(block: Block) {
         }
         return;
     }
-    let next = behind(&NEXT, c"free");
-    if !next.is_null() {
-        // SAFETY: a function of that name has this type; the rest is the caller's promise.
-        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Block)>(next)(block) };
+    type Free = unsafe extern "C" fn(Block);
+    // SAFETY: a function of that name has this type; the rest is the caller's promise.
+    unsafe {
+        let next = std::mem::transmute::<*mut c_void, Option<Free>>(behind(&NEXT, c"free"));
+        // What the search frees itself is left: a line of text.
+        if let Some(next) = next {
+            next(block);
+        }
     }
 }
 
@@ -259,14 +269,14 @@ unsafe extern "C" fn free(block: Block) {
 /// As C's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: Block, size: usize) -> Block {
+    type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     // SAFETY: functions of these names have these types; the rest is the caller's promise.
     unsafe {
         if !is_ours(block) {
             let next = behind(&NEXT, c"realloc");
-            return std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Block, usize) -> Block>(
-                next,
-            )(block, size);
+            let next = std::mem::transmute::<*mut c_void, Option<Realloc>>(next);
+            return next.map_or(std::ptr::null_mut(), |next| next(block, size));
         }
         let moved = malloc(size);
         if !moved.is_null() {
@@ -284,13 +294,17 @@ unsafe extern "C" fn realloc(block: Block, size: usize) -> Block {
 /// As glibc's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
+    type Size = unsafe extern "C" fn(Block) -> usize;
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     if is_ours(block) {
         return blocks().used.get(&block.addr()).copied().unwrap_or(0);
     }
     let next = behind(&NEXT, c"malloc_usable_size");
     // SAFETY: a function of that name has this type; the rest is the caller's promise.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Block) -> usize>(next)(block) }
+    unsafe {
+        let next = std::mem::transmute::<*mut c_void, Option<Size>>(next);
+        next.map_or(0, |next| next(block))
+    }
 }
 
 #[cfg(test)]
