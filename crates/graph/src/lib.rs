@@ -48,7 +48,6 @@ pub use pieces::Piece;
 pub use prepare::Prepared;
 pub use shape::Shape;
 pub use stablehlo::{
-    Bf16Matmul, CompilerOption, HostAllReduce, KernelSupport, Lowering, WorldExchange,
-    compiler_options,
+    Bf16Matmul, CompilerOption, HostAllReduce, KernelSupport, Lowering, compiler_options,
 };
 pub use tensor::Tensor;

@@ -54,8 +54,6 @@ pub struct Lowering {
     pub host_lstm: bool,
     /// Number of other devices that run programs of their own at the same time.
     pub other_devices: usize,
-    /// How replicas of several processes exchange values; such programs cannot be printed without.
-    pub world_exchange: Option<WorldExchange>,
     /// How sums over replicas are computed where `phalanx.sum` is registered, for programs that exchange nothing else.
     pub host_all_reduce: Option<HostAllReduce>,
 }
@@ -65,13 +63,6 @@ pub struct Lowering {
 pub struct HostAllReduce {
     /// How long a replica waits for the others.
     pub timeout_seconds: u32,
-}
-
-/// Exchanges between processes by `phalanx.exchange_start` and `phalanx.exchange_done`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WorldExchange {
-    /// The number under which the process has registered what carries the exchanges.
-    pub slot: u32,
 }
 
 /// What the registered image kernels on host processors (`phalanx.conv` and others) can do.
@@ -104,7 +95,6 @@ impl Lowering {
             host_matmul: false,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
-            world_exchange: None,
             other_devices: 0,
             host_all_reduce: None,
         }
@@ -168,9 +158,7 @@ impl Program {
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.devices = self.devices() + lowering.other_devices;
-        let slot = lowering.world_exchange.map_or(0, |world| world.slot);
-        writer.world =
-            (self.workers > 1).then(|| WorldExchangeCalls::new(slot, self.local_replicas()));
+        writer.world = (self.workers > 1).then(|| WorldExchangeCalls::new(self.local_replicas()));
         let sums = lowering
             .host_all_reduce
             .filter(|_| self.exchanges_only_sums());

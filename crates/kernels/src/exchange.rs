@@ -9,11 +9,11 @@
 //! starts is the number of the exchange everywhere. An exchange that fails does not fail the program: `done` says so, with
 //! zeros, and the program keeps its old state.
 //!
-//! The table of bound exchanges belongs to the process, as XLA's own registry of custom calls does; a program names its entry
-//! by number.
+//! The table of bound exchanges belongs to the process, as XLA's own registry of custom calls does. A run names its entry by its
+//! launch id ([`launch_id`]), so that a program's text is the same whatever carries its exchanges.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,13 +84,26 @@ pub struct ExchangeBinding {
     local_replicas: usize,
 }
 
+/// The bits of a launch id that say which exchange it is.
+const SLOT_BITS: u32 = 10;
+
+/// A launch id for a run of a program that exchanges values by the exchange of this slot: another one for each run.
+///
+/// It is negative, as no id that the plugin gives by itself is.
+#[must_use]
+pub fn launch_id(slot: u32) -> i32 {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed) << SLOT_BITS;
+    i32::MIN | (run | slot).cast_signed()
+}
+
 static LINKS: Mutex<BTreeMap<u32, Arc<Link>>> = Mutex::new(BTreeMap::new());
 
 impl ExchangeBinding {
     /// Makes an exchange reachable for programs of this client, with this many replicas in this process.
     ///
     /// # Errors
-    /// The plugin has no custom calls.
+    /// The plugin has no custom calls, or the process has more exchanges than launch ids tell apart.
     pub fn new(
         client: &Client,
         exchange: Arc<dyn Exchange>,
@@ -100,7 +113,10 @@ impl ExchangeBinding {
         register(client, "phalanx.exchange_done", done)?;
         register(client, "phalanx.first_replica", first_replica)?;
         let mut links = lock(&LINKS);
-        let slot = (0..).find(|slot| !links.contains_key(slot)).unwrap_or(0);
+        let free = (0..1 << SLOT_BITS).find(|slot| !links.contains_key(slot));
+        let slot = free.ok_or_else(|| KernelError::Register {
+            reason: format!("{} exchanges between processes are bound", links.len()),
+        })?;
         links.insert(slot, Arc::new(Link::new(exchange, local_replicas)));
         Ok(Self {
             slot,
@@ -108,7 +124,7 @@ impl ExchangeBinding {
         })
     }
 
-    /// The number by which programs name the exchange: the lowest that is free.
+    /// The number by which runs name the exchange, by their [`launch_id`]: the lowest that is free.
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.slot
@@ -195,10 +211,14 @@ impl Link {
     }
 
     fn of(call: &CustomCallFrame<'_>) -> Result<Arc<Self>, CustomCallError> {
-        let slot = call.int("world")?;
-        let links = lock(&LINKS);
-        let link = u32::try_from(slot).ok().and_then(|slot| links.get(&slot));
-        link.cloned().ok_or_else(|| {
+        let run = call.run_id()?;
+        if run >= 0 {
+            return Err(internal(format!(
+                "run {run} exchanges values with other processes, and its launch id names no exchange"
+            )));
+        }
+        let slot = (run & ((1 << SLOT_BITS) - 1)) as u32;
+        lock(&LINKS).get(&slot).cloned().ok_or_else(|| {
             CustomCallError::new(
                 StatusCode::FailedPrecondition,
                 format!("the program exchanges values with other processes by slot {slot}, which is not bound; its strategy was dropped"),

@@ -62,11 +62,11 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
-//! | `phalanx.exchange_start` | number of the replica in its process (`ui32`), handle of the exchange started before (`i64`), arrays -> handle | `world` (the slot), `replicas` (of the process), `op` (`add`, `maximum`, `minimum`, `and`, `or`, `gather`) |
-//! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started -> whether it succeeded (`i1`), arrays | `world`, `replicas` |
-//! | `phalanx.first_replica` | nothing -> number of the process' first replica (`ui32`) | `world` |
+//! | `phalanx.exchange_start` | number of the replica in its process (`ui32`), handle of the exchange started before (`i64`), arrays -> handle | `replicas` (of the process), `op` (`add`, `maximum`, `minimum`, `and`, `or`, `gather`) |
+//! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started -> whether it succeeded (`i1`), arrays | `replicas` |
+//! | `phalanx.first_replica` | nothing -> number of the process' first replica (`ui32`) | |
 //!
-//! They reach the [`Exchange`] that is bound to the slot ([`ExchangeBinding`]). A gather takes one array and gives the arrays of all replicas.
+//! They reach the [`Exchange`] ([`ExchangeBinding`]) that the run's launch id names ([`launch_id`]). A gather takes one array and gives the arrays of all replicas.
 //!
 //! Elements are f32 or bf16; in convolutions bf16 where [`Support::bf16`] says so. What has one number a channel (gamma, beta, mean,
 //! variance and their gradients) is f32; a sum of columns has the type of x. All loops of ours compute in f32 and round once.
@@ -118,7 +118,7 @@ mod worker_state;
 pub use all_reduce::register_all_reduce;
 pub use amx::AmxFeatures;
 pub use exchange::{
-    Exchange, ExchangeBinding, ExchangeDone, ExchangeMemory, ExchangeOp, ExchangeRequest,
+    Exchange, ExchangeBinding, ExchangeDone, ExchangeMemory, ExchangeOp, ExchangeRequest, launch_id,
 };
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL_COMMAND, KernelError, LIBRARY_VARIABLE, ONEDNN, set_openmp_wait_policy};

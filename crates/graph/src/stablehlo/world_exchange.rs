@@ -19,7 +19,6 @@ use crate::{DType, Program, Shape};
 
 /// The exchanges of a program so far.
 pub(super) struct WorldExchangeCalls {
-    slot: u32,
     local_replicas: usize,
     /// The handle of the last exchange begun.
     last: Option<Operand>,
@@ -52,9 +51,8 @@ enum Results {
 }
 
 impl WorldExchangeCalls {
-    pub(super) const fn new(slot: u32, local_replicas: usize) -> Self {
+    pub(super) const fn new(local_replicas: usize) -> Self {
         Self {
-            slot,
             local_replicas,
             last: None,
             pending: Vec::new(),
@@ -129,7 +127,6 @@ fn start(w: &mut Writer, op: &str, inputs: &[Operand], places: Vec<usize>, resul
         let attributes = [
             ("op", Attribute::Text(op.to_owned())),
             ("replicas", Attribute::Int(world.local_replicas as i64)),
-            ("world", Attribute::Int(world.slot.into())),
         ];
         let begun = call(w, "exchange_start", vec![handle], &attributes, &operands).swap_remove(0);
         world.last = Some(begun.clone());
@@ -189,10 +186,7 @@ pub(super) fn finish(w: &mut Writer, values: &mut [Vec<Operand>]) {
         let truth = Shape::scalar(DType::Bool);
         let shapes = begun.received(w.replicas);
         let outputs: Vec<Shape> = std::iter::once(truth).chain(shapes).collect();
-        let attributes = [
-            ("replicas", Attribute::Int(world.local_replicas as i64)),
-            ("world", Attribute::Int(world.slot.into())),
-        ];
+        let attributes = [("replicas", Attribute::Int(world.local_replicas as i64))];
         let own = Shape::scalar(DType::U32);
         let replica = w.line(&own, "stablehlo.replica_id : tensor<ui32>");
         let operands = [replica, begun.handle.clone(), last.clone()];
@@ -203,7 +197,7 @@ pub(super) fn finish(w: &mut Writer, values: &mut [Vec<Operand>]) {
                 Results::Reduced => result,
                 Results::Joined { dim, shape } => joined(w, &result, *dim, shape),
                 Results::Scattered { dim, shape } => {
-                    let own = own_number(w, world.slot);
+                    let own = own_number(w);
                     own_slice(w, &result, &own, *dim, shape)
                 }
             };
@@ -239,8 +233,7 @@ fn joined(w: &mut Writer, all: &Operand, dim: usize, shape: &Shape) -> Operand {
 
 /// The number of this replica among the replicas of all processes; `None` in a program of one process.
 pub(super) fn replica_id(w: &mut Writer) -> Option<Operand> {
-    let slot = w.world.as_ref()?.slot;
-    Some(own_number(w, slot))
+    w.world.is_some().then(|| own_number(w))
 }
 
 /// The slice of the replica of this number, along a dim.
@@ -254,11 +247,10 @@ fn own_slice(w: &mut Writer, x: &Operand, number: &Operand, dim: usize, shape: &
     dynamic_slice(w, &operands, &shape.dims, shape)
 }
 
-fn own_number(w: &mut Writer, slot: u32) -> Operand {
+fn own_number(w: &mut Writer) -> Operand {
     let shape = Shape::scalar(DType::U32);
     let local = w.line(&shape, "stablehlo.replica_id : tensor<ui32>");
-    let attributes = [("world", Attribute::Int(slot.into()))];
-    let first = call(w, "first_replica", vec![shape.clone()], &attributes, &[]).swap_remove(0);
+    let first = call(w, "first_replica", vec![shape.clone()], &[], &[]).swap_remove(0);
     w.elementwise("add", &[first, local], &shape)
 }
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use phalanx_graph::{
-    CompilerOption, HostAllReduce, Lowering, Prepared, Program, WorldExchange, compiler_options,
-};
+use phalanx_graph::{CompilerOption, HostAllReduce, Lowering, Prepared, Program, compiler_options};
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
 
 use super::compile_notice::notice_if_slow;
@@ -25,7 +23,8 @@ pub struct CompileRequest<'a> {
     program: &'a Program,
     devices: Option<&'a [usize]>,
     other_devices: usize,
-    world_exchange: Option<WorldExchange>,
+    /// The slot of the exchange with other processes.
+    world_exchange: Option<u32>,
 }
 
 impl<'a> CompileRequest<'a> {
@@ -59,11 +58,11 @@ impl<'a> CompileRequest<'a> {
         }
     }
 
-    /// Exchanges values with the replicas of other processes in this way.
+    /// Exchanges values with the replicas of other processes by the exchange of this slot.
     #[must_use]
-    pub(crate) const fn with_world_exchange(self, world_exchange: WorldExchange) -> Self {
+    pub(crate) const fn with_world_exchange(self, slot: u32) -> Self {
         Self {
-            world_exchange: Some(world_exchange),
+            world_exchange: Some(slot),
             ..self
         }
     }
@@ -134,7 +133,8 @@ impl Engine {
         Ok(Compiled {
             name: name.into(),
             executable,
-            fingerprint: fingerprint(&text, request.world_exchange),
+            fingerprint: fingerprint(&text),
+            world_exchange: request.world_exchange,
         })
     }
 
@@ -148,7 +148,6 @@ impl Engine {
             bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
             other_devices: request.other_devices,
-            world_exchange: request.world_exchange,
             host_all_reduce: kernels
                 .supports_all_reduce(client, program)
                 .then(|| self.host_all_reduce()),
@@ -234,16 +233,9 @@ impl Engine {
     }
 }
 
-/// A hash of a program's text that does not depend on the slot of its exchange, which is a process' own.
-fn fingerprint(text: &str, world_exchange: Option<WorldExchange>) -> u64 {
-    let slot = world_exchange.map(|world| format!("\"world\" = {} : i64", world.slot));
+fn fingerprint(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    match slot {
-        Some(slot) => text
-            .split(&slot[..])
-            .for_each(|part| part.hash(&mut hasher)),
-        None => text.hash(&mut hasher),
-    }
+    text.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+use phalanx_kernels::launch_id;
 use phalanx_pjrt::{
     Buffer, CPU_PLUGIN, Client, CompileCache, ElementType, Event, Executable, ExecuteOptions,
     Installer, OptionValue, PinnedWheel, PjrtError, Platform, Plugin, PluginSearch, SharedBytes,
@@ -347,6 +348,8 @@ pub struct Compiled {
     name: Arc<str>,
     executable: Executable,
     fingerprint: u64,
+    /// The slot of the exchange with other processes.
+    world_exchange: Option<u32>,
 }
 
 impl Compiled {
@@ -362,7 +365,10 @@ impl Compiled {
     /// [`Error::Device`]: wrong arguments, or lack of memory. A failure of the computation itself shows when a
     /// result is read.
     pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<(Vec<Vec<Buffer>>, PendingRun)> {
-        let options = ExecuteOptions::default();
+        let options = ExecuteOptions {
+            launch_id: self.world_exchange.map_or(0, launch_id),
+            ..ExecuteOptions::default()
+        };
         let execution = self.executable.execute(arguments, &options);
         let execution = execution.map_err(|error| device_error("run", &self.name, &error))?;
         let done = PendingRun {

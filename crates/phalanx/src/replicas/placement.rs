@@ -346,7 +346,7 @@ impl Placement {
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         let request = CompileRequest::new(name, program).on(&self.devices);
         self.engine.compile(match &self.world {
-            Some(world) => request.with_world_exchange(world.exchange()),
+            Some(world) => request.with_world_exchange(world.slot()),
             None => request,
         })
     }

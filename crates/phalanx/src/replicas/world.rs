@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use phalanx_cluster::{Coordinator, Failure, Roster};
 use phalanx_collectives::{AllReduce, Buffer, CollectiveError, Communicator, Element, ReduceOp};
-use phalanx_graph::{AlignedBytes, HostTensor, WorldExchange};
+use phalanx_graph::{AlignedBytes, HostTensor};
 use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, ExchangeRequest};
 use phalanx_pjrt::ElementType;
 
@@ -156,11 +156,9 @@ impl World {
         self.local_replicas
     }
 
-    /// How programs reach the other processes.
-    pub(crate) const fn exchange(&self) -> WorldExchange {
-        WorldExchange {
-            slot: self.binding.slot(),
-        }
+    /// The slot of the exchange by which runs of programs reach the other processes.
+    pub(crate) const fn slot(&self) -> u32 {
+        self.binding.slot()
     }
 
     /// How long a replica of this process has waited within its programs for values of other processes, as the mean over its replicas.
