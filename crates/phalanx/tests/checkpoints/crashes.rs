@@ -78,6 +78,8 @@ fn record(folder: &Path, place: &str) -> Option<Vec<Op>> {
             "--test-threads",
             "1",
         ])
+        // Else a thread that starts asks the system for the number of processors, while another saves.
+        .env("MALLOC_ARENA_MAX", "1")
         .env(FOLDER, folder)
         .env(TARGET, place)
         .output();

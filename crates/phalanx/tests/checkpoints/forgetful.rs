@@ -222,7 +222,12 @@ pub(crate) fn recorded(
         else {
             continue;
         };
-        assert!(!line.contains("<unfinished"), "two threads at once: {line}");
+        // Other threads look at what is of the system, such as the number of processors, whenever they like.
+        let is_of_the_save = line.contains(root) || line.contains(answer);
+        assert!(
+            !(is_of_the_save && line.contains("<unfinished")),
+            "two threads at once: {line}"
+        );
         if arguments.contains(" = -1 ") {
             continue;
         }
