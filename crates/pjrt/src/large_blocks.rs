@@ -40,7 +40,8 @@ const MADV_DONTNEED: c_int = 4;
 const MADV_HUGEPAGE: c_int = 14;
 const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 
-type Block = *mut c_void;
+/// What C's functions of memory give and take.
+pub(crate) type Block = *mut c_void;
 
 unsafe extern "C" {
     fn malloc(size: usize) -> Block;
@@ -109,7 +110,7 @@ impl Blocks {
         }
     }
 
-    /// None yet, in a new range of addresses; `None` where the process may not have so many.
+    /// None yet, in a new range of addresses; `None` where the process may not have this many.
     fn reserve(bytes: usize) -> Option<Self> {
         // SAFETY: a new range of addresses, which nobody can use yet.
         let range = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_NONE, MAP_FLAGS, -1, 0) };

@@ -9,10 +9,11 @@ use std::ffi::c_void;
 
 use libmimalloc_sys::{mi_free, mi_malloc, mi_malloc_aligned};
 
+use crate::large_blocks::Block;
+
 /// What `new` gives when no alignment is asked for.
 const ALIGNMENT: usize = 16;
 
-type Block = *mut c_void;
 /// `std::nothrow`: says that there may be no memory.
 type Nothrow = *const c_void;
 
