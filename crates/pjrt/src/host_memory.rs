@@ -8,7 +8,7 @@
 ///
 /// Programs that build this crate with the feature `allocator` also have functions of their own for the process: large blocks wait whole for
 /// the next of their size, where the heap grows by what lies between, and C++ has another allocator for small ones (decision 56). It
-/// is for programs, not for libraries: a program has one such function.
+/// is for programs, not for libraries: a program has one of each.
 ///
 /// To be called before threads start: those that exist keep their own heaps.
 #[must_use]

@@ -190,7 +190,9 @@ impl Blocks {
 
 /// The smallest block of at least this size and at most a quarter more.
 fn take_about(blocks: &mut BTreeMap<usize, Vec<usize>>, size: usize) -> Option<(usize, usize)> {
-    let (&found, list) = blocks.range_mut(size..=size + size / 4).next()?;
+    let (&found, list) = blocks
+        .range_mut(size..=size.saturating_add(size / 4))
+        .next()?;
     let block = list.pop();
     if list.is_empty() {
         blocks.remove(&found);
@@ -395,7 +397,9 @@ mod tests {
             }
             assert_eq!(aligned(24, 8), Err(EINVAL));
             assert_eq!(aligned(4, 8), Err(EINVAL));
-            assert_eq!(aligned(64, isize::MAX as usize), Err(ENOMEM));
+            for size in [isize::MAX as usize, usize::MAX - (4 << 20), usize::MAX] {
+                assert_eq!(aligned(64, size), Err(ENOMEM));
+            }
         };
         check();
         enable();
