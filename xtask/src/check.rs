@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::process::run;
 use crate::workspace::Workspace;
 use crate::{
-    architecture, cloud, counts, deny, directions, examples, fences, language, public_types, sizes,
+    architecture, cloud, counts, deny, directions, examples, fences, kernel_tests, language,
+    public_types, sizes,
 };
 
 /// No build or test run of the workspace takes longer than this on two processors.
@@ -20,7 +21,7 @@ struct Check {
     run: fn(&Workspace) -> Result<String, String>,
 }
 
-/// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
+/// Quick checks first. `test` comes before those that use what it built.
 const CHECKS: [Check; 17] = [
     Check {
         name: "format",
@@ -114,7 +115,7 @@ const CHECKS: [Check; 17] = [
     Check {
         name: "avx2",
         asserts: "kernels are right without AVX-512 too, where the processor has it",
-        run: without_avx512,
+        run: kernel_tests::without_avx512,
     },
     Check {
         name: "counts",
@@ -142,19 +143,6 @@ const CHECKS: [Check; 17] = [
         run: examples::check,
     },
 ];
-
-/// The unit tests of the kernels, and those that compare them with plain loops, compiled as if there were no AVX-512.
-fn without_avx512(workspace: &Workspace) -> Result<String, String> {
-    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    if !flags.contains(" avx512f ") {
-        return Ok(
-            "skipped: this processor has no AVX-512, and the tests have run without it".to_owned(),
-        );
-    }
-    let package = ["test", "-p", "phalanx-kernels", "--features", "avx2-only"];
-    let tests = ["--lib", "--tests", "--locked", "--quiet"];
-    cargo(workspace, "avx2", &[&package[..], &tests].concat())
-}
 
 /// Compiles the `phalanx` command for another architecture, to see that no code is for x86-64 alone.
 fn other_architecture(workspace: &Workspace) -> Result<String, String> {

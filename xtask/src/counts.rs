@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::kernel_tests;
 use crate::process::run;
 use crate::workspace::Workspace;
 
 const EXPECTED: &str = "crates/kernels/counts.json";
 /// A kernel may take this part more.
 const SLACK: f64 = 0.15;
-const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
 /// It takes seconds; the machine may be busy.
 const COUNT_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Renews what is expected, as of other tests.
@@ -83,18 +83,11 @@ fn key() -> String {
 
 /// Builds the unit tests of the kernels; where they are.
 fn test_program(workspace: &Workspace) -> Result<PathBuf, String> {
-    let mut build = Command::new("cargo");
-    build.args(["test", "--locked", "--package", "phalanx-kernels", "--lib"]);
-    build.args(["--no-run", "--message-format=json"]);
-    build.current_dir(&workspace.root);
-    let messages = run(&mut build, &workspace.log("counts-build"), BUILD_LIMIT)?;
-    let messages = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut program =
-        messages.filter_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)));
-    let none = || "cargo named no program of the kernels' unit tests".to_owned();
-    program.next_back().ok_or_else(none)
+    let mut programs = kernel_tests::build(workspace)?.into_iter();
+    let unit_tests = programs.find(|(name, _)| name == kernel_tests::UNIT_TESTS);
+    unit_tests
+        .map(|(_, program)| program)
+        .ok_or_else(|| "found no unit tests of the kernels".to_owned())
 }
 
 /// Instructions of each kernel, in the order of the test.

@@ -11,6 +11,7 @@ mod directions;
 mod examples;
 mod fences;
 mod fuzz_gradients;
+mod kernel_tests;
 mod language;
 mod process;
 mod public_types;

@@ -5,6 +5,8 @@ use std::arch::x86_64::{
     __m256, _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_unpackhi_ps,
     _mm256_unpacklo_ps,
 };
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// Whether the processor has what [`with_wide_vectors`] compiles for.
 #[cfg(target_arch = "x86_64")]
@@ -20,13 +22,20 @@ pub(crate) fn has_fma() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
 }
 
-/// Whether the processor has AVX-512F, its instructions for shorter vectors (VL), AVX2 and FMA; never with the feature `avx2-only`.
+/// Leaves AVX-512 alone, so that tests run what processors without it run.
+#[cfg(target_arch = "x86_64")]
+const AVX2_ONLY: &str = "PHALANX_TEST_AVX2_ONLY";
+
+/// Whether the processor has AVX-512F, its instructions for shorter vectors (VL), AVX2 and FMA; never where `PHALANX_TEST_AVX2_ONLY` is set.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx512() -> bool {
-    !cfg!(feature = "avx2-only")
-        && has_fma()
-        && std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512vl")
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        has_fma()
+            && std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512vl")
+            && std::env::var_os(AVX2_ONLY).is_none()
+    })
 }
 
 /// Work whose loops the compiler vectorizes; see [`with_wide_vectors`].
