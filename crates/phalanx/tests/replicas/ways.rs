@@ -131,7 +131,7 @@ pub(crate) enum Choice {
     Whole,
     /// The tenth with this number: `PHALANX_TEST_TENTH`.
     Tenth(usize),
-    /// The tenth that the commit with this number chooses, a third of it of cases that are slow, and most of them compiled
+    /// The tenth that the commit with this number chooses, a sixth of it of cases that are slow, and most of them compiled
     /// without the compiler's last care: another commit chooses others.
     Commit(usize),
 }
@@ -161,9 +161,9 @@ impl Choice {
             Self::Whole => all(),
             Self::Tenth(number) => tenth(number, case),
             Self::Commit(commit) => {
-                let (number, third) = (commit % 10, commit / 10 % 3);
+                let (number, sixth) = (commit % 10, commit / 10 % 6);
                 let ways = tenth(number, case).into_iter().enumerate();
-                let chosen = ways.filter(|(turn, _)| !is_slow || turn % 3 == third);
+                let chosen = ways.filter(|(turn, _)| !is_slow || turn % 6 == sixth);
                 chosen.map(|(_, way)| way).collect()
             }
         }
@@ -177,18 +177,18 @@ fn tenth(tenth: usize, case: usize) -> Vec<Way> {
     chosen.map(|(_, way)| way).collect()
 }
 
-/// Thirty commits in a row train every case in every way, and each of them trains every strategy, and every reduction with
+/// Sixty commits in a row train every case in every way, and each of them trains every strategy, and every reduction with
 /// every wire format, with some case.
 #[test]
 fn commits_in_turn_train_everything() {
     let cases = crate::cases::all();
     for (number, case) in cases.iter().enumerate() {
         let of_commit = |commit| Choice::Commit(commit).ways(number, case.is_slow);
-        let trained: Vec<Way> = (0..30).flat_map(of_commit).collect();
+        let trained: Vec<Way> = (0..60).flat_map(of_commit).collect();
         let is_left = |way: &Way| !trained.contains(way);
         assert_eq!(all().into_iter().find(is_left), None, "{}", case.name);
     }
-    for commit in 0..30 {
+    for commit in 0..60 {
         let numbered = cases.iter().enumerate();
         let trained: Vec<Way> = numbered
             .flat_map(|(number, case)| Choice::Commit(commit).ways(number, case.is_slow))

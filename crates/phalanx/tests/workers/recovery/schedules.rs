@@ -8,8 +8,8 @@ use super::run::Run;
 use super::trial::Trial;
 use super::{number, unbroken};
 
-/// The schedules of each test run: each kind with each number of workers, and again all but the longest stops.
-const USUAL: u64 = 45;
+/// The schedules of each test run: each kind with each number of workers.
+const USUAL: u64 = 24;
 /// Trainings with kills compute all the time.
 const KILLS_AT_ONCE: usize = 1;
 /// Trainings with stops wait most of the time.
