@@ -11,8 +11,11 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Bytes from which a block is large.
 const LARGE: usize = 1 << 20;
@@ -21,6 +24,12 @@ const GRAIN: usize = 1 << 16;
 /// A block of this size and more begins and ends at huge pages.
 const HUGE: usize = 32 << 20;
 const HUGE_GRAIN: usize = 2 << 20;
+
+/// For how long a block is waited for that is about to be freed, how often is looked, and from which size on: the pages of a new block of
+/// that size take longer than the wait.
+const PATIENCE: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_micros(100);
+const AWAITED: usize = 64 << 20;
 
 /// What the beginning and the size of a block are multiples of.
 const fn grain(size: usize) -> usize {
@@ -59,6 +68,18 @@ static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks::new());
 
 fn blocks() -> MutexGuard<'static, Blocks> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A block of at least this size; see [`Blocks::take`].
+///
+/// XLA says that a run is done before it frees the run's scratch, on another thread. The next run would then take as much again, and the
+/// process would keep both. So a size that is in use and has no block to take is waited for a moment.
+fn take(size: usize, patience: Duration) -> Option<usize> {
+    let start = Instant::now();
+    while size >= AWAITED && blocks().may_come_back(size) && start.elapsed() < patience {
+        sleep(LOOK);
+    }
+    blocks().take(size)
 }
 
 /// From now on large blocks come from here, if addresses can be reserved; else all stays as it was.
@@ -138,6 +159,13 @@ impl Blocks {
         Some(block)
     }
 
+    /// Whether no block of about this size is idle, but one is in use.
+    fn may_come_back(&self, size: usize) -> bool {
+        let sizes = fitting(size);
+        self.idle.range(sizes.clone()).next().is_none()
+            && self.used.values().any(|used| sizes.contains(used))
+    }
+
     /// A new block at the end of all.
     fn extend(&mut self, size: usize) -> Option<usize> {
         let block = self.next.checked_next_multiple_of(grain(size))?;
@@ -188,11 +216,14 @@ impl Blocks {
     }
 }
 
-/// The smallest block of at least this size and at most a quarter more.
+/// The sizes of blocks that serve this one: a quarter more at most.
+fn fitting(size: usize) -> RangeInclusive<usize> {
+    size..=size.saturating_add(size / 4)
+}
+
+/// The smallest block that serves this size.
 fn take_about(blocks: &mut BTreeMap<usize, Vec<usize>>, size: usize) -> Option<(usize, usize)> {
-    let (&found, list) = blocks
-        .range_mut(size..=size.saturating_add(size / 4))
-        .next()?;
+    let (&found, list) = blocks.range_mut(fitting(size)).next()?;
     let block = list.pop();
     if list.is_empty() {
         blocks.remove(&found);
@@ -227,7 +258,7 @@ unsafe extern "C" fn posix_memalign(block: *mut Block, alignment: usize, size: u
         return EINVAL;
     }
     let is_large = size >= LARGE && alignment <= GRAIN && START.load(Ordering::Acquire) != 0;
-    let ours = is_large.then(|| blocks().take(size)).flatten();
+    let ours = is_large.then(|| take(size, PATIENCE)).flatten();
     let found = match ours {
         Some(found) => std::ptr::with_exposed_provenance_mut(found),
         // SAFETY: it has no conditions but an alignment that is a power of two.
@@ -363,6 +394,23 @@ mod tests {
         assert_eq!(resident(old[0], 8 * MIB), 8 * MIB / 4096);
         // Their addresses are taken again.
         assert_eq!(blocks.take(16 * MIB), Some(old[2]));
+    }
+
+    #[test]
+    fn a_block_that_is_about_to_be_freed_is_waited_for() {
+        enable();
+        let size = 96 * MIB;
+        let first = take(size, PATIENCE).unwrap();
+        let freed = std::thread::spawn(move || {
+            sleep(Duration::from_millis(20));
+            assert!(blocks().free(first));
+        });
+        assert_eq!(take(size, Duration::from_secs(60)), Some(first));
+        freed.join().unwrap();
+        let start = Instant::now();
+        let other = take(size, PATIENCE).unwrap();
+        assert!(start.elapsed() >= PATIENCE && other != first);
+        assert!(blocks().free(first) && blocks().free(other));
     }
 
     #[test]
