@@ -84,9 +84,9 @@ fn key() -> String {
 /// Builds the unit tests of the kernels; where they are.
 fn test_program(workspace: &Workspace) -> Result<PathBuf, String> {
     let mut programs = kernel_tests::build(workspace)?.into_iter();
-    let unit_tests = programs.find(|(name, _)| name == kernel_tests::UNIT_TESTS);
+    let unit_tests = programs.find(|program| program.name == kernel_tests::UNIT_TESTS);
     unit_tests
-        .map(|(_, program)| program)
+        .map(|program| program.path)
         .ok_or_else(|| "found no unit tests of the kernels".to_owned())
 }
 

@@ -9,29 +9,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
+use crate::built;
 use crate::process::run;
 use crate::workspace::Workspace;
 
 /// How an example learns that it is to run for a few steps.
 const STEPS_VARIABLE: &str = "PHALANX_EXAMPLE_STEPS";
 const STEPS: &str = "3";
-const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// More than a first compilation by XLA and the download of its plugin take; too little for whole training.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
-    let built = build(workspace)?;
+    // All examples, and the program that takes training files.
+    let arguments = ["build", "--examples", "--bin", "phalanx"];
+    let built = built::programs(workspace, "examples", &arguments)?;
     let mut problems = undeclared(workspace)?;
     let mut runs: Vec<Run> = built
         .iter()
-        .filter(|(name, _)| name != "phalanx")
-        .map(|(name, path)| program_run(name, path))
+        .filter(|program| program.name != "phalanx")
+        .map(|program| program_run(&program.name, &program.path))
         .collect();
-    if let Some((_, program)) = built.iter().find(|(name, _)| name == "phalanx") {
+    if let Some(program) = built.iter().find(|program| program.name == "phalanx") {
         for path in files(workspace, "yaml")? {
-            runs.push(file_run(workspace, program, &path)?);
+            runs.push(file_run(workspace, &program.path, &path)?);
         }
     }
     for run in &mut runs {
@@ -88,45 +88,6 @@ fn preparations(text: &str) -> impl Iterator<Item = impl Iterator<Item = &str>> 
         .filter_map(|line| line.trim().strip_prefix("phalanx "))
         .filter(|command| command.starts_with("data "))
         .map(str::split_whitespace)
-}
-
-/// Builds all examples and the `phalanx` program; their names and files.
-fn build(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>, String> {
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root).args([
-        "build",
-        "--workspace",
-        "--examples",
-        "--bin",
-        "phalanx",
-        "--locked",
-        "--quiet",
-        "--message-format",
-        "json",
-    ]);
-    let output = run(&mut command, &workspace.log("examples"), BUILD_LIMIT)
-        .map_err(|report| rendered(&report))?;
-    let executable = |message: Value| {
-        let path = PathBuf::from(message["executable"].as_str()?);
-        Some((message["target"]["name"].as_str()?.to_owned(), path))
-    };
-    Ok(messages(&output).filter_map(executable).collect())
-}
-
-fn messages(output: &str) -> impl Iterator<Item = Value> {
-    output
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-}
-
-/// The compiler's messages as it prints them, for a build that failed.
-fn rendered(output: &str) -> String {
-    let text = |message: Value| Some(message["message"]["rendered"].as_str()?.to_owned());
-    let plain = output.lines().filter(|line| !line.starts_with('{'));
-    messages(output)
-        .filter_map(text)
-        .chain(plain.map(|line| format!("{line}\n")))
-        .collect()
 }
 
 /// Examples in the folder that no package builds, so that nothing would notice their rot.

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod bench;
+mod built;
 mod check;
 mod cloud;
 mod counts;
