@@ -170,11 +170,17 @@ fn results(trainer: &mut Trainer, batch: &Batch) -> (Vec<f32>, f64) {
     (outputs[0].f32s().to_vec(), logs.get("loss").unwrap())
 }
 
+/// Of the largest output. Ten layers follow each other, tiles round by some 1e-6 each, and a channel whose variance is 0 is multiplied by 31.
+const TOLERANCE: f32 = 2e-5;
+
 fn assert_close(what: &str, found: &(Vec<f32>, f64), expected: &(Vec<f32>, f64)) {
     let largest = expected.0.iter().fold(1.0_f32, |most, x| most.max(x.abs()));
     for (found, expected) in found.0.iter().zip(&expected.0) {
         let apart = (found - expected).abs() / largest;
-        assert!(apart <= 1e-5, "{what}: {found}, expected {expected}");
+        assert!(
+            apart <= TOLERANCE,
+            "{what}: {found}, expected {expected}, {apart:e} of the largest apart"
+        );
     }
     let apart = (found.1 - expected.1).abs() / expected.1.abs().max(1.0);
     assert!(
