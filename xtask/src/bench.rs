@@ -30,7 +30,6 @@ pub(crate) use recovery::recovery;
 pub(crate) use scaling::{multiworker, scaling};
 pub(crate) use servers::parameter_servers;
 
-use std::process::Command;
 use std::time::Duration;
 
 use crate::process::run;
@@ -163,7 +162,7 @@ fn parse_options(arguments: &[&str]) -> Result<Options, String> {
 }
 
 fn build(workspace: &Workspace) -> Result<(), String> {
-    let mut command = Command::new("cargo");
+    let mut command = workspace.cargo();
     command.args([
         "build",
         "--release",
@@ -172,12 +171,7 @@ fn build(workspace: &Workspace) -> Result<(), String> {
         "--package",
         "phalanx-bench",
     ]);
-    run(
-        command.current_dir(&workspace.root),
-        &workspace.log("bench-build"),
-        BUILD_LIMIT,
-    )
-    .map(|_| ())
+    run(&mut command, &workspace.log("bench-build"), BUILD_LIMIT).map(|_| ())
 }
 
 fn time(

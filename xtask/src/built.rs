@@ -1,7 +1,6 @@
 //! The programs that a build by cargo makes, as it names them itself.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -26,8 +25,8 @@ pub(crate) fn programs(
     log: &str,
     arguments: &[&str],
 ) -> Result<Vec<Program>, String> {
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root).args(arguments);
+    let mut command = workspace.cargo();
+    command.args(arguments);
     command.args(["--workspace", "--locked", "--quiet"]);
     command.arg("--message-format=json");
     let output = run(&mut command, &workspace.log(log), LIMIT);

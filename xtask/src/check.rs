@@ -126,7 +126,7 @@ const CHECKS: [Check; 17] = [
         name: "doc",
         asserts: "the documentation builds without a warning",
         run: |workspace| {
-            let mut command = cargo_command(workspace);
+            let mut command = workspace.cargo();
             command.args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"]);
             command.env("RUSTDOCFLAGS", "-D warnings");
             run(&mut command, &workspace.log("doc"), CARGO_LIMIT).map(|_| String::new())
@@ -160,7 +160,7 @@ fn other_architecture(workspace: &Workspace) -> Result<String, String> {
             "left out: `rustup target add {TARGET}` installs it"
         ));
     }
-    let mut command = cargo_command(workspace);
+    let mut command = workspace.cargo();
     command.args([
         "check",
         "--package",
@@ -256,15 +256,9 @@ fn indented(text: &str) -> String {
 }
 
 fn cargo(workspace: &Workspace, name: &str, arguments: &[&str]) -> Result<String, String> {
-    let mut command = cargo_command(workspace);
+    let mut command = workspace.cargo();
     command.args(arguments);
     run(&mut command, &workspace.log(name), CARGO_LIMIT).map(|_| String::new())
-}
-
-fn cargo_command(workspace: &Workspace) -> Command {
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root);
-    command
 }
 
 #[cfg(test)]

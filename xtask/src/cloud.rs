@@ -54,10 +54,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
         Ok(servers) => servers,
         Err(why) => return Ok(skipped("there are no servers", &why)),
     };
-    let mut command = Command::new("cargo");
-    command
-        .current_dir(&workspace.root)
-        .envs(&servers.environment);
+    let mut command = workspace.cargo();
+    command.envs(&servers.environment);
     command.args([
         "test",
         "--workspace",

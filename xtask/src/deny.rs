@@ -15,8 +15,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     if !is_installed() {
         return Ok("skipped: cargo-deny is not installed".to_owned());
     }
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root);
+    let mut command = workspace.cargo();
     command.args(["deny", "--offline", "check"]).args(RULES);
     run(&mut command, &workspace.log("deny"), LIMIT).map(|_| String::new())
 }

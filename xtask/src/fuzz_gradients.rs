@@ -1,7 +1,5 @@
 //! `cargo xtask fuzz-gradients`: the search of `crates/phalanx/tests/gradient_search` for as long as asked.
 
-use std::process::Command;
-
 use crate::workspace::Workspace;
 
 /// What was asked for, by the variables that the search reads.
@@ -11,8 +9,8 @@ type Variables = Vec<(&'static str, String)>;
 pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
     let variables = parse(arguments)?;
     let workspace = Workspace::load()?;
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root).envs(variables).args([
+    let mut command = workspace.cargo();
+    command.envs(variables).args([
         "test",
         "--locked",
         "--quiet",

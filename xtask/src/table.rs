@@ -1,15 +1,13 @@
 //! `cargo xtask table`: every case of the replica tests in every way, or a tenth of them.
 
-use std::process::Command;
-
 use crate::workspace::Workspace;
 
 /// Runs the tests of the table, whose output goes where ours does.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
     let (name, value) = parse(arguments)?;
     let workspace = Workspace::load()?;
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root).env(name, value).args([
+    let mut command = workspace.cargo();
+    command.env(name, value).args([
         "test",
         "--locked",
         "--quiet",

@@ -65,6 +65,22 @@ impl Workspace {
         })
     }
 
+    /// Cargo in the workspace, without what `cargo xtask` tells this program of its own package: scripts of dependencies (ring's) look at
+    /// it, and half of the workspace would be built anew with it, under running tests too.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = Command::new("cargo");
+        command.current_dir(&self.root);
+        for (name, _) in std::env::vars_os() {
+            let is_of_package = name.to_str().is_some_and(|name| {
+                name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+            });
+            if is_of_package {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
     /// The packages of the workspace itself.
     pub(crate) fn ours(&self) -> impl Iterator<Item = &Package> {
         self.packages

@@ -86,8 +86,7 @@ fn told(path: &Path, error: &std::io::Error) -> String {
 }
 
 fn build(workspace: &Workspace) -> Result<PathBuf, String> {
-    let mut command = Command::new("cargo");
-    command.current_dir(&workspace.root);
+    let mut command = workspace.cargo();
     command.args([
         "build",
         "--release",

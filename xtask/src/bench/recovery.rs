@@ -45,11 +45,11 @@ pub(crate) fn recovery(arguments: &[&str]) -> Result<(), String> {
     let options = parse_options(arguments)?;
     let workspace = Workspace::load()?;
     super::build(&workspace)?;
-    let mut build = Command::new("cargo");
+    let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked", "--quiet"]);
     build.args(["--package", "phalanx-cli"]);
     let log = workspace.log("bench-build-cli");
-    run(build.current_dir(&workspace.root), &log, BUILD_LIMIT)?;
+    run(&mut build, &log, BUILD_LIMIT)?;
     let mut peers = peer::all(&workspace, "recovery", &options.pythons)?;
     peers.retain(|peer| [OURS, "torch"].contains(&peer.name));
     let rounds = if options.quick { 3 } else { 20 };

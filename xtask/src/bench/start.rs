@@ -37,7 +37,7 @@ pub(super) fn table(
     peers: &[Peer],
     rounds: usize,
 ) -> Result<String, String> {
-    let mut build = Command::new("cargo");
+    let mut build = workspace.cargo();
     build.args([
         "build",
         "--release",
@@ -47,7 +47,7 @@ pub(super) fn table(
         "phalanx-cli",
     ]);
     let log = workspace.log("bench-build-cli");
-    run(build.current_dir(&workspace.root), &log, BUILD_LIMIT)?;
+    run(&mut build, &log, BUILD_LIMIT)?;
     let known = |peer: &&Peer| [OURS, "torch"].contains(&peer.name);
     let mut all: Vec<(&Peer, Starts)> = peers
         .iter()
