@@ -4,7 +4,9 @@
 //! dimension `k`. Each step is a rank-one update: load 16 elements of a row of the right operand, broadcast one element of each of 6 rows
 //! of the left operand, and do 6 x 16 fused multiply-adds. Every loaded element is so used 6 or 16 times, and the loop is bound by the
 //! multipliers instead of by loads. Six rows are as many as fit: with AVX2 a row of sums takes two of the 16 registers, which leaves 4 for
-//! operands; with AVX-512 it takes one of 32, and a second set of sums hides the latency of the multiply-add (`ACCUMULATOR_SETS`).
+//! operands. With AVX-512 it takes one of 32, and there a block is two neighbouring panels of 16 columns (`PANELS`): processors that start
+//! two multiply-adds and two loads a cycle would wait for the 7 loads of 6 multiply-adds, and have 8 for 12. A second set of sums
+//! (`ACCUMULATOR_SETS`) hides the latency of the multiply-add where a block is one panel, and sums are made alike in both.
 //!
 //! Invariant: each sum adds its products in an order that depends on `k` and the instruction set only, never on the number of rows or on
 //! the thread, so that results are reproducible.
@@ -35,6 +37,9 @@ pub(crate) trait SimdRow: Copy {
     /// independent sums to hide their latency.
     const ACCUMULATOR_SETS: usize;
 
+    /// Panels of a register block, 1 or 2: as many as the registers hold.
+    const PANELS: usize;
+
     /// # Safety
     /// The instructions are there.
     unsafe fn zero() -> Self;
@@ -61,6 +66,7 @@ impl SimdRow for Avx2 {
     type Vector = Lanes8;
 
     const ACCUMULATOR_SETS: usize = 1;
+    const PANELS: usize = 1;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -115,6 +121,7 @@ impl SimdRow for Avx512 {
     type Vector = Lanes16;
 
     const ACCUMULATOR_SETS: usize = 2;
+    const PANELS: usize = 2;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -155,36 +162,32 @@ pub(crate) struct Lhs {
     pub(crate) step: usize,
 }
 
-/// The right operand: `NR` adjacent elements at each step of `k`, and the distance between steps.
+/// The right operand: `NR` adjacent elements at each step of `k`, the distance between steps, and that between panels of `NR` columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Rhs {
     pub(crate) at: *const f32,
     pub(crate) step: usize,
+    pub(crate) panel: usize,
 }
 
-/// `R` rows of `NR` sums in registers. Where there are two sets, even steps of `k` add to the first and odd ones to the second.
-pub(crate) struct Accumulators<C, const R: usize>([[C; R]; 2]);
+/// `R` rows of `P` panels of `NR` sums in registers. Where there are two sets, even steps of `k` add to the first and odd ones to the second.
+struct Accumulators<C, const R: usize, const P: usize>([[[C; P]; R]; 2]);
 
-impl<C: SimdRow, const R: usize> Accumulators<C, R> {
+impl<C: SimdRow, const R: usize, const P: usize> Accumulators<C, R, P> {
     /// # Safety
     /// The instructions are there.
     #[inline(always)]
-    pub(crate) unsafe fn zero() -> Self {
+    unsafe fn zero() -> Self {
         // SAFETY: the caller's promise.
-        Self([[unsafe { C::zero() }; R]; 2])
+        Self([[[unsafe { C::zero() }; P]; R]; 2])
     }
 
     /// Adds the products of `count` steps of `k`.
     ///
     /// # Safety
-    /// Both operands have `count` steps of `k`, the left one `R` rows.
+    /// Both operands have `count` steps of `k`, the left one `R` rows, the right one `P` panels.
     #[inline(always)]
-    pub(crate) unsafe fn multiply_accumulate(
-        &mut self,
-        mut left: Lhs,
-        mut right: Rhs,
-        count: usize,
-    ) {
+    unsafe fn multiply_accumulate(&mut self, mut left: Lhs, mut right: Rhs, count: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             for _ in 0..count / K_UNROLL {
@@ -212,31 +215,39 @@ impl<C: SimdRow, const R: usize> Accumulators<C, R> {
     unsafe fn rank_one_update(&mut self, left: Lhs, right: Rhs, set: usize) {
         // SAFETY: the caller's promise; the instructions are there, or the block would not be.
         unsafe {
-            let columns = C::load(right.at);
+            let mut columns = [C::zero(); P];
+            for (panel, columns) in columns.iter_mut().enumerate() {
+                *columns = C::load(right.at.add(panel * right.panel));
+            }
             for (row, sums) in self.0[set].iter_mut().enumerate() {
-                *sums = sums.mul_add(*left.at.add(row * left.row), columns);
+                let left = *left.at.add(row * left.row);
+                for (sums, columns) in sums.iter_mut().zip(columns) {
+                    *sums = sums.mul_add(left, columns);
+                }
             }
         }
     }
 
-    /// Writes the sums to rows that are `stride` apart, or adds them to what is there.
+    /// Writes the sums to where a product has them, or adds them to what is there.
     ///
     /// # Safety
-    /// There is room for `R` rows of 16 elements.
+    /// There is room for `R` rows of 16 elements in each panel.
     #[inline(always)]
-    pub(crate) unsafe fn store(self, to: *mut f32, stride: usize, add: bool) {
+    unsafe fn store(self, target: Target, add: bool) {
         for row in 0..R {
-            let mut sums = self.0[0][row];
-            if C::ACCUMULATOR_SETS == 2 {
-                sums = sums.add(self.0[1][row]);
-            }
-            // SAFETY: the caller's promise; the instructions are there, or the block would not be.
-            unsafe {
-                let to = to.add(row * stride);
-                if add {
-                    sums = C::load(to).add(sums);
+            for panel in 0..P {
+                let mut sums = self.0[0][row][panel];
+                if C::ACCUMULATOR_SETS == 2 {
+                    sums = sums.add(self.0[1][row][panel]);
                 }
-                sums.store(to);
+                // SAFETY: the caller's promise; the instructions are there, or the block would not be.
+                unsafe {
+                    let to = target.at.add(row * target.row + panel * target.panel);
+                    if add {
+                        sums = C::load(to).add(sums);
+                    }
+                    sums.store(to);
+                }
             }
         }
     }
@@ -264,55 +275,93 @@ impl Rhs {
     }
 }
 
-/// A matrix product of any number of rows and `NR` columns.
+/// The result: its first element, and the distances between rows and between panels of `NR` columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) at: *mut f32,
+    pub(crate) row: usize,
+    pub(crate) panel: usize,
+}
+
+/// A matrix product of any number of rows and of panels of `NR` columns.
 pub(crate) struct PanelGemm {
     pub(crate) left: Lhs,
     pub(crate) right: Rhs,
     /// Length of the summed dimension `k`.
     pub(crate) depth: usize,
     pub(crate) rows: usize,
-    pub(crate) to: *mut f32,
-    /// Distance between rows of the result.
-    pub(crate) stride: usize,
+    pub(crate) panels: usize,
+    pub(crate) to: Target,
     /// Whether to add to the result; else it is overwritten.
     pub(crate) add: bool,
 }
 
 impl PanelGemm {
-    /// Computes it, `MR` rows at a time.
+    /// Computes it, as many panels and rows at a time as the registers hold.
     ///
     /// # Safety
     /// The instructions and all of these elements are there, and nobody else uses the result meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn compute<C: SimdRow>(&self) {
+        let paired = if C::PANELS == 2 {
+            self.panels / 2 * 2
+        } else {
+            0
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for panel in (0..paired).step_by(2) {
+                self.columns::<C, 2>(panel);
+            }
+            for panel in paired..self.panels {
+                self.columns::<C, 1>(panel);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`PanelGemm::compute`], of which these are `P` panels.
+    #[inline(always)]
+    unsafe fn columns<C: SimdRow, const P: usize>(&self, panel: usize) {
         for row in (0..self.rows).step_by(MR) {
             // SAFETY: the caller's promise.
             unsafe {
                 match self.rows - row {
-                    1 => self.block::<C, 1>(row),
-                    2 => self.block::<C, 2>(row),
-                    3 => self.block::<C, 3>(row),
-                    4 => self.block::<C, 4>(row),
-                    5 => self.block::<C, 5>(row),
-                    _ => self.block::<C, MR>(row),
+                    1 => self.block::<C, 1, P>(row, panel),
+                    2 => self.block::<C, 2, P>(row, panel),
+                    3 => self.block::<C, 3, P>(row, panel),
+                    4 => self.block::<C, 4, P>(row, panel),
+                    5 => self.block::<C, 5, P>(row, panel),
+                    _ => self.block::<C, MR, P>(row, panel),
                 }
             }
         }
     }
 
     /// # Safety
-    /// As for [`PanelGemm::compute`], of which these are `R` rows.
+    /// As for [`PanelGemm::compute`], of which these are `R` rows of `P` panels.
     #[inline(always)]
-    unsafe fn block<C: SimdRow, const R: usize>(&self, row: usize) {
+    unsafe fn block<C: SimdRow, const R: usize, const P: usize>(&self, row: usize, panel: usize) {
         let left = Lhs {
             at: self.left.at.wrapping_add(row * self.left.row),
             ..self.left
         };
+        let right = Rhs {
+            at: self.right.at.wrapping_add(panel * self.right.panel),
+            ..self.right
+        };
+        let to = Target {
+            at: self
+                .to
+                .at
+                .wrapping_add(row * self.to.row + panel * self.to.panel),
+            ..self.to
+        };
         // SAFETY: the caller's promise.
         unsafe {
-            let mut block = Accumulators::<C, R>::zero();
-            block.multiply_accumulate(left, self.right, self.depth);
-            block.store(self.to.add(row * self.stride), self.stride, self.add);
+            let mut block = Accumulators::<C, R, P>::zero();
+            block.multiply_accumulate(left, right, self.depth);
+            block.store(to, self.add);
         }
     }
 }
@@ -407,13 +456,19 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_rows_and_places_is_summed_in_every_form() {
+    fn every_number_of_rows_panels_and_places_is_summed_in_every_form() {
+        let sizes = (1..=13).flat_map(|rows| (0..=9).map(move |depth| (rows, depth)));
+        let sizes: Vec<_> = sizes
+            .flat_map(|(rows, depth)| (1..=3).map(move |panels| (rows, depth, panels)))
+            .collect();
         for isa in Isa::available() {
-            for (rows, depth) in (1..=13).flat_map(|rows| (0..=9).map(move |depth| (rows, depth))) {
-                let (a, b) = (integers(rows * depth, 7), integers(depth * 20, 11));
+            for &(rows, depth, panels) in &sizes {
+                // Panels are apart, in the right operand and in the result, and so are rows.
+                let (wide, tall) = (panels * 20, panels * 18);
+                let (a, b) = (integers(rows * depth, 7), integers(depth * wide, 11));
                 for (across, add) in [(false, false), (false, true), (true, false), (true, true)] {
                     let [row, step] = if across { [1, rows] } else { [depth, 1] };
-                    let mut result = vec![1.0; rows * 18];
+                    let mut result = vec![1.0; rows * tall];
                     let product = PanelGemm {
                         left: Lhs {
                             at: a.as_ptr(),
@@ -422,24 +477,33 @@ mod tests {
                         },
                         right: Rhs {
                             at: b.as_ptr(),
-                            step: 20,
+                            step: wide,
+                            panel: 20,
                         },
                         depth,
                         rows,
-                        to: result.as_mut_ptr(),
-                        stride: 18,
+                        panels,
+                        to: Target {
+                            at: result.as_mut_ptr(),
+                            row: tall,
+                            panel: 18,
+                        },
                         add,
                     };
                     // SAFETY: the processor supports the ISA; the lengths are those of the matrices, the last rows of which end with their columns.
                     unsafe { isa.run(product) };
                     for (index, &found) in result.iter().enumerate() {
-                        let (i, j) = (index / 18, index % 18);
-                        let products = (0..depth).map(|k| a[i * row + k * step] * b[k * 20 + j]);
+                        let (i, panel, j) = (index / tall, index % tall / 18, index % 18);
+                        let right = |k: usize| b[k * wide + panel * 20 + j];
+                        let products = (0..depth).map(|k| a[i * row + k * step] * right(k));
                         let expected = match j < NR {
                             true => products.sum::<f32>() + f32::from(u8::from(add)),
                             false => 1.0,
                         };
-                        assert_eq!(found, expected, "{isa:?}, {rows} rows of {depth}, {i} {j}");
+                        assert_eq!(
+                            found, expected,
+                            "{isa:?}, {rows} rows of {depth}, panel {panel} of {panels}, {i} {j}"
+                        );
                     }
                 }
             }

@@ -468,23 +468,18 @@ impl Blocking {
             unsafe {
                 self.transform_input(x, zeros, first, count, x_points);
                 for point in 0..POINTS {
-                    for index in 0..panels.len() {
-                        let kernel = kernel.as_ptr().add((index * POINTS + point) * point_stride);
-                        let x = x_points.as_ptr().add(point * self.point_stride[0]);
-                        let y = y_points
-                            .as_mut_ptr()
-                            .add(point * self.point_stride[1] + index * NR);
-                        let [x_row, y_row] = self.row;
-                        isa.run(PointGemm {
-                            x,
-                            x_row,
-                            kernel,
-                            inputs: self.g.inputs,
-                            y,
-                            y_row,
-                            count,
-                        });
-                    }
+                    let [x_row, y_row] = self.row;
+                    isa.run(PointGemm {
+                        x: x_points.as_ptr().add(point * self.point_stride[0]),
+                        x_row,
+                        kernel: kernel.as_ptr().add(point * point_stride),
+                        kernel_panel: self.panel(),
+                        inputs: self.g.inputs,
+                        panels: panels.len(),
+                        y: y_points.as_mut_ptr().add(point * self.point_stride[1]),
+                        y_row,
+                        count,
+                    });
                 }
                 for i in 0..count {
                     let mut place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
@@ -538,25 +533,18 @@ impl Blocking {
                     );
                 }
                 for point in 0..POINTS {
-                    for index in 0..panels.len() {
-                        let x = x_points.as_ptr().add(point * self.point_stride[0]);
-                        let y = y_points
-                            .as_ptr()
-                            .add(point * self.point_stride[1] + index * NR);
-                        let sums = sums
-                            .as_mut_ptr()
-                            .add((index * POINTS + point) * point_stride);
-                        let [x_row, y_row] = self.row;
-                        isa.run(PointGemmGradient {
-                            x,
-                            x_row,
-                            y,
-                            y_row,
-                            count,
-                            sums,
-                            inputs: self.g.inputs,
-                        });
-                    }
+                    let [x_row, y_row] = self.row;
+                    isa.run(PointGemmGradient {
+                        x: x_points.as_ptr().add(point * self.point_stride[0]),
+                        x_row,
+                        y: y_points.as_ptr().add(point * self.point_stride[1]),
+                        y_row,
+                        count,
+                        panels: panels.len(),
+                        sums: sums.as_mut_ptr().add(point * point_stride),
+                        sums_panel: self.panel(),
+                        inputs: self.g.inputs,
+                    });
                 }
             }
         }
