@@ -36,3 +36,10 @@ pub fn keep_freed_memory() -> bool {
         false
     }
 }
+
+/// Gives what the compiler has used and freed back to the system at once: a first run takes its scratch in the next moment, and the process
+/// would have both.
+pub(crate) fn give_back_unused() {
+    #[cfg(exported_operators)]
+    crate::operators::give_back_unused();
+}

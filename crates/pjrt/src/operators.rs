@@ -75,6 +75,15 @@ pub(crate) fn link() {
     std::hint::black_box(addresses());
 }
 
+/// Gives free pages back to the system, which mimalloc does only after a while.
+pub(crate) fn give_back_unused() {
+    unsafe extern "C" {
+        fn mi_collect(force: bool);
+    }
+    // SAFETY: mimalloc's function has this type, and may be called at any time.
+    unsafe { mi_collect(true) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
