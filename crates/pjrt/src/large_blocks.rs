@@ -76,6 +76,7 @@ fn blocks() -> MutexGuard<'static, Blocks> {
 /// process would keep both. So a size that is in use and has no block to take is waited for a moment.
 fn take(size: usize, patience: Duration) -> Option<usize> {
     let start = Instant::now();
+    let size = size.checked_next_multiple_of(grain(size))?;
     while size >= AWAITED && blocks().may_come_back(size) && start.elapsed() < patience {
         sleep(LOOK);
     }
