@@ -128,28 +128,24 @@ struct PackedPanels<'a> {
 impl SimdKernel for PackedPanels<'_> {
     #[inline(always)]
     unsafe fn run<C: SimdRow>(self) {
-        let (panel, block) = (self.depth * NR, C::PANELS * NR);
-        let whole = self.columns.len() / block * block;
-        let edge = self.columns.start + whole..self.columns.end;
-        let blocks = (self.columns.start..edge.start).step_by(block);
-        let last = edge.clone().step_by(NR);
-        let starts = blocks.map(|column| (column, C::PANELS));
-        for (column, panels) in starts.chain(last.map(|column| (column, 1))) {
-            let first = (column - self.columns.start) / NR;
+        let (panel, count) = (self.depth * NR, self.columns.len().div_ceil(NR));
+        for first in (0..count).step_by(C::PANELS) {
+            let panels = C::PANELS.min(count - first);
             let right = &self.right[first * panel..][..panels * panel];
-            let width = (panels * NR).min(self.columns.end - column);
+            let column = self.columns.start + first * NR;
+            let across = panels * NR;
+            let width = across.min(self.columns.end - column);
             let lefts = self.left.chunks_exact(self.depth * MR);
             for (row, left) in self.rows.clone().step_by(MR).zip(lefts) {
                 let height = MR.min(self.rows.end - row);
                 // SAFETY: the caller's promise; at the edges only the elements that there are are touched.
                 unsafe {
                     let at = self.result.add(row * self.width + column);
-                    if height == MR && width == panels * NR {
+                    if height == MR && width == across {
                         tile_gemm::<C>(left, right, panels, at, self.width, self.add);
                         continue;
                     }
                     let mut edge = [0.0f32; MR * MAX_PANELS * NR];
-                    let across = panels * NR;
                     tile_gemm::<C>(left, right, panels, edge.as_mut_ptr(), across, false);
                     for (i, sums) in edge.chunks(across).take(height).enumerate() {
                         for (j, &sum) in sums.iter().take(width).enumerate() {

@@ -303,18 +303,13 @@ impl PanelGemm {
     /// The instructions and all of these elements are there, and nobody else uses the result meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn compute<C: SimdRow>(&self) {
-        let paired = if C::PANELS == 2 {
-            self.panels / 2 * 2
-        } else {
-            0
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            for panel in (0..paired).step_by(2) {
-                self.columns::<C, 2>(panel);
-            }
-            for panel in paired..self.panels {
-                self.columns::<C, 1>(panel);
+        for panel in (0..self.panels).step_by(C::PANELS) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match C::PANELS.min(self.panels - panel) {
+                    2 => self.columns::<C, 2>(panel),
+                    _ => self.columns::<C, 1>(panel),
+                }
             }
         }
     }
