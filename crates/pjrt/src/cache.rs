@@ -18,7 +18,6 @@ use crate::compile::{CompileOptions, OverrideValue};
 use crate::environment::xla_threads;
 use crate::error::PjrtError;
 use crate::executable::Executable;
-use crate::host_memory::give_back_unused;
 use crate::install::{hex, lock_within, open_lock, sha256_of};
 use crate::trust::check_folder;
 
@@ -27,9 +26,6 @@ const MAGIC: &[u8; 8] = b"phxexe1\n";
 const STALE: Duration = Duration::from_secs(3600);
 /// How long a process waits for another that may be compiling the same program: it may have been stopped.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// Bytes of scratch from which a program's first run would make the process larger by what its compilation has left; smaller programs come
-/// in numbers, and each would touch the compiler's pages anew.
-const LARGE_SCRATCH: i64 = 64 << 20;
 const HEADER: usize = MAGIC.len() + 32;
 
 /// A folder of compiled programs.
@@ -218,10 +214,6 @@ impl Client {
                 Ok(()) => CacheOutcome::Stored,
             },
         };
-        let memory = executable.memory_stats();
-        if memory.is_ok_and(|memory| memory.temporary >= LARGE_SCRATCH) {
-            give_back_unused();
-        }
         drop(turn);
         Ok((executable, outcome))
     }

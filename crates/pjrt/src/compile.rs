@@ -5,7 +5,12 @@ use std::collections::BTreeMap;
 use crate::client::Client;
 use crate::error::PjrtError;
 use crate::executable::Executable;
+use crate::host_memory::give_back_unused;
 use crate::sys::{self, Args};
+
+/// Bytes of scratch from which a program's first run would make the process larger by what its compilation has left; smaller programs come
+/// in numbers, and each would touch the compiler's pages anew.
+const LARGE_SCRATCH: i64 = 64 << 20;
 
 /// How a program is compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,10 +75,15 @@ impl Client {
             ..Args::empty()
         };
         // SAFETY: the program and the options live over the call; the executable is ours.
-        unsafe {
+        let executable = unsafe {
             self.0.api.call(&mut args)?;
-            Executable::from_raw(self, args.executable)
+            Executable::from_raw(self, args.executable)?
+        };
+        let memory = executable.memory_stats();
+        if memory.is_ok_and(|memory| memory.temporary >= LARGE_SCRATCH) {
+            give_back_unused();
         }
+        Ok(executable)
     }
 }
 

@@ -144,9 +144,8 @@ impl Blocks {
         })
     }
 
-    /// A block of at least this size; `None` where the range or the system's memory is at its end.
+    /// A block of at least this size, a multiple of its grain; `None` where the range or the system's memory is at its end.
     fn take(&mut self, size: usize) -> Option<usize> {
-        let size = size.checked_next_multiple_of(grain(size))?;
         let found = take_about(&mut self.idle, size);
         let found = found.or_else(|| {
             self.give_back(size);
