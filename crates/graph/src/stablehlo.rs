@@ -52,6 +52,8 @@ pub struct Lowering {
     pub bf16_matmul: Bf16Matmul,
     /// Whether `phalanx.lstm` and its gradient are registered.
     pub host_lstm: bool,
+    /// Whether products and convolutions of f32 use all digits of their operands; NVIDIA's GPUs and TPUs round them to fewer otherwise.
+    pub full_f32: bool,
     /// Number of other devices that run programs of their own at the same time.
     pub other_devices: usize,
     /// How sums over replicas are computed where `phalanx.sum` is registered, for programs that exchange nothing else.
@@ -95,6 +97,7 @@ impl Lowering {
             host_matmul: false,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            full_f32: false,
             other_devices: 0,
             host_all_reduce: None,
         }
@@ -167,6 +170,7 @@ impl Program {
         writer.host_matmul = lowering.host_matmul;
         writer.bf16_matmul = lowering.bf16_matmul;
         writer.host_lstm = lowering.host_lstm;
+        writer.full_f32 = lowering.full_f32;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -70,6 +70,17 @@ fn flat_contraction(lhs: &Operand, rhs: &Operand, dims: &DotDims) -> Option<[Vec
     Some([flat(&lhs.shape), flat(&rhs.shape)])
 }
 
+/// As the device likes: NVIDIA's GPUs have 10 bits of a fraction for operands of f32, TPUs 7.
+const DEFAULT: &str = "DEFAULT";
+
+/// How many digits of the operands count.
+fn precision(w: &Writer, operand: &Operand) -> &'static str {
+    match w.full_f32 && operand.shape.dtype == DType::F32 {
+        true => "HIGHEST",
+        false => DEFAULT,
+    }
+}
+
 /// Whether matrix libraries take these operands and accumulate in this wider result.
 fn is_library_form(from: DType, to: DType) -> bool {
     matches!(from, DType::Bf16 | DType::F16) && to == DType::F32
@@ -86,8 +97,9 @@ fn dot_general(
         [] => String::new(),
         batch => format!(", batching_dims = {batch:?} x {:?}", dims.rhs_batch),
     };
+    let precision = precision(w, lhs);
     let attributes = format!(
-        "contracting_dims = {:?} x {:?}, precision = [DEFAULT, DEFAULT]",
+        "contracting_dims = {:?} x {:?}, precision = [{precision}, {precision}]",
         dims.lhs_contract, dims.rhs_contract
     );
     let text = format!(
@@ -113,8 +125,15 @@ pub(super) fn conv(
     }
     let (input, padding) = cut(w, input, dims);
     let padding: Vec<String> = padding.iter().map(|(l, h)| format!("[{l}, {h}]")).collect();
+    let digits = match precision(w, &input) {
+        DEFAULT => String::new(),
+        precision => {
+            let each = format!("#stablehlo<precision {precision}>");
+            format!(", precision_config = [{each}, {each}]")
+        }
+    };
     let text = format!(
-        "stablehlo.convolution({}, {}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64}} : {}",
+        "stablehlo.convolution({}, {}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64{digits}}} : {}",
         input.name,
         kernel.name,
         layout(&dims.input, 'b', 'f'),

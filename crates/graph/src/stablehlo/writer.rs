@@ -32,6 +32,8 @@ pub(super) struct Writer {
     pub(super) bf16_matmul: Bf16Matmul,
     /// Whether long short-term memories are calls.
     pub(super) host_lstm: bool,
+    /// Whether products of f32 use all digits.
+    pub(super) full_f32: bool,
     /// How replicas add, where it is not left to the compiler.
     pub(super) host_all_reduce: Option<HostAllReduceCalls>,
     /// The layer of the node at hand, printed as the location of its ops.
@@ -60,6 +62,7 @@ impl Writer {
             host_matmul: false,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            full_f32: false,
             host_all_reduce: None,
             label: None,
             random: BTreeSet::new(),

@@ -236,6 +236,31 @@ fn products_over_sequences_are_matrices() {
 }
 
 #[test]
+fn all_digits_of_f32_count_where_that_is_asked_for() {
+    let text = |dtype, full_f32| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [1, 5, 5, 2]));
+        let kernel = g.parameter("kernel", Shape::new(dtype, [3, 3, 2, 4]));
+        let y = x.conv(&kernel, of_images(0)).reshape(&[9, 4]);
+        let product = y.matmul(&y.transpose(&[1, 0]));
+        let program = g.finish(&[("z", &product)]).unwrap();
+        program.to_stablehlo(&Lowering {
+            full_f32,
+            ..Lowering::new(Platform::Cuda, "digits")
+        })
+    };
+    let all = text(DType::F32, true);
+    assert!(all.contains("precision = [HIGHEST, HIGHEST]"), "{all}");
+    let of_convolution =
+        "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]";
+    assert!(all.contains(of_convolution), "{all}");
+    for text in [text(DType::F32, false), text(DType::Bf16, true)] {
+        assert!(!text.contains("HIGHEST"), "{text}");
+        assert!(!text.contains("precision_config"), "{text}");
+    }
+}
+
+#[test]
 fn large_products_are_calls_where_they_are_registered() {
     let calls = |dtype, rows: usize, products| {
         let g = Graph::new();

@@ -46,6 +46,10 @@ pub struct EngineOptions {
     pub cpu_devices: usize,
     /// Which GPUs are used and how their memory is taken, where the platform has some.
     pub gpu: GpuOptions,
+    /// Whether GPUs and TPUs round the operands of f32 products and convolutions to fewer digits (TF32 on NVIDIA's: 10 bits of a fraction
+    /// instead of 23), which is several times faster. As in TensorFlow and JAX they do unless this is `false`; PyTorch does so in
+    /// convolutions alone. CPUs never do.
+    pub tensor_float_32: bool,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
     /// Whether CPU programs are compiled in a third of the time and run slower, for trying models out.
@@ -68,6 +72,7 @@ impl Default for EngineOptions {
             kernels: KernelsMode::Auto,
             cpu_devices: 1,
             gpu: GpuOptions::default(),
+            tensor_float_32: true,
             compile_cache: true,
             quick_compile: false,
             keep_freed_memory: true,
@@ -87,6 +92,7 @@ struct Inner {
     kernels: EngineKernels,
     cache: Option<CompileCache>,
     quick_compile: bool,
+    full_f32: bool,
     deadline: Duration,
     notice: Notice,
 }
@@ -153,6 +159,7 @@ impl Engine {
             kernels: EngineKernels::new(options, &search)?,
             cache,
             quick_compile: options.quick_compile && options.platform == Platform::Cpu,
+            full_f32: !options.tensor_float_32 && options.platform != Platform::Cpu,
             deadline: options.deadline,
             notice: Arc::clone(&options.notice),
         })))
