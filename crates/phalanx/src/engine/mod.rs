@@ -208,15 +208,25 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when the plugin refuses, for lack of memory say.
     pub fn put(&self, device: usize, tensor: &HostTensor) -> Result<Buffer> {
-        let element = tensor.dtype().stablehlo();
-        let element = ElementType::from_name(element)
-            .ok_or_else(|| Error::Bug(format!("PJRT has no element type {element}")))?;
         let dims = signed(tensor.dims());
         let shared: SharedBytes = Arc::new(tensor.shared_bytes());
-        let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
-        buffer.map_err(|error| {
-            device_error("copy to the device", &tensor.shape().to_string(), &error)
-        })
+        let buffer = self
+            .0
+            .client
+            .buffer_shared(device, element(tensor)?, &dims, shared);
+        buffer.map_err(|error| not_put(tensor, &error))
+    }
+
+    /// Copies a tensor to a device, whose memory stays the tensor's alone. A step that donates what [`put`](Self::put) made copies it then,
+    /// while the tensor is still there.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn put_copy(&self, device: usize, tensor: &HostTensor) -> Result<Buffer> {
+        let dims = signed(tensor.dims());
+        let client = &self.0.client;
+        let buffer = client.buffer(device, element(tensor)?, &dims, tensor.bytes());
+        buffer.map_err(|error| not_put(tensor, &error))
     }
 
     /// A copy of a buffer of known shape on a device of this engine; through the host when the buffer is another engine's.
@@ -411,6 +421,16 @@ impl PendingRun {
 }
 
 /// The error that the user sees when the plugin refuses.
+fn element(tensor: &HostTensor) -> Result<ElementType> {
+    let name = tensor.dtype().stablehlo();
+    ElementType::from_name(name)
+        .ok_or_else(|| Error::Bug(format!("PJRT has no element type {name}")))
+}
+
+fn not_put(tensor: &HostTensor, error: &PjrtError) -> Error {
+    device_error("copy to the device", &tensor.shape().to_string(), error)
+}
+
 fn device_error(doing: &str, what: &str, error: &PjrtError) -> Error {
     if error.is_out_of_memory() {
         return Error::Device(format!(

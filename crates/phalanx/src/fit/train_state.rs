@@ -6,6 +6,8 @@ mod read_only;
 mod replica_arrays;
 mod window_sums;
 
+use std::collections::HashMap;
+
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
@@ -31,6 +33,8 @@ use crate::{Error, Result};
 pub(super) struct TrainState {
     placement: Placement,
     arrays: ReplicaArrays,
+    /// So many arrays are the model's variables, which come first.
+    variables: usize,
     /// Copies of the variables on the replicas, for tests and predictions with a parameter device.
     copies: Vec<Vec<Buffer>>,
     totals: Vec<Buffer>,
@@ -65,29 +69,27 @@ impl TrainState {
         if let Some(world) = placement.world() {
             world.broadcast(&mut host)?;
         }
-        let slots = setup.state.slots.iter();
+        let variables = host.len();
         let has_values = setup.tables.is_empty() || is_given;
         let is_of_table = |slot: &SlotSpec| {
             let of = slot.param.map(|param| setup.state.trained[param]);
             setup.tables.iter().any(|table| Some(table.variable) == of)
         };
-        host.extend(slots.map(|slot| match !has_values && is_of_table(slot) {
-            true => HostTensor::zeros(Shape::f32([1])),
-            false => HostTensor::full(slot.shape.clone(), slot.fill),
-        }));
         // Before the first step an average is the variable itself; the first step replaces it.
-        for (variable, slot) in setup.state.moving_averages() {
-            host[slot] = host[variable].clone();
-        }
-        host.push(HostTensor::scalar(0i64));
-        if let Some(servers) = placement.servers() {
-            servers.create(layout_on_servers(setup, seed), &host)?;
-            if is_given && !setup.tables.is_empty() {
-                servers.set_state(&host)?;
-            }
-        }
+        let averages = setup.state.moving_averages().into_iter();
+        let averages: HashMap<usize, HostTensor> = averages
+            .map(|(variable, average)| (average - variables, host[variable].clone()))
+            .collect();
+        let slots = setup.state.slots.iter().enumerate();
+        let slots = slots.map(|(index, slot)| match averages.get(&index) {
+            Some(variable) => variable.clone(),
+            None if !has_values && is_of_table(slot) => HostTensor::zeros(Shape::f32([1])),
+            None => HostTensor::full(slot.shape.clone(), slot.fill),
+        });
+        let slots = slots.chain([HostTensor::scalar(0i64)]);
         let mut state = Self {
             arrays: ReplicaArrays::default(),
+            variables,
             copies: Vec::new(),
             totals: Vec::new(),
             seed: Vec::new(),
@@ -97,32 +99,46 @@ impl TrainState {
             stage_of_array: setup.stage_of_array(),
             window: WindowSums::at(setup.local_sums()),
         };
-        if placement.servers().is_some() {
-            state.set_seed(seed)?;
-            state.pull()?;
+        let Some(servers) = placement.servers() else {
+            state.place_all(host.into_iter().chain(slots), seed)?;
             return Ok(state);
+        };
+        host.extend(slots);
+        servers.create(layout_on_servers(setup, seed), &host)?;
+        if is_given && !setup.tables.is_empty() {
+            servers.set_state(&host)?;
         }
-        state.replace(&host, seed)?;
+        state.set_seed(seed)?;
+        state.pull()?;
         Ok(state)
     }
 
     /// Sets all arrays, in the order of [`StateSpec::arrays`], and the seed; nothing is changed when the devices refuse.
     pub(super) fn replace(&mut self, values: &[HostTensor], seed: u64) -> Result<()> {
-        if let Some(servers) = self.placement.servers().cloned() {
-            self.set_seed(seed)?;
-            servers.set_state(values)?;
-            return self.take_values(&servers.values()?);
-        }
+        let Some(servers) = self.placement.servers().cloned() else {
+            return self.place_all(values.iter().cloned(), seed);
+        };
+        self.set_seed(seed)?;
+        servers.set_state(values)?;
+        self.take_values(&servers.values()?)
+    }
+
+    /// The same on devices. Slots are made when their turn comes and gone after it, since those of a large table need as much memory as the table.
+    fn place_all(&mut self, values: impl Iterator<Item = HostTensor>, seed: u64) -> Result<()> {
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for (index, value) in values.iter().enumerate() {
-            let placed = self.placed(index, value)?;
+        let mut sums = HashMap::new();
+        for (index, value) in values.enumerate() {
+            let placed = self.placed(index, &value)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
             }
+            if self.window.positions.contains(&index) {
+                sums.insert(index, value);
+            }
         }
         self.set_seed(seed)?;
-        self.window.set(values);
+        self.window.set(|index| sums.remove(&index));
         *self.arrays = arrays;
         self.copies.clear();
         Ok(())
@@ -172,7 +188,7 @@ impl TrainState {
             let value = value.map(|value| {
                 let sharding = &shardings[variables + index];
                 let StageId(stage) = stage_of_array[variables + index];
-                self.placement.place_parameter(&value, sharding, stage)
+                self.placement.place_slot(&value, sharding, stage)
             });
             made.push((kept, value.transpose()?));
         }

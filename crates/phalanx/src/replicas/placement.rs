@@ -381,12 +381,34 @@ impl Placement {
         sharding: &Sharding,
         stage: usize,
     ) -> Result<Vec<Buffer>> {
+        self.place_by(Engine::put, tensor, sharding, stage)
+    }
+
+    /// The same for what training alone uses, so that the first step will replace it: the tensor's memory is not kept until then.
+    pub(crate) fn place_slot(
+        &self,
+        tensor: &HostTensor,
+        sharding: &Sharding,
+        stage: usize,
+    ) -> Result<Vec<Buffer>> {
+        self.place_by(Engine::put_copy, tensor, sharding, stage)
+    }
+
+    fn place_by(
+        &self,
+        put: impl Fn(&Engine, usize, &HostTensor) -> Result<Buffer>,
+        tensor: &HostTensor,
+        sharding: &Sharding,
+        stage: usize,
+    ) -> Result<Vec<Buffer>> {
+        let on = |device: usize| put(&self.engine, device, tensor);
         match &self.layout {
-            Layout::Replicated | Layout::Sharded(_) => self.divide(tensor, sharding),
+            Layout::Sharded(_) => self.divide(tensor, sharding),
+            Layout::Replicated => self.devices.iter().copied().map(on).collect(),
             Layout::ParameterDevice(ParameterDevice { engine, device }) => {
-                Ok(vec![engine.put(*device, tensor)?])
+                Ok(vec![put(engine, *device, tensor)?])
             }
-            Layout::Pipelined(_) => Ok(vec![self.engine.put(self.devices[stage], tensor)?]),
+            Layout::Pipelined(_) => Ok(vec![on(self.devices[stage])?]),
         }
     }
 

@@ -39,7 +39,10 @@ impl TrainState {
         let (sharding, StageId(stage)) = (&self.shardings[index], self.stage_of_array[index]);
         let placement = &self.placement;
         if !self.window.positions.contains(&index) {
-            return placement.place_parameter(value, sharding, stage);
+            return match index < self.variables {
+                true => placement.place_parameter(value, sharding, stage),
+                false => placement.place_slot(value, sharding, stage),
+            };
         }
         let is_first = placement.world().is_none_or(|world| world.is_chief());
         let zeros = HostTensor::zeros(value.shape().clone());

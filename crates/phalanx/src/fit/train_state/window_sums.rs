@@ -73,10 +73,9 @@ impl WindowSums {
         }
     }
 
-    /// The sums are in these values of the whole state.
-    pub(super) fn set(&mut self, values: &[HostTensor]) {
-        let sums = self.positions.iter().map(|&index| values[index].clone());
-        self.whole = Whole::of(sums.collect());
+    /// The sums are those that `at` has of their positions.
+    pub(super) fn set(&mut self, at: impl FnMut(usize) -> Option<HostTensor>) {
+        self.whole = Whole::of(self.positions.iter().copied().filter_map(at).collect());
         self.begins.clear();
     }
 }
