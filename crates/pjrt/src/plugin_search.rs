@@ -186,13 +186,22 @@ impl PluginSearch {
         let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"]
             .into_iter()
             .filter_map(|name| self.path_variable(name));
+        let python = self.python_prefix();
         let home = self.path_variable("HOME").map(|home| home.join(".local"));
         let system = ["usr/local", "usr"].map(|folder| self.root.join(folder));
-        for prefix in prefixes.chain(home).chain(system) {
+        for prefix in prefixes.chain(python).chain(home).chain(system) {
             roots.extend(python_folders(&prefix.join("lib")));
         }
         roots.dedup();
         roots
+    }
+
+    /// Where the Python is installed that `python3` starts: a virtual environment whose folder of programs is in PATH need not be active.
+    fn python_prefix(&self) -> Option<PathBuf> {
+        let path = self.environment.get(&OsString::from("PATH"))?;
+        let bin = std::env::split_paths(path)
+            .find(|folder| folder.is_absolute() && folder.join("python3").is_file())?;
+        bin.parent().map(Path::to_path_buf)
     }
 
     /// The path in an environment variable; none if it is unset or empty.
@@ -337,6 +346,10 @@ mod tests {
         let system = touch(
             &dir.join("usr/lib/python3/dist-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"),
         );
+        touch(&dir.join("other/bin/python3"));
+        let other = touch(&dir.join(
+            "other/lib/python3.13/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+        ));
         let mut variables = vec![
             ("PHALANX_PJRT_CPU", text(&ours)),
             (
@@ -345,6 +358,7 @@ mod tests {
             ),
             ("PHALANX_CACHE_DIR", text(&cache)),
             ("VIRTUAL_ENV", text(&dir.join("venv"))),
+            ("PATH", format!("bin:{}", text(&dir.join("other/bin")))),
         ];
         let find = |variables: &[(&str, String)], explicit: Option<&Path>| {
             let variables: Vec<_> = variables
@@ -364,6 +378,9 @@ mod tests {
         assert_eq!(find(&variables, None), newer);
         std::fs::remove_file(newer).unwrap();
         assert_eq!(find(&variables, None), environment);
+        variables.remove(0);
+        // Of an environment that is not active, whose Python is the first.
+        assert_eq!(find(&variables, None), other);
         assert_eq!(find(&[], None), system);
     }
 
