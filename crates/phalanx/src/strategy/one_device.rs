@@ -1,6 +1,6 @@
 //! Everything on one device.
 
-use super::Strategy;
+use super::{Strategy, default_devices};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, select_devices};
@@ -10,12 +10,13 @@ use crate::replicas::{Placement, select_devices};
 pub struct OneDeviceStrategy(Placement);
 
 impl OneDeviceStrategy {
-    /// The CPU of this machine.
+    /// The first GPU or TPU core of this machine, where a plugin for it is found, else the CPU, as for
+    /// [`MirroredStrategy::new`](super::MirroredStrategy::new).
     ///
     /// # Errors
     /// When the device does not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::with(&EngineOptions::default())
+        Ok(Self::on(&default_devices::engine()?))
     }
 
     /// The first device of an engine with these options.
