@@ -1,21 +1,17 @@
 //! Mixed precision and loss scales, in whole trainings.
 
+mod any_device;
+
 use std::sync::OnceLock;
 
 use phalanx::data::Batch;
-use phalanx::engine::{Engine, EngineOptions};
+use phalanx::engine::Engine;
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Shape};
 
 fn strategy() -> OneDeviceStrategy {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    let engine = ENGINE.get_or_init(|| {
-        Engine::new(&EngineOptions {
-            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
-            ..EngineOptions::default()
-        })
-        .unwrap()
-    });
+    let engine = ENGINE.get_or_init(|| Engine::new(&any_device::options()).unwrap());
     OneDeviceStrategy::on(engine)
 }
 

@@ -5,6 +5,7 @@
 mod commit;
 mod compare;
 mod interpreter;
+mod platform;
 mod random;
 mod scratch;
 mod stores;
@@ -12,6 +13,7 @@ mod stores;
 pub use commit::{commit_number, is_quick_commit};
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
 pub use interpreter::{Array, Dual, Interpreter};
+pub use platform::test_platform;
 pub use random::Random;
 pub use scratch::Scratch;
 pub use stores::bucket_urls;

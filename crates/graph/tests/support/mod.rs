@@ -1,4 +1,5 @@
-//! Runs programs on the CPU plugin (found, or installed): one client with eight devices per test binary.
+//! Runs programs on the CPU plugin (found, or installed), one client with eight devices per test binary, or on the devices of
+//! `PHALANX_TEST_PLATFORM`.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,14 +18,20 @@ use phalanx_pjrt::{
     Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
     OptionValue, OverrideValue, Plugin, PluginSearch,
 };
+use phalanx_testkit::test_platform;
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// The client of this test binary, with eight devices.
+/// The client of this test binary; CPUs are eight devices.
 pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
         let search = PluginSearch::from_process();
+        if test_platform() != Platform::Cpu {
+            let found = search.find(test_platform(), None).unwrap();
+            let grows = [("preallocate", OptionValue::Bool(false))];
+            return Client::new(&Plugin::load(found.path).unwrap(), &grows).unwrap();
+        }
         let path = match search.find(Platform::Cpu, None) {
             Ok(found) => found.path,
             Err(_) => Installer::new(search.cache_dir().unwrap())
@@ -38,7 +45,10 @@ pub fn client() -> &'static Client {
 
 /// The StableHLO text that tests compile.
 pub fn text(program: &Program) -> String {
-    program.to_stablehlo(&Lowering::new(Platform::Cpu, "test"))
+    program.to_stablehlo(&Lowering {
+        full_f32: test_platform() != Platform::Cpu,
+        ..Lowering::new(test_platform(), "test")
+    })
 }
 
 /// Compiles a program for as many devices as it has replicas; a failure shows the text.
@@ -55,7 +65,9 @@ pub fn compile_text(text: &str, replicas: usize) -> Executable {
         };
         (name.to_owned(), value)
     };
-    let unoptimized = phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")).then(|| {
+    let is_quick = test_platform() == Platform::Cpu
+        && phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME"));
+    let unoptimized = is_quick.then(|| {
         (
             "xla_backend_optimization_level".to_owned(),
             OverrideValue::Int(0),
@@ -63,7 +75,7 @@ pub fn compile_text(text: &str, replicas: usize) -> Executable {
     });
     let options = CompileOptions {
         replicas,
-        overrides: compiler_options(Platform::Cpu, text)
+        overrides: compiler_options(test_platform(), text)
             .into_iter()
             .map(named)
             .chain(unoptimized)

@@ -4,8 +4,8 @@ use std::panic::AssertUnwindSafe;
 
 use phalanx::nn::Model;
 use phalanx::prelude::Policy;
-use phalanx_graph::Op;
-use phalanx_testkit::largest_difference;
+use phalanx_graph::{Op, Platform};
+use phalanx_testkit::{largest_difference, test_platform};
 
 use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS};
 use crate::jax;
@@ -68,6 +68,9 @@ pub(crate) fn verdict(model: &Model, trial: &Trial) -> Verdict {
 }
 
 fn found(model: &Model, trial: &Trial) -> Verdict {
+    if trial.replicas > 1 && !is_cpu() {
+        return Verdict::Skipped("it has replicas, and there may be one device".into());
+    }
     let step = match Step::new(model, trial, Policy::Float32) {
         Ok(step) => step,
         Err(error) => return Verdict::Skipped(error.to_string()),
@@ -81,11 +84,15 @@ fn found(model: &Model, trial: &Trial) -> Verdict {
     if !mixed || !matches!(verdict, Verdict::Right(_)) {
         return verdict;
     }
-    let kernels = match has_kernels(&step) {
+    let kernels = match has_kernels(&step) || !is_cpu() {
         true => mixed_is_close(model, trial),
         false => Ok(()),
     };
-    match kernels.and_then(|()| mixed_by_products(model, trial)) {
+    let by_products = || match is_cpu() {
+        true => mixed_by_products(model, trial),
+        false => Ok(false),
+    };
+    match kernels.and_then(|()| by_products()) {
         Ok(_) => verdict,
         Err(what) => Verdict::Wrong(format!("in bf16: {what}")),
     }
@@ -153,7 +160,7 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
         let how = if kernels { "kernels on" } else { "kernels off" };
         judge(how, &step.compiled(kernels).map_err(failed)?)?;
     }
-    if trial.seed % FORCED == 3 && has_kernels(step) {
+    if is_cpu() && trial.seed % FORCED == 3 && has_kernels(step) {
         let number = trial.seed / FORCED % ALGORITHMS.len() as u64;
         let algorithm = ALGORITHMS[number as usize];
         if let Some(left) = step
@@ -171,6 +178,9 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
 
 /// Whether it is compiled with kernels, without, or both; where there are none for it, both would be one program.
 fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
+    if !is_cpu() {
+        return &[true];
+    }
     let program = step.program.simplified();
     if !has_kernels(step) && !program.gains_from_host_matmul() && program.replicas == 1 {
         return &[true];
@@ -181,6 +191,11 @@ fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
         1 => &[false],
         _ => &[true],
     }
+}
+
+/// Whether the search is on the CPU, which alone has kernels beside the compiler's and as many devices as one likes.
+fn is_cpu() -> bool {
+    test_platform() == Platform::Cpu
 }
 
 fn has_kernels(step: &Step) -> bool {

@@ -5,11 +5,13 @@
 //! gradient is a test for `regressions.rs`. It also computes some of the networks under a policy of bf16, and convolutions of some by
 //! another algorithm than the kernels' own choice; with bf16, products by the library also where the compiler's own would serve.
 //!
-//! Environment: `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
+//! Environment: `PHALANX_TEST_PLATFORM`, `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
 //! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),
 //! `PHALANX_FUZZ_GO_ON` (behind a wrong gradient), `PHALANX_FUZZ_LOG` (a line for each network).
 
 mod algorithms;
+#[path = "../any_device/mod.rs"]
+mod any_device;
 mod compare;
 mod generate;
 mod jax;

@@ -5,6 +5,9 @@
     reason = "each test binary uses its own part"
 )]
 
+#[path = "../any_device/mod.rs"]
+mod any_device;
+
 use std::path::Path;
 
 use phalanx::engine::{CompileRequest, Compiled, Engine, EngineOptions};
@@ -138,12 +141,11 @@ impl Case {
     }
 }
 
-/// The CPU, without a compile cache.
+/// The CPU, or what `PHALANX_TEST_PLATFORM` names, without a compile cache.
 pub fn engine() -> Engine {
     let options = EngineOptions {
         compile_cache: false,
-        quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
-        ..EngineOptions::default()
+        ..any_device::options()
     };
     Engine::new(&options).unwrap()
 }

@@ -55,7 +55,7 @@ fn two_devices() -> &'static Engine {
     ENGINE.get_or_init(|| {
         let options = EngineOptions {
             cpu_devices: 2,
-            ..EngineOptions::default()
+            ..any_device::options()
         };
         Engine::new(&options).unwrap()
     })

@@ -1,5 +1,7 @@
 //! What layers and models of sequences do beside Keras' numbers: masks in training, translation, files, errors.
 
+#[path = "../any_device/mod.rs"]
+mod any_device;
 mod lengths;
 mod memories;
 mod mistakes;
@@ -8,7 +10,7 @@ mod translation;
 use std::sync::OnceLock;
 
 use phalanx::data::Batch;
-use phalanx::engine::{CompileRequest, Engine, EngineOptions};
+use phalanx::engine::{CompileRequest, Engine};
 use phalanx::models::{
     EncoderHead, Recommender, RecommenderKind, TransformerEncoder, TransformerNmt,
 };
@@ -21,13 +23,7 @@ use crate::translation::nmt;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        Engine::new(&EngineOptions {
-            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
-            ..EngineOptions::default()
-        })
-        .unwrap()
-    })
+    ENGINE.get_or_init(|| Engine::new(&any_device::options()).unwrap())
 }
 
 fn trainer(model: impl IntoModel, compile: Compile) -> Trainer {

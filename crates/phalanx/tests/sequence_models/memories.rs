@@ -6,7 +6,7 @@ use phalanx::engine::{Engine, EngineOptions, KernelsMode};
 use phalanx::prelude::*;
 use phalanx_testkit::{Random, assert_close};
 
-use crate::engine;
+use crate::{any_device, engine};
 
 const BATCH: usize = 7;
 const STEPS: usize = 6;
@@ -72,7 +72,7 @@ fn trained(engine: &Engine, network: Sequential, batch: &Batch) -> (Vec<f64>, Ve
 fn kernels_loops_and_plain_ops_train_alike() {
     let plain = Engine::new(&EngineOptions {
         kernels: KernelsMode::Off,
-        ..EngineOptions::default()
+        ..any_device::options()
     });
     let plain = plain.unwrap();
     let lstm = || Lstm::new(UNITS);

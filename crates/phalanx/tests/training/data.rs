@@ -9,6 +9,8 @@ use phalanx::data::{
     TfRecordOptions, Worker, write_tfrecord,
 };
 use phalanx::prelude::*;
+use phalanx_graph::Platform;
+use phalanx_testkit::test_platform;
 
 use crate::{arrays, dataset, mlp, notices, sgd, silent, strategy, trainer, values};
 
@@ -352,6 +354,10 @@ fn waiting_counts_while_the_device_has_nothing_to_do() {
         devices > 0.5 * host && host >= 0.2,
         "a slow source: {devices} of {host} s"
     );
+    if test_platform() != Platform::Cpu {
+        // No step of this size is slow there.
+        return;
+    }
     let wide = Sequential::new([6])
         .add(Dense::new(2048).activation(tanh))
         .add(Dense::new(2048).activation(tanh))

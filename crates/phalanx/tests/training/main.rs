@@ -1,5 +1,7 @@
 //! Whole training: against Keras' curves, and against what must not make a difference.
 
+#[path = "../any_device/mod.rs"]
+mod any_device;
 mod curves;
 mod data;
 mod mistakes;
@@ -21,9 +23,8 @@ fn strategy() -> OneDeviceStrategy {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| {
         Engine::new(&EngineOptions {
-            quick_compile: phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME")),
             notice: Arc::new(|line| notices().lock().unwrap().push(line.to_owned())),
-            ..EngineOptions::default()
+            ..any_device::options()
         })
         .unwrap()
     });
