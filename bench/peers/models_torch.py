@@ -90,7 +90,7 @@ def trainer(asked, network, called, x, y):
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=asked.bf16):
+        with torch.autocast(asked.device, dtype=torch.bfloat16, enabled=asked.bf16):
             scores = called(x)
             loss = loss_of(scores.view(-1, scores.shape[-1]), y)
         loss.backward()
@@ -106,10 +106,10 @@ def forward(asked, called, x, y):
 
     @torch.inference_mode()
     def step():
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=asked.bf16):
+        with torch.autocast(asked.device, dtype=torch.bfloat16, enabled=asked.bf16):
             scores = called(x)
             if asked.work == "predict":
-                return scores.numpy().flat[0].item()
+                return scores.cpu().numpy().flat[0].item()
             return loss_of(scores.view(-1, scores.shape[-1]), y).item()
 
     return step
@@ -119,7 +119,11 @@ def main():
     """Serves steps."""
     x, y = turns.data(ASKED)
     x, y = torch.from_numpy(x), torch.from_numpy(y).long().flatten()
-    network = build(ASKED.model).train(ASKED.work == "train")
+    if ASKED.device == "cuda":
+        # TF32, as XLA has it.
+        torch.set_float32_matmul_precision("high")
+    x, y = x.to(ASKED.device), y.to(ASKED.device)
+    network = build(ASKED.model).train(ASKED.work == "train").to(ASKED.device)
     if x.ndim == 4:
         # A view that moves the channels is what the format is: nothing is copied.
         x, network = x.permute(0, 3, 1, 2), network.to(memory_format=torch.channels_last)

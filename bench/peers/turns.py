@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--variant", default="", help="another way of the same framework to do the same work")
     works = ["train", "predict", "evaluate"]
     parser.add_argument("--work", default="train", choices=works, help="whole training steps, outputs, or the loss alone")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="PyTorch's; JAX takes a GPU where it has one")
     asked = parser.parse_args()
     asked.bf16 = asked.model.endswith("_bf16")
     asked.model = asked.model.removesuffix("_bf16")
