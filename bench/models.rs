@@ -9,7 +9,6 @@ mod turns;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use phalanx::data::Batch;
 use phalanx::models::{MobileNetV2, TransformerEncoder};
@@ -18,7 +17,6 @@ use phalanx::prelude::*;
 use phalanx_graph::{Graph, Shape, Tensor};
 
 use synthetic::{CLASSES, IMAGE, classified, cnn, mlp, numbers, resnet50};
-use turns::Turn;
 
 /// How many processors every framework gets.
 const THREADS: usize = 2;
@@ -51,7 +49,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     processors::use_some(0, THREADS)?;
     let (mut trainer, data) = trained(model, batch.parse()?)?;
-    turns::serve(|steps| median(&mut trainer, &data, work, steps))
+    turns::serve(|steps| turns::median(steps, || step(&mut trainer, &data, work)))
 }
 
 /// Prints the floating-point operations, and the least bytes that go to memory or come from it: variables and what the optimizer carries
@@ -152,20 +150,7 @@ fn trained(model: &str, batch: usize) -> Result<(Trainer, Batch), Box<dyn Error>
     })
 }
 
-/// The median of steps that each end when their loss, or the outputs, are on the host. For outputs the first number stands for a loss.
-fn median(trainer: &mut Trainer, data: &Batch, work: Work, steps: usize) -> phalanx::Result<Turn> {
-    let mut in_ms = Vec::with_capacity(steps);
-    let mut loss = f64::NAN;
-    for _ in 0..steps {
-        let start = Instant::now();
-        loss = step(trainer, data, work)?;
-        in_ms.push(start.elapsed().as_secs_f64() * 1e3);
-    }
-    in_ms.sort_by(f64::total_cmp);
-    let step_ms = in_ms[in_ms.len() / 2];
-    Ok(Turn { step_ms, loss })
-}
-
+/// One step, which ends when its loss, or the outputs, are on the host. For outputs the first number stands for a loss.
 fn step(trainer: &mut Trainer, data: &Batch, work: Work) -> phalanx::Result<f64> {
     let logs = match work {
         Work::Train => trainer.train_on_batch(data)?,

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::BufRead;
+use std::time::Instant;
 
 /// What some steps took.
 pub(crate) struct Turn {
@@ -29,4 +30,22 @@ pub(crate) fn serve(
         );
     }
     Ok(())
+}
+
+/// Takes steps that each return their loss once it is on the host; their median.
+#[allow(dead_code, reason = "some programs time all steps of a turn together")]
+pub(crate) fn median(
+    steps: usize,
+    mut step: impl FnMut() -> phalanx::Result<f64>,
+) -> phalanx::Result<Turn> {
+    let mut in_ms = Vec::with_capacity(steps);
+    let mut loss = f64::NAN;
+    for _ in 0..steps {
+        let start = Instant::now();
+        loss = step()?;
+        in_ms.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    in_ms.sort_by(f64::total_cmp);
+    let step_ms = in_ms[in_ms.len() / 2];
+    Ok(Turn { step_ms, loss })
 }

@@ -32,6 +32,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      100 MB saved and restored, beside TensorFlow, safetensors and Orbax
        cargo xtask bench collectives [--python PATH]... [--quick] [--write]
                                                      all-reduces between processes, beside gloo, TensorFlow and MPI
+       cargo xtask bench embeddings [--python PATH]... [--quick] [--write]
+                                                     steps that name few rows of a small and of a large table
        cargo xtask bench input [--python PATH]... [--quick] [--write]
                                                      reading records and images, beside tf.data and DataLoader
        cargo xtask bench jobs [--bin FOLDER] [--quick] [--write]
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         ["bench", "all", ref rest @ ..] => bench::all(rest),
         ["bench", "checkpoints", ref rest @ ..] => bench::checkpoints(rest),
         ["bench", "collectives", ref rest @ ..] => bench::collectives(rest),
+        ["bench", "embeddings", ref rest @ ..] => bench::embeddings(rest),
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "jobs", ref rest @ ..] => bench::jobs(rest),
         ["bench", "limits", ref rest @ ..] => bench::limits(rest),

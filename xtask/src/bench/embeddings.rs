@@ -1,0 +1,200 @@
+//! `cargo xtask bench embeddings`: steps that name few rows of a large table of embeddings, ours beside other frameworks'.
+//!
+//! A step should cost what its rows cost: each program runs with a small and with a large table, in turns. The large tables of several
+//! programs do not fit in memory together, so programs follow each other.
+
+use std::fmt::Write;
+
+use super::bench_run::BenchRun;
+use super::peer::Peer;
+use super::score::Score;
+use super::table::{OURS, milliseconds};
+use super::{build, machine, parse_options, peer, write};
+use crate::workspace::Workspace;
+
+/// Rows of the two tables.
+const ROWS: [&str; 2] = ["100000", "10000000"];
+
+/// Optimizers, and for each framework its other variants.
+const OPTIMIZERS: [&str; 3] = ["sgd", "adagrad", "adam"];
+const VARIANTS: [(&str, &str); 1] = [("tf", "v1")];
+
+/// What a program did with each of [`ROWS`].
+type Pair = [Score; 2];
+
+/// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
+pub(crate) fn embeddings(arguments: &[&str]) -> Result<(), String> {
+    let options = parse_options(arguments)?;
+    if !options.only.is_empty() {
+        return Err(
+            "found --only, which `bench models` takes and `bench embeddings` does not".into(),
+        );
+    }
+    let workspace = Workspace::load()?;
+    build(&workspace)?;
+    let peers = peer::all(&workspace, "embeddings", &options.pythons)?;
+    let (rounds, steps) = if options.quick { (3, 20) } else { (7, 50) };
+    let mut text = String::new();
+    for optimizer in OPTIMIZERS {
+        let all: Vec<Pair> = programs(&peers)
+            .map(|(peer, variant)| time(&workspace, peer, optimizer, variant, (rounds, steps)))
+            .collect();
+        let found = table(optimizer, &all);
+        println!("{found}");
+        text += &format!("{found}\n");
+    }
+    if options.write {
+        let what = "Written by `cargo xtask bench embeddings --write`";
+        let machine = machine::description();
+        let page = format!(
+            "# Large tables of embeddings\n\n{what}: {machine}.\nA step names 4096 rows at random, 16 for each of 256 examples, of a table 64 \
+             wide; their means go through a dense layer of one unit. Every step has other rows, and ends when its loss is on the host. \
+             Medians of {rounds} rounds of {steps} steps, in which the two sizes of a program take turns; programs follow each other. Ours \
+             and PyTorch's `SparseAdam` leave the rows alone that a step does not name, and so do all with SGD and Adagrad; TensorFlow has no \
+             such Adam.\n\n{text}"
+        );
+        write(&workspace, "embeddings.md", page.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Every framework, and its other variants behind it.
+fn programs(peers: &[Peer]) -> impl Iterator<Item = (&Peer, &'static str)> {
+    peers.iter().flat_map(|peer| {
+        let others = VARIANTS.iter().filter(|(name, _)| *name == peer.name);
+        let variants = std::iter::once("").chain(others.map(|(_, variant)| *variant));
+        variants.map(move |variant| (peer, variant))
+    })
+}
+
+/// All rounds of a program, with both tables.
+fn time(
+    workspace: &Workspace,
+    peer: &Peer,
+    optimizer: &str,
+    variant: &str,
+    (rounds, steps): (usize, usize),
+) -> Pair {
+    let start = |rows| {
+        let mut arguments = vec![optimizer, rows];
+        if !variant.is_empty() {
+            arguments.extend(["--variant", variant]);
+        }
+        BenchRun::start(workspace, peer, &arguments, variant)
+    };
+    let mut runs = ROWS.map(start);
+    // A table has as many pages as it has rows, and each is slow once.
+    runs.iter_mut().for_each(|run| run.warm_up(steps));
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: {} with {optimizer}", peer.name);
+        runs.iter_mut().for_each(|run| run.time_steps(steps));
+    }
+    runs.map(BenchRun::finish)
+}
+
+/// A row a program: both steps, how much longer one with the larger table takes, how much faster ours is with that.
+fn table(optimizer: &str, all: &[Pair]) -> String {
+    let mut text = format!(
+        "## {optimizer}\n\n| framework | {0} rows | {1} rows | the larger takes | ours is faster by | memory of the larger |\n\
+         |---|---:|---:|---:|---:|---:|\n",
+        grouped(ROWS[0]),
+        grouped(ROWS[1])
+    );
+    let large = |pair: &Pair| pair[1].median_ms();
+    let ours = all.iter().find(|pair| pair[1].framework == OURS);
+    let ours = ours.and_then(large);
+    for pair in all {
+        let times = pair.each_ref().map(Score::median_ms);
+        let shown = pair.each_ref().map(|score| match score.median_ms() {
+            Some(median) => milliseconds(median),
+            None => score.time().trim_end_matches([' ', '|']).to_owned(),
+        });
+        let times_as_long = |of: Option<f64>, than: Option<f64>| match (of, than) {
+            (Some(of), Some(than)) => format!("{:.2}x", of / than),
+            _ => String::new(),
+        };
+        let faster = match pair[1].framework.as_str() {
+            OURS => String::new(),
+            _ => times_as_long(times[1], ours),
+        };
+        let memory = pair[1]
+            .peak_mib
+            .map_or(String::new(), |mib| format!("{mib:.0} MiB"));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {faster} | {memory} |",
+            pair[1].label,
+            shown[0],
+            shown[1],
+            times_as_long(times[1], times[0]),
+        );
+    }
+    text
+}
+
+/// `10000000` as `10,000,000`.
+fn grouped(digits: &str) -> String {
+    let first = digits.len() % 3;
+    let mut text = digits[..first].to_owned();
+    for start in (first..digits.len()).step_by(3) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text += &digits[start..start + 3];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bench::peer_process::{Hello, PeerFailure, Turn};
+
+    fn score(framework: &str, median_ms: Option<f64>) -> Score {
+        let mut score = Score::new(Hello {
+            framework: framework.into(),
+            version: "1".into(),
+            variant: String::new(),
+        });
+        match median_ms {
+            Some(median_ms) => score.add(&Turn {
+                median_ms,
+                loss: 0.5,
+            }),
+            None => score.failure = Some(PeerFailure::TimedOut(Duration::from_secs(30))),
+        }
+        score
+    }
+
+    #[test]
+    fn both_sizes_are_compared() {
+        let of = |framework, small, large| [score(framework, small), score(framework, large)];
+        let text = table(
+            "sgd",
+            &[
+                of(OURS, Some(2.0), Some(2.5)),
+                of("torch", Some(2.0), Some(5.0)),
+                of("tf", Some(2.0), None),
+            ],
+        );
+        assert!(
+            text.contains("| 100,000 rows | 10,000,000 rows |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| phalanx 1 | 2.000 ms | 2.500 ms | 1.25x |  |  |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| torch 1 | 2.000 ms | 5.000 ms | 2.50x | 2.00x |  |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| tf 1 | 2.000 ms | > 30 s |  |  |  |"),
+            "{text}"
+        );
+    }
+}
