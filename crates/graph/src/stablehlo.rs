@@ -10,6 +10,7 @@ mod contract;
 mod host_all_reduce;
 mod host_lstm;
 mod host_matmul;
+mod host_rows;
 mod indexing;
 mod kernels;
 mod literal;
@@ -52,6 +53,8 @@ pub struct Lowering {
     pub bf16_matmul: Bf16Matmul,
     /// Whether `phalanx.lstm` and its gradient are registered.
     pub host_lstm: bool,
+    /// Whether `phalanx.rows` is registered.
+    pub host_rows: bool,
     /// Whether products and convolutions of f32 use all digits of their operands; NVIDIA's GPUs and TPUs round them to fewer otherwise.
     pub full_f32: bool,
     /// Number of other devices that run programs of their own at the same time.
@@ -97,6 +100,7 @@ impl Lowering {
             host_matmul: false,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            host_rows: false,
             full_f32: false,
             other_devices: 0,
             host_all_reduce: None,
@@ -170,6 +174,7 @@ impl Program {
         writer.host_matmul = lowering.host_matmul;
         writer.bf16_matmul = lowering.bf16_matmul;
         writer.host_lstm = lowering.host_lstm;
+        writer.host_rows = lowering.host_rows;
         writer.full_f32 = lowering.full_f32;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(

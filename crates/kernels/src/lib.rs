@@ -104,7 +104,7 @@ mod onednn;
 mod openmp;
 #[cfg(target_arch = "x86_64")]
 mod pointwise;
-#[cfg(target_arch = "x86_64")]
+mod rows;
 mod shared_tasks;
 mod simd;
 mod stored;
@@ -126,6 +126,7 @@ pub use library::{INSTALL_COMMAND, KernelError, LIBRARY_VARIABLE, ONEDNN, set_op
 pub use lstm::register_lstm;
 #[cfg(target_arch = "x86_64")]
 pub use matmul::register_matmul;
+pub use rows::register_rows;
 pub use simd::{WideWork, with_wide_vectors};
 
 /// Refuses: `phalanx.product` is for x86-64.

@@ -1,5 +1,6 @@
 //! Reads and writes at computed places.
 
+use super::host_rows::host_rows;
 use super::literal::int_array;
 use super::reduction::{with_combiner, working_dtype};
 use super::writer::{Operand, Writer, signature};
@@ -33,6 +34,9 @@ pub(super) fn gather(w: &mut Writer, inputs: &[Operand], dim: usize, shape: &Sha
     let (table, indices) = (&inputs[0], &inputs[1]);
     if table.shape.dims[dim] == 0 {
         return w.full(shape, 0.0);
+    }
+    if let Some(rows) = host_rows(w, inputs, dim, shape) {
+        return rows;
     }
     let mut sizes = table.shape.dims.clone();
     sizes[dim] = 1;

@@ -32,6 +32,8 @@ pub(super) struct Writer {
     pub(super) bf16_matmul: Bf16Matmul,
     /// Whether long short-term memories are calls.
     pub(super) host_lstm: bool,
+    /// Whether rows of large tables are taken by calls.
+    pub(super) host_rows: bool,
     /// Whether products of f32 use all digits.
     pub(super) full_f32: bool,
     /// How replicas add, where it is not left to the compiler.
@@ -62,6 +64,7 @@ impl Writer {
             host_matmul: false,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            host_rows: false,
             full_f32: false,
             host_all_reduce: None,
             label: None,

@@ -396,6 +396,35 @@ fn memories_are_calls_where_they_are_registered() {
 }
 
 #[test]
+fn rows_of_large_tables_are_calls_where_they_are_registered() {
+    let calls = |dtype, dims: &[usize], dim, registered| {
+        let g = Graph::new();
+        let table = g.parameter("table", Shape::new(dtype, dims));
+        let places = g.parameter("places", Shape::new(DType::I32, [16, 8]));
+        let program = g.finish(&[("rows", &table.gather(&places, dim))]);
+        let program = program.unwrap();
+        let text = program.to_stablehlo(&Lowering {
+            host_rows: registered,
+            other_devices: 1,
+            ..Lowering::new(Platform::Cpu, "rows")
+        });
+        let found = text.contains("phalanx.rows");
+        assert_eq!(found, !text.contains("stablehlo.gather"), "{text}");
+        assert_eq!(found, registered && program.gains_from_host_rows());
+        assert_eq!(found, text.contains(r#""replicas" = 2 : i64"#), "{text}");
+        found
+    };
+    let large: &[usize] = &[1 << 18, 16];
+    assert!(calls(DType::F32, large, 0, true));
+    assert!(calls(DType::Bf16, &[1 << 15, 8, 32], 0, true));
+    assert!(!calls(DType::F32, large, 0, false));
+    // A table in the caches, short rows, columns.
+    assert!(!calls(DType::F32, &[1 << 12, 16], 0, true));
+    assert!(!calls(DType::F32, &[1 << 20, 8], 0, true));
+    assert!(!calls(DType::F32, &[16, 1 << 18], 1, true));
+}
+
+#[test]
 fn an_lstm_of_16_bits_and_its_derivative_sum_in_32() {
     let g = Graph::new();
     let given = |name, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));

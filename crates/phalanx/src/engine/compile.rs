@@ -147,6 +147,7 @@ impl Engine {
             host_matmul: kernels.supports_matmul(client, program),
             bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
+            host_rows: kernels.supports_rows(client, program),
             full_f32: self.0.full_f32,
             other_devices: request.other_devices,
             host_all_reduce: kernels

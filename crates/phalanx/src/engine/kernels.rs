@@ -14,7 +14,7 @@ use crate::{Error, Result};
 const VARIABLE: &str = "PHALANX_KERNELS";
 
 /// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and of
-/// `phalanx-kernels` the sums over replicas, the products and the long short-term memories, which need no library.
+/// `phalanx-kernels` the sums over replicas, the products, the long short-term memories and the rows of large tables, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
@@ -43,6 +43,8 @@ pub(super) struct EngineKernels {
     products: OnceLock<bool>,
     /// Whether the steps of long short-term memories are registered.
     lstm: OnceLock<bool>,
+    /// Whether rows of large tables are registered.
+    rows: OnceLock<bool>,
 }
 
 impl EngineKernels {
@@ -60,6 +62,7 @@ impl EngineKernels {
             sums: OnceLock::new(),
             products: OnceLock::new(),
             lstm: OnceLock::new(),
+            rows: OnceLock::new(),
         })
     }
 
@@ -136,6 +139,15 @@ impl EngineKernels {
         }
         let registered = || phalanx_kernels::register_lstm(client).is_ok();
         *self.lstm.get_or_init(registered)
+    }
+
+    /// Whether rows of large tables of this program are taken by calls of ours.
+    pub(super) fn supports_rows(&self, client: &Client, program: &Program) -> bool {
+        if self.mode == KernelsMode::Off || !program.gains_from_host_rows() {
+            return false;
+        }
+        let registered = || phalanx_kernels::register_rows(client).is_ok();
+        *self.rows.get_or_init(registered)
     }
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.
