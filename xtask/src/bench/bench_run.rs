@@ -76,9 +76,9 @@ impl BenchRun {
         }
     }
 
-    /// Runs `steps` steps that are not timed.
-    pub(super) fn warm_up(&mut self, steps: usize) {
-        self.take_steps(steps);
+    /// Runs `steps` steps that do not count; what one took in milliseconds, unless the program failed.
+    pub(super) fn warm_up(&mut self, steps: usize) -> Option<f64> {
+        self.take_steps(steps).map(|turn| turn.median_ms)
     }
 
     /// The number of its process, until it has failed.

@@ -19,6 +19,9 @@ const ROWS: [&str; 2] = ["100000", "10000000"];
 const OPTIMIZERS: [&str; 3] = ["sgd", "adagrad", "adam"];
 const VARIANTS: [(&str, &str); 1] = [("tf", "v1")];
 
+/// About how long a turn takes.
+const TURN_MS: f64 = 200.0;
+
 /// What a program did with each of [`ROWS`].
 type Pair = [Score; 2];
 
@@ -33,11 +36,11 @@ pub(crate) fn embeddings(arguments: &[&str]) -> Result<(), String> {
     let workspace = Workspace::load()?;
     build(&workspace)?;
     let peers = peer::all(&workspace, "embeddings", &options.pythons)?;
-    let (rounds, steps) = if options.quick { (3, 20) } else { (7, 50) };
+    let rounds = if options.quick { 5 } else { 11 };
     let mut text = String::new();
     for optimizer in OPTIMIZERS {
         let all: Vec<Pair> = programs(&peers)
-            .map(|(peer, variant)| time(&workspace, peer, optimizer, variant, (rounds, steps)))
+            .map(|(peer, variant)| time(&workspace, peer, optimizer, variant, rounds))
             .collect();
         let found = table(optimizer, &all);
         println!("{found}");
@@ -49,7 +52,7 @@ pub(crate) fn embeddings(arguments: &[&str]) -> Result<(), String> {
         let page = format!(
             "# Large tables of embeddings\n\n{what}: {machine}.\nA step names 4096 rows at random, 16 for each of 256 examples, of a table 64 \
              wide; their means go through a dense layer of one unit. Every step has other rows, and ends when its loss is on the host. \
-             Medians of {rounds} rounds of {steps} steps, in which the two sizes of a program take turns; programs follow each other. Ours \
+             Medians of {rounds} rounds, in which the two sizes of a program take turns; programs follow each other. Ours \
              and PyTorch's `SparseAdam` leave the rows alone that a step does not name, and so do all with SGD and Adagrad; TensorFlow has no \
              such Adam.\n\n{text}"
         );
@@ -68,13 +71,7 @@ fn programs(peers: &[Peer]) -> impl Iterator<Item = (&Peer, &'static str)> {
 }
 
 /// All rounds of a program, with both tables.
-fn time(
-    workspace: &Workspace,
-    peer: &Peer,
-    optimizer: &str,
-    variant: &str,
-    (rounds, steps): (usize, usize),
-) -> Pair {
+fn time(workspace: &Workspace, peer: &Peer, optimizer: &str, variant: &str, rounds: usize) -> Pair {
     let start = |rows| {
         let mut arguments = vec![optimizer, rows];
         if !variant.is_empty() {
@@ -83,13 +80,20 @@ fn time(
         BenchRun::start(workspace, peer, &arguments, variant)
     };
     let mut runs = ROWS.map(start);
-    // A table has as many pages as it has rows, and each is slow once.
-    runs.iter_mut().for_each(|run| run.warm_up(steps));
+    let steps = runs.each_mut().map(|run| steps_of_turn(run.warm_up(10)));
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {} with {optimizer}", peer.name);
-        runs.iter_mut().for_each(|run| run.time_steps(steps));
+        for (run, steps) in runs.iter_mut().zip(steps) {
+            run.time_steps(steps);
+        }
     }
     runs.map(BenchRun::finish)
+}
+
+/// How many steps a turn has, of a program that takes so many milliseconds for one.
+fn steps_of_turn(step_ms: Option<f64>) -> usize {
+    let most = 200.0;
+    step_ms.map_or(1, |ms| (TURN_MS / ms).clamp(3.0, most) as usize)
 }
 
 /// A row a program: both steps, how much longer one with the larger table takes, how much faster ours is with that.
