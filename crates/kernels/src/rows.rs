@@ -14,10 +14,6 @@ use crate::shared_tasks::{self, SharedWork};
 
 /// So many rows are asked for before they are copied: more than a processor has misses in flight.
 const AHEAD: usize = 16;
-/// Bytes of a line of the caches.
-const LINE: usize = 64;
-/// Lines that are asked for of a row; the processor finds out that the following are wanted.
-const LINES: usize = 8;
 /// Rows of a task.
 const TASK: usize = 256;
 
@@ -128,12 +124,18 @@ impl SharedWork for CopiedRows {
 }
 
 /// Asks for the first lines of a row, which may be none of the table's.
+#[cfg(target_arch = "x86_64")]
 fn ask_for(row: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
+    /// Bytes of a line of the caches.
+    const LINE: usize = 64;
+    /// The processor finds out that the following are wanted.
+    const LINES: usize = 8;
     for line in (0..bytes.min(LINES * LINE)).step_by(LINE) {
         // SAFETY: a hint reads nothing that the program sees, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(line).cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (row, bytes);
 }
+
+/// Rust has no such hint for other processors.
+#[cfg(not(target_arch = "x86_64"))]
+fn ask_for(_: *const u8, _: usize) {}
