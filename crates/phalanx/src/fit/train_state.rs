@@ -70,22 +70,7 @@ impl TrainState {
             world.broadcast(&mut host)?;
         }
         let variables = host.len();
-        let has_values = setup.tables.is_empty() || is_given;
-        let is_of_table = |slot: &SlotSpec| {
-            let of = slot.param.map(|param| setup.state.trained[param]);
-            setup.tables.iter().any(|table| Some(table.variable) == of)
-        };
-        // Before the first step an average is the variable itself; the first step replaces it.
-        let averages = setup.state.moving_averages().into_iter();
-        let averages: HashMap<usize, HostTensor> = averages
-            .map(|(variable, average)| (average - variables, host[variable].clone()))
-            .collect();
-        let slots = setup.state.slots.iter().enumerate();
-        let slots = slots.map(|(index, slot)| match averages.get(&index) {
-            Some(variable) => variable.clone(),
-            None if !has_values && is_of_table(slot) => HostTensor::zeros(Shape::f32([1])),
-            None => HostTensor::full(slot.shape.clone(), slot.fill),
-        });
+        let slots = first_slots(setup, &host, setup.tables.is_empty() || is_given);
         let slots = slots.chain([HostTensor::scalar(0i64)]);
         let mut state = Self {
             arrays: ReplicaArrays::default(),
@@ -123,7 +108,7 @@ impl TrainState {
         self.take_values(&servers.values()?)
     }
 
-    /// The same on devices. Slots are made when their turn comes and gone after it, since those of a large table need as much memory as the table.
+    /// The same on devices. Slots are made when their turn comes and gone after it: each of a large table needs as much memory as the table.
     fn place_all(&mut self, values: impl Iterator<Item = HostTensor>, seed: u64) -> Result<()> {
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
         let mut sums = HashMap::new();
@@ -540,4 +525,27 @@ impl TrainState {
 
 pub(super) fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
     lists.iter().map(Vec::as_slice).collect()
+}
+
+/// The slots before the first step; without values, of a table on parameter servers a number in their place.
+fn first_slots<'a>(
+    setup: &'a Setup,
+    variables: &[HostTensor],
+    has_values: bool,
+) -> impl Iterator<Item = HostTensor> + use<'a> {
+    let is_of_table = |slot: &SlotSpec| {
+        let of = slot.param.map(|param| setup.state.trained[param]);
+        setup.tables.iter().any(|table| Some(table.variable) == of)
+    };
+    // An average is the variable itself; the first step replaces it.
+    let averages = setup.state.moving_averages().into_iter();
+    let averages: HashMap<usize, HostTensor> = averages
+        .map(|(variable, average)| (average - variables.len(), variables[variable].clone()))
+        .collect();
+    let slots = setup.state.slots.iter().enumerate();
+    slots.map(move |(index, slot)| match averages.get(&index) {
+        Some(variable) => variable.clone(),
+        None if !has_values && is_of_table(slot) => HostTensor::zeros(Shape::f32([1])),
+        None => HostTensor::full(slot.shape.clone(), slot.fill),
+    })
 }
