@@ -70,5 +70,7 @@ pub use nvml::{GpuUse, NvidiaGpus};
 pub use phalanx_platform::{Platform, UnknownPlatform};
 pub use pinned_wheel::{CPU_PLUGIN, PinnedWheel};
 pub use plugin::{Attribute, Plugin};
-pub use plugin_search::{EXPLICIT, FoundPlugin, PluginNotFound, PluginSearch, first_named};
+pub use plugin_search::{
+    EXPLICIT, FoundPlugin, PluginNotFound, PluginSearch, first_named, idle_gpus,
+};
 pub use trust::{Untrusted, check_folder, check_library};

@@ -146,6 +146,17 @@ impl PluginSearch {
             .collect()
     }
 
+    /// The platform of this machine's GPUs, whose files a driver made, where there is no plugin for them: programs would pass them over in
+    /// silence. [`idle_gpus`] is what to say.
+    #[must_use]
+    pub fn unserved_gpus(&self) -> Option<Platform> {
+        let kinds = [(Platform::Cuda, "dev/nvidia0"), (Platform::Rocm, "dev/kfd")];
+        let kinds = kinds.into_iter();
+        let mut there = kinds.filter(|(_, file)| self.root.join(file).exists());
+        let unserved = there.find(|(platform, _)| self.find(*platform, None).is_err());
+        unserved.map(|(platform, _)| platform)
+    }
+
     /// The per-user cache folder: `PHALANX_CACHE_DIR`, or `phalanx` in `XDG_CACHE_HOME`, or `~/.cache/phalanx`; none without a home.
     #[must_use]
     pub fn cache_dir(&self) -> Option<PathBuf> {
@@ -227,6 +238,15 @@ impl PluginSearch {
             .find(|(name, _)| name.parse() == Ok(platform))
             .map(|(_, path)| PathBuf::from(path))
     }
+}
+
+/// That GPUs of this platform are not used, and what to do.
+#[must_use]
+pub fn idle_gpus(platform: Platform) -> String {
+    let command = platform.install_command();
+    format!(
+        "this machine has a gpu that is not used: there is no {platform} plugin; run `{command}`"
+    )
 }
 
 /// Plugin files below a site-packages folder, best first.
@@ -404,6 +424,20 @@ mod tests {
             .find(Platform::Tpu, Some(&dir))
             .unwrap_err();
         assert!(error.reason.contains("is not a file"), "{error}");
+    }
+
+    #[test]
+    fn a_gpu_without_a_plugin_is_told() {
+        let dir = TempDir::new();
+        let unserved = || places(&dir, &[]).unserved_gpus();
+        assert_eq!(unserved(), None);
+        touch(&dir.join("dev/nvidia0"));
+        assert_eq!(unserved(), Some(Platform::Cuda));
+        assert!(idle_gpus(Platform::Cuda).ends_with("run `pip install 'jax[cuda13]'`"));
+        touch(&dir.join("usr/lib/python3/dist-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so"));
+        assert_eq!(unserved(), None);
+        touch(&dir.join("dev/kfd"));
+        assert_eq!(unserved(), Some(Platform::Rocm));
     }
 
     #[test]

@@ -126,6 +126,11 @@ fn of_plugins(context: &Context) -> Vec<Check> {
             ),
         ));
     }
+    if let Some(platform) = context.search.unserved_gpus() {
+        let found = format!("there is one, and no {platform} plugin: it is not used");
+        let next = format!("run `{}`", platform.install_command());
+        checks.push(Check::warn("gpu", found, next));
+    }
     checks
 }
 

@@ -14,7 +14,7 @@ use phalanx::nn::{IntoModel, Model, Policy};
 use phalanx::optim::Optimizer;
 use phalanx::replicas::DeviceChoice;
 use phalanx::strategy::{NamedStrategy, Strategy};
-use phalanx_pjrt::{Platform, PluginSearch};
+use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use super::Context;
 use crate::config::{self, Data, Located, Position, Problem, Problems, TrainConfig};
@@ -264,6 +264,10 @@ pub(crate) fn serve(context: &Context, config: &TrainConfig) -> Result<(), Failu
 /// of the first kind that starts, and else the CPU.
 fn start(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy>, Failure> {
     if strategy.devices().is_none() && context.global.plugin.is_none() {
+        let unserved = context.search.unserved_gpus();
+        if let Some(platform) = unserved.filter(|_| !context.global.quiet) {
+            output::notice(format_args!("{}", idle_gpus(platform)));
+        }
         for devices in accelerators(&context.search) {
             let named = strategy.clone().on_devices(devices.clone());
             match start_on(context, &named) {

@@ -1,6 +1,6 @@
 //! The devices of this machine that strategies use when none are named.
 
-use phalanx_pjrt::{Platform, PluginSearch};
+use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
@@ -27,6 +27,9 @@ pub(super) fn engine() -> Result<Engine> {
             ..options.clone()
         })
     };
+    if let Some(platform) = search.unserved_gpus() {
+        (options.notice)(&idle_gpus(platform));
+    }
     let kinds = ACCELERATORS.into_iter().filter(is_there);
     first_that_starts(kinds, start, |line| (options.notice)(line))
 }
