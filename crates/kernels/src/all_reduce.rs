@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, StatusCode};
 
+use crate::handlers::register;
 use crate::library::KernelError;
 use crate::sync::lock;
 
@@ -36,14 +37,7 @@ const BLOCK: usize = 1024;
 /// The plugin has no custom calls.
 pub fn register_all_reduce(client: &Client) -> Result<(), KernelError> {
     let pending = PendingSums::default();
-    let registered =
-        client.register_custom_call("phalanx.sum", move |call| pending.all_reduce(call));
-    registered.or_else(|error| match error.code {
-        StatusCode::AlreadyExists => Ok(()),
-        _ => Err(KernelError::Register {
-            reason: error.to_string(),
-        }),
-    })
+    register(client, "phalanx.sum", move |call| pending.all_reduce(call))
 }
 
 /// The sums at which some replicas have arrived and others have not, by execution and by number of the call in its program.

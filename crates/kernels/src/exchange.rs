@@ -21,6 +21,7 @@ use phalanx_pjrt::{
     Client, CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
 };
 
+use crate::handlers::register;
 use crate::library::KernelError;
 use crate::sync::lock;
 
@@ -150,20 +151,6 @@ impl Drop for ExchangeBinding {
     fn drop(&mut self) {
         lock(&LINKS).remove(&self.slot);
     }
-}
-
-fn register(
-    client: &Client,
-    name: &str,
-    handler: fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError>,
-) -> Result<(), KernelError> {
-    let registered = client.register_custom_call(name, handler);
-    registered.or_else(|error| match error.code {
-        StatusCode::AlreadyExists => Ok(()),
-        _ => Err(KernelError::Register {
-            reason: error.to_string(),
-        }),
-    })
 }
 
 /// An exchange, and the calls of this process' replicas that belong to it.

@@ -1,7 +1,7 @@
 //! The handlers that XLA calls: they read operands, results and attributes, check them, and run the kernel.
 
 use phalanx_pjrt::{
-    Bf16, CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
+    Bf16, Client, CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
 };
 
 use crate::batch_norm;
@@ -10,6 +10,7 @@ use crate::column_sums::ColumnSums;
 use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
+use crate::library::KernelError;
 use crate::max_pool::{self, MaxPool};
 use crate::onednn::{DataType, OneDnnError};
 use crate::stored::Stored;
@@ -432,6 +433,24 @@ fn run(
         .run(replicas(call)?, key, &inputs, &mut outputs, epilogue)
         .map_err(|why| worker_error(&why))?
         .map_err(|refused| refusal(&refused, &key))
+}
+
+/// Registers a custom call with this client's plugin for the rest of the process; does nothing when it is registered already.
+///
+/// # Errors
+/// The plugin has no custom calls.
+pub(crate) fn register(
+    client: &Client,
+    name: &str,
+    handler: impl Fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError> + Send + Sync + 'static,
+) -> Result<(), KernelError> {
+    let registered = client.register_custom_call(name, handler);
+    registered.or_else(|error| match error.code {
+        StatusCode::AlreadyExists => Ok(()),
+        _ => Err(KernelError::Register {
+            reason: error.to_string(),
+        }),
+    })
 }
 
 /// Number of replicas of the program, which compute at the same time.

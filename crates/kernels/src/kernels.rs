@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use phalanx_pjrt::{Client, PluginSearch, StatusCode};
+use phalanx_pjrt::{Client, PluginSearch};
 
 use crate::batch_norm;
 use crate::bf16_matmul::MatmulDesc;
@@ -83,21 +83,15 @@ impl Kernels {
     /// # Errors
     /// The plugin is not for the CPU, or has no custom calls.
     pub fn register(&self, client: &Client) -> Result<(), KernelError> {
-        let refused = |reason| KernelError::Register { reason };
-        if client.platform() != "cpu" {
-            return Err(refused(format!(
-                "they are for the cpu, not for the platform {}",
-                client.platform()
-            )));
+        let platform = client.platform();
+        if platform != "cpu" {
+            let reason = format!("they are for the cpu, not for the platform {platform}");
+            return Err(KernelError::Register { reason });
         }
         let all = handlers::ALL.iter().chain(handlers::BY_POINTS);
         all.copied().try_for_each(|(name, handler)| {
             let kernels = self.clone();
-            let registered = client.register_custom_call(name, move |call| handler(&kernels, call));
-            registered.or_else(|error| match error.code {
-                StatusCode::AlreadyExists => Ok(()),
-                _ => Err(refused(error.to_string())),
-            })
+            handlers::register(client, name, move |call| handler(&kernels, call))
         })
     }
 

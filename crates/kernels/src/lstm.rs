@@ -12,12 +12,12 @@ mod panels;
 
 use std::ops::Range;
 
-use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, StatusCode};
+use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame};
 
 use self::backward::BackwardArrays;
 use self::forward::ForwardArrays;
 use self::panels::part;
-use crate::handlers::{expect_dims, invalid, replicas};
+use crate::handlers::{expect_dims, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, SimdKernel};
 use crate::shared_tasks::{self, SharedWork};
@@ -40,21 +40,12 @@ struct Sizes {
 /// # Errors
 /// The processor lacks AVX2 or FMA, or the plugin has no custom calls.
 pub fn register_lstm(client: &Client) -> Result<(), KernelError> {
-    let refused = |reason| KernelError::Register { reason };
     if !simd::has_fma() {
-        let reason = "recurrent layers are for processors with avx2 and fma";
-        return Err(refused(reason.to_owned()));
+        let reason = "recurrent layers are for processors with avx2 and fma".to_owned();
+        return Err(KernelError::Register { reason });
     }
-    let calls = [
-        client.register_custom_call("phalanx.lstm", lstm),
-        client.register_custom_call("phalanx.lstm_gradient", lstm_gradient),
-    ];
-    calls.into_iter().try_for_each(|registered| {
-        registered.or_else(|error| match error.code {
-            StatusCode::AlreadyExists => Ok(()),
-            _ => Err(refused(error.to_string())),
-        })
-    })
+    register(client, "phalanx.lstm", lstm)?;
+    register(client, "phalanx.lstm_gradient", lstm_gradient)
 }
 
 /// Operands: x, the recurrent kernel, the bias, first state and cells. Results: states, cells and gates of all steps.

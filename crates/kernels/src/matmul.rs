@@ -6,10 +6,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, StatusCode};
+use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame};
 
 use crate::gemm::{self, GemmOperand};
-use crate::handlers::{flag, invalid, replicas};
+use crate::handlers::{flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
 use crate::shared_tasks::{self, SharedWork};
@@ -24,17 +24,13 @@ const MAX_TILE: [usize; 2] = [528, 1024];
 /// # Errors
 /// The processor lacks AVX2 or FMA, or the plugin has no custom calls.
 pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
-    let refused = |reason| KernelError::Register { reason };
     if !simd::has_fma() {
-        let reason = "products are for processors with avx2 and fma";
-        return Err(refused(reason.to_owned()));
+        let reason = "products are for processors with avx2 and fma".to_owned();
+        return Err(KernelError::Register { reason });
     }
     let scratch = Arc::new(ScratchPool::default());
-    let registered =
-        client.register_custom_call("phalanx.product", move |call| matmul(&scratch, call));
-    registered.or_else(|error| match error.code {
-        StatusCode::AlreadyExists => Ok(()),
-        _ => Err(refused(error.to_string())),
+    register(client, "phalanx.product", move |call| {
+        matmul(&scratch, call)
     })
 }
 

@@ -6,9 +6,9 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, ElementType, StatusCode};
+use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, ElementType};
 
-use crate::handlers::{invalid, replicas};
+use crate::handlers::{invalid, register, replicas};
 use crate::library::KernelError;
 use crate::shared_tasks::{self, SharedWork};
 
@@ -22,13 +22,7 @@ const TASK: usize = 256;
 /// # Errors
 /// The plugin has no custom calls.
 pub fn register_rows(client: &Client) -> Result<(), KernelError> {
-    let registered = client.register_custom_call("phalanx.rows", rows);
-    registered.or_else(|error| match error.code {
-        StatusCode::AlreadyExists => Ok(()),
-        _ => Err(KernelError::Register {
-            reason: error.to_string(),
-        }),
-    })
+    register(client, "phalanx.rows", rows)
 }
 
 /// Operands: the table, whose first dim is the rows', and indices; an index out of range is the first or last row, as in StableHLO.

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use phalanx_graph::{Bf16Matmul, KernelSupport, Program};
-use phalanx_kernels::{AmxFeatures, KernelError, Kernels, ONEDNN, Support};
+use phalanx_kernels::{
+    AmxFeatures, KernelError, Kernels, ONEDNN, Support, register_all_reduce, register_lstm,
+    register_matmul, register_rows,
+};
 use phalanx_pjrt::{Client, Platform, PluginSearch};
 
 use super::{EngineOptions, Notice, install};
@@ -116,38 +119,37 @@ impl EngineKernels {
 
     /// Whether replicas of this program exchange sums by our all-reduce.
     pub(super) fn supports_all_reduce(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.exchanges_only_sums() {
-            return false;
-        }
-        let registered = || phalanx_kernels::register_all_reduce(client).is_ok();
-        *self.sums.get_or_init(registered)
+        let gains = || program.exchanges_only_sums();
+        self.calls(&self.sums, gains, || register_all_reduce(client))
     }
 
     /// Whether large matrix products of this program are calls of ours.
     pub(super) fn supports_matmul(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.gains_from_host_matmul() {
-            return false;
-        }
-        let registered = || phalanx_kernels::register_matmul(client).is_ok();
-        *self.products.get_or_init(registered)
+        let gains = || program.gains_from_host_matmul();
+        self.calls(&self.products, gains, || register_matmul(client))
     }
 
     /// Whether long short-term memories of this program are calls of ours.
     pub(super) fn supports_lstm(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.gains_from_host_lstm() {
-            return false;
-        }
-        let registered = || phalanx_kernels::register_lstm(client).is_ok();
-        *self.lstm.get_or_init(registered)
+        let gains = || program.gains_from_host_lstm();
+        self.calls(&self.lstm, gains, || register_lstm(client))
     }
 
     /// Whether rows of large tables of this program are taken by calls of ours.
     pub(super) fn supports_rows(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.gains_from_host_rows() {
-            return false;
-        }
-        let registered = || phalanx_kernels::register_rows(client).is_ok();
-        *self.rows.get_or_init(registered)
+        let gains = || program.gains_from_host_rows();
+        self.calls(&self.rows, gains, || register_rows(client))
+    }
+
+    /// Whether calls that need no library are made: by this mode, by a program that gains from them, where `known` has that they could be
+    /// registered.
+    fn calls(
+        &self,
+        known: &OnceLock<bool>,
+        gains: impl FnOnce() -> bool,
+        register: impl FnOnce() -> std::result::Result<(), KernelError>,
+    ) -> bool {
+        self.mode != KernelsMode::Off && gains() && *known.get_or_init(|| register().is_ok())
     }
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.
