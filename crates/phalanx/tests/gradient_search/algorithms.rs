@@ -6,6 +6,7 @@ use phalanx::nn::{Model, Sequential, layer_from_config};
 use phalanx_graph::{Bf16Matmul, KernelSupport, Lowering};
 use phalanx_kernels::Kernels;
 use phalanx_pjrt::{CompileOptions, Executable, OverrideValue, Platform, PluginSearch};
+use phalanx_testkit::test_platform;
 use serde_json::json;
 
 use crate::compare::{mixed_by_products, right_by};
@@ -22,14 +23,19 @@ pub(crate) const BF16_PRODUCTS: &str = "phalanx.bf16_product";
 const CALL: &str = "@\"phalanx.conv";
 const CONFIG: &str = "backend_config = {";
 
+/// Whether the search is on the CPU, which alone has kernels beside the compiler's and as many devices as one likes.
+pub(crate) fn is_cpu() -> bool {
+    test_platform() == Platform::Cpu
+}
+
 /// The step with this algorithm in all calls that it computes, or with [`BF16_PRODUCTS`]; none where there are none, or no library for them.
 pub(crate) fn by_algorithm(
     step: &Step,
     engine: &Engine,
     algorithm: &str,
 ) -> Result<Option<Executable>, String> {
-    let is_one = step.program.replicas == 1;
-    if !is_one || Kernels::find(&PluginSearch::from_process(), None).is_err() {
+    let has_kernels = step.program.replicas == 1 && is_cpu();
+    if !has_kernels || Kernels::find(&PluginSearch::from_process(), None).is_err() {
         return Ok(None);
     }
     let text = |bf16_matmul| {

@@ -4,10 +4,10 @@ use std::panic::AssertUnwindSafe;
 
 use phalanx::nn::Model;
 use phalanx::prelude::Policy;
-use phalanx_graph::{Op, Platform};
-use phalanx_testkit::{largest_difference, test_platform};
+use phalanx_graph::Op;
+use phalanx_testkit::largest_difference;
 
-use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS};
+use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS, is_cpu};
 use crate::jax;
 use crate::random::Random;
 use crate::step::{Left, Replaced, Step};
@@ -88,11 +88,7 @@ fn found(model: &Model, trial: &Trial) -> Verdict {
         true => mixed_is_close(model, trial),
         false => Ok(()),
     };
-    let by_products = || match is_cpu() {
-        true => mixed_by_products(model, trial),
-        false => Ok(false),
-    };
-    match kernels.and_then(|()| by_products()) {
+    match kernels.and_then(|()| mixed_by_products(model, trial)) {
         Ok(_) => verdict,
         Err(what) => Verdict::Wrong(format!("in bf16: {what}")),
     }
@@ -160,7 +156,7 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
         let how = if kernels { "kernels on" } else { "kernels off" };
         judge(how, &step.compiled(kernels).map_err(failed)?)?;
     }
-    if is_cpu() && trial.seed % FORCED == 3 && has_kernels(step) {
+    if trial.seed % FORCED == 3 && has_kernels(step) {
         let number = trial.seed / FORCED % ALGORITHMS.len() as u64;
         let algorithm = ALGORITHMS[number as usize];
         if let Some(left) = step
@@ -178,11 +174,9 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
 
 /// Whether it is compiled with kernels, without, or both; where there are none for it, both would be one program.
 fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
-    if !is_cpu() {
-        return &[true];
-    }
     let program = step.program.simplified();
-    if !has_kernels(step) && !program.gains_from_host_matmul() && program.replicas == 1 {
+    let gains = has_kernels(step) || program.gains_from_host_matmul() || program.replicas > 1;
+    if !gains || !is_cpu() {
         return &[true];
     }
     // Compilation takes nearly all of the time.
@@ -191,11 +185,6 @@ fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
         1 => &[false],
         _ => &[true],
     }
-}
-
-/// Whether the search is on the CPU, which alone has kernels beside the compiler's and as many devices as one likes.
-fn is_cpu() -> bool {
-    test_platform() == Platform::Cpu
 }
 
 fn has_kernels(step: &Step) -> bool {

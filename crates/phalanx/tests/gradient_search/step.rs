@@ -284,9 +284,9 @@ fn engine(replicas: usize, kernels: bool, quick: bool) -> &'static Engine {
                 false => KernelsMode::Off,
             },
             cpu_devices: if replicas > 1 { 3 } else { 1 },
-            quick_compile: quick,
             // Thousands of programs that nobody runs again.
             compile_cache: false,
+            quick_compile: quick,
             // A step takes milliseconds; one that takes so long does not end.
             deadline: Duration::from_secs(120),
             // What takes long on a busy machine would say so.
