@@ -23,16 +23,20 @@ pub(super) struct BenchRun {
 }
 
 impl BenchRun {
-    /// Starts a program and runs its first two steps.
+    /// Starts a program, in another variant than its first where one is named, and runs its first two steps.
     pub(super) fn start(
         workspace: &Workspace,
         peer: &Peer,
         arguments: &[&str],
         variant: &str,
     ) -> Self {
+        let mut arguments = arguments.to_vec();
+        if !variant.is_empty() {
+            arguments.extend(["--variant", variant]);
+        }
         eprintln!("starting {} {}", peer.name, arguments.join(" "));
         let mut command = peer.command();
-        command.args(arguments);
+        command.args(&arguments);
         let log = format!("bench-{}-{}", peer.name, arguments.join("-"));
         let named = Hello {
             framework: peer.name.to_owned(),

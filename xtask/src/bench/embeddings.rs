@@ -12,8 +12,8 @@ use super::table::{OURS, milliseconds};
 use super::{build, machine, parse_options, peer, write};
 use crate::workspace::Workspace;
 
-/// Rows of the two tables.
-const ROWS: [&str; 2] = ["100000", "10000000"];
+/// Rows of the two tables, for programs and for readers.
+const ROWS: [(&str, &str); 2] = [("100000", "100,000"), ("10000000", "10,000,000")];
 
 /// Optimizers, and for each framework its other variants.
 const OPTIMIZERS: [&str; 3] = ["sgd", "adagrad", "adam"];
@@ -39,7 +39,7 @@ pub(crate) fn embeddings(arguments: &[&str]) -> Result<(), String> {
     let rounds = if options.quick { 5 } else { 11 };
     let mut text = String::new();
     for optimizer in OPTIMIZERS {
-        let all: Vec<Pair> = programs(&peers)
+        let all: Vec<Pair> = peer::variants(&peers, &VARIANTS)
             .map(|(peer, variant)| time(&workspace, peer, optimizer, variant, rounds))
             .collect();
         let found = table(optimizer, &all);
@@ -61,25 +61,10 @@ pub(crate) fn embeddings(arguments: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Every framework, and its other variants behind it.
-fn programs(peers: &[Peer]) -> impl Iterator<Item = (&Peer, &'static str)> {
-    peers.iter().flat_map(|peer| {
-        let others = VARIANTS.iter().filter(|(name, _)| *name == peer.name);
-        let variants = std::iter::once("").chain(others.map(|(_, variant)| *variant));
-        variants.map(move |variant| (peer, variant))
-    })
-}
-
 /// All rounds of a program, with both tables.
 fn time(workspace: &Workspace, peer: &Peer, optimizer: &str, variant: &str, rounds: usize) -> Pair {
-    let start = |rows| {
-        let mut arguments = vec![optimizer, rows];
-        if !variant.is_empty() {
-            arguments.extend(["--variant", variant]);
-        }
-        BenchRun::start(workspace, peer, &arguments, variant)
-    };
-    let mut runs = ROWS.map(start);
+    let mut runs =
+        ROWS.map(|(rows, _)| BenchRun::start(workspace, peer, &[optimizer, rows], variant));
     let steps = runs.each_mut().map(|run| steps_of_turn(run.warm_up(10)));
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {} with {optimizer}", peer.name);
@@ -101,18 +86,16 @@ fn table(optimizer: &str, all: &[Pair]) -> String {
     let mut text = format!(
         "## {optimizer}\n\n| framework | {0} rows | {1} rows | the larger takes | ours is faster by | memory of the larger |\n\
          |---|---:|---:|---:|---:|---:|\n",
-        grouped(ROWS[0]),
-        grouped(ROWS[1])
+        ROWS[0].1, ROWS[1].1
     );
     let large = |pair: &Pair| pair[1].median_ms();
     let ours = all.iter().find(|pair| pair[1].framework == OURS);
     let ours = ours.and_then(large);
     for pair in all {
         let times = pair.each_ref().map(Score::median_ms);
-        let shown = pair.each_ref().map(|score| match score.median_ms() {
-            Some(median) => milliseconds(median),
-            None => score.time().trim_end_matches([' ', '|']).to_owned(),
-        });
+        let shown = pair
+            .each_ref()
+            .map(|score| score.median_ms().map_or_else(|| score.why(), milliseconds));
         let times_as_long = |of: Option<f64>, than: Option<f64>| match (of, than) {
             (Some(of), Some(than)) => format!("{:.2}x", of / than),
             _ => String::new(),
@@ -133,19 +116,6 @@ fn table(optimizer: &str, all: &[Pair]) -> String {
             shown[1],
             times_as_long(times[1], times[0]),
         );
-    }
-    text
-}
-
-/// `10000000` as `10,000,000`.
-fn grouped(digits: &str) -> String {
-    let first = digits.len() % 3;
-    let mut text = digits[..first].to_owned();
-    for start in (first..digits.len()).step_by(3) {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text += &digits[start..start + 3];
     }
     text
 }

@@ -245,20 +245,12 @@ pub(super) fn time_all(
 
 /// The programs of a work, with a variant each.
 fn programs<'p>(work: &ModelCase, peers: &'p [Peer], quick: bool) -> Vec<(&'p Peer, &'static str)> {
-    let mut programs = Vec::new();
-    for peer in peers {
-        let is_run = |variant: &str| {
-            !quick || peer.name == OURS || work.quick.contains(&(peer.name, variant))
-        };
-        let variants = work.variants.iter().filter(|(name, _)| *name == peer.name);
-        let variants = std::iter::once("").chain(variants.map(|(_, variant)| *variant));
-        programs.extend(
-            variants
-                .filter(|variant| is_run(variant))
-                .map(|variant| (peer, variant)),
-        );
-    }
-    programs
+    let is_run = |(peer, variant): &(&Peer, &str)| {
+        !quick || peer.name == OURS || work.quick.contains(&(peer.name, *variant))
+    };
+    peer::variants(peers, work.variants)
+        .filter(is_run)
+        .collect()
 }
 
 impl ModelCase {
@@ -274,9 +266,6 @@ impl ModelCase {
     /// A program of this work after its first steps.
     pub(super) fn start(&self, workspace: &Workspace, peer: &Peer, variant: &str) -> BenchRun {
         let mut arguments = vec![self.model, self.batch];
-        if !variant.is_empty() {
-            arguments.extend(["--variant", variant]);
-        }
         if self.work != "train" {
             arguments.extend(["--work", self.work]);
         }

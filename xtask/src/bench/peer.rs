@@ -95,6 +95,18 @@ pub(super) fn all(
     Ok(peers)
 }
 
+/// Each program as it is, and behind it in the other variants that a list has for its name.
+pub(super) fn variants<'p>(
+    peers: &'p [Peer],
+    others: &'static [(&'static str, &'static str)],
+) -> impl Iterator<Item = (&'p Peer, &'static str)> {
+    peers.iter().flat_map(move |peer| {
+        let others = others.iter().filter(|(name, _)| *name == peer.name);
+        let all = std::iter::once("").chain(others.map(|(_, variant)| *variant));
+        all.map(move |variant| (peer, variant))
+    })
+}
+
 /// Which of the frameworks' modules a Python has.
 fn installed(python: &str) -> Result<Vec<String>, String> {
     let modules: Vec<&str> = FRAMEWORKS

@@ -50,13 +50,7 @@ impl Score {
     /// Median, range and rate, or why there are none: three cells.
     pub(super) fn time(&self) -> String {
         let Some(median) = self.median_ms() else {
-            return match &self.failure {
-                Some(PeerFailure::TimedOut(limit)) => format!("> {} s |  |  ", limit.as_secs()),
-                Some(PeerFailure::Failed(why)) => {
-                    format!("failed: {} |  |  ", why.replace('|', "/"))
-                }
-                None => "not timed |  |  ".into(),
-            };
+            return format!("{} |  |  ", self.why());
         };
         let ends = |pick: fn(f64, f64) -> f64| self.medians_ms.iter().copied().fold(median, pick);
         format!(
@@ -71,6 +65,15 @@ impl Score {
             },
             self.units * 1e3 / median
         )
+    }
+
+    /// Why there is no median, for a cell.
+    pub(super) fn why(&self) -> String {
+        match &self.failure {
+            Some(PeerFailure::TimedOut(limit)) => format!("> {} s", limit.as_secs()),
+            Some(PeerFailure::Failed(why)) => format!("failed: {}", why.replace('|', "/")),
+            None => "not timed".into(),
+        }
     }
 
     /// Milliseconds of a step, if it took any in time.
