@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 
 use std::error::Error;
 use std::path::Path;
@@ -30,13 +31,7 @@ const BATCH: usize = 256;
 const SAVES_OF_A_FIT: f64 = 3.0;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Done {

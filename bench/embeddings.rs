@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 #[allow(dead_code, reason = "other programs train the models")]
 mod synthetic;
 mod turns;
@@ -26,13 +27,7 @@ const BAG: usize = 16;
 const BATCHES: usize = 64;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 
 use std::error::Error;
 use std::path::Path;
@@ -38,13 +39,7 @@ const EPOCHS: [u64; 3] = [1, 10, 100];
 const PAUSE: Duration = Duration::from_millis(30);
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Done {

@@ -4,6 +4,8 @@
 //! Both sides are whole programs of one op on all processors, run one after the other in turns; medians.
 #![forbid(unsafe_code)]
 
+mod program;
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -41,13 +43,7 @@ const LAYERS: [(&str, [usize; 7]); 17] = [
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Outcome<()> {

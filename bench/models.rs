@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 mod synthetic;
 mod turns;
 
@@ -24,13 +25,7 @@ const THREADS: usize = 2;
 const STEPS: usize = 100;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

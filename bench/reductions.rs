@@ -4,6 +4,8 @@
 //! Variants of a row run in turns; medians of whole runs, from the start to the end of both replicas.
 #![forbid(unsafe_code)]
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,13 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Outcome<()> {

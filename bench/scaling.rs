@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 mod replica_training;
 mod synthetic;
 mod turns;
@@ -17,13 +18,7 @@ use phalanx::prelude::*;
 use replica_training::{epoch, prepare};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

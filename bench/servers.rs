@@ -7,6 +7,7 @@
 //! `slowed` times smaller; where this system lets nobody set shares, they take the time as without.
 #![forbid(unsafe_code)]
 
+mod program;
 mod quota;
 #[allow(dead_code, reason = "other benchmarks use the rest")]
 mod synthetic;
@@ -30,13 +31,7 @@ use quota::Quota;
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 /// What is asked for.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -24,13 +25,7 @@ const COMPARISONS: usize = 5;
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 #[allow(dead_code, reason = "other programs train the other models")]
 mod synthetic;
 
@@ -29,13 +30,7 @@ const PARTS: [usize; 4] = [1, 2, 4, 8];
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Outcome<()> {

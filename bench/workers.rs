@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod processors;
+mod program;
 mod replica_training;
 mod synthetic;
 mod turns;
@@ -33,13 +34,7 @@ use replica_training::{epoch, prepare};
 const ENDLESS: usize = 1 << 40;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

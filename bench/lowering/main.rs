@@ -7,6 +7,8 @@ mod form;
 mod images;
 #[path = "../processors.rs"]
 mod processors;
+#[path = "../program.rs"]
+mod program;
 mod sequences;
 
 use std::error::Error;
@@ -15,13 +17,7 @@ use std::process::ExitCode;
 use form::{Row, Timer};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::exit(run())
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
