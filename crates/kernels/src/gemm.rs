@@ -1,10 +1,10 @@
 //! Single-threaded f32 matrix multiplication (GEMM) for processors with AVX2 or AVX-512.
 //!
 //! As in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a block of the right matrix is packed
-//! into panels of 16 columns that stay in the outer caches, one of the left into panels of 6 rows for the second, and the inner
-//! loop keeps 6 x 16 sums, with AVX-512 6 x 32 of two panels, in registers ([`crate::microkernel`]) while it goes through a panel of each, of
-//! which the wider stays in the first cache. With AVX2 it runs at the speed of the processor's multipliers (102 of 103 GFLOP/s measured);
-//! prefetches inside of it cost a fourth of that.
+//! into panels of 16 columns that stay in the outer caches, one of the left into panels of 6 rows for the second where that pays
+//! ([`InPlace`]), and the inner loop keeps 6 x 16 sums, with AVX-512 6 x 32 of two panels, in registers ([`crate::microkernel`]) while
+//! it goes through a panel of each, of which the wider stays in the first cache. With AVX2 it runs at the speed of the processor's
+//! multipliers (102 of 103 GFLOP/s measured); prefetches inside of it cost a fourth of that.
 
 use std::arch::x86_64::{
     _MM_HINT_T0, _mm_prefetch, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,
@@ -22,6 +22,11 @@ const MC: usize = 144;
 const MAX_PANELS: usize = 2;
 /// f32 elements of an AVX2 vector.
 const LANES: usize = 8;
+/// Columns of a product up to which a left matrix whose rows are adjacent in memory is not packed: with 256 columns a panel of it is used eight
+/// times, and products are 5 to 18 % faster without, with 512 as fast.
+const FEW_COLUMNS: usize = 256;
+/// f32 elements of a page: places so far apart share the sets of a first-level cache, of which each holds 8 or 12 of them.
+const SAME_SETS: usize = 1024;
 /// How many steps of `k` are packed together when `k` is the strided dimension: the number of streams that the hardware prefetcher
 /// follows.
 const STREAMS: usize = 8;
@@ -92,10 +97,17 @@ pub(crate) unsafe fn multiply(
         unsafe { pack::<NR>(right, &columns, &ks, packed_right) };
         for start in rows.clone().step_by(MC) {
             let block = start..(start + MC).min(rows.end);
+            let in_place = left.in_place(&block, &ks, columns.len());
+            let to_pack = match in_place {
+                Some(_) => block.end - block.len() % MR..block.end,
+                None => block.clone(),
+            };
             // SAFETY: as above.
-            unsafe { pack::<MR>(left, &block, &ks, packed_left) };
-            let panels = PackedPanels {
-                left: packed_left,
+            unsafe { pack::<MR>(left, &to_pack, &ks, packed_left) };
+            let product = BlockGemm {
+                in_place,
+                packed: packed_left,
+                packed_from: to_pack.start,
                 right: packed_right,
                 depth: ks.len(),
                 rows: block,
@@ -105,15 +117,46 @@ pub(crate) unsafe fn multiply(
                 add: first > 0,
             };
             // SAFETY: the caller's promise.
-            unsafe { isa.run(panels) };
+            unsafe { isa.run(product) };
         }
         first = ks.end;
     }
 }
 
-/// Packed panels of both operands, and the part of the result that they make.
-struct PackedPanels<'a> {
-    left: &'a [f32],
+/// A block of the left matrix where the matrix has it: no element is read often enough to pay for packing, or the rows are read in order anyway.
+#[derive(Clone, Copy)]
+enum InPlace {
+    /// The steps of a row are adjacent; rows are this far apart.
+    Rows(*const f32, usize),
+    /// The rows of a step are adjacent; steps are this far apart.
+    Steps(*const f32, usize),
+}
+
+impl GemmOperand<'_> {
+    /// These steps of a block of rows where they are, to be multiplied by this number of columns; none where packing is faster.
+    ///
+    /// Rows need no packing: six of them are six streams. Adjacent rows are read a few at a time, in as many places as there are steps, for
+    /// each pair of panels again. Packing them pays from some columns on, and where all of these places fall into the same sets of a cache.
+    fn in_place(self, block: &Range<usize>, ks: &Range<usize>, columns: usize) -> Option<InPlace> {
+        if self.k_contiguous {
+            let at = &self.values[block.start * self.depth + ks.start..];
+            return Some(InPlace::Rows(at.as_ptr(), self.depth));
+        }
+        let few = columns <= FEW_COLUMNS && !self.count.is_multiple_of(SAME_SETS);
+        few.then(|| {
+            let at = &self.values[ks.start * self.count + block.start..];
+            InPlace::Steps(at.as_ptr(), self.count)
+        })
+    }
+}
+
+/// A block of rows of the left matrix, packed panels of the right one, and the part of the result that they make.
+struct BlockGemm<'a> {
+    /// The left rows that fill a panel, unless they are packed.
+    in_place: Option<InPlace>,
+    /// Panels of the left rows from [`packed_from`](Self::packed_from) on.
+    packed: &'a [f32],
+    packed_from: usize,
     right: &'a [f32],
     depth: usize,
     rows: Range<usize>,
@@ -125,9 +168,36 @@ struct PackedPanels<'a> {
     add: bool,
 }
 
-impl SimdKernel for PackedPanels<'_> {
+impl SimdKernel for BlockGemm<'_> {
+    /// Once for each kind of left operand, so that the inner loop knows which of its distances are constant.
     #[inline(always)]
     unsafe fn run<C: SimdRow>(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.in_place {
+                None => self.panels::<C>(|row| self.packed_panel(row)),
+                Some(InPlace::Rows(at, apart)) => self.panels::<C>(|row| Lhs {
+                    at: at.wrapping_add((row - self.rows.start) * apart),
+                    row: apart,
+                    step: 1,
+                }),
+                Some(InPlace::Steps(at, apart)) => self.panels::<C>(|row| Lhs {
+                    at: at.wrapping_add(row - self.rows.start),
+                    row: 1,
+                    step: apart,
+                }),
+            }
+        }
+    }
+}
+
+impl BlockGemm<'_> {
+    /// All of the block, with whole panels of left rows from where `whole` has them.
+    ///
+    /// # Safety
+    /// As for [`multiply`]; the panels that `whole` gives have `MR` rows of this depth.
+    #[inline(always)]
+    unsafe fn panels<C: SimdRow>(&self, whole: impl Fn(usize) -> Lhs) {
         let (panel, count) = (self.depth * NR, self.columns.len().div_ceil(NR));
         for first in (0..count).step_by(C::PANELS) {
             let panels = C::PANELS.min(count - first);
@@ -135,18 +205,23 @@ impl SimdKernel for PackedPanels<'_> {
             let column = self.columns.start + first * NR;
             let across = panels * NR;
             let width = across.min(self.columns.end - column);
-            let lefts = self.left.chunks_exact(self.depth * MR);
-            for (row, left) in self.rows.clone().step_by(MR).zip(lefts) {
+            for row in self.rows.clone().step_by(MR) {
                 let height = MR.min(self.rows.end - row);
                 // SAFETY: the caller's promise; at the edges only the elements that there are are touched.
                 unsafe {
                     let at = self.result.add(row * self.width + column);
                     if height == MR && width == across {
-                        tile_gemm::<C>(left, right, panels, at, self.width, self.add);
+                        let to = (at, self.width, self.add);
+                        tile_gemm::<C>(whole(row), right, self.depth, panels, to);
                         continue;
                     }
                     let mut edge = [0.0f32; MR * MAX_PANELS * NR];
-                    tile_gemm::<C>(left, right, panels, edge.as_mut_ptr(), across, false);
+                    let to = (edge.as_mut_ptr(), across, false);
+                    if height == MR {
+                        tile_gemm::<C>(whole(row), right, self.depth, panels, to);
+                    } else {
+                        tile_gemm::<C>(self.packed_panel(row), right, self.depth, panels, to);
+                    }
                     for (i, sums) in edge.chunks(across).take(height).enumerate() {
                         for (j, &sum) in sums.iter().take(width).enumerate() {
                             let step = at.add(i * self.width + j);
@@ -157,28 +232,33 @@ impl SimdKernel for PackedPanels<'_> {
             }
         }
     }
-}
 
-/// Multiplies a panel of `MR` rows by some of `NR` columns.
-///
-/// # Safety
-/// All panels have the same depth; `result` has `MR` rows of all columns, `stride` apart; the processor supports the ISA.
-#[inline(always)]
-unsafe fn tile_gemm<C: SimdRow>(
-    left: &[f32],
-    right: &[f32],
-    panels: usize,
-    result: *mut f32,
-    stride: usize,
-    add: bool,
-) {
-    let depth = left.len() / MR;
-    let product = PanelGemm {
-        left: Lhs {
-            at: left.as_ptr(),
+    /// The packed panel that begins with a row.
+    #[inline(always)]
+    fn packed_panel(&self, row: usize) -> Lhs {
+        let panel = &self.packed[(row - self.packed_from) * self.depth..][..self.depth * MR];
+        Lhs {
+            at: panel.as_ptr(),
             row: 1,
             step: MR,
-        },
+        }
+    }
+}
+
+/// Multiplies a panel of `MR` rows by some of `NR` columns, into a place with rows that far apart, by adding or overwriting.
+///
+/// # Safety
+/// All panels have the same depth; there are `MR` rows of all columns in the result; the processor supports the ISA.
+#[inline(always)]
+unsafe fn tile_gemm<C: SimdRow>(
+    left: Lhs,
+    right: &[f32],
+    depth: usize,
+    panels: usize,
+    (result, stride, add): (*mut f32, usize, bool),
+) {
+    let product = PanelGemm {
+        left,
         right: Rhs {
             at: right.as_ptr(),
             step: NR,
@@ -346,6 +426,9 @@ mod tests {
             [145, 16, 515],
             [12, 64, 5],
             [17, 75, 300],
+            // Packed although the rows are adjacent: many columns, or rows that share the sets of a cache.
+            [9, 2 * FEW_COLUMNS + 8, 3],
+            [SAME_SETS, 20, 5],
         ];
         for [rows, columns, depth] in sizes {
             let (a, b) = (noise(rows * depth), noise(columns * depth));
