@@ -26,6 +26,8 @@ const IMMUTABLE_ZERO_COPY: i32 = 2;
 pub struct Buffer {
     pub(crate) client: Arc<ClientInner>,
     pub(crate) raw: *mut sys::Buffer,
+    /// Of what makes the contents: see [`ExecuteOptions::ends_soon`](crate::ExecuteOptions::ends_soon).
+    pub(crate) ends_soon: bool,
 }
 
 // SAFETY: PJRT buffers may be used from any thread.
@@ -129,6 +131,7 @@ impl ClientInner {
             let buffer = Buffer {
                 client: Arc::clone(self),
                 raw: args.buffer,
+                ends_soon: false,
             };
             Ok((
                 buffer,
@@ -198,7 +201,7 @@ impl Buffer {
         // SAFETY: the buffer is live, the event is ours.
         unsafe {
             self.client.api.call(&mut args)?;
-            Ok(Event::from_raw(Arc::clone(&self.client), args.event))
+            Ok(Event::from_raw(Arc::clone(&self.client), args.event).ending_soon(self.ends_soon))
         }
     }
 
@@ -218,6 +221,7 @@ impl Buffer {
         Ok(Self {
             client: Arc::clone(&self.client),
             raw: args.dst_buffer,
+            ends_soon: false,
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::PjrtError;
 use crate::key_values::ClientGroup;
+use crate::look::Look;
 use crate::plugin::{Api, Attribute, Plugin, read_attributes, slice, text};
 use crate::sys::{self, Args};
 
@@ -20,6 +21,7 @@ pub(crate) struct ClientInner {
     version: String,
     process_index: i32,
     devices: Vec<Device>,
+    pub(crate) look: Look,
     /// What the plugin calls back.
     _group: Option<Box<ClientGroup>>,
 }
@@ -142,6 +144,7 @@ impl Client {
             version: String::new(),
             process_index: 0,
             devices: Vec::new(),
+            look: Look::new(),
             _group: group,
         };
         inner.describe()?;

@@ -13,6 +13,8 @@ use crate::sys::{self, Args};
 pub struct Event {
     client: Arc<ClientInner>,
     raw: *mut sys::Event,
+    /// Whether who waits looks for the end before it sleeps.
+    ends_soon: bool,
 }
 
 // SAFETY: PJRT events may be used from any thread.
@@ -24,7 +26,17 @@ impl Event {
     /// # Safety
     /// `raw` is a live event of the client's plugin that nobody else destroys.
     pub(crate) unsafe fn from_raw(client: Arc<ClientInner>, raw: *mut sys::Event) -> Self {
-        Self { client, raw }
+        Self {
+            client,
+            raw,
+            ends_soon: false,
+        }
+    }
+
+    /// The same, of work that [`ExecuteOptions::ends_soon`](crate::ExecuteOptions::ends_soon) says so of.
+    pub(crate) fn ending_soon(mut self, ends_soon: bool) -> Self {
+        self.ends_soon = ends_soon;
+        self
     }
 
     /// Whether the work is done (or has failed).
@@ -46,7 +58,9 @@ impl Event {
     /// # Errors
     /// The error of the work itself, or `DeadlineExceeded` after `timeout`; the work goes on in that case.
     pub fn wait(&self, timeout: Duration) -> Result<(), PjrtError> {
-        if self.is_ready()? {
+        if self.is_ready()?
+            || (self.ends_soon && self.client.look.finds(timeout, || self.is_ready())?)
+        {
             return self.outcome();
         }
         let signal = Arc::new(Signal::default());

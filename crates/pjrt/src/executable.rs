@@ -69,6 +69,9 @@ pub struct ExecuteOptions<'a> {
     pub launch_id: i32,
     /// Arguments to keep although the program donates them; the plugin copies them where it must.
     pub non_donatable: &'a [i64],
+    /// Whether the execution takes less than a millisecond and leaves a processor idle: who waits for it then keeps that awake for a while
+    /// instead of sleeping at once.
+    pub ends_soon: bool,
 }
 
 /// A started execution.
@@ -165,11 +168,14 @@ impl Executable {
             self.client.api.call(&mut args).map_err(explain_donated)?;
             let done = events
                 .into_iter()
-                .map(|raw| Event::from_raw(Arc::clone(&self.client), raw))
+                .map(|raw| {
+                    Event::from_raw(Arc::clone(&self.client), raw).ending_soon(options.ends_soon)
+                })
                 .collect();
             let mut outputs = outputs.into_iter().map(|raw| Buffer {
                 client: Arc::clone(&self.client),
                 raw,
+                ends_soon: options.ends_soon,
             });
             let outputs = (0..devices)
                 .map(|_| outputs.by_ref().take(each).collect())

@@ -41,6 +41,7 @@ mod install;
 mod key_values;
 #[cfg(all(target_os = "linux", target_env = "gnu", feature = "allocator"))]
 mod large_blocks;
+mod look;
 mod nvml;
 #[cfg(exported_operators)]
 mod operators;
