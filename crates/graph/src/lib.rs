@@ -48,6 +48,7 @@ pub use pieces::Piece;
 pub use prepare::Prepared;
 pub use shape::Shape;
 pub use stablehlo::{
-    Bf16Matmul, CompilerOption, HostAllReduce, KernelSupport, Lowering, compiler_options,
+    Bf16Matmul, CompilerOption, HostAllReduce, HostMatmul, KernelSupport, Lowering,
+    compiler_options,
 };
 pub use tensor::Tensor;

@@ -26,6 +26,7 @@ mod writer;
 use phalanx_platform::Platform;
 
 pub use self::bf16_matmul::Bf16Matmul;
+pub use self::host_matmul::HostMatmul;
 pub(crate) use self::kernels::{relu_attributes, window};
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
@@ -47,8 +48,8 @@ pub struct Lowering {
     /// Whether the processor has instructions for bf16 products. Without them XLA:CPU takes twice the time of f32, so operands are
     /// widened to f32, which changes no product.
     pub native_bf16_dot: bool,
-    /// Whether `phalanx.product` is registered, which large f32 matrix products then call.
-    pub host_matmul: bool,
+    /// Which products of f32 call `phalanx.product`, where that is registered.
+    pub host_matmul: HostMatmul,
     /// Which products of bf16 call `phalanx.bf16_product`, where that is registered.
     pub bf16_matmul: Bf16Matmul,
     /// Whether `phalanx.lstm` and its gradient are registered.
@@ -97,7 +98,7 @@ impl Lowering {
             module: module.to_owned(),
             kernels: None,
             native_bf16_dot: true,
-            host_matmul: false,
+            host_matmul: HostMatmul::Never,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
             host_rows: false,

@@ -19,6 +19,10 @@ use crate::sync::lock;
 /// Largest tile, in rows and columns: its packed panels stay in the caches and are used often enough to pay for the packing.
 const MAX_TILE: [usize; 2] = [528, 1024];
 
+/// Multiplications from which other threads take a part: half of them last a tenth of a millisecond, as long as it takes to wake a thread up and to
+/// wait for it.
+const WORTH_SHARING: usize = 1 << 25;
+
 /// Registers `phalanx.product` with this client's plugin for the rest of the process; does nothing when it is registered already.
 ///
 /// # Errors
@@ -56,7 +60,11 @@ fn matmul(
         result.fill(0.0);
         return Ok(());
     }
-    let threads = (call.threads() / replicas(call)?).max(1);
+    let multiplications = left.count * left.depth * right.count;
+    let threads = match multiplications < WORTH_SHARING {
+        true => 1,
+        false => (call.threads() / replicas(call)?).max(1),
+    };
     let work = ParallelMatmul {
         tiles: TileGrid::new(dims, threads),
         left,

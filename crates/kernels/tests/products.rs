@@ -132,6 +132,8 @@ fn products_are_those_of_plain_loops() {
         [64, 64, 64],
         [130, 70, 300],
         [600, 1100, 17],
+        // Threads share it.
+        [600, 1100, 51],
     ];
     for sizes in sizes {
         for layout in 0..4 {
@@ -160,7 +162,8 @@ fn products_are_those_of_plain_loops() {
 fn every_run_gives_the_same_bits() {
     let Some(client) = client() else { return };
     let case = Case {
-        sizes: [300, 200, 500],
+        // Threads share it.
+        sizes: [300, 400, 500],
         left: true,
         right: false,
     };
@@ -170,7 +173,7 @@ fn every_run_gives_the_same_bits() {
             .map(|x| x / 7.0)
             .collect::<Vec<_>>()
     };
-    let (a, b) = (noise(150_000, 1), noise(100_000, 2));
+    let (a, b) = (noise(150_000, 1), noise(200_000, 2));
     let first = case.run(client, &a, &b).unwrap();
     for _ in 0..5 {
         assert_eq!(case.run(client, &a, &b).unwrap(), first);
@@ -181,14 +184,15 @@ fn every_run_gives_the_same_bits() {
 fn a_share_of_the_threads_gives_the_same_bits() {
     let Some(client) = client() else { return };
     let case = Case {
-        sizes: [600, 200, 50],
+        // Threads share it.
+        sizes: [600, 400, 150],
         left: false,
         right: true,
     };
-    let (a, b) = (integers(600 * 50, 3), integers(200 * 50, 7));
+    let (a, b) = (integers(600 * 150, 3), integers(400 * 150, 7));
     let thirds = |values: Vec<f32>| values.iter().map(|x| x / 3.0).collect::<Vec<_>>();
     let (a, b) = (thirds(a), thirds(b));
-    let text = case.text([600, 200]);
+    let text = case.text([600, 400]);
     let shared = |replicas: i64| {
         let config = format!("replicas = {replicas} : i64, right_transposed");
         case.run_text(client, &text.replace("right_transposed", &config), &a, &b)

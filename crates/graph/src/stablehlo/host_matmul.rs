@@ -1,4 +1,4 @@
-//! Large products of matrices in f32 on host processors, as calls of `phalanx.product`.
+//! Products of matrices in f32 on host processors, as calls of `phalanx.product`.
 
 use super::custom_call;
 use super::kernels::computing_at_once;
@@ -6,7 +6,19 @@ use super::writer::{Operand, Writer};
 use crate::op::{Attribute, CustomCall, DotDims, Op};
 use crate::{DType, Program, Shape};
 
-/// Multiplications from which a product gains more than a call costs.
+/// Which products of f32 are calls of `phalanx.product`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HostMatmul {
+    /// None: the compiler has its own.
+    #[default]
+    Never,
+    /// Those so large that several threads gain from the call.
+    WhereLarge,
+    /// All that fill the call's blocks: for programs that one thread computes, which the compiler's own products would divide.
+    AlsoSmall,
+}
+
+/// Multiplications from which a product gains more than a call costs that several threads share.
 const MIN_MULTIPLICATIONS: usize = 1 << 25;
 /// Rows, columns and depth from which the call's blocks are filled.
 const MIN_SIZE: usize = 64;
@@ -30,15 +42,15 @@ struct MatrixView {
 }
 
 impl Program {
-    /// Whether a product of this program gains from a call of `phalanx.product`.
+    /// Whether a product of this program is a call of `phalanx.product`, where these are.
     #[must_use]
-    pub fn gains_from_host_matmul(&self) -> bool {
+    pub fn gains_from_host_matmul(&self, calls: HostMatmul) -> bool {
         let mut nodes = self.nodes.iter();
         self.mesh.is_none()
             && nodes.any(|node| match &node.op {
                 Op::Dot(dims) => {
                     let [lhs, rhs] = [0, 1].map(|input| self.shape(node.inputs[input]));
-                    matmul_plan(lhs, rhs, dims, &node.shapes[0]).is_some()
+                    matmul_plan(calls, lhs, rhs, dims, &node.shapes[0]).is_some()
                 }
                 _ => false,
             })
@@ -53,7 +65,7 @@ pub(super) fn host_matmul(
     dims: &DotDims,
     shape: &Shape,
 ) -> Option<Operand> {
-    let matmul_plan = matmul_plan(&lhs.shape, &rhs.shape, dims, shape).filter(|_| w.host_matmul)?;
+    let matmul_plan = matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims, shape)?;
     let operands = [
         w.reshape(lhs, &matmul_plan.left.dims()),
         w.reshape(rhs, &matmul_plan.right.dims()),
@@ -77,7 +89,13 @@ pub(super) fn host_matmul(
     Some(w.reshape(&result, &shape.dims))
 }
 
-fn matmul_plan(lhs: &Shape, rhs: &Shape, dims: &DotDims, shape: &Shape) -> Option<MatmulPlan> {
+fn matmul_plan(
+    calls: HostMatmul,
+    lhs: &Shape,
+    rhs: &Shape,
+    dims: &DotDims,
+    shape: &Shape,
+) -> Option<MatmulPlan> {
     let f32s = [lhs, rhs, shape]
         .iter()
         .all(|shape| shape.dtype == DType::F32);
@@ -87,9 +105,13 @@ fn matmul_plan(lhs: &Shape, rhs: &Shape, dims: &DotDims, shape: &Shape) -> Optio
     let left = MatrixView::of(lhs, &dims.lhs_contract)?;
     let right = MatrixView::of(rhs, &dims.rhs_contract)?;
     let sizes = [left.count, right.count, left.depth];
-    let large = sizes.iter().all(|&size| size >= MIN_SIZE);
-    (large && sizes.iter().product::<usize>() >= MIN_MULTIPLICATIONS)
-        .then_some(MatmulPlan { left, right })
+    let fills_blocks = sizes.iter().all(|&size| size >= MIN_SIZE);
+    let is_call = match calls {
+        HostMatmul::Never => false,
+        HostMatmul::WhereLarge => sizes.iter().product::<usize>() >= MIN_MULTIPLICATIONS,
+        HostMatmul::AlsoSmall => true,
+    };
+    (fills_blocks && is_call).then_some(MatmulPlan { left, right })
 }
 
 impl MatrixView {

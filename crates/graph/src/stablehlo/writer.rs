@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::host_all_reduce::HostAllReduceCalls;
 use super::literal;
 use super::world_exchange::WorldExchangeCalls;
-use super::{Bf16Matmul, KernelSupport, Label, Platform};
+use super::{Bf16Matmul, HostMatmul, KernelSupport, Label, Platform};
 use crate::{DType, HostTensor, Shape};
 
 /// A value of the text: its name and type.
@@ -26,8 +26,8 @@ pub(super) struct Writer {
     pub(super) devices: usize,
     /// Whether products of bf16 are printed as products of f32.
     pub(super) widens_bf16: bool,
-    /// Whether large products are calls.
-    pub(super) host_matmul: bool,
+    /// Which products of f32 are calls.
+    pub(super) host_matmul: HostMatmul,
     /// Which products of bf16 are calls.
     pub(super) bf16_matmul: Bf16Matmul,
     /// Whether long short-term memories are calls.
@@ -61,7 +61,7 @@ impl Writer {
             world: None,
             devices: replicas,
             widens_bf16: false,
-            host_matmul: false,
+            host_matmul: HostMatmul::Never,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
             host_rows: false,

@@ -8,8 +8,8 @@ mod support;
 
 use phalanx_graph::op::{DotDims, ReduceOp};
 use phalanx_graph::{
-    Bf16Matmul, DType, Graph, HostAllReduce, KernelSupport, Lowering, Op, Platform, Program, Shape,
-    gradients,
+    Bf16Matmul, DType, Graph, HostAllReduce, HostMatmul, KernelSupport, Lowering, Op, Platform,
+    Program, Shape, gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -261,8 +261,8 @@ fn all_digits_of_f32_count_where_that_is_asked_for() {
 }
 
 #[test]
-fn large_products_are_calls_where_they_are_registered() {
-    let calls = |dtype, rows: usize, products| {
+fn products_are_calls_where_they_are_registered() {
+    let calls = |dtype, rows: usize, products: HostMatmul| {
         let g = Graph::new();
         let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
         let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
@@ -286,7 +286,7 @@ fn large_products_are_calls_where_they_are_registered() {
         let found = text.matches("phalanx.product").count();
         assert_eq!(
             found > 0,
-            products && program.gains_from_host_matmul(),
+            program.gains_from_host_matmul(products),
             "{text}"
         );
         // Each takes its share of the threads where two devices compute at once.
@@ -303,10 +303,12 @@ fn large_products_are_calls_where_they_are_registered() {
         assert!(!text.contains(r#""replicas" ="#));
         found
     };
-    assert_eq!(calls(DType::F32, 16, true), 3);
-    assert_eq!(calls(DType::F32, 16, false), 0);
-    assert_eq!(calls(DType::F32, 1, true), 0);
-    assert_eq!(calls(DType::Bf16, 16, true), 0);
+    assert_eq!(calls(DType::F32, 16, HostMatmul::WhereLarge), 3);
+    assert_eq!(calls(DType::F32, 16, HostMatmul::AlsoSmall), 3);
+    assert_eq!(calls(DType::F32, 16, HostMatmul::Never), 0);
+    assert_eq!(calls(DType::F32, 1, HostMatmul::WhereLarge), 0);
+    assert_eq!(calls(DType::F32, 1, HostMatmul::AlsoSmall), 3);
+    assert_eq!(calls(DType::Bf16, 16, HostMatmul::AlsoSmall), 0);
 }
 
 /// A biased product, its two gradients, products of a batch of pairs whose batch dims stand apart, and their gradients.

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use phalanx_graph::{CompilerOption, HostAllReduce, Lowering, Prepared, Program, compiler_options};
+use phalanx_graph::{
+    CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Prepared, Program,
+    compiler_options,
+};
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
 
 use super::compile_notice::notice_if_slow;
@@ -12,6 +15,14 @@ use crate::{Error, Result};
 
 /// The process is ended only after this many deadlines, when every wait of the engine has failed long before.
 const DEADLINES_BEFORE_TERMINATION: u64 = 16;
+
+/// Work up to which a program is short: a thread computes it in about a millisecond, of which a few hand-overs to other threads are a part.
+const SHORT: NodeCost = NodeCost {
+    flops: 1 << 27,
+    bytes: 1 << 26,
+};
+/// Threads of a device that a short program leaves to others but for one. More have not been tried.
+const FEW_THREADS: usize = 2;
 
 /// XLA flags whose value is a comma-separated list, to which every source adds its own entries.
 const LIST_FLAGS: [&str; 1] = ["xla_disable_hlo_passes"];
@@ -110,12 +121,14 @@ impl Engine {
         mesh::check(self, name, request.program)?;
         check_processes(&request)?;
         let program = request.program.simplified();
-        let text = program.to_stablehlo(&self.lowering(request, &program)?);
+        let schedule = self.schedule(request, &program);
+        let lowering = self.lowering(request, &program, schedule)?;
+        let text = program.to_stablehlo(&lowering);
         let options = CompileOptions {
             replicas: program.local_replicas(),
             partitions: program.devices() / program.local_replicas(),
             device_assignment: Some(self.device_ids(request)?),
-            overrides: self.overrides(request, &text),
+            overrides: self.overrides(request, schedule, &text),
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
         let compile = || client.compile_cached(cache, &text, &options);
@@ -133,18 +146,28 @@ impl Engine {
         Ok(Compiled {
             name: name.into(),
             executable,
-            fingerprint: fingerprint(&text),
+            fingerprint: fingerprint(&program, &lowering, &text),
+            ends_soon: schedule.ends_soon,
             world_exchange: request.world_exchange,
         })
     }
 
     /// How the program is printed; registers the kernels that it calls, which must happen before it is compiled or loaded.
-    fn lowering(&self, request: CompileRequest<'_>, program: &Program) -> Result<Lowering> {
+    fn lowering(
+        &self,
+        request: CompileRequest<'_>,
+        program: &Program,
+        schedule: Schedule,
+    ) -> Result<Lowering> {
         let (kernels, client) = (&self.0.kernels, &self.0.client);
+        let products = match schedule.one_thread {
+            true => HostMatmul::AlsoSmall,
+            false => HostMatmul::WhereLarge,
+        };
         Ok(Lowering {
             kernels: kernels.support(client, program)?,
             native_bf16_dot: has_bf16_products(),
-            host_matmul: kernels.supports_matmul(client, program),
+            host_matmul: kernels.host_matmul(client, program, products),
             bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
             host_rows: kernels.supports_rows(client, program),
@@ -161,6 +184,7 @@ impl Engine {
     fn overrides(
         &self,
         request: CompileRequest<'_>,
+        schedule: Schedule,
         text: &str,
     ) -> BTreeMap<String, OverrideValue> {
         let of_platform = compiler_options(self.0.platform, text).into_iter();
@@ -170,7 +194,7 @@ impl Engine {
         merged(
             of_platform
                 .chain(self.collective_timeouts(request.program.devices()))
-                .chain(self.disable_parallel_tasks(request.busy_devices()))
+                .chain(schedule.one_thread.then(disable_parallel_tasks))
                 .chain(self.0.quick_compile.then_some(unoptimized)),
         )
     }
@@ -198,15 +222,13 @@ impl Engine {
         ]
     }
 
-    /// Where every busy device has one thread, XLA's operations are not split into parallel tasks: a replica's tasks would
-    /// wait for threads that are busy with another's.
-    fn disable_parallel_tasks(&self, busy_devices: usize) -> Option<(&'static str, OverrideValue)> {
-        let threads = phalanx_pjrt::xla_threads();
-        let one_thread_each = busy_devices > 1 && busy_devices >= threads;
-        (one_thread_each && self.platform_name() == "cpu").then(|| {
-            let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
-            ("xla_disable_hlo_passes", pass)
-        })
+    /// How many threads compute a program of the host, and how it is waited for.
+    fn schedule(&self, request: CompileRequest<'_>, program: &Program) -> Schedule {
+        if self.platform_name() != "cpu" {
+            return Schedule::default();
+        }
+        let (threads, devices) = (phalanx_pjrt::xla_threads(), request.busy_devices());
+        Schedule::new(threads, devices, program)
     }
 
     /// Our own all-reduce waits as long as the engine does: within a run, replicas differ by less than the time of a run.
@@ -235,9 +257,53 @@ impl Engine {
     }
 }
 
-fn fingerprint(text: &str) -> u64 {
+/// How a program of the host uses its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Schedule {
+    /// Whether one thread computes it on each device: neither XLA's operations nor our products are divided.
+    ///
+    /// Where every busy device has one thread, the parts of a replica's operations would wait for threads that are busy with another's. And the
+    /// parts of a short program take less time than the threads that would compute them need to wake up.
+    one_thread: bool,
+    /// Whether it is short, and leaves a processor to who waits for it.
+    ends_soon: bool,
+}
+
+impl Schedule {
+    /// On as many devices at once, which have these threads together.
+    fn new(threads: usize, devices: usize, program: &Program) -> Self {
+        let share = threads / devices.max(1);
+        let is_short = || {
+            let cost = program.cost().total;
+            cost.flops <= SHORT.flops && cost.bytes <= SHORT.bytes
+        };
+        let short = share <= FEW_THREADS && is_short();
+        Self {
+            one_thread: share <= 1 || short,
+            ends_soon: short && devices < threads && program.workers == 1,
+        }
+    }
+}
+
+/// Leaves XLA's operations whole.
+fn disable_parallel_tasks() -> (&'static str, OverrideValue) {
+    let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
+    ("xla_disable_hlo_passes", pass)
+}
+
+/// Leaves out which small products are calls, which depends on the number of threads that a process has: between processes that is no
+/// difference.
+fn fingerprint(program: &Program, lowering: &Lowering, text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    if program.workers > 1 && lowering.host_matmul == HostMatmul::AlsoSmall {
+        let of_all = Lowering {
+            host_matmul: HostMatmul::WhereLarge,
+            ..lowering.clone()
+        };
+        program.to_stablehlo(&of_all).hash(&mut hasher);
+    } else {
+        text.hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -338,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_with_a_thread_each_are_not_divided_further() {
+    fn what_one_thread_computes_is_not_divided() {
         let engine = Engine::new(&EngineOptions {
             cpu_devices: 2,
             kernels: KernelsMode::Off,
@@ -346,14 +412,67 @@ mod tests {
             ..EngineOptions::default()
         })
         .unwrap();
-        let threads = phalanx_pjrt::xla_threads().max(2);
-        assert_eq!(engine.disable_parallel_tasks(1), None);
-        assert_eq!(engine.disable_parallel_tasks(threads - 1), None);
-        let undivided = engine.disable_parallel_tasks(threads);
-        assert!(undivided.is_some());
         // The plugin says nothing of passes that it does not know: what it writes of its work tells.
         assert!(is_divided(&engine, None));
-        assert!(!is_divided(&engine, undivided));
+        assert!(!is_divided(&engine, Some(disable_parallel_tasks())));
+    }
+
+    #[test]
+    fn short_programs_and_replicas_with_a_thread_each_are_one_threads() {
+        let squares = |count: usize, replicas| {
+            let graph = Graph::with_replicas(replicas);
+            let x = graph.parameter("x", Shape::f32([count]));
+            graph.finish(&[("y", &x.square())]).unwrap()
+        };
+        let schedule = |threads, devices, count| {
+            let schedule = Schedule::new(threads, devices, &squares(count, devices));
+            (schedule.one_thread, schedule.ends_soon)
+        };
+        // Both factors are read and the product written, 4 bytes each.
+        let short = SHORT.bytes as usize / 12;
+        let long = short + 1;
+        assert_eq!(schedule(1, 1, short), (true, false));
+        assert_eq!(schedule(1, 1, long), (true, false));
+        assert_eq!(schedule(2, 1, short), (true, true));
+        assert_eq!(schedule(2, 1, long), (false, false));
+        assert_eq!(schedule(2, 2, short), (true, false));
+        assert_eq!(schedule(2, 3, long), (true, false));
+        assert_eq!(schedule(3, 1, short), (false, false));
+        assert_eq!(schedule(4, 2, short), (true, true));
+        assert_eq!(schedule(4, 2, long), (false, false));
+    }
+
+    #[test]
+    fn processes_with_other_numbers_of_threads_compile_alike() {
+        let program = |side, workers| {
+            let graph = Graph::new();
+            let x = graph.parameter("x", Shape::f32([side, side]));
+            let y = x.matmul(&x);
+            Program {
+                workers,
+                ..graph.finish(&[("y", &y)]).unwrap()
+            }
+        };
+        let of = |program: &Program, host_matmul| {
+            let lowering = Lowering {
+                host_matmul,
+                ..Lowering::new(phalanx_pjrt::Platform::Cpu, "alike")
+            };
+            fingerprint(program, &lowering, &program.to_stablehlo(&lowering))
+        };
+        let small = program(64, 2);
+        let alike = of(&small, HostMatmul::AlsoSmall);
+        assert_eq!(alike, of(&small, HostMatmul::Never));
+        let large = program(512, 2);
+        let alike = of(&large, HostMatmul::AlsoSmall);
+        assert_eq!(alike, of(&large, HostMatmul::WhereLarge));
+        assert_ne!(alike, of(&large, HostMatmul::Never));
+        // Within a process it names what is compiled.
+        let alone = program(64, 1);
+        assert_ne!(
+            of(&alone, HostMatmul::AlsoSmall),
+            of(&alone, HostMatmul::Never)
+        );
     }
 
     /// Whether the compiler divides an operation on many elements among its threads, by its own account.

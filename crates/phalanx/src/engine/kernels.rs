@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use phalanx_graph::{Bf16Matmul, KernelSupport, Program};
+use phalanx_graph::{Bf16Matmul, HostMatmul, KernelSupport, Program};
 use phalanx_kernels::{
     AmxFeatures, KernelError, Kernels, ONEDNN, Support, register_all_reduce, register_lstm,
     register_matmul, register_rows,
@@ -123,10 +123,18 @@ impl EngineKernels {
         self.calls(&self.sums, gains, || register_all_reduce(client))
     }
 
-    /// Whether large matrix products of this program are calls of ours.
-    pub(super) fn supports_matmul(&self, client: &Client, program: &Program) -> bool {
-        let gains = || program.gains_from_host_matmul();
-        self.calls(&self.products, gains, || register_matmul(client))
+    /// Which matrix products of this program are calls of ours, of those that are to be.
+    pub(super) fn host_matmul(
+        &self,
+        client: &Client,
+        program: &Program,
+        wanted: HostMatmul,
+    ) -> HostMatmul {
+        let gains = || program.gains_from_host_matmul(wanted);
+        match self.calls(&self.products, gains, || register_matmul(client)) {
+            true => wanted,
+            false => HostMatmul::Never,
+        }
     }
 
     /// Whether long short-term memories of this program are calls of ours.

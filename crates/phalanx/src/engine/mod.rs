@@ -367,6 +367,8 @@ pub struct Compiled {
     fingerprint: u64,
     /// The slot of the exchange with other processes.
     world_exchange: Option<u32>,
+    /// Whether who waits for a run stays awake for a while.
+    ends_soon: bool,
 }
 
 impl Compiled {
@@ -384,6 +386,7 @@ impl Compiled {
     pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<(Vec<Vec<Buffer>>, PendingRun)> {
         let options = ExecuteOptions {
             launch_id: self.world_exchange.map_or(0, launch_id),
+            ends_soon: self.ends_soon,
             ..ExecuteOptions::default()
         };
         let execution = self.executable.execute(arguments, &options);

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 
 use phalanx::nn::Model;
 use phalanx::prelude::Policy;
-use phalanx_graph::Op;
+use phalanx_graph::{HostMatmul, Op};
 use phalanx_testkit::largest_difference;
 
 use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS, is_cpu};
@@ -175,7 +175,9 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
 /// Whether it is compiled with kernels, without, or both; where there are none for it, both would be one program.
 fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
     let program = step.program.simplified();
-    let gains = has_kernels(step) || program.gains_from_host_matmul() || program.replicas > 1;
+    let gains = has_kernels(step)
+        || program.gains_from_host_matmul(HostMatmul::AlsoSmall)
+        || program.replicas > 1;
     if !gains || !is_cpu() {
         return &[true];
     }
