@@ -35,6 +35,22 @@ impl Epilogue<'_> {
             }
         }
     }
+
+    /// Applies it to the elements of a result from a position on, while they are in the caches.
+    ///
+    /// # Panics
+    /// The array to select by ends before they do: a bug of the caller.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only products for its vectors use it")
+    )]
+    pub(crate) fn apply_from(self, position: usize, values: &mut [f32]) {
+        match self {
+            Epilogue::Identity => {}
+            Epilogue::Relu(ceiling) => clip(values, ceiling),
+            Epilogue::SelectPositive(by) => select(values, &by[position..][..values.len()]),
+        }
+    }
 }
 
 compiled_for_wide_vectors! {

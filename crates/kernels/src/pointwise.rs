@@ -4,10 +4,10 @@
 //! pixels in slices ([`crate::gemm`]). The tiles of the result are the tasks of the threads; an element is summed in one order, whatever
 //! their number.
 
-use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::convolution::{ConvolutionDesc, Direction};
+use crate::epilogue::Epilogue;
 use crate::gemm::{self, GemmOperand};
 use crate::matmul::TileGrid;
 use crate::microkernel::Isa;
@@ -21,7 +21,7 @@ pub(crate) fn takes(key: &ConvolutionDesc) -> bool {
     key.is_pointwise() && key.is_f32() && simd::has_fma()
 }
 
-/// Computes the convolution of the operands in their order.
+/// Computes the convolution of the operands in their order, and its epilogue.
 ///
 /// # Panics
 /// The convolution is not supported, or a length does not match its shape: bugs of the caller.
@@ -29,6 +29,7 @@ pub(crate) fn run(
     key: &ConvolutionDesc,
     operands: &[&[f32]],
     result: &mut [f32],
+    epilogue: Epilogue<'_>,
     team: &ThreadTeam,
     scratch: &mut Scratchpad,
 ) {
@@ -51,9 +52,16 @@ pub(crate) fn run(
             let isa = Isa::best_available();
             gemm::multiply(isa, left, right, rows, columns, buffer, result.start());
         }
-        if let Some(bias) = bias {
+        for row in rows {
+            let start = row * dims[1] + columns.start;
             // SAFETY: as above.
-            unsafe { add_bias(bias, rows, columns, result) };
+            let values =
+                unsafe { std::slice::from_raw_parts_mut(result.start().add(start), columns.len()) };
+            if let Some(bias) = bias {
+                let pairs = values.iter_mut().zip(&bias[columns.clone()]);
+                pairs.for_each(|(value, bias)| *value += bias);
+            }
+            epilogue.apply_from(start, values);
         }
         lock(&idle).push(buffer);
     });
@@ -79,20 +87,4 @@ fn matrices<'a>(
         GemmOperand::new(operands[1], columns, depth, right_adjacent),
         [rows, columns],
     )
-}
-
-/// Adds the number of each column to a tile of y, whose rows are as long as the bias.
-///
-/// # Safety
-/// `y` has these rows and columns, and nobody else uses them meanwhile.
-unsafe fn add_bias(bias: &[f32], rows: Range<usize>, columns: Range<usize>, y: OutputPointer) {
-    for row in rows {
-        // SAFETY: the caller's promise.
-        let values = unsafe {
-            let start = y.start().add(row * bias.len() + columns.start);
-            std::slice::from_raw_parts_mut(start, columns.len())
-        };
-        let pairs = values.iter_mut().zip(&bias[columns.clone()]);
-        pairs.for_each(|(value, bias)| *value += bias);
-    }
 }

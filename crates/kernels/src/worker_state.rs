@@ -92,8 +92,7 @@ impl WorkerState {
             if algorithm == Algorithm::Tiles {
                 winograd::run(&key, &operands, result, epilogue, team, scratch);
             } else {
-                pointwise::run(&key, &operands, result, team, scratch);
-                epilogue.apply(result, team);
+                pointwise::run(&key, &operands, result, epilogue, team, scratch);
             }
             return Ok(());
         }
