@@ -112,6 +112,9 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             let output = conv(&[first, operand(inputs, 1)?], dims)?;
             let channels = output.dims[dims.output.feature];
             check_channels(operand(inputs, 2)?, first.dtype, channels)?;
+            if let Some(residual) = inputs.get(3) {
+                same(&[&output, residual])?;
+            }
             Ok(vec![output])
         }
         Kernel::BatchNorm { .. } => {

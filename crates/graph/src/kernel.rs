@@ -32,7 +32,7 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
-    /// `(input, kernel, bias) -> convolution + bias`, then [`FusedActivation`]; made by fusion.
+    /// `(input, kernel, bias[, residual]) -> convolution + bias + residual`, then [`FusedActivation`]; made by fusion.
     ConvBias {
         /// The convolution.
         dims: ConvDims,
@@ -182,7 +182,11 @@ impl Kernel {
             Self::ConvBias { dims, activation } => {
                 let y = x[0].conv(&x[1], dims.clone());
                 let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
-                vec![activation.apply(&(y + bias))]
+                let biased = y + bias;
+                let sum = x
+                    .get(3)
+                    .map_or_else(|| biased.clone(), |residual| &biased + residual);
+                vec![activation.apply(&sum)]
             }
             Self::BatchNorm {
                 epsilon,

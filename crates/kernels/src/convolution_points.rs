@@ -3,9 +3,8 @@
 use phalanx_pjrt::{CustomCallError, CustomCallFrame, ElementType};
 
 use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
-use crate::epilogue::Epilogue;
 use crate::handlers::{
-    TensorDesc, ceiling, expect_dims, has_relu, image, invalid, pair, replicas, worker_error,
+    TensorDesc, expect_dims, forward_epilogue, image, invalid, pair, replicas, worker_error,
 };
 use crate::kernels::Kernels;
 use crate::onednn::DataType;
@@ -65,11 +64,8 @@ pub(crate) fn convolve(
     if has_bias {
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
-    let epilogue = match has_relu(call)? {
-        true => Epilogue::Relu(ceiling(call)?),
-        false => Epilogue::Identity,
-    };
-    let operands: Vec<&[f32]> = (0..call.operands())
+    let epilogue = forward_epilogue(call, &y)?;
+    let operands: Vec<&[f32]> = (0..call.operands().min(3))
         .map(|index| call.operand(index))
         .collect::<Result<_, _>>()?;
     let result = call.result::<f32>(0)?;

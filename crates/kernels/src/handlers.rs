@@ -128,14 +128,12 @@ fn convolution(
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
     let epilogue = match direction {
-        Direction::Forward if call.optional_attribute("relu")?.is_some() && has_relu(call)? => {
-            Epilogue::Relu(ceiling(call)?)
-        }
+        Direction::Forward => forward_epilogue(call, &y)?,
         Direction::InputGradient if third => {
             expect_dims(call.operand_shape(2)?.1, &x.dims)?;
             Epilogue::SelectPositive(call.operand(2)?)
         }
-        _ => Epilogue::Identity,
+        Direction::InputGradient | Direction::KernelGradient => Epilogue::Identity,
     };
     if result.element != DataType::F32 && !matches!(epilogue, Epilogue::Identity) {
         return Err(invalid(format!(
@@ -143,6 +141,23 @@ fn convolution(
         )));
     }
     run(kernels, call, key, epilogue)
+}
+
+/// What follows a convolution: the array that a fourth operand has is added, then comes the ReLU.
+pub(crate) fn forward_epilogue<'a>(
+    call: &CustomCallFrame<'a>,
+    y: &TensorDesc,
+) -> Result<Epilogue<'a>, CustomCallError> {
+    let relu = call.optional_attribute("relu")?.is_some() && has_relu(call)?;
+    let ceiling = match relu {
+        true => Some(ceiling(call)?),
+        false => None,
+    };
+    if call.operands() > 3 {
+        expect_dims(call.operand_shape(3)?.1, &y.dims)?;
+        return Ok(Epilogue::Add(call.operand(3)?, ceiling));
+    }
+    Ok(ceiling.map_or(Epilogue::Identity, Epilogue::Relu))
 }
 
 /// The algorithm that the program names.

@@ -180,7 +180,7 @@ impl Geometry {
         let kernel_len = 9 * self.inputs * self.outputs;
         let bias = operands.get(2).copied();
         let lens = (operands[0].len(), operands[1].len(), result.len());
-        assert!(!matches!(epilogue, Epilogue::SelectPositive(by) if by.len() != result.len()));
+        assert!(epilogue.fits(result.len()));
         match direction {
             Direction::Forward => {
                 assert_eq!(lens, (x_len, kernel_len, y_len));

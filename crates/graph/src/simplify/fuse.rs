@@ -63,6 +63,7 @@ impl Fuser {
                 if let Some(sum) = self.join_bias(index)
                     && self.nodes[sum].shapes[0].dtype == DType::F32
                 {
+                    let sum = self.join_residual(sum).unwrap_or(sum);
                     self.join_activation(sum);
                 }
             }
@@ -115,10 +116,12 @@ impl Fuser {
         fits.then(|| (dims.clone(), sum, bias))
     }
 
-    /// `batch_norm + residual`, when the sum is the only use of the normalized value.
+    /// A kernel's first result and a residual, when the sum is the only use of the former. What a broadcast repeats would have to be
+    /// written for it.
     fn join_residual(&mut self, index: usize) -> Option<usize> {
         let (sum, other) = self.only_sum(index)?;
-        if self.depends(other, index) {
+        let is_repeated = matches!(self.nodes[other.node].op, Op::Broadcast { .. });
+        if is_repeated || self.depends(other, index) {
             return None;
         }
         let node = self.nodes[index].clone();
@@ -127,7 +130,7 @@ impl Fuser {
         self.nodes[sum].op = node.op;
         self.nodes[sum].inputs = inputs;
         self.nodes[sum].shapes = node.shapes;
-        for output in 1..3 {
+        for output in 1..self.nodes[sum].shapes.len() {
             let from = Value {
                 node: index,
                 output,

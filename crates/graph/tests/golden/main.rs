@@ -9,7 +9,7 @@ mod support;
 use phalanx_graph::op::{DotDims, ReduceOp};
 use phalanx_graph::{
     Bf16Matmul, DType, Graph, HostAllReduce, HostMatmul, KernelSupport, Lowering, Op, Platform,
-    Program, Shape, gradients,
+    Program, Shape, Tensor, gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -89,6 +89,52 @@ fn a_rectifier_beside_another_use_is_not_joined() {
         text.contains("\"relu\" = false") && text.contains("stablehlo.maximum"),
         "{text}"
     );
+}
+
+/// What is added to a convolution with a bias goes into its call, unless that would be a pass more.
+#[test]
+fn residuals_of_convolutions_are_joined() {
+    let text = |dtype, add: fn(&Tensor, [&Tensor; 2]) -> Vec<Tensor>| {
+        let g = Graph::new();
+        let images = |name, channels| g.parameter(name, Shape::new(dtype, [64, 8, 8, channels]));
+        let (x, residual) = (images("x", 8), images("residual", 16));
+        let kernel = g.parameter("kernel", Shape::new(dtype, [3, 3, 8, 16]));
+        let bias = g.parameter("bias", Shape::new(dtype, [16]));
+        let y = x.conv(&kernel, of_images(1));
+        let y = &y + bias.broadcast_in(&y.dims(), &[3]);
+        let results = add(&y, [&residual, &bias]);
+        let outputs: Vec<_> = results.iter().map(|result| ("result", result)).collect();
+        let lowering = Lowering {
+            kernels: Some(KernelSupport {
+                bf16: true,
+                tiles: false,
+            }),
+            ..Lowering::new(Platform::Cpu, "residuals")
+        };
+        let program = g.finish(&outputs).unwrap();
+        program.simplified().to_stablehlo(&lowering)
+    };
+    let joined =
+        |text: &str| !text.contains("stablehlo.add") && !text.contains("stablehlo.maximum");
+    let sum = text(DType::F32, |y, [residual, _]| vec![residual + y]);
+    assert!(joined(&sum), "{sum}");
+    let ramp = text(DType::F32, |y, [residual, _]| {
+        let sum = y + residual;
+        vec![sum.maximum(&sum.like(0.0))]
+    });
+    assert!(joined(&ramp) && ramp.contains(r#""relu" = true"#), "{ramp}");
+    // Another use; a ramp before; a vector that would be written out for each pixel; 16 bits, which the call would round before the sum.
+    let used = text(DType::F32, |y, [residual, _]| vec![y + residual, y.tanh()]);
+    let after = text(DType::F32, |y, [residual, _]| {
+        vec![y.maximum(&y.like(0.0)) + residual]
+    });
+    let repeated = text(DType::F32, |y, [_, bias]| {
+        vec![y + bias.exp().broadcast_in(&y.dims(), &[3])]
+    });
+    let short = text(DType::Bf16, |y, [residual, _]| vec![y + residual]);
+    for text in [used, after, repeated, short] {
+        assert!(!joined(&text), "{text}");
+    }
 }
 
 #[test]

@@ -413,7 +413,8 @@ fn convolutions(dtype: DType) -> Kernels {
     for activation in ACTIVATIONS {
         let dims = convolution();
         let biased = Kernel::ConvBias { dims, activation };
-        all.push(biased, &[given[0], given[1], given[3]], &[&y]);
+        all.push(biased.clone(), &[given[0], given[1], given[3]], &[&y]);
+        all.push(biased, &[given[0], given[1], given[3], given[2]], &[&y]);
     }
     all
 }

@@ -60,7 +60,7 @@ pub(crate) fn run_by_points(
         pixels(g.y) * g.outputs,
     );
     assert_eq!(lens, expected);
-    assert!(bias.is_none_or(|bias| bias.len() == g.outputs));
+    assert!(bias.is_none_or(|bias| bias.len() == g.outputs) && activation.fits(y.len()));
     let epilogue = OutputEpilogue { bias, activation };
     g.correlate(x, GivenKernel::Points(points), epilogue, y, team, scratch);
 }

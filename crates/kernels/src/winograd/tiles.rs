@@ -166,8 +166,8 @@ unsafe fn transform_output_gradient_inlined(
 /// Makes a tile of y, with what it ends in, from the combinations that are `point_stride` apart.
 ///
 /// # Safety
-/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8; y and the array that
-/// it is selected by contain the tile.
+/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8; y and the array of the
+/// epilogue contain the tile.
 #[inline(always)]
 unsafe fn store_output_inlined(
     from: *const f32,
@@ -182,9 +182,13 @@ unsafe fn store_output_inlined(
     let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
     let blank = place.blank;
     let [low, high] = match epilogue.activation {
-        Epilogue::Relu(ceiling) if ceiling > 0.0 => [0.0, ceiling],
-        Epilogue::Relu(_) => [0.0, f32::INFINITY],
-        Epilogue::Identity | Epilogue::SelectPositive(_) => [f32::NEG_INFINITY, f32::INFINITY],
+        Epilogue::Relu(ceiling) | Epilogue::Add(_, Some(ceiling)) if ceiling > 0.0 => {
+            [0.0, ceiling]
+        }
+        Epilogue::Relu(_) | Epilogue::Add(_, Some(_)) => [0.0, f32::INFINITY],
+        Epilogue::Identity | Epilogue::Add(_, None) | Epilogue::SelectPositive(_) => {
+            [f32::NEG_INFINITY, f32::INFINITY]
+        }
     };
     for c in channels.clone().step_by(LANES) {
         // SAFETY: the caller's promise.
@@ -203,7 +207,11 @@ unsafe fn store_output_inlined(
                     let is_blank = blank >> (row * TILE_OUTPUT + column) & 1 == 1;
                     // 0 of every number, and what a kernel that is not finite has left stays so.
                     let sum = if is_blank { *value * 0.0 } else { *value };
-                    let mut value = (sum + bias).clamped(low, high);
+                    let mut sum = sum + bias;
+                    if let Epilogue::Add(array, _) = epilogue.activation {
+                        sum = sum + F32x8::load(array.as_ptr().add(place));
+                    }
+                    let mut value = sum.clamped(low, high);
                     if let Epilogue::SelectPositive(by) = epilogue.activation {
                         value = value.select_positive(F32x8::load(by.as_ptr().add(place)));
                     }

@@ -26,8 +26,8 @@ const LARGE: Case = Case {
     ..POINTWISE
 };
 
-/// A program of the three calls with an algorithm each, of x, the kernel, dy and a bias; the results are y, dx, dw, y with a rectifier, and
-/// dx where x is positive.
+/// A program of the three calls with an algorithm each, of x, the kernel, dy and a bias; the results are y, dx, dw, y with a rectifier,
+/// dx where x is positive, and y and dy added, with a rectifier and without.
 fn body(case: &Case, names: [&str; 3]) -> String {
     let [x, w, y] =
         [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| crate::kind(&dims, "f32"));
@@ -46,18 +46,23 @@ fn body(case: &Case, names: [&str; 3]) -> String {
         %dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%a0, %a2) {} : ({x}, {y}) -> {w}
         %ramp = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3) {} : ({x}, {w}, {b}) -> {y}
         %cut = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1, %a0) {} : ({y}, {w}, {x}) -> {x}
-        return %y, %dx, %dw, %ramp, %cut : {y}, {x}, {w}, {y}, {x}",
+        %ramp_of_sum = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3, %a2) {} : ({x}, {w}, {b}, {y}) -> {y}
+        %sum = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3, %a2) {} : ({x}, {w}, {b}, {y}) -> {y}
+        return %y, %dx, %dw, %ramp, %cut, %ramp_of_sum, %sum : {y}, {x}, {w}, {y}, {x}, {y}, {y}",
         config(0, ""),
         config(1, ""),
         config(2, ""),
         config(0, ", relu = true, ceiling = 0.0 : f32"),
-        config(1, "")
+        config(1, ""),
+        config(0, ", relu = true, ceiling = 1.5 : f32"),
+        config(0, ", relu = false, ceiling = 0.0 : f32")
     )
 }
 
-fn shapes(case: &Case) -> [Vec<i64>; 5] {
+fn shapes(case: &Case) -> [Vec<i64>; 7] {
     let (y, x) = (case.y_dims(), case.x_dims());
-    [y.clone(), x.clone(), case.kernel_dims(), y, x]
+    let all = [&y, &x, &case.kernel_dims(), &y, &x, &y, &y];
+    all.map(Clone::clone)
 }
 
 /// y with the bias, dx and dw, summed in f64.
@@ -121,6 +126,11 @@ fn every_algorithm_computes_the_same_and_the_same_bits_again() {
                 .map(|(dx, x)| if *x > 0.0 { *dx } else { 0.0 })
                 .collect();
             assert_eq!(found[4], cut, "{}, {}", case.name, names[1]);
+            let sum = found[0].iter().zip(&given[2].values);
+            let sum: Vec<f32> = sum.map(|(y, dy)| y + dy).collect();
+            assert_eq!(found[6], sum, "{}, {}", case.name, names[0]);
+            let ramp: Vec<f32> = sum.iter().map(|sum| sum.clamp(0.0, 1.5)).collect();
+            assert_eq!(found[5], ramp, "{}, {}", case.name, names[0]);
             for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 let name = format!("{}, {index}, {}", case.name, names[index]);
                 let largest = expected.iter().map(|value| f64::from(value.abs()));

@@ -27,7 +27,8 @@ fn points_of(case: &Case) -> i64 {
     (outputs + 15).div_euclid(16) * 36 * (inputs + 1) * 16
 }
 
-/// A convolution with a bias and a rectifier by points of the given number, and one without by the points once more; then the same from the kernel.
+/// A convolution with a bias and a rectifier by points of the given number, one without, and one with a bias, another array and a rectifier, by
+/// the points once more; then the same from the kernel.
 fn body(case: &Case, points: i64, replicas: usize) -> String {
     let [x, w, y] =
         [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| kind(&dims, "f32"));
@@ -50,21 +51,25 @@ fn body(case: &Case, points: i64, replicas: usize) -> String {
         %y = stablehlo.custom_call @phalanx.conv_by_points(%a0, %p) {none} : ({x}, {p}) -> {y}
         %ramp2 = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a2) {tiles} : ({x}, {w}, {b}) -> {y}
         %y2 = stablehlo.custom_call @phalanx.conv(%a0, %a1) {plain} : ({x}, {w}) -> {y}
-        return %ramp, %y, %ramp2, %y2, %p : {y}, {y}, {y}, {y}, {p}"
+        %sum = stablehlo.custom_call @phalanx.conv_by_points(%a0, %p, %a2, %a3) {ramp} : ({x}, {p}, {b}, {y}) -> {y}
+        %sum2 = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a2, %a3) {tiles} : ({x}, {w}, {b}, {y}) -> {y}
+        return %ramp, %y, %sum, %ramp2, %y2, %sum2, %p : {y}, {y}, {y}, {y}, {y}, {y}, {p}"
     )
 }
 
-fn operands(case: &Case) -> [Array; 3] {
+fn operands(case: &Case) -> [Array; 4] {
     [
         Array::gaussian(&case.x_dims(), 31),
         Array::gaussian(&case.kernel_dims(), 32),
         Array::gaussian(&case.kernel_dims()[3..], 33),
+        Array::gaussian(&case.y_dims(), 34),
     ]
 }
 
-fn shapes(case: &Case, points: i64) -> [Vec<i64>; 5] {
-    let y = case.y_dims();
-    [y.clone(), y.clone(), y.clone(), y, vec![points]]
+fn shapes(case: &Case, points: i64) -> Vec<Vec<i64>> {
+    let mut shapes = vec![case.y_dims(); 6];
+    shapes.push(vec![points]);
+    shapes
 }
 
 #[test]
@@ -79,8 +84,8 @@ fn points_give_the_bits_of_the_kernel() {
         for replicas in [1, 1, 64] {
             let body = body(&case, points, replicas);
             let found = run(client, &given.each_ref(), &shapes(&case, points), &body).unwrap();
-            assert_eq!(found[0], found[2], "{}", case.name);
-            assert_eq!(found[1], found[3], "{}", case.name);
+            assert_eq!(found[..3], found[3..6], "{}", case.name);
+            assert_ne!(found[0], found[2], "{}", case.name);
             assert!(found[1].iter().any(|value| *value < 0.0));
             all.push(found);
         }
@@ -93,12 +98,14 @@ fn points_keep_a_nan() {
     let Some((client, _)) = client() else { return };
     let case = TILES;
     let points = points_of(&case);
-    for operand in 0..3 {
+    for operand in 0..4 {
         let mut given = operands(&case);
         given[operand].values[5] = f32::NAN;
         let body = body(&case, points, 1);
         let found = run(client, &given.each_ref(), &shapes(&case, points), &body).unwrap();
-        assert!(found[0].iter().any(|value| value.is_nan()), "{operand}");
+        for found in [&found[2], &found[5]] {
+            assert!(found.iter().any(|value| value.is_nan()), "{operand}");
+        }
     }
 }
 

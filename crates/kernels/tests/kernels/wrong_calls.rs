@@ -68,6 +68,23 @@ fn operands_of_other_shapes_are_named_with_both() {
 }
 
 #[test]
+fn an_array_to_add_of_other_dims_is_refused() {
+    let Some((client, _)) = client() else { return };
+    let [x, w, dy] = arguments();
+    let (x_kind, w_kind, y_kind) = (x.kind(), w.kind(), dy.kind());
+    let b_kind = crate::kind(&[PLAIN.channels[1]], "f32");
+    let body = replaced(
+        "@phalanx.conv(%a0, %a1, %bias)",
+        "@phalanx.conv(%a0, %a1, %bias, %a0)",
+    );
+    let with = |more: &str| format!("({x_kind}, {w_kind}, {b_kind}{more}) -> {y_kind}");
+    let body = body.replace(&with(""), &with(&format!(", {x_kind}")));
+    let error = error_of(client, &body);
+    let expected = format!("expected the dimensions {:?}, got {:?}", dy.dims, x.dims);
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
 fn what_follows_a_convolution_of_bf16_is_refused() {
     let Some((client, _)) = client() else { return };
     let [x_kind, w_kind, y_kind] = arguments().map(|array| array.kind());

@@ -30,11 +30,17 @@ pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noi
             Ok(vec![bilinear(&sums, &x, &g, shape.dtype, noise)?])
         }
         Kernel::ConvBias { dims, activation } => {
-            let [x, k, bias] = take(x)?;
+            let (residual, given) = (x.get(3), x.get(..3).unwrap_or(x));
+            let [x, k, bias] = take(given)?;
             let sums = convolution::conv(dims, &[x, k], shape, noise)?;
             let (size, stride) = channel(shape, dims.output.feature);
             let biased = plus_channels(&sums, &bias, (size, stride), noise)?;
-            Ok(vec![ramped(*activation, &biased)?])
+            let sum = match residual {
+                // Of as many channels as there are elements.
+                Some(residual) => plus_channels(&biased, residual, (shape.len(), 1), noise)?,
+                None => biased,
+            };
+            Ok(vec![ramped(*activation, &sum)?])
         }
         Kernel::BatchNorm {
             epsilon,

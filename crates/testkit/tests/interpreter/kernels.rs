@@ -163,19 +163,29 @@ fn gradients_of_normalisations() {
 }
 
 #[test]
-fn convolutions_with_a_bias_and_a_ramp() {
+fn convolutions_with_a_bias_a_residual_and_a_ramp() {
     let (x, kernel) = (f64s([2, 5, 4, 4]), f64s([3, 2, 2, 6]));
-    for activation in ACTIVATIONS {
+    for (activation, added) in ACTIVATIONS
+        .iter()
+        .flat_map(|&one| [(one, false), (one, true)])
+    {
         let dims = convolution(2, 1);
         let op = Kernel::ConvBias {
             dims: dims.clone(),
             activation,
         };
-        let shapes = [x.clone(), kernel.clone(), f64s([6])];
+        let given = [x.clone(), kernel.clone()];
+        let y = program(&given, |v| vec![v[0].conv(&v[1], dims.clone())]);
+        let y = y.shape(y.outputs[0].1).clone();
+        let mut shapes = vec![x.clone(), kernel.clone(), f64s([6])];
+        shapes.extend(added.then_some(y));
         let plain = |v: &[Tensor]| {
             let y = v[0].conv(&v[1], dims.clone());
-            let bias = v[2].broadcast_in(&y.dims(), &[0]);
-            vec![ramped(activation, &(y + bias))]
+            let biased = &y + v[2].broadcast_in(&y.dims(), &[0]);
+            let sum = v
+                .get(3)
+                .map_or_else(|| biased.clone(), |more| &biased + more);
+            vec![ramped(activation, &sum)]
         };
         let output = program(&shapes, plain);
         let output = output.shape(output.outputs[0].1).clone();
