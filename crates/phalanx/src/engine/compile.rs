@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use phalanx_graph::{
-    CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Prepared, Program,
+    CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Op, Prepared, Program,
     compiler_options,
 };
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
@@ -272,17 +272,21 @@ struct Schedule {
 impl Schedule {
     /// On as many devices at once, which have these threads together.
     fn new(threads: usize, devices: usize, program: &Program) -> Self {
-        let share = threads / devices.max(1);
-        let is_short = || {
-            let cost = program.cost().total;
-            cost.flops <= SHORT.flops && cost.bytes <= SHORT.bytes
-        };
-        let short = share <= FEW_THREADS && is_short();
+        let short = threads <= FEW_THREADS * devices && is_short(program);
         Self {
-            one_thread: share <= 1 || short,
+            one_thread: threads <= devices || short,
             ends_soon: short && devices < threads && program.workers == 1,
         }
     }
+}
+
+/// Whether one thread computes it in about a millisecond. How often a loop turns that ends by a condition is not known.
+fn is_short(program: &Program) -> bool {
+    let loops = |op: &Op| matches!(op, Op::While { .. });
+    let cost = program.cost().total;
+    cost.flops <= SHORT.flops
+        && cost.bytes <= SHORT.bytes
+        && !program.nodes.iter().any(|node| loops(&node.op))
 }
 
 /// Leaves XLA's operations whole.
@@ -363,7 +367,7 @@ mod tests {
     use std::time::Duration;
 
     use phalanx_graph::op::{ReduceOp, Via};
-    use phalanx_graph::{Graph, HostTensor, Shape};
+    use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
     use phalanx_pjrt::Buffer;
 
     use super::super::{EngineOptions, KernelsMode};
@@ -440,6 +444,14 @@ mod tests {
         assert_eq!(schedule(3, 1, short), (false, false));
         assert_eq!(schedule(4, 2, short), (true, true));
         assert_eq!(schedule(4, 2, long), (false, false));
+        assert_eq!(schedule(3, 2, short), (true, true));
+        assert_eq!(schedule(3, 2, long), (false, false));
+        let graph = Graph::new();
+        let x = graph.parameter("x", Shape::scalar(DType::F32));
+        let going = |x: &[Tensor]| x[0].less(&x[0].like(9.0));
+        let turned = graph.while_loop(&[&x], going, |x| vec![&x[0] + 1.0]);
+        let program = graph.finish(&[("x", &turned[0])]).unwrap();
+        assert!(!Schedule::new(2, 1, &program).ends_soon);
     }
 
     #[test]

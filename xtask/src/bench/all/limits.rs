@@ -58,7 +58,7 @@ const REASONS: [(&str, &str); 9] = [
     ),
     (
         "mlp",
-        "a step is as short as a few hand-overs between threads, and batches come from the host",
+        "one thread computes a step, of the two that the limit counts; updates pass through the outer caches, and batches come from the host",
     ),
     (
         "lstm",
