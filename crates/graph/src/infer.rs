@@ -8,7 +8,7 @@ pub(crate) use self::loops::communication;
 use self::loops::{case, check_silent, scan_loop, while_loop};
 use crate::grad::window::place_dtype;
 use crate::kernel::lstm;
-use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
+use crate::op::{BinaryOp, ConvDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
@@ -91,6 +91,17 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
     }
 }
 
+fn conv_bias(dims: &ConvDims, inputs: &[&Shape]) -> Result<Shape, String> {
+    let first = operand(inputs, 0)?;
+    let output = conv(&[first, operand(inputs, 1)?], dims)?;
+    let channels = output.dims[dims.output.feature];
+    check_channels(operand(inputs, 2)?, first.dtype, channels)?;
+    if let Some(residual) = inputs.get(3) {
+        same(&[&output, residual])?;
+    }
+    Ok(output)
+}
+
 fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
     let first = operand(inputs, 0)?;
     match op {
@@ -108,15 +119,7 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             check_cotangent(operand(inputs, 1)?, &conv(&[first, &kernel], dims)?)?;
             Ok(vec![kernel])
         }
-        Kernel::ConvBias { dims, .. } => {
-            let output = conv(&[first, operand(inputs, 1)?], dims)?;
-            let channels = output.dims[dims.output.feature];
-            check_channels(operand(inputs, 2)?, first.dtype, channels)?;
-            if let Some(residual) = inputs.get(3) {
-                same(&[&output, residual])?;
-            }
-            Ok(vec![output])
-        }
+        Kernel::ConvBias { dims, .. } => Ok(vec![conv_bias(dims, inputs)?]),
         Kernel::BatchNorm { .. } => {
             let channels = check_normal(first)?;
             let dtype = statistic_dtype(first, operand(inputs, 1)?);

@@ -121,14 +121,14 @@ impl Engine {
         mesh::check(self, name, request.program)?;
         check_processes(&request)?;
         let program = request.program.simplified();
-        let schedule = self.schedule(request, &program);
-        let lowering = self.lowering(request, &program, schedule)?;
+        let threads = self.thread_plan(request, &program);
+        let lowering = self.lowering(request, &program, threads)?;
         let text = program.to_stablehlo(&lowering);
         let options = CompileOptions {
             replicas: program.local_replicas(),
             partitions: program.devices() / program.local_replicas(),
             device_assignment: Some(self.device_ids(request)?),
-            overrides: self.overrides(request, schedule, &text),
+            overrides: self.overrides(request, threads, &text),
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
         let compile = || client.compile_cached(cache, &text, &options);
@@ -147,7 +147,7 @@ impl Engine {
             name: name.into(),
             executable,
             fingerprint: fingerprint(&program, &lowering, &text),
-            ends_soon: schedule.ends_soon,
+            ends_soon: threads.ends_soon,
             world_exchange: request.world_exchange,
         })
     }
@@ -157,10 +157,10 @@ impl Engine {
         &self,
         request: CompileRequest<'_>,
         program: &Program,
-        schedule: Schedule,
+        threads: ThreadPlan,
     ) -> Result<Lowering> {
         let (kernels, client) = (&self.0.kernels, &self.0.client);
-        let products = match schedule.one_thread {
+        let products = match threads.one_thread {
             true => HostMatmul::AlsoSmall,
             false => HostMatmul::WhereLarge,
         };
@@ -184,7 +184,7 @@ impl Engine {
     fn overrides(
         &self,
         request: CompileRequest<'_>,
-        schedule: Schedule,
+        threads: ThreadPlan,
         text: &str,
     ) -> BTreeMap<String, OverrideValue> {
         let of_platform = compiler_options(self.0.platform, text).into_iter();
@@ -194,7 +194,7 @@ impl Engine {
         merged(
             of_platform
                 .chain(self.collective_timeouts(request.program.devices()))
-                .chain(schedule.one_thread.then(disable_parallel_tasks))
+                .chain(threads.one_thread.then(disable_parallel_tasks))
                 .chain(self.0.quick_compile.then_some(unoptimized)),
         )
     }
@@ -223,12 +223,12 @@ impl Engine {
     }
 
     /// How many threads compute a program of the host, and how it is waited for.
-    fn schedule(&self, request: CompileRequest<'_>, program: &Program) -> Schedule {
+    fn thread_plan(&self, request: CompileRequest<'_>, program: &Program) -> ThreadPlan {
         if self.platform_name() != "cpu" {
-            return Schedule::default();
+            return ThreadPlan::default();
         }
         let (threads, devices) = (phalanx_pjrt::xla_threads(), request.busy_devices());
-        Schedule::new(threads, devices, program)
+        ThreadPlan::new(threads, devices, program)
     }
 
     /// Our own all-reduce waits as long as the engine does: within a run, replicas differ by less than the time of a run.
@@ -259,7 +259,7 @@ impl Engine {
 
 /// How a program of the host uses its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Schedule {
+struct ThreadPlan {
     /// Whether one thread computes it on each device: neither XLA's operations nor our products are divided.
     ///
     /// Where every busy device has one thread, the parts of a replica's operations would wait for threads that are busy with another's. And the
@@ -269,7 +269,7 @@ struct Schedule {
     ends_soon: bool,
 }
 
-impl Schedule {
+impl ThreadPlan {
     /// On as many devices at once, which have these threads together.
     fn new(threads: usize, devices: usize, program: &Program) -> Self {
         let short = threads <= FEW_THREADS * devices && is_short(program);
@@ -428,30 +428,30 @@ mod tests {
             let x = graph.parameter("x", Shape::f32([count]));
             graph.finish(&[("y", &x.square())]).unwrap()
         };
-        let schedule = |threads, devices, count| {
-            let schedule = Schedule::new(threads, devices, &squares(count, devices));
-            (schedule.one_thread, schedule.ends_soon)
+        let plan = |threads, devices, count| {
+            let plan = ThreadPlan::new(threads, devices, &squares(count, devices));
+            (plan.one_thread, plan.ends_soon)
         };
         // Both factors are read and the product written, 4 bytes each.
         let short = SHORT.bytes as usize / 12;
         let long = short + 1;
-        assert_eq!(schedule(1, 1, short), (true, false));
-        assert_eq!(schedule(1, 1, long), (true, false));
-        assert_eq!(schedule(2, 1, short), (true, true));
-        assert_eq!(schedule(2, 1, long), (false, false));
-        assert_eq!(schedule(2, 2, short), (true, false));
-        assert_eq!(schedule(2, 3, long), (true, false));
-        assert_eq!(schedule(3, 1, short), (false, false));
-        assert_eq!(schedule(4, 2, short), (true, true));
-        assert_eq!(schedule(4, 2, long), (false, false));
-        assert_eq!(schedule(3, 2, short), (true, true));
-        assert_eq!(schedule(3, 2, long), (false, false));
+        assert_eq!(plan(1, 1, short), (true, false));
+        assert_eq!(plan(1, 1, long), (true, false));
+        assert_eq!(plan(2, 1, short), (true, true));
+        assert_eq!(plan(2, 1, long), (false, false));
+        assert_eq!(plan(2, 2, short), (true, false));
+        assert_eq!(plan(2, 3, long), (true, false));
+        assert_eq!(plan(3, 1, short), (false, false));
+        assert_eq!(plan(4, 2, short), (true, true));
+        assert_eq!(plan(4, 2, long), (false, false));
+        assert_eq!(plan(3, 2, short), (true, true));
+        assert_eq!(plan(3, 2, long), (false, false));
         let graph = Graph::new();
         let x = graph.parameter("x", Shape::scalar(DType::F32));
         let going = |x: &[Tensor]| x[0].less(&x[0].like(9.0));
         let turned = graph.while_loop(&[&x], going, |x| vec![&x[0] + 1.0]);
         let program = graph.finish(&[("x", &turned[0])]).unwrap();
-        assert!(!Schedule::new(2, 1, &program).ends_soon);
+        assert!(!ThreadPlan::new(2, 1, &program).ends_soon);
     }
 
     #[test]
