@@ -272,10 +272,11 @@ struct ThreadPlan {
 impl ThreadPlan {
     /// On as many devices at once, which have these threads together.
     fn new(threads: usize, devices: usize, program: &Program) -> Self {
-        let short = threads <= FEW_THREADS * devices && is_short(program);
+        let one_each = threads <= devices;
+        let short = !one_each && threads <= FEW_THREADS * devices && is_short(program);
         Self {
-            one_thread: threads <= devices || short,
-            ends_soon: short && devices < threads && program.workers == 1,
+            one_thread: one_each || short,
+            ends_soon: short && program.workers == 1,
         }
     }
 }
@@ -295,16 +296,20 @@ fn disable_parallel_tasks() -> (&'static str, OverrideValue) {
     ("xla_disable_hlo_passes", pass)
 }
 
-/// Leaves out which small products are calls, which depends on the number of threads that a process has: between processes that is no
-/// difference.
+/// Of the text that a process with many threads has: which small products are calls depends on their number, and is no difference between
+/// processes.
 fn fingerprint(program: &Program, lowering: &Lowering, text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     if program.workers > 1 && lowering.host_matmul == HostMatmul::AlsoSmall {
-        let of_all = Lowering {
-            host_matmul: HostMatmul::WhereLarge,
+        let host_matmul = match program.gains_from_host_matmul(HostMatmul::WhereLarge) {
+            true => HostMatmul::WhereLarge,
+            false => HostMatmul::Never,
+        };
+        let of_many = Lowering {
+            host_matmul,
             ..lowering.clone()
         };
-        program.to_stablehlo(&of_all).hash(&mut hasher);
+        program.to_stablehlo(&of_many).hash(&mut hasher);
     } else {
         text.hash(&mut hasher);
     }
@@ -479,6 +484,22 @@ mod tests {
         let alike = of(&large, HostMatmul::AlsoSmall);
         assert_eq!(alike, of(&large, HostMatmul::WhereLarge));
         assert_ne!(alike, of(&large, HostMatmul::Never));
+        // With many threads no product outside of the loop is a call, and so none in it.
+        let graph = Graph::new();
+        let (x, y) = (
+            graph.parameter("x", Shape::f32([512, 512])),
+            graph.parameter("y", Shape::f32([64, 64])),
+        );
+        let going = |x: &[Tensor]| x[0].sum_all().less(&x[0].sum_all().like(9.0));
+        let turned = graph.while_loop(&[&x], going, |x| vec![x[0].matmul(&x[0])]);
+        let outputs = [("x", &turned[0]), ("y", &y.matmul(&y))];
+        let in_a_loop = Program {
+            workers: 2,
+            ..graph.finish(&outputs).unwrap()
+        };
+        let alike = of(&in_a_loop, HostMatmul::AlsoSmall);
+        assert_eq!(alike, of(&in_a_loop, HostMatmul::Never));
+        assert_ne!(alike, of(&in_a_loop, HostMatmul::WhereLarge));
         // Within a process it names what is compiled.
         let alone = program(64, 1);
         assert_ne!(
