@@ -4,7 +4,8 @@ use phalanx_pjrt::{CustomCallError, CustomCallFrame, ElementType};
 
 use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
 use crate::handlers::{
-    TensorDesc, expect_dims, forward_epilogue, image, invalid, pair, replicas, worker_error,
+    TensorDesc, expect_dims, forward_epilogue, has_relu, image, invalid, pair, replicas,
+    worker_error,
 };
 use crate::kernels::Kernels;
 use crate::onednn::DataType;
@@ -64,7 +65,7 @@ pub(crate) fn convolve(
     if has_bias {
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
-    let epilogue = forward_epilogue(call, &y)?;
+    let epilogue = forward_epilogue(call, &y, has_relu(call)?)?;
     let operands: Vec<&[f32]> = (0..call.operands().min(3))
         .map(|index| call.operand(index))
         .collect::<Result<_, _>>()?;

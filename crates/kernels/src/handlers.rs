@@ -128,7 +128,10 @@ fn convolution(
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
     let epilogue = match direction {
-        Direction::Forward => forward_epilogue(call, &y)?,
+        Direction::Forward => {
+            let relu = call.optional_attribute("relu")?.is_some() && has_relu(call)?;
+            forward_epilogue(call, &y, relu)?
+        }
         Direction::InputGradient if third => {
             expect_dims(call.operand_shape(2)?.1, &x.dims)?;
             Epilogue::SelectPositive(call.operand(2)?)
@@ -143,12 +146,12 @@ fn convolution(
     run(kernels, call, key, epilogue)
 }
 
-/// What follows a convolution: the array that a fourth operand has is added, then comes the ReLU.
+/// What follows a convolution: the array that a fourth operand has is added, then comes the ReLU, where there is one.
 pub(crate) fn forward_epilogue<'a>(
     call: &CustomCallFrame<'a>,
     y: &TensorDesc,
+    relu: bool,
 ) -> Result<Epilogue<'a>, CustomCallError> {
-    let relu = call.optional_attribute("relu")?.is_some() && has_relu(call)?;
     let ceiling = match relu {
         true => Some(ceiling(call)?),
         false => None,

@@ -61,9 +61,10 @@ fn matmul(
         return Ok(());
     }
     let multiplications = left.count * left.depth * right.count;
+    let share = (call.threads() / replicas(call)?).max(1);
     let threads = match multiplications < WORTH_SHARING {
         true => 1,
-        false => (call.threads() / replicas(call)?).max(1),
+        false => share,
     };
     let work = ParallelMatmul {
         tiles: TileGrid::new(dims, threads),

@@ -182,17 +182,24 @@ fn every_run_gives_the_same_bits() {
 
 #[test]
 fn a_share_of_the_threads_gives_the_same_bits() {
+    for sizes in [[600, 400, 150], [600, 200, 50]] {
+        shares_give_the_same_bits(sizes);
+    }
+}
+
+/// Threads share the larger one.
+fn shares_give_the_same_bits(sizes: [usize; 3]) {
     let Some(client) = client() else { return };
+    let [rows, columns, depth] = sizes;
     let case = Case {
-        // Threads share it.
-        sizes: [600, 400, 150],
+        sizes,
         left: false,
         right: true,
     };
-    let (a, b) = (integers(600 * 150, 3), integers(400 * 150, 7));
+    let (a, b) = (integers(rows * depth, 3), integers(columns * depth, 7));
     let thirds = |values: Vec<f32>| values.iter().map(|x| x / 3.0).collect::<Vec<_>>();
     let (a, b) = (thirds(a), thirds(b));
-    let text = case.text([600, 400]);
+    let text = case.text([rows, columns]);
     let shared = |replicas: i64| {
         let config = format!("replicas = {replicas} : i64, right_transposed");
         case.run_text(client, &text.replace("right_transposed", &config), &a, &b)
