@@ -1,8 +1,10 @@
 //! The directory of a checkpoint: its files written and read, with their checksums.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::thread;
+use std::time::SystemTime;
 
 use phalanx_graph::HostTensor;
 
@@ -229,6 +231,33 @@ fn read_from(store: &Store) -> Result<TrainingState> {
         Ok((manifest, checksums, sources))
     })?;
     state(manifest, &checksums, sources)
+}
+
+/// What tells a checkpoint in a folder from all others, whatever its name is by now. They are ordered as they were written. The time
+/// alone does not tell them apart: file systems count it in steps of some milliseconds, and two saves can be within one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CheckpointId {
+    /// When its manifest was written, which is written last and keeps its time when the directory gets another name.
+    pub(crate) written: SystemTime,
+    /// The number of updates that made it; none where the manifest is damaged.
+    pub(crate) step: Option<i64>,
+    /// The CRC-32C of the manifest, which has the checksums of all other files.
+    crc32c: u32,
+}
+
+impl CheckpointId {
+    /// That of the checkpoint in a folder; nothing where there is none.
+    pub(crate) fn of(folder: &Path) -> Option<Self> {
+        let text = CHECKPOINT.open(folder, |files| files.file(MANIFEST)?.contents());
+        let text = text.ok()?;
+        let found = fs::metadata(folder.join(MANIFEST)).ok()?;
+        let manifest = manifest::read(MANIFEST, &text).ok();
+        Some(Self {
+            written: found.modified().ok()?,
+            step: manifest.map(|(manifest, _)| manifest.iterations),
+            crc32c: crc32c::crc32c(&text),
+        })
+    }
 }
 
 /// The checkpoint at a path or, where it cannot be used, the newest of those before it that can; and of each that was left

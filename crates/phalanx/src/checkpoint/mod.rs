@@ -35,7 +35,7 @@ use crate::data::Position;
 use crate::storage::atomic_dir::Replaced;
 
 pub(crate) use done::{is_marked_done, mark_done, unmark_done};
-pub(crate) use files::rows;
+pub(crate) use files::{CheckpointId, rows};
 pub(crate) use history::{EpochRecord, JsonFloat};
 pub(crate) use manifest::Manifest;
 pub(crate) use writer::CheckpointWriterMark;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::callbacks::better_of;
 use super::{Logs, Trainer};
-use crate::checkpoint::{TrainingState, is_marked_done};
+use crate::checkpoint::{CheckpointId, TrainingState, is_marked_done};
 use crate::data::Batches;
 use crate::metrics::Better;
 use crate::storage::store::is_url;
@@ -113,23 +113,32 @@ impl Follow {
         self
     }
 
-    /// The checkpoints that are there and were not looked at, the oldest first, each with what tells it from others.
-    fn found(&self, seen: &BTreeSet<SystemTime>) -> Vec<(SystemTime, PathBuf)> {
+    /// The checkpoints that are there and were not looked at, the oldest first.
+    fn found(&self, seen: &BTreeSet<CheckpointId>) -> Vec<(CheckpointId, PathBuf)> {
         let parent = match self.checkpoint.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-        let written = |entry: fs::DirEntry| {
-            let path = entry.path();
-            // It is written last, and keeps its time when the directory gets another name.
-            let time = fs::metadata(path.join("checkpoint.json")).ok()?.modified();
-            Some((time.ok()?, path))
+        let name_of = |path: &Path| {
+            path.file_name()
+                .unwrap_or_default()
+                .as_encoded_bytes()
+                .to_owned()
         };
-        let is_new = |(time, _): &(SystemTime, PathBuf)| {
-            !seen.contains(time) && self.since.is_none_or(|since| *time >= since)
+        let own = name_of(&self.checkpoint);
+        // Hidden ones are being written, or being removed; those of a hidden checkpoint begin with one more point.
+        let is_hidden = |path: &Path| {
+            let name = name_of(path);
+            name.starts_with(b".") && !name.starts_with(&own)
         };
-        let mut found: Vec<_> = entries.filter_map(written).filter(is_new).collect();
+        let paths = fs::read_dir(parent).into_iter().flatten().flatten();
+        let paths = paths.map(|entry| entry.path());
+        let identified = |path: PathBuf| Some((CheckpointId::of(&path)?, path));
+        let is_new = |(id, _): &(CheckpointId, PathBuf)| {
+            !seen.contains(id) && self.since.is_none_or(|since| id.written >= since)
+        };
+        let visible = paths.filter(|path| !is_hidden(path));
+        let mut found: Vec<_> = visible.filter_map(identified).filter(is_new).collect();
         found.sort();
         found.dedup_by(|later, earlier| later.0 == earlier.0);
         found
@@ -166,7 +175,7 @@ struct Evaluator<'a> {
     better: Option<Better>,
     best: Option<BestRecord>,
     events: Option<EventWriter>,
-    seen: BTreeSet<SystemTime>,
+    seen: BTreeSet<CheckpointId>,
     last: Option<i64>,
 }
 
@@ -198,15 +207,14 @@ impl Trainer {
             if !follow.each {
                 let older = found.len().saturating_sub(1);
                 let passed_over = found.drain(..older);
-                evaluator.seen.extend(passed_over.map(|(time, _)| time));
+                evaluator.seen.extend(passed_over.map(|(id, _)| id));
             }
             let is_nothing = found.is_empty();
-            for (time, path) in found {
+            for (id, path) in found {
                 if follow.is_stopped() {
                     break;
                 }
-                evaluator.seen.insert(time);
-                if let Some(followed) = evaluator.evaluate(self, data, &path)? {
+                if let Some(followed) = evaluator.evaluate(self, data, id, &path)? {
                     report(&followed)?;
                     since = Instant::now();
                 }
@@ -250,14 +258,21 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Evaluates a checkpoint; nothing where it is not there any more, or another one is.
+    /// Evaluates a checkpoint; nothing where another one has its name by now, or none. It is looked for again then: it may have another
+    /// name.
     fn evaluate(
         &mut self,
         trainer: &mut Trainer,
         data: &Batches,
+        id: CheckpointId,
         path: &Path,
     ) -> Result<Option<Followed>> {
-        let state = match TrainingState::load(path) {
+        let state = TrainingState::load(path);
+        if CheckpointId::of(path) != Some(id) {
+            return Ok(None);
+        }
+        self.seen.insert(id);
+        let state = match state {
             Ok(state) => state,
             Err(error) => {
                 let shown = path.display();

@@ -1,6 +1,7 @@
 //! Checkpoints outlive what can happen to them: interrupted saves, failing disks, damaged files.
 
 mod crashes;
+mod evaluators;
 mod forgetful;
 
 use std::fs;

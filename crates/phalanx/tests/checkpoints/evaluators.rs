@@ -1,0 +1,89 @@
+//! An evaluator looks at each checkpoint once, in the order in which they were written, whatever their names and times are.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use phalanx::checkpoint::TrainingState;
+use phalanx::fit::{Follow, Followed};
+use phalanx_testkit::Scratch;
+
+use super::{rows, scratch, states, trainer};
+
+/// Saves as if the clock of the file system had stood still, as it does for some milliseconds.
+fn save_at(state: &TrainingState, path: &Path, time: SystemTime) {
+    state.save(path).unwrap();
+    let manifest = path.join("checkpoint.json");
+    let manifest = File::options().append(true).open(manifest).unwrap();
+    manifest.set_modified(time).unwrap();
+}
+
+/// The steps that an evaluator finds, which calls `meanwhile` with each.
+fn followed(follow: &Follow, mut meanwhile: impl FnMut(&Followed)) -> Vec<i64> {
+    let mut steps = Vec::new();
+    let found = trainer().follow(&rows(), follow, |followed| {
+        meanwhile(followed);
+        steps.push(followed.step);
+        Ok(())
+    });
+    found.unwrap();
+    steps
+}
+
+/// A folder with checkpoints of these steps, all of the same time, at these names.
+fn with(name: &str, at: &[(&TrainingState, &str)], time: SystemTime) -> Scratch {
+    let scratch = scratch(name);
+    for (state, name) in at {
+        save_at(state, &scratch.join(name), time);
+    }
+    fs::write(scratch.join("c.done"), "").unwrap();
+    scratch
+}
+
+#[test]
+fn checkpoints_of_the_same_moment_are_told_apart() {
+    let [one, two, three] = states();
+    let now = SystemTime::now();
+    let at = [(&three, "c"), (&two, "c.1"), (&one, "c.2")];
+    let folder = with("alike", &at, now);
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    assert_eq!(followed(&follow.clone().each(), |_| ()), [3, 6, 9]);
+    assert_eq!(followed(&follow, |_| ()), [9]);
+    // The last one comes within the moment in which the one before it was written.
+    let folder = with("replaced", &[(&two, "c")], now);
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    let replace = |_: &Followed| save_at(&three, &folder.join("c"), now);
+    assert_eq!(followed(&follow.each(), replace), [6, 9]);
+}
+
+#[test]
+fn a_checkpoint_that_gets_another_name_is_evaluated_under_it() {
+    let [one, two, three] = states();
+    let now = SystemTime::now();
+    let folder = with("renamed", &[(&two, "c"), (&one, "c.1")], now);
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    let rename = |followed: &Followed| {
+        if followed.step == 3 {
+            fs::rename(folder.join("c.1"), folder.join("c.2")).unwrap();
+            fs::rename(folder.join("c"), folder.join("c.1")).unwrap();
+            save_at(&three, &folder.join("c"), now);
+        }
+    };
+    assert_eq!(followed(&follow.each(), rename), [3, 6, 9]);
+}
+
+#[test]
+fn what_is_being_written_is_no_checkpoint_yet() {
+    let [one, two] = states();
+    let now = SystemTime::now();
+    let folder = with("unfinished", &[(&one, "c"), (&two, ".c.saving-1-0")], now);
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    assert_eq!(followed(&follow.clone().each(), |_| ()), [3]);
+    let publish = |followed: &Followed| {
+        if followed.step == 3 {
+            fs::rename(folder.join("c"), folder.join("c.1")).unwrap();
+            fs::rename(folder.join(".c.saving-1-0"), folder.join("c")).unwrap();
+        }
+    };
+    assert_eq!(followed(&follow.each(), publish), [3, 6]);
+}
