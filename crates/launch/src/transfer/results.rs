@@ -19,6 +19,9 @@ pub(crate) const CHECKPOINT: &str = "checkpoint";
 const LOGS: &str = "logs";
 /// The time between two copies of a file that grows, and how much more each MiB of it takes.
 const PAUSE: Duration = Duration::from_secs(10);
+/// More than a step of the clock of any file system, which has 2 s at most. A file that was written within it of being read may be written
+/// again with the same size and the same time.
+const TICK: Duration = Duration::from_secs(3);
 
 pub(super) struct Results {
     bucket: Bucket,
@@ -33,15 +36,28 @@ pub(super) struct Results {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     size: u64,
+    /// None where the time does not tell whether it has changed since.
     modified: Option<SystemTime>,
     at: Instant,
 }
 
 impl Sent {
+    fn new(size: u64, modified: Option<SystemTime>) -> Self {
+        let is_settled = |time: &SystemTime| time.elapsed().is_ok_and(|age| age > TICK);
+        Self {
+            size,
+            modified: modified.filter(is_settled),
+            at: Instant::now(),
+        }
+    }
+
+    fn is_other(&self, size: u64, modified: Option<SystemTime>) -> bool {
+        self.modified.is_none() || (self.size, self.modified) != (size, modified)
+    }
+
     fn is_due(&self, size: u64, modified: Option<SystemTime>) -> bool {
-        let is_other = (self.size, self.modified) != (size, modified);
         let pause = PAUSE + Duration::from_secs(size >> 20);
-        is_other && self.at.elapsed() >= pause
+        self.is_other(size, modified) && self.at.elapsed() >= pause
     }
 }
 
@@ -94,7 +110,7 @@ impl Results {
 
     /// Copies what has changed.
     pub(super) fn copy_all(&mut self) -> Result<(), String> {
-        self.copy(|sent, size, modified| (sent.size, sent.modified) != (size, modified))
+        self.copy(Sent::is_other)
     }
 
     fn copy(
@@ -114,12 +130,14 @@ impl Results {
             if sent.is_some_and(|sent| !is_due(sent, size, modified)) {
                 continue;
             }
+            // Before it is read: what changes meanwhile is copied again.
+            let now = Sent::new(size, modified);
             // What is renamed or removed meanwhile is seen at the next look.
             let Ok(bytes) = fs::read(&path) else { continue };
             let put = self.bucket.put(&self.url.join(&name), bytes);
             put.map_err(|error| error.to_string())?;
             let at = Instant::now();
-            self.sent.insert(path, Sent { size, modified, at });
+            self.sent.insert(path, Sent { at, ..now });
         }
         Ok(())
     }
@@ -204,6 +222,10 @@ mod tests {
         };
         assert!(!sent.is_due(1, modified), "it has not changed");
         assert!(sent.is_due(2, modified) && sent.is_due(1, None));
+        // What was written a moment ago may have been written again.
+        let now = SystemTime::now();
+        assert!(Sent::new(1, Some(now)).is_other(1, Some(now)));
+        assert!(!Sent::new(1, modified).is_other(1, modified));
         // 10 s and 3600 s more.
         assert!(!sent.is_due(3600 << 20, modified));
     }
