@@ -11,8 +11,9 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, SimdRow, Target};
+use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, Target};
 use crate::simd::{has_fma, transpose_8x8};
+use crate::simd_row::SimdRow;
 
 /// Length of the slices of the summed dimension (`kc` of Goto and van de Geijn): a result element is read and written once per slice.
 const KC: usize = 256;

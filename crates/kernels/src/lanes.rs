@@ -293,7 +293,8 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::microkernel::{Isa, SimdKernel, SimdRow};
+    use crate::microkernel::{Isa, SimdKernel};
+    use crate::simd_row::SimdRow;
 
     /// Replaces numbers by `f` of them, as many as a whole number of vectors.
     struct Map<'a> {

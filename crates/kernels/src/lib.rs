@@ -107,6 +107,8 @@ mod pointwise;
 mod rows;
 mod shared_tasks;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+mod simd_row;
 mod stored;
 mod sync;
 mod sys;

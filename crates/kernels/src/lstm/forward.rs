@@ -3,7 +3,8 @@
 use super::panels::{BlockWork, Rows, Sums, VECTORS, for_blocks, multiply, pack};
 use super::{CallArrays, SequenceTask, Sizes};
 use crate::lanes::{Lanes, sigmoid, tanh};
-use crate::microkernel::{SimdKernel, SimdRow};
+use crate::microkernel::SimdKernel;
+use crate::simd_row::SimdRow;
 
 /// Arrays of `phalanx.lstm`.
 #[derive(Clone, Copy)]

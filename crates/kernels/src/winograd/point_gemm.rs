@@ -1,7 +1,8 @@
 //! The matrix products of a point, on the register blocks of [`crate::microkernel`].
 
-use crate::microkernel::{Lhs, PanelGemm, Rhs, SimdKernel, SimdRow, Target};
+use crate::microkernel::{Lhs, PanelGemm, Rhs, SimdKernel, Target};
 pub(super) use crate::microkernel::{MR, NR};
+use crate::simd_row::SimdRow;
 
 /// Computes panels of 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times kernels `[inputs][16]`, which are
 /// `kernel_panel` apart. The caller promises that all of these elements exist.
