@@ -7,7 +7,7 @@ use crate::batch_norm::{BatchNormForward, BatchNormGradient, Mask, NO_CEILING};
 use crate::column_sums::ColumnSums;
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{self, GemmOperand};
+use crate::gemm::{self, GemmOperand, RightOperand};
 use crate::handlers::TensorDesc;
 use crate::lstm::tests::Given;
 use crate::max_pool::{MaxPool, MaxPoolForward};
@@ -75,7 +75,7 @@ fn product() {
     let mut result = vec![0.0; SIDE * SIDE];
     counted("product", || {
         let left = GemmOperand::new(&left, SIDE, SIDE, true);
-        let right = GemmOperand::new(&right, SIDE, SIDE, false);
+        let right = RightOperand::Matrix(GemmOperand::new(&right, SIDE, SIDE, false));
         let to = result.as_mut_ptr();
         // SAFETY: the result has the elements of the whole product, and this thread alone.
         unsafe {

@@ -1,10 +1,10 @@
 //! Single-threaded f32 matrix multiplication (GEMM) for processors with AVX2 or AVX-512.
 //!
 //! As in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a block of the right matrix is packed
-//! into panels of 16 columns that stay in the outer caches, one of the left into panels of 6 rows for the second where that pays
-//! ([`InPlace`]), and the inner loop keeps 6 x 16 sums, with AVX-512 6 x 32 of two panels, in registers ([`crate::microkernel`]) while
+//! into panels of 16 columns that stay in the outer caches, unless it was packed ahead, one of the left into panels of 6 rows for the second
+//! where that pays ([`LeftBlock`]), and the inner loop keeps 6 x 16 sums, with AVX-512 6 x 32 of two panels, in registers ([`crate::microkernel`]) while
 //! it goes through a panel of each, of which the wider stays in the first cache. With AVX2 it runs at the speed of the processor's
-//! multipliers (102 of 103 GFLOP/s measured); prefetches inside of it cost a fourth of that.
+//! multipliers (102 of 103 GFLOP/s measured).
 
 use std::arch::x86_64::{
     _MM_HINT_T0, _mm_prefetch, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,
@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, Target};
+use crate::openmp::ThreadTeam;
 use crate::simd::{has_fma, transpose_8x8};
 use crate::simd_row::SimdRow;
 
@@ -19,8 +20,6 @@ use crate::simd_row::SimdRow;
 const KC: usize = 256;
 /// Rows of a packed block of the left matrix (`mc`), sized for the second-level cache.
 const MC: usize = 144;
-/// Panels of the right matrix that are multiplied together at most.
-const MAX_PANELS: usize = 2;
 /// f32 elements of an AVX2 vector.
 const LANES: usize = 8;
 /// Columns of a product up to which a left matrix whose rows are adjacent in memory is not packed: with 256 columns a panel of it is used eight
@@ -58,12 +57,87 @@ impl<'a> GemmOperand<'a> {
     }
 }
 
+/// The right operand of a product: a matrix of which panels are packed where they are needed, or panels that were packed ahead.
+#[derive(Clone, Copy)]
+pub(crate) enum RightOperand<'a> {
+    Matrix(GemmOperand<'a>),
+    Packed(PackedMatrix<'a>),
+}
+
+impl RightOperand<'_> {
+    /// Columns and the length of the summed dimension.
+    fn dims(&self) -> [usize; 2] {
+        match self {
+            Self::Matrix(matrix) => [matrix.count, matrix.depth],
+            Self::Packed(packed) => [packed.count, packed.depth],
+        }
+    }
+
+    /// Size of the packing buffer for a tile of `columns` columns, in elements.
+    pub(crate) fn scratch_len(&self, columns: usize) -> usize {
+        match self {
+            Self::Matrix(_) => scratch_len(columns),
+            Self::Packed(_) => left_len(),
+        }
+    }
+}
+
+/// A right matrix packed ahead: of each slice of the summed dimension all panels of 16 columns, `[slice][panel][step][column]`. Columns that
+/// the last panel has too many are zeros.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedMatrix<'a> {
+    panels: &'a [f32],
+    count: usize,
+    depth: usize,
+}
+
+impl<'a> PackedMatrix<'a> {
+    /// Elements of `count` columns of a length.
+    pub(crate) const fn len(count: usize, depth: usize) -> usize {
+        count.next_multiple_of(NR) * depth
+    }
+
+    /// # Panics
+    /// There are not [`len`](Self::len) elements: a bug of the caller.
+    pub(crate) fn new(panels: &'a [f32], count: usize, depth: usize) -> Self {
+        assert_eq!(panels.len(), Self::len(count, depth));
+        Self {
+            panels,
+            count,
+            depth,
+        }
+    }
+
+    /// The panels of some columns, the first of which begins a panel, for a slice of the summed dimension.
+    fn part(self, columns: &Range<usize>, ks: &Range<usize>) -> &'a [f32] {
+        assert!(columns.start.is_multiple_of(NR));
+        let width = self.count.next_multiple_of(NR);
+        let slice = &self.panels[ks.start * width..ks.end * width];
+        &slice[columns.start * ks.len()..columns.end.next_multiple_of(NR) * ks.len()]
+    }
+}
+
+/// Packs a matrix ahead, into places of [`PackedMatrix::len`] elements.
+///
+/// # Panics
+/// The processor lacks AVX2, or the length is another: bugs of the caller.
+pub(crate) fn pack_ahead(matrix: GemmOperand<'_>, panels: &mut [f32], team: &ThreadTeam) {
+    let len = PackedMatrix::len(matrix.count, matrix.depth);
+    assert!(has_fma() && panels.len() == len);
+    let slice = PackedMatrix::len(matrix.count, KC);
+    team.for_each(panels.chunks_mut(slice).enumerate(), |(index, slice)| {
+        let ks = index * KC..((index + 1) * KC).min(matrix.depth);
+        // SAFETY: the processor has the instructions.
+        unsafe { pack::<NR>(matrix, &(0..matrix.count), &ks, slice) };
+    });
+}
+
 /// Size of the packing buffer for a tile of `columns` columns, in elements.
 pub(crate) fn scratch_len(columns: usize) -> usize {
     left_len() + right_len(columns)
 }
 
-fn left_len() -> usize {
+pub(crate) fn left_len() -> usize {
     MC.next_multiple_of(MR) * KC
 }
 
@@ -81,55 +155,64 @@ fn right_len(columns: usize) -> usize {
 pub(crate) unsafe fn multiply(
     isa: Isa,
     left: GemmOperand<'_>,
-    right: GemmOperand<'_>,
+    right: RightOperand<'_>,
     rows: Range<usize>,
     columns: Range<usize>,
     scratch: &mut [f32],
     result: *mut f32,
 ) {
-    assert!(has_fma() && left.depth == right.depth);
-    assert!(rows.end <= left.count && columns.end <= right.count);
+    let [width, depth] = right.dims();
+    assert!(has_fma() && left.depth == depth);
+    assert!(rows.end <= left.count && columns.end <= width);
     let (packed_left, packed_right) = scratch.split_at_mut(left_len());
-    assert!(packed_right.len() >= right_len(columns.len()));
-    let mut first = 0;
-    while first < left.depth {
-        let ks = first..(first + KC).min(left.depth);
-        // SAFETY: the processor has the instructions.
-        unsafe { pack::<NR>(right, &columns, &ks, packed_right) };
+    for start in (0..depth).step_by(KC) {
+        let ks = start..(start + KC).min(depth);
+        let (panels, next) = match right {
+            RightOperand::Packed(packed) => {
+                let next = ks.end..(ks.end + KC).min(depth);
+                let next = packed.part(&columns, &next).as_ptr();
+                (packed.part(&columns, &ks), Some(next))
+            }
+            RightOperand::Matrix(matrix) => {
+                // SAFETY: the processor has the instructions.
+                unsafe { pack::<NR>(matrix, &columns, &ks, packed_right) };
+                (&*packed_right, None)
+            }
+        };
         for start in rows.clone().step_by(MC) {
             let block = start..(start + MC).min(rows.end);
-            let in_place = left.in_place(&block, &ks, columns.len());
-            let to_pack = match in_place {
-                Some(_) => block.end - block.len() % MR..block.end,
-                None => block.clone(),
-            };
-            // SAFETY: as above.
-            unsafe { pack::<MR>(left, &to_pack, &ks, packed_left) };
+            let left = left
+                .in_place(&block, &ks, columns.len())
+                .unwrap_or_else(|| {
+                    // SAFETY: as above.
+                    unsafe { pack::<MR>(left, &block, &ks, packed_left) };
+                    LeftBlock::Packed(packed_left.as_ptr())
+                });
             let product = BlockGemm {
-                in_place,
-                packed: packed_left,
-                packed_from: to_pack.start,
-                right: packed_right,
+                left,
+                right: panels,
+                next: next.filter(|_| start == rows.start),
                 depth: ks.len(),
                 rows: block,
                 columns: columns.clone(),
                 result,
-                width: right.count,
-                add: first > 0,
+                width,
+                add: ks.start > 0,
             };
             // SAFETY: the caller's promise.
             unsafe { isa.run(product) };
         }
-        first = ks.end;
     }
 }
 
-/// A block of the left matrix where the matrix has it: no element is read often enough to pay for packing, or the rows are read in order anyway.
+/// A block of rows of the left matrix.
 #[derive(Clone, Copy)]
-enum InPlace {
-    /// The steps of a row are adjacent; rows are this far apart.
+enum LeftBlock {
+    /// Panels of `MR` rows.
+    Packed(*const f32),
+    /// Where the matrix has it: the steps of a row are adjacent; rows are this far apart.
     Rows(*const f32, usize),
-    /// The rows of a step are adjacent; steps are this far apart.
+    /// Where the matrix has it: the rows of a step are adjacent; steps are this far apart.
     Steps(*const f32, usize),
 }
 
@@ -138,27 +221,30 @@ impl GemmOperand<'_> {
     ///
     /// Rows need no packing: six of them are six streams. Adjacent rows are read a few at a time, in as many places as there are steps, for
     /// each pair of panels again. Packing them pays from some columns on, and where all of these places fall into the same sets of a cache.
-    fn in_place(self, block: &Range<usize>, ks: &Range<usize>, columns: usize) -> Option<InPlace> {
+    fn in_place(
+        self,
+        block: &Range<usize>,
+        ks: &Range<usize>,
+        columns: usize,
+    ) -> Option<LeftBlock> {
         if self.k_contiguous {
             let at = &self.values[block.start * self.depth + ks.start..];
-            return Some(InPlace::Rows(at.as_ptr(), self.depth));
+            return Some(LeftBlock::Rows(at.as_ptr(), self.depth));
         }
         let few = columns <= FEW_COLUMNS && !self.count.is_multiple_of(SAME_SETS);
         few.then(|| {
             let at = &self.values[ks.start * self.count + block.start..];
-            InPlace::Steps(at.as_ptr(), self.count)
+            LeftBlock::Steps(at.as_ptr(), self.count)
         })
     }
 }
 
 /// A block of rows of the left matrix, packed panels of the right one, and the part of the result that they make.
 struct BlockGemm<'a> {
-    /// The left rows that fill a panel, unless they are packed.
-    in_place: Option<InPlace>,
-    /// Panels of the left rows from [`packed_from`](Self::packed_from) on.
-    packed: &'a [f32],
-    packed_from: usize,
+    left: LeftBlock,
     right: &'a [f32],
+    /// The first panel of what is multiplied next, where panels come from memory.
+    next: Option<*const f32>,
     depth: usize,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -175,108 +261,102 @@ impl SimdKernel for BlockGemm<'_> {
     unsafe fn run<C: SimdRow>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.in_place {
-                None => self.panels::<C>(|row| self.packed_panel(row)),
-                Some(InPlace::Rows(at, apart)) => self.panels::<C>(|row| Lhs {
-                    at: at.wrapping_add((row - self.rows.start) * apart),
-                    row: apart,
-                    step: 1,
-                }),
-                Some(InPlace::Steps(at, apart)) => self.panels::<C>(|row| Lhs {
-                    at: at.wrapping_add(row - self.rows.start),
+            match self.left {
+                LeftBlock::Packed(at) => self.multiply::<C>(Lhs {
+                    at,
                     row: 1,
-                    step: apart,
+                    block: MR * self.depth,
+                    step: MR,
                 }),
+                LeftBlock::Rows(at, apart) => self.multiply::<C>(Lhs::even(at, apart, 1)),
+                LeftBlock::Steps(at, apart) => self.multiply::<C>(Lhs::even(at, 1, apart)),
             }
         }
     }
 }
 
 impl BlockGemm<'_> {
-    /// All of the block, with whole panels of left rows from where `whole` has them.
+    /// Whole panels at once, and what is left of the last one by way of a buffer.
     ///
     /// # Safety
-    /// As for [`multiply`]; the panels that `whole` gives have `MR` rows of this depth.
+    /// As for [`multiply`].
     #[inline(always)]
-    unsafe fn panels<C: SimdRow>(&self, whole: impl Fn(usize) -> Lhs) {
-        let (panel, count) = (self.depth * NR, self.columns.len().div_ceil(NR));
-        for first in (0..count).step_by(C::PANELS) {
-            let panels = C::PANELS.min(count - first);
-            let right = &self.right[first * panel..][..panels * panel];
-            let column = self.columns.start + first * NR;
-            let across = panels * NR;
-            let width = across.min(self.columns.end - column);
-            for row in self.rows.clone().step_by(MR) {
-                let height = MR.min(self.rows.end - row);
-                // SAFETY: the caller's promise; at the edges only the elements that there are are touched.
-                unsafe {
-                    let at = self.result.add(row * self.width + column);
-                    if height == MR && width == across {
-                        let to = (at, self.width, self.add);
-                        tile_gemm::<C>(whole(row), right, self.depth, panels, to);
-                        continue;
-                    }
-                    let mut edge = [0.0f32; MR * MAX_PANELS * NR];
-                    let to = (edge.as_mut_ptr(), across, false);
-                    if height == MR {
-                        tile_gemm::<C>(whole(row), right, self.depth, panels, to);
-                    } else {
-                        tile_gemm::<C>(self.packed_panel(row), right, self.depth, panels, to);
-                    }
-                    for (i, sums) in edge.chunks(across).take(height).enumerate() {
-                        for (j, &sum) in sums.iter().take(width).enumerate() {
-                            let step = at.add(i * self.width + j);
-                            *step = if self.add { *step + sum } else { sum };
-                        }
-                    }
-                }
+    unsafe fn multiply<C: SimdRow>(&self, left: Lhs) {
+        let whole = self.columns.len() / NR;
+        let rest = self.columns.len() % NR;
+        let panel = self.depth * NR;
+        let product = PanelGemm {
+            left,
+            right: Rhs {
+                at: self.right.as_ptr(),
+                step: NR,
+                panel,
+            },
+            depth: self.depth,
+            rows: self.rows.len(),
+            panels: whole,
+            to: Target {
+                at: self.at(0, 0),
+                row: self.width,
+                panel: NR,
+            },
+            add: self.add,
+            next: match (self.next, rest) {
+                (next, 0) => next,
+                (next, _) => next.map(|_| self.right[whole * panel..].as_ptr()),
+            },
+        };
+        // SAFETY: the caller's promise.
+        unsafe { product.compute::<C>() };
+        if rest == 0 {
+            return;
+        }
+        for row in (0..self.rows.len()).step_by(MR) {
+            let mut sums = [0.0f32; MR * NR];
+            let block = PanelGemm {
+                left: left.block(row / MR),
+                right: product.right.panel(whole),
+                rows: MR.min(self.rows.len() - row),
+                panels: 1,
+                to: Target {
+                    at: sums.as_mut_ptr(),
+                    row: NR,
+                    panel: NR,
+                },
+                add: false,
+                next: None,
+                ..product
+            };
+            // SAFETY: as above; only the elements that there are are written.
+            unsafe {
+                block.compute::<C>();
+                self.store(&sums[..block.rows * NR], self.at(row, whole * NR), rest);
             }
         }
     }
 
-    /// The packed panel that begins with a row.
-    #[inline(always)]
-    fn packed_panel(&self, row: usize) -> Lhs {
-        let panel = &self.packed[(row - self.packed_from) * self.depth..][..self.depth * MR];
-        Lhs {
-            at: panel.as_ptr(),
-            row: 1,
-            step: MR,
+    /// The place of a row and a column of the block in the result.
+    fn at(&self, row: usize, column: usize) -> *mut f32 {
+        let row = self.rows.start + row;
+        self.result
+            .wrapping_add(row * self.width + self.columns.start + column)
+    }
+
+    /// Writes or adds the first columns of rows of `NR` sums to the result.
+    ///
+    /// # Safety
+    /// The result has them from `at` on.
+    unsafe fn store(&self, sums: &[f32], at: *mut f32, columns: usize) {
+        for (i, sums) in sums.chunks_exact(NR).enumerate() {
+            for (j, &sum) in sums.iter().take(columns).enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let to = at.add(i * self.width + j);
+                    *to = if self.add { *to + sum } else { sum };
+                }
+            }
         }
     }
-}
-
-/// Multiplies a panel of `MR` rows by some of `NR` columns, into a place with rows that far apart, by adding or overwriting.
-///
-/// # Safety
-/// All panels have the same depth; there are `MR` rows of all columns in the result; the processor supports the ISA.
-#[inline(always)]
-unsafe fn tile_gemm<C: SimdRow>(
-    left: Lhs,
-    right: &[f32],
-    depth: usize,
-    panels: usize,
-    (result, stride, add): (*mut f32, usize, bool),
-) {
-    let product = PanelGemm {
-        left,
-        right: Rhs {
-            at: right.as_ptr(),
-            step: NR,
-            panel: depth * NR,
-        },
-        depth,
-        rows: MR,
-        panels,
-        to: Target {
-            at: result,
-            row: stride,
-            panel: NR,
-        },
-        add,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { product.compute::<C>() };
 }
 
 /// Packs the steps `ks` of the vectors `range` into panels of `WIDTH` vectors, `[panel][k][vector]`, padding the last panel with zeros.
@@ -442,6 +522,8 @@ mod tests {
                 for part in [0..half, half..columns] {
                     let result = result.as_mut_ptr();
                     // SAFETY: the result is of that size, and ours; the processor supports the ISA.
+                    let right = RightOperand::Matrix(right);
+                    // SAFETY: the result is of that size, and ours; the processor supports the ISA.
                     unsafe { multiply(isa, left, right, 0..rows, part, &mut scratch, result) };
                 }
                 for (index, &found) in result.iter().enumerate() {
@@ -473,6 +555,8 @@ mod tests {
             let mut result = vec![1.0; rows * columns];
             let (to, all) = (result.as_mut_ptr(), 0..columns);
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
+            let right = RightOperand::Matrix(right);
+            // SAFETY: as above.
             unsafe { multiply(isa, left, right, 0..rows, all, &mut scratch, to) };
             for (index, value) in result.iter().enumerate() {
                 let of_nan = index / columns == 4;

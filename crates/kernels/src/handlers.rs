@@ -67,7 +67,12 @@ pub(crate) const ALL: [(&str, Handler); 9] = [
 
 /// The custom calls of this kind of processor alone.
 #[cfg(target_arch = "x86_64")]
-pub(crate) const BY_POINTS: &[(&str, Handler)] = &[
+pub(crate) const BY_PREPARED: &[(&str, Handler)] = &[
+    ("phalanx.conv_panels", crate::convolution_panels::pack),
+    (
+        "phalanx.conv_by_panels",
+        crate::convolution_panels::convolve,
+    ),
     ("phalanx.conv_points", crate::convolution_points::transform),
     (
         "phalanx.conv_by_points",
@@ -75,7 +80,7 @@ pub(crate) const BY_POINTS: &[(&str, Handler)] = &[
     ),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) const BY_POINTS: &[(&str, Handler)] = &[];
+pub(crate) const BY_PREPARED: &[(&str, Handler)] = &[];
 
 /// The element types that our own loops take.
 #[derive(Clone, Copy)]

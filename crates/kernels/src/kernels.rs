@@ -28,7 +28,7 @@ pub struct Support {
     pub bf16: bool,
     /// Whether products of bf16 run on AMX: the processor has it, and the system lets this process use it.
     pub amx_bf16: bool,
-    /// Whether there are 3x3 convolutions by Winograd's tiles, which may be given the points of their kernels.
+    /// Whether there are convolutions by Winograd's tiles and by products of ours, which may be given kernels in the form that they compute with.
     pub tiles: bool,
 }
 
@@ -88,7 +88,7 @@ impl Kernels {
             let reason = format!("they are for the cpu, not for the platform {platform}");
             return Err(KernelError::Register { reason });
         }
-        let all = handlers::ALL.iter().chain(handlers::BY_POINTS);
+        let all = handlers::ALL.iter().chain(handlers::BY_PREPARED);
         all.copied().try_for_each(|(name, handler)| {
             let kernels = self.clone();
             handlers::register(client, name, move |call| handler(&kernels, call))

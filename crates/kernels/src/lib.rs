@@ -19,8 +19,11 @@
 //! | `phalanx.conv_points` | kernel `[3, 3, inputs, outputs]` -> its points, `[panels * 36 * (inputs + 1) * 16]` with `outputs / 16` panels, rounded up | |
 //! | `phalanx.conv_by_points` | x, points, optionally a bias `[outputs]` -> y | as `phalanx.conv` has them, `relu`, `ceiling` |
 //!
-//! These two are of f32, with 16 channels or more, multiples of 8, and strides, dilation and groups of 1; only where [`Support::tiles`] says so.
-//! Points depend on the kernel alone, so that a program may compute them once for many calls.
+//! | `phalanx.conv_panels` | kernel -> its panels, `[panels * 16 * height * width * inputs]` with `outputs / 16` panels, rounded up | |
+//! | `phalanx.conv_by_panels` | x, panels, optionally a bias `[outputs]` -> y | as `phalanx.conv` has them, `window` (height and width of the kernel), `relu`, `ceiling` |
+//!
+//! The last two are of f32, with groups of 1. The two of points are of f32, with 16 channels or more, multiples of 8, and strides, dilation and groups of 1. All four are there only where [`Support::tiles`] says so.
+//! Points and panels depend on the kernel alone, so that a program may compute them once for many calls.
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
@@ -79,6 +82,8 @@ mod batch_norm;
 mod bf16_matmul;
 mod column_sums;
 mod convolution;
+#[cfg(target_arch = "x86_64")]
+mod convolution_panels;
 #[cfg(target_arch = "x86_64")]
 mod convolution_points;
 #[cfg(all(test, target_arch = "x86_64"))]

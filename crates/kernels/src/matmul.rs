@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame};
 
-use crate::gemm::{self, GemmOperand};
+use crate::gemm::{self, GemmOperand, RightOperand};
 use crate::handlers::{flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
@@ -150,7 +150,7 @@ impl SharedWork for ParallelMatmul {
             gemm::multiply(
                 Isa::best_available(),
                 left,
-                right,
+                RightOperand::Matrix(right),
                 rows,
                 columns,
                 scratch,

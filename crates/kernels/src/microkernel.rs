@@ -11,6 +11,8 @@
 //! Invariant: each sum adds its products in an order that depends on `k` and the instruction set only, never on the number of rows or on
 //! the thread, so that results are reproducible.
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use crate::lanes::Lanes;
 use crate::simd;
 use crate::simd_row::SimdRow;
@@ -23,11 +25,12 @@ pub(crate) const NR: usize = 16;
 /// Steps of `k` per iteration of the unrolled loop.
 const K_UNROLL: usize = 4;
 
-/// The left operand: its first element, and the distances between rows and between steps of `k`.
+/// The left operand: its first element, and the distances between rows of a block, between blocks and between steps of `k`.
 #[derive(Clone, Copy)]
 pub(crate) struct Lhs {
     pub(crate) at: *const f32,
     pub(crate) row: usize,
+    pub(crate) block: usize,
     pub(crate) step: usize,
 }
 
@@ -51,15 +54,22 @@ impl<C: SimdRow, const R: usize, const P: usize> Accumulators<C, R, P> {
         Self([[[unsafe { C::zero() }; P]; R]; 2])
     }
 
-    /// Adds the products of `count` steps of `k`.
+    /// Adds the products of `count` steps of `k`, and has lines fetched meanwhile.
     ///
     /// # Safety
     /// Both operands have `count` steps of `k`, the left one `R` rows, the right one `P` panels.
     #[inline(always)]
-    unsafe fn multiply_accumulate(&mut self, mut left: Lhs, mut right: Rhs, count: usize) {
+    unsafe fn multiply_accumulate(
+        &mut self,
+        mut left: Lhs,
+        mut right: Rhs,
+        count: usize,
+        mut fetch: Fetch,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             for _ in 0..count / K_UNROLL {
+                fetch.some::<P>();
                 for step in 0..K_UNROLL {
                     self.rank_one_update(
                         left.advanced(step),
@@ -123,6 +133,26 @@ impl<C: SimdRow, const R: usize, const P: usize> Accumulators<C, R, P> {
 }
 
 impl Lhs {
+    /// All rows are equally far apart.
+    #[inline(always)]
+    pub(crate) fn even(at: *const f32, row: usize, step: usize) -> Self {
+        Self {
+            at,
+            row,
+            block: MR * row,
+            step,
+        }
+    }
+
+    /// The operand from a block of rows on.
+    #[inline(always)]
+    pub(crate) fn block(self, index: usize) -> Self {
+        Self {
+            at: self.at.wrapping_add(index * self.block),
+            ..self
+        }
+    }
+
     /// The operand from a later step of `k` on.
     #[inline(always)]
     fn advanced(self, steps: usize) -> Self {
@@ -134,12 +164,68 @@ impl Lhs {
 }
 
 impl Rhs {
+    /// The operand from a panel on.
+    #[inline(always)]
+    pub(crate) fn panel(self, index: usize) -> Self {
+        Self {
+            at: self.at.wrapping_add(index * self.panel),
+            ..self
+        }
+    }
+
     /// The operand from a later step of `k` on.
     #[inline(always)]
     fn advanced(self, steps: usize) -> Self {
         Self {
             at: self.at.wrapping_add(steps * self.step),
             ..self
+        }
+    }
+}
+
+/// Lines of the right operand that are used next, which are fetched while others are multiplied.
+///
+/// A product of few rows uses each line of a large right operand a few times, and waits for memory: panels are streams that end before the
+/// processor has found them. A few lines at a time between the multiplications are there in time and cost nothing. All lines of a block
+/// together would keep what its multiplications need from coming (decision 60).
+#[derive(Clone, Copy)]
+struct Fetch {
+    right: Rhs,
+    /// Steps of `k` that are fetched while `K_UNROLL` are multiplied.
+    steps: usize,
+}
+
+impl Fetch {
+    /// What is fetched with block number `index` of `blocks` blocks of rows: the steps of `next` are divided among the first of them.
+    #[inline(always)]
+    fn part(next: Option<Rhs>, depth: usize, index: usize, blocks: usize) -> Self {
+        let steps = K_UNROLL.div_ceil(blocks);
+        let first = index * steps * (depth / K_UNROLL);
+        match next.filter(|_| first < depth) {
+            Some(next) => Self {
+                right: next.advanced(first),
+                steps,
+            },
+            None => Self {
+                right: Rhs {
+                    at: std::ptr::null(),
+                    step: 0,
+                    panel: 0,
+                },
+                steps: 0,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn some<const P: usize>(&mut self) {
+        for _ in 0..self.steps {
+            for panel in 0..P {
+                let line = self.right.at.wrapping_add(panel * self.right.panel);
+                // SAFETY: it has no effect but in the caches, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+            }
+            self.right = self.right.advanced(1);
         }
     }
 }
@@ -163,6 +249,8 @@ pub(crate) struct PanelGemm {
     pub(crate) to: Target,
     /// Whether to add to the result; else it is overwritten.
     pub(crate) add: bool,
+    /// The first panel of what is multiplied next, where the right operand comes from memory; none where it is in the caches.
+    pub(crate) next: Option<*const f32>,
 }
 
 impl PanelGemm {
@@ -187,33 +275,47 @@ impl PanelGemm {
     /// As for [`PanelGemm::compute`], of which these are `P` panels.
     #[inline(always)]
     unsafe fn columns<C: SimdRow, const P: usize>(&self, panel: usize) {
-        for row in (0..self.rows).step_by(MR) {
+        let blocks = self.rows.div_ceil(MR);
+        let next = self.next_panels(panel + P);
+        for (index, row) in (0..self.rows).step_by(MR).enumerate() {
+            let fetch = Fetch::part(next, self.depth, index, blocks);
             // SAFETY: the caller's promise.
             unsafe {
                 match self.rows - row {
-                    1 => self.block::<C, 1, P>(row, panel),
-                    2 => self.block::<C, 2, P>(row, panel),
-                    3 => self.block::<C, 3, P>(row, panel),
-                    4 => self.block::<C, 4, P>(row, panel),
-                    5 => self.block::<C, 5, P>(row, panel),
-                    _ => self.block::<C, MR, P>(row, panel),
+                    1 => self.block::<C, 1, P>(row, panel, fetch),
+                    2 => self.block::<C, 2, P>(row, panel, fetch),
+                    3 => self.block::<C, 3, P>(row, panel, fetch),
+                    4 => self.block::<C, 4, P>(row, panel, fetch),
+                    5 => self.block::<C, 5, P>(row, panel, fetch),
+                    _ => self.block::<C, MR, P>(row, panel, fetch),
                 }
             }
         }
     }
 
+    /// The panels from one on, or what is multiplied after the last, if they are to be fetched.
+    #[inline(always)]
+    fn next_panels(&self, panel: usize) -> Option<Rhs> {
+        let after = self.next?;
+        Some(match panel < self.panels {
+            true => self.right.panel(panel),
+            false => Rhs {
+                at: after,
+                ..self.right
+            },
+        })
+    }
+
     /// # Safety
     /// As for [`PanelGemm::compute`], of which these are `R` rows of `P` panels.
     #[inline(always)]
-    unsafe fn block<C: SimdRow, const R: usize, const P: usize>(&self, row: usize, panel: usize) {
-        let left = Lhs {
-            at: self.left.at.wrapping_add(row * self.left.row),
-            ..self.left
-        };
-        let right = Rhs {
-            at: self.right.at.wrapping_add(panel * self.right.panel),
-            ..self.right
-        };
+    unsafe fn block<C: SimdRow, const R: usize, const P: usize>(
+        &self,
+        row: usize,
+        panel: usize,
+        fetch: Fetch,
+    ) {
+        let (left, right) = (self.left.block(row / MR), self.right.panel(panel));
         let to = Target {
             at: self
                 .to
@@ -224,7 +326,7 @@ impl PanelGemm {
         // SAFETY: the caller's promise.
         unsafe {
             let mut block = Accumulators::<C, R, P>::zero();
-            block.multiply_accumulate(left, right, self.depth);
+            block.multiply_accumulate(left, right, self.depth, fetch);
             block.store(to, self.add);
         }
     }
@@ -334,11 +436,7 @@ mod tests {
                     let [row, step] = if across { [1, rows] } else { [depth, 1] };
                     let mut result = vec![1.0; rows * tall];
                     let product = PanelGemm {
-                        left: Lhs {
-                            at: a.as_ptr(),
-                            row,
-                            step,
-                        },
+                        left: Lhs::even(a.as_ptr(), row, step),
                         right: Rhs {
                             at: b.as_ptr(),
                             step: wide,
@@ -353,6 +451,7 @@ mod tests {
                             panel: 18,
                         },
                         add,
+                        next: add.then_some(b.as_ptr()),
                     };
                     // SAFETY: the processor supports the ISA; the lengths are those of the matrices, the last rows of which end with their columns.
                     unsafe { isa.run(product) };

@@ -4,11 +4,12 @@
 //! pixels in slices ([`crate::gemm`]). The tiles of the result are the tasks of the threads; an element is summed in one order, whatever
 //! their number.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{self, GemmOperand};
+use crate::gemm::{self, GemmOperand, RightOperand};
 use crate::matmul::TileGrid;
 use crate::microkernel::Isa;
 use crate::onednn::Scratchpad;
@@ -35,36 +36,78 @@ pub(crate) fn run(
 ) {
     assert!(takes(key));
     let (left, right, dims) = matrices(key, operands);
-    let bias = operands.get(2).copied();
-    assert_eq!(result.len(), dims[0] * dims[1]);
-    assert!(bias.is_none_or(|bias| bias.len() == dims[1]));
-    let tiles = TileGrid::new(dims, team.threads());
-    let own = gemm::scratch_len(tiles.tile_columns);
-    let buffers = scratch.floats(own * team.threads()).chunks_exact_mut(own);
-    let idle = Mutex::new(buffers.collect::<Vec<_>>());
-    let result = OutputPointer(result.as_mut_ptr());
-    team.for_each(0..tiles.count(), |tile| {
-        let [rows, columns] = tiles.tile_bounds(tile);
-        let buffer = lock(&idle).pop().expect("a buffer for each thread");
-        // SAFETY: the processor has the instructions; the result has the length of the product, and its tiles have different elements.
-        unsafe {
-            let (rows, columns) = (rows.clone(), columns.clone());
-            let isa = Isa::best_available();
-            gemm::multiply(isa, left, right, rows, columns, buffer, result.start());
-        }
+    let product = TiledProduct {
+        left,
+        right: RightOperand::Matrix(right),
+        dims,
+        bias: operands.get(2).copied(),
+        epilogue,
+    };
+    let floats = scratch.floats(product.scratch_len(team));
+    product.run(result, team, floats);
+}
+
+/// A product of matrices and what follows it, for each element of the result while it is in the caches.
+pub(crate) struct TiledProduct<'a> {
+    pub(crate) left: GemmOperand<'a>,
+    pub(crate) right: RightOperand<'a>,
+    /// Rows and columns of the result.
+    pub(crate) dims: [usize; 2],
+    /// A number for each column.
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) epilogue: Epilogue<'a>,
+}
+
+impl TiledProduct<'_> {
+    /// Numbers that [`run`](Self::run) needs to work in.
+    pub(crate) fn scratch_len(&self, team: &ThreadTeam) -> usize {
+        let tiles = TileGrid::new(self.dims, team.threads());
+        self.right.scratch_len(tiles.tile_columns) * team.threads()
+    }
+
+    /// # Panics
+    /// A length does not match the dimensions, or `floats` are too few: bugs of the caller.
+    pub(crate) fn run(&self, result: &mut [f32], team: &ThreadTeam, floats: &mut [f32]) {
+        assert_eq!(result.len(), self.dims[0] * self.dims[1]);
+        assert!(self.bias.is_none_or(|bias| bias.len() == self.dims[1]));
+        let tiles = TileGrid::new(self.dims, team.threads());
+        let own = self.right.scratch_len(tiles.tile_columns);
+        let buffers = floats.chunks_exact_mut(own).take(team.threads());
+        let idle = Mutex::new(buffers.collect::<Vec<_>>());
+        let result = OutputPointer(result.as_mut_ptr());
+        team.for_each(0..tiles.count(), |tile| {
+            let buffer = lock(&idle).pop().expect("a buffer for each thread");
+            // SAFETY: the result has the length of the product, and its tiles have different elements.
+            unsafe { self.tile(tiles.tile_bounds(tile), buffer, result.start()) };
+            lock(&idle).push(buffer);
+        });
+    }
+
+    /// Computes these rows and columns of the result.
+    ///
+    /// # Safety
+    /// The result has room for all of the product, and nobody else uses these elements.
+    unsafe fn tile(
+        &self,
+        [rows, columns]: [Range<usize>; 2],
+        buffer: &mut [f32],
+        result: *mut f32,
+    ) {
+        let (isa, tile) = (Isa::best_available(), (rows.clone(), columns.clone()));
+        // SAFETY: the caller's promise; the processor has the instructions.
+        unsafe { gemm::multiply(isa, self.left, self.right, tile.0, tile.1, buffer, result) };
         for row in rows {
-            let start = row * dims[1] + columns.start;
-            // SAFETY: as above.
+            let start = row * self.dims[1] + columns.start;
+            // SAFETY: the caller's promise.
             let values =
-                unsafe { std::slice::from_raw_parts_mut(result.start().add(start), columns.len()) };
-            if let Some(bias) = bias {
+                unsafe { std::slice::from_raw_parts_mut(result.add(start), columns.len()) };
+            if let Some(bias) = self.bias {
                 let pairs = values.iter_mut().zip(&bias[columns.clone()]);
                 pairs.for_each(|(value, bias)| *value += bias);
             }
-            epilogue.apply_from(start, values);
+            self.epilogue.apply_from(start, values);
         }
-        lock(&idle).push(buffer);
-    });
+    }
 }
 
 /// The factors, and the rows and columns of their product.

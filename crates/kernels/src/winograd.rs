@@ -128,6 +128,15 @@ enum GivenKernel<'a> {
     Points(&'a [f32]),
 }
 
+/// The points of a kernel that a thread multiplies by.
+#[derive(Clone, Copy)]
+enum Points<'a> {
+    /// They were transformed just now.
+    InCaches(&'a [f32]),
+    /// They were transformed ahead.
+    InMemory(&'a [f32]),
+}
+
 /// Bias and activation that are applied when y is stored.
 #[derive(Clone, Copy)]
 struct OutputEpilogue<'a> {
@@ -247,7 +256,10 @@ impl Geometry {
                 let (zeros, buffers) = self.split_zeros(floats);
                 return blocking.by_shares(points, buffers, team, |points, share, buffer| {
                     // SAFETY: the shares have different tiles or channels of y; the caller has checked the lengths.
-                    unsafe { blocking.correlate(x, zeros, points, epilogue, share, buffer, y) };
+                    unsafe {
+                        let points = Points::InMemory(points);
+                        blocking.correlate(x, zeros, points, epilogue, share, buffer, y);
+                    };
                 });
             }
         };
@@ -262,8 +274,9 @@ impl Geometry {
                     unsafe { tiles::transform_kernel(kernel, flipped, channels, index, target) };
                 }
                 let share = (0..self.tiles(), panels);
+                let points = Points::InCaches(combined);
                 // SAFETY: the groups have different channels of y.
-                unsafe { blocking.correlate(x, zeros, combined, epilogue, share, buffer, y) };
+                unsafe { blocking.correlate(x, zeros, points, epilogue, share, buffer, y) };
             });
         }
         let floats = scratch.floats(self.zeros() + size + own * team.threads());
@@ -274,11 +287,11 @@ impl Geometry {
             // SAFETY: as above.
             unsafe { tiles::transform_kernel(kernel, flipped, channels, index, target) };
         });
-        let combined = &*combined;
+        let points = Points::InCaches(combined);
         team.for_each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
-            unsafe { blocking.correlate(x, zeros, combined, epilogue, share, buffer, y) };
+            unsafe { blocking.correlate(x, zeros, points, epilogue, share, buffer, y) };
         });
     }
 
@@ -455,7 +468,7 @@ impl Blocking {
         &self,
         x: &[f32],
         zeros: &[f32],
-        kernel: &[f32],
+        points: Points<'_>,
         epilogue: OutputEpilogue<'_>,
         (tiles, panels): Share,
         buffer: &mut [f32],
@@ -465,6 +478,11 @@ impl Blocking {
         let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
+            let (kernel, next) = match points {
+                // For later tiles they are in the caches.
+                Points::InMemory(points) if first == tiles.start => (points, Some(points.as_ptr())),
+                Points::InMemory(points) | Points::InCaches(points) => (points, None),
+            };
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
                 self.transform_input(x, zeros, first, count, x_points);
@@ -480,6 +498,7 @@ impl Blocking {
                         y: y_points.as_mut_ptr().add(point * self.point_stride[1]),
                         y_row,
                         count,
+                        next: next.map(|next| next.wrapping_add((point + 1) * point_stride)),
                     });
                 }
                 for i in 0..count {

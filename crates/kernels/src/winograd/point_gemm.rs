@@ -16,17 +16,15 @@ pub(super) struct PointGemm {
     pub(super) y: *mut f32,
     pub(super) y_row: usize,
     pub(super) count: usize,
+    /// The first panel of the next point's kernel, where kernels come from memory.
+    pub(super) next: Option<*const f32>,
 }
 
 impl SimdKernel for PointGemm {
     #[inline(always)]
     unsafe fn run<C: SimdRow>(self) {
         let product = PanelGemm {
-            left: Lhs {
-                at: self.x,
-                row: self.x_row,
-                step: 1,
-            },
+            left: Lhs::even(self.x, self.x_row, 1),
             right: Rhs {
                 at: self.kernel,
                 step: NR,
@@ -41,6 +39,7 @@ impl SimdKernel for PointGemm {
                 panel: NR,
             },
             add: false,
+            next: self.next,
         };
         // SAFETY: the caller's promise.
         unsafe { product.compute::<C>() };
@@ -65,11 +64,7 @@ impl SimdKernel for PointGemmGradient {
     #[inline(always)]
     unsafe fn run<C: SimdRow>(self) {
         let product = PanelGemm {
-            left: Lhs {
-                at: self.x,
-                row: 1,
-                step: self.x_row,
-            },
+            left: Lhs::even(self.x, 1, self.x_row),
             right: Rhs {
                 at: self.y,
                 step: self.y_row,
@@ -84,6 +79,7 @@ impl SimdKernel for PointGemmGradient {
                 panel: self.sums_panel,
             },
             add: true,
+            next: None,
         };
         // SAFETY: the caller's promise.
         unsafe { product.compute::<C>() };
@@ -112,6 +108,7 @@ mod tests {
         for isa in Isa::available() {
             let mut y = vec![f32::NAN; COUNT * PANELS * NR];
             let work = PointGemm {
+                next: Some(kernel.as_ptr()),
                 x: x.as_ptr(),
                 x_row: 12,
                 kernel: kernel.as_ptr(),

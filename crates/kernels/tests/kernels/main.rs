@@ -6,6 +6,7 @@ mod bf16_products;
 mod choices;
 mod convolutions;
 mod normalisations;
+mod panels;
 mod points;
 mod poolings;
 mod short_floats;
