@@ -3,10 +3,10 @@
 //!
 //! For convolutions, in three steps. What a convolution's result is multiplied by and what is added to it, a number for each channel,
 //! goes into its kernel and its bias ([`fold`]): a normalization by moving statistics is no pass of its own then. Kernels of small batches
-//! are transformed to the points of Winograd's tiles ([`points`]). Then the operands that are the same each time are cut off.
+//! get the form that is fastest to compute with ([`forms`]). Then the operands that are the same each time are cut off.
 
 mod fold;
-mod points;
+mod forms;
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ impl Program {
             return None;
         }
         let folded = fold::folded(&self.simplified(), constant);
-        let whole = points::transformed(&folded.fused(), constant, kernels);
+        let whole = forms::transformed(&folded.fused(), constant, kernels);
         let cut = cut(&whole.nodes, constant);
         (!cut.is_empty()).then(|| Prepared {
             once: once(&whole, constant, &cut),
@@ -48,7 +48,7 @@ fn constant_nodes(nodes: &[Node], constant: usize) -> Vec<bool> {
     for node in nodes {
         let is_pure = match &node.op {
             Op::Parameter(index) => *index < constant,
-            Op::CustomCall(call) => call.target == points::TRANSFORM,
+            Op::CustomCall(call) => forms::is_made_by(call),
             Op::Constant(_)
             | Op::Iota(_)
             | Op::Unary(_)
@@ -80,7 +80,7 @@ fn cut(nodes: &[Node], constant: usize) -> Vec<Value> {
     for node in nodes {
         let convolves = match &node.op {
             Op::Conv(_) | Op::Kernel(Kernel::ConvBias { .. }) => true,
-            Op::CustomCall(call) => call.target == points::CONVOLUTION,
+            Op::CustomCall(call) => forms::is_used_by(call),
             _ => false,
         };
         let operands = node.inputs.iter().skip(1).filter(|_| convolves);

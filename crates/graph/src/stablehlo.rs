@@ -76,7 +76,7 @@ pub struct HostAllReduce {
 pub struct KernelSupport {
     /// Whether convolutions take bf16, as all other kernels do. Otherwise bf16 is widened to f32 around their calls.
     pub bf16: bool,
-    /// Whether there are 3x3 convolutions by Winograd's tiles, which may be given the points of their kernels.
+    /// Whether there are convolutions by Winograd's tiles and by products, which may be given kernels in the form that they compute with.
     pub tiles: bool,
 }
 

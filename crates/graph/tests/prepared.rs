@@ -214,7 +214,7 @@ fn convolutions_that_tiles_do_not_compute_keep_their_kernels() {
         let y = g.parameter("x", Shape::f32(x)).conv(&kernel, dims);
         g.finish(&[("y", &y)]).unwrap().prepared(1, tiles)
     };
-    let (image, kernel) = ([1, 12, 12, 16], [3, 3, 16, 16]);
+    let (image, kernel) = ([2, 12, 12, 16], [3, 3, 16, 16]);
     let plain = || dims(1);
     assert!(prepared(image, kernel, plain()).is_some());
     let strided = ConvDims {
@@ -241,12 +241,63 @@ fn convolutions_that_tiles_do_not_compute_keep_their_kernels() {
         assert_eq!(prepared(image, kernel, dims.clone()), None, "{dims:?}");
     }
     assert_eq!(prepared(image, [3, 3, 8, 16], dims(2)), None);
-    assert_eq!(prepared([1, 12, 12, 12], [3, 3, 12, 16], plain()), None);
-    assert_eq!(prepared([1, 2, 2, 16], kernel, plain()), None);
+    assert_eq!(prepared([2, 12, 12, 12], [3, 3, 12, 16], plain()), None);
+    assert_eq!(prepared([20, 2, 2, 16], kernel, plain()), None);
     let full = ConvDims {
         padding: vec![(2, 2), (2, 2)],
         ..plain()
     };
-    assert!(prepared([1, 2, 4, 16], kernel, full.clone()).is_some());
+    assert!(prepared([4, 2, 4, 16], kernel, full.clone()).is_some());
     assert_eq!(prepared([1, 0, 4, 16], kernel, full), None);
+}
+
+#[test]
+fn kernels_of_one_place_and_of_few_pixels_are_packed() {
+    let tiles = KernelSupport {
+        tiles: true,
+        ..KERNELS
+    };
+    // The elements of the panels, of the points, or none.
+    let forms = |x: [usize; 4], kernel: [usize; 4], dims: ConvDims| {
+        let g = Graph::new();
+        let kernel = g.parameter("kernel", Shape::f32(kernel));
+        let y = g.parameter("x", Shape::f32(x)).conv(&kernel, dims);
+        let program = g.finish(&[("y", &y)]).unwrap();
+        let Prepared { once, each_time } = program.prepared(1, tiles)?;
+        let called =
+            |op: &Op| matches!(op, Op::CustomCall(call) if call.target == "phalanx.conv_by_panels");
+        let len = once.shape(once.outputs[0].1).dims[0];
+        Some((count(&each_time, called), len))
+    };
+    let with = |padding: i64, stride: usize| ConvDims {
+        padding: vec![(padding, padding); 2],
+        strides: vec![stride; 2],
+        ..dims(1)
+    };
+    let (points, strided) = (with(0, 1), with(0, 2));
+    let large = [64, 56, 56, 24];
+    assert_eq!(
+        forms(large, [1, 1, 24, 40], points.clone()),
+        Some((1, 48 * 24))
+    );
+    assert_eq!(
+        forms([2, 9, 9, 16], [1, 1, 16, 16], strided.clone()),
+        Some((1, 256))
+    );
+    assert_eq!(forms([1, 9, 9, 15], [1, 1, 15, 16], points.clone()), None);
+    assert_eq!(forms([1, 9, 9, 16], [1, 1, 16, 15], points), None);
+    // More than 16 MiB would be copied.
+    let wide = [6, 56, 56, 1024];
+    assert_eq!(forms(wide, [1, 1, 1024, 16], strided.clone()), None);
+    assert!(forms([5, 56, 56, 1024], [1, 1, 1024, 16], strided).is_some());
+    let kernel = [3, 3, 16, 16];
+    assert_eq!(forms([1, 8, 8, 16], kernel, with(1, 1)), Some((1, 9 * 256)));
+    assert_eq!(forms([4, 8, 8, 16], kernel, with(1, 2)), Some((1, 9 * 256)));
+    // Of more pixels points are made.
+    assert_eq!(
+        forms([2, 8, 8, 16], kernel, with(1, 1)),
+        Some((0, 36 * 17 * 16))
+    );
+    let groups = dims(2);
+    assert_eq!(forms([1, 8, 8, 16], [3, 3, 8, 16], groups), None);
 }
