@@ -39,6 +39,8 @@ pub(crate) struct GemmOperand<'a> {
     depth: usize,
     /// Whether the elements of a vector are adjacent in memory; otherwise the elements of equal `k` are.
     k_contiguous: bool,
+    /// How far apart vectors are then, or the steps of `k`.
+    apart: usize,
 }
 
 impl<'a> GemmOperand<'a> {
@@ -48,11 +50,32 @@ impl<'a> GemmOperand<'a> {
     /// `values` has not `count * depth` elements: a bug of the caller.
     pub(crate) fn new(values: &'a [f32], count: usize, depth: usize, k_contiguous: bool) -> Self {
         assert_eq!(values.len(), count * depth);
+        let apart = if k_contiguous { depth } else { count };
+        Self::strided(values, [count, depth], k_contiguous, apart)
+    }
+
+    /// An operand whose vectors, or steps of `k`, are `apart` elements apart.
+    ///
+    /// # Panics
+    /// They overlap, or `values` ends before the last of them: bugs of the caller.
+    pub(crate) fn strided(
+        values: &'a [f32],
+        [count, depth]: [usize; 2],
+        k_contiguous: bool,
+        apart: usize,
+    ) -> Self {
+        let [outer, inner] = match k_contiguous {
+            true => [count, depth],
+            false => [depth, count],
+        };
+        assert!(apart >= inner);
+        assert!(outer == 0 || values.len() >= (outer - 1) * apart + inner);
         Self {
             values,
             count,
             depth,
             k_contiguous,
+            apart,
         }
     }
 }
@@ -228,13 +251,13 @@ impl GemmOperand<'_> {
         columns: usize,
     ) -> Option<LeftBlock> {
         if self.k_contiguous {
-            let at = &self.values[block.start * self.depth + ks.start..];
-            return Some(LeftBlock::Rows(at.as_ptr(), self.depth));
+            let at = &self.values[block.start * self.apart + ks.start..];
+            return Some(LeftBlock::Rows(at.as_ptr(), self.apart));
         }
-        let few = columns <= FEW_COLUMNS && !self.count.is_multiple_of(SAME_SETS);
+        let few = columns <= FEW_COLUMNS && !self.apart.is_multiple_of(SAME_SETS);
         few.then(|| {
-            let at = &self.values[ks.start * self.count + block.start..];
-            LeftBlock::Steps(at.as_ptr(), self.count)
+            let at = &self.values[ks.start * self.apart + block.start..];
+            LeftBlock::Steps(at.as_ptr(), self.apart)
         })
     }
 }
@@ -408,8 +431,8 @@ unsafe fn pack<const WIDTH: usize>(
 impl GemmOperand<'_> {
     fn at(&self, vector: usize, step: usize) -> f32 {
         match self.k_contiguous {
-            true => self.values[vector * self.depth + step],
-            false => self.values[step * self.count + vector],
+            true => self.values[vector * self.apart + step],
+            false => self.values[step * self.apart + vector],
         }
     }
 }
@@ -427,14 +450,14 @@ unsafe fn pack_contiguous<const WIDTH: usize>(
 ) -> usize {
     let reach = WIDTH.next_multiple_of(LANES);
     for step in 0..ks.len() {
-        let from = (ks.start + step) * operand.count + first;
+        let from = (ks.start + step) * operand.apart + first;
         let to = step * WIDTH;
         // WIDTH need not be a multiple of 8: the last store writes beyond this step, and the next step overwrites that.
         if from + reach > operand.values.len() || to + reach > panel.len() {
             return step;
         }
         // The next call's, whose runs are too short for the hardware to find.
-        let next = from + STREAMS * operand.count;
+        let next = from + STREAMS * operand.apart;
         _mm_prefetch::<_MM_HINT_T0>(operand.values.as_ptr().wrapping_add(next).cast());
         for start in (0..reach).step_by(LANES) {
             // SAFETY: checked above.
@@ -467,7 +490,7 @@ unsafe fn pack_transposed<const WIDTH: usize>(
             let count = LANES.min(WIDTH - start);
             let mut square = [_mm256_setzero_ps(); LANES];
             for (i, vector) in square.iter_mut().enumerate().take(count) {
-                let from = (first + start + i) * operand.depth + ks.start + step;
+                let from = (first + start + i) * operand.apart + ks.start + step;
                 // SAFETY: the vector has these 8 steps.
                 *vector = unsafe { _mm256_loadu_ps(operand.values.as_ptr().add(from)) };
             }

@@ -52,6 +52,7 @@
 //! | call | operands -> results | attributes |
 //! |---|---|---|
 //! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]`; `replicas` as above |
+//! | the same, of several pairs | `[matrices, rows, depth]` or `[matrices, rows, heads, depth]`, the right operand likewise -> `[matrices * heads, rows, columns]` | the same |
 //!
 //! It needs no library either ([`register_matmul`]).
 //!

@@ -42,15 +42,18 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
 #[derive(Default)]
 struct ScratchPool(Mutex<Vec<Vec<f32>>>);
 
-/// Operands: the left matrix, `[rows, depth]` or `[depth, rows]`, and the right one, `[depth, columns]` or `[columns, depth]`.
+/// Operands: left matrices, `[.., rows, depth]` or `[.., depth, rows]`, and right ones, `[.., depth, columns]` or `[.., columns, depth]`.
 fn matmul(
     scratch: &Arc<ScratchPool>,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
-    let left = MatrixPointer::of(call, 0, !flag(call, "left_transposed")?)?;
-    let right = MatrixPointer::of(call, 1, flag(call, "right_transposed")?)?;
-    let dims = matrix(call.result_shape(0)?.1)?;
-    if left.depth != right.depth || dims != [left.count, right.count] {
+    let left = MatricesPointer::of(call, 0, !flag(call, "left_transposed")?)?;
+    let right = MatricesPointer::of(call, 1, flag(call, "right_transposed")?)?;
+    let [batch, rows, heads, columns] = matrices(call.result_shape(0)?.1)?;
+    let fits = left.depth == right.depth && [rows, columns] == [left.count, right.count];
+    let is_whole = heads == 1 && [left.batch(), right.batch()] == [batch; 2];
+    if !fits || !is_whole {
+        let dims = call.result_shape(0)?.1;
         return Err(invalid(format!(
             "a product of {left:?} and {right:?} is not {dims:?}"
         )));
@@ -60,14 +63,15 @@ fn matmul(
         result.fill(0.0);
         return Ok(());
     }
-    let multiplications = left.count * left.depth * right.count;
+    let multiplications = left.count * left.depth * right.count * batch;
     let share = (call.threads() / replicas(call)?).max(1);
     let threads = match multiplications < WORTH_SHARING {
         true => 1,
         false => share,
     };
     let work = ParallelMatmul {
-        tiles: TileGrid::new(dims, threads),
+        tiles: TileGrid::new([rows, columns], threads.div_ceil(batch)),
+        batch,
         left,
         right,
         result: result.as_mut_ptr(),
@@ -77,23 +81,25 @@ fn matmul(
     Ok(())
 }
 
-/// A [`GemmOperand`] by address, which can be sent to other threads.
+/// Some [`GemmOperand`]s by address, which can be sent to other threads.
 #[derive(Debug, Clone, Copy)]
-struct MatrixPointer {
+struct MatricesPointer {
     start: *const f32,
     count: usize,
     depth: usize,
     /// Whether the elements of a vector are adjacent in memory.
     k_contiguous: bool,
+    /// How many matrices follow each other, and how many have their rows between each other's, as the heads of an attention have.
+    matrices: [usize; 2],
 }
 
-impl MatrixPointer {
+impl MatricesPointer {
     fn of(
         call: &CustomCallFrame<'_>,
         index: usize,
         k_contiguous: bool,
     ) -> Result<Self, CustomCallError> {
-        let [outer, inner] = matrix(call.operand_shape(index)?.1)?;
+        let [batch, outer, heads, inner] = matrices(call.operand_shape(index)?.1)?;
         let (count, depth) = if k_contiguous {
             (outer, inner)
         } else {
@@ -104,23 +110,40 @@ impl MatrixPointer {
             count,
             depth,
             k_contiguous,
+            matrices: [batch, heads],
         })
     }
 
+    fn batch(self) -> usize {
+        self.matrices[0] * self.matrices[1]
+    }
+
+    /// Matrix number `index`.
+    ///
     /// # Safety
-    /// The matrix is alive and nobody writes to it while the operand is in use.
-    unsafe fn operand<'a>(self) -> GemmOperand<'a> {
-        // SAFETY: the pointer is that of a slice of this length, which the caller promises to be alive.
-        let values = unsafe { std::slice::from_raw_parts(self.start, self.count * self.depth) };
-        GemmOperand::new(values, self.count, self.depth, self.k_contiguous)
+    /// The matrices are alive and nobody writes to them while the operand is in use; there are more than `index`.
+    unsafe fn operand<'a>(self, index: usize) -> GemmOperand<'a> {
+        let [_, heads] = self.matrices;
+        let [outer, inner] = match self.k_contiguous {
+            true => [self.count, self.depth],
+            false => [self.depth, self.count],
+        };
+        let apart = heads * inner;
+        let first = index / heads * outer * apart + index % heads * inner;
+        let len = (outer - 1) * apart + inner;
+        // SAFETY: the pointer is that of a slice with all matrices, which the caller promises to be alive.
+        let values = unsafe { std::slice::from_raw_parts(self.start.add(first), len) };
+        GemmOperand::strided(values, [self.count, self.depth], self.k_contiguous, apart)
     }
 }
 
-/// One multiplication, computed by several threads.
+/// Some multiplications, computed by several threads.
 struct ParallelMatmul {
-    left: MatrixPointer,
-    right: MatrixPointer,
+    left: MatricesPointer,
+    right: MatricesPointer,
     result: *mut f32,
+    batch: usize,
+    /// Of the result of each.
     tiles: TileGrid,
     scratch: Arc<ScratchPool>,
 }
@@ -135,18 +158,20 @@ impl SharedWork for ParallelMatmul {
     type Scratch = Vec<f32>;
 
     fn tasks(&self) -> usize {
-        self.tiles.count()
+        self.tiles.count() * self.batch
     }
 
     fn begin(&self) -> Vec<f32> {
         self.scratch.take(self.tiles.tile_columns)
     }
 
-    fn compute(&self, tile: usize, scratch: &mut Vec<f32>) {
+    fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
+        let (index, tile) = (task / self.tiles.count(), task % self.tiles.count());
         let [rows, columns] = self.tiles.tile_bounds(tile);
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
-            let (left, right) = (self.left.operand(), self.right.operand());
+            let (left, right) = (self.left.operand(index), self.right.operand(index));
+            let result = self.result.add(index * self.left.count * self.right.count);
             gemm::multiply(
                 Isa::best_available(),
                 left,
@@ -154,7 +179,7 @@ impl SharedWork for ParallelMatmul {
                 rows,
                 columns,
                 scratch,
-                self.result,
+                result,
             );
         }
     }
@@ -223,12 +248,15 @@ impl ScratchPool {
     }
 }
 
-fn matrix(dims: &[i64]) -> Result<[usize; 2], CustomCallError> {
+/// Dimensions of `[rows, columns]`, `[matrices, rows, columns]` or `[matrices, rows, heads, columns]`, as the last of these.
+fn matrices(dims: &[i64]) -> Result<[usize; 4], CustomCallError> {
     let size = |&dim: &i64| usize::try_from(dim).unwrap_or(0);
     match dims {
-        [rows, columns] => Ok([size(rows), size(columns)]),
+        [rows, columns] => Ok([1, size(rows), 1, size(columns)]),
+        [batch, rows, columns] => Ok([size(batch), size(rows), 1, size(columns)]),
+        [batch, rows, heads, columns] => Ok([batch, rows, heads, columns].map(size)),
         _ => Err(invalid(format!(
-            "a matrix must have 2 dimensions, got {dims:?}"
+            "matrices must have 2, 3 or 4 dimensions, got {dims:?}"
         ))),
     }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use phalanx::engine::{CompileRequest, Engine, EngineOptions, KernelsMode};
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims};
 use phalanx_graph::{
-    Bf16Matmul, DType, Graph, HostTensor, Lowering, Pool2d, Program, Shape, Tensor, gradients,
+    Bf16Matmul, DType, Graph, HostMatmul, HostTensor, Lowering, Pool2d, Program, Shape, Tensor,
+    gradients,
 };
 use phalanx_pjrt::{CompileOptions, ExecuteOptions, Platform};
 
@@ -269,49 +270,143 @@ fn dot(
     ([left.to_vec(), right.to_vec()], dims)
 }
 
-/// The program of a product of bf16, printed so that it is a call or the compiler's own.
-fn bf16_product(
+/// The program of a product of operands of an element type, as it is lowered, and the shape of its result, which is of f32.
+fn product(
     shapes: &[Vec<usize>; 2],
     dims: &DotDims,
-    bf16_matmul: Bf16Matmul,
+    operands: DType,
+    lowering: &Lowering,
 ) -> (String, Shape) {
     let graph = Graph::new();
     let [x, y] = ["x", "y"].map(|name| {
         let dims = &shapes[usize::from(name == "y")];
         let x = graph.parameter(name, Shape::f32(dims.clone()));
-        x.convert(DType::Bf16)
+        x.convert(operands)
     });
     let product = x.dot(&y, dims.clone());
     let shape = product.shape();
     let program = graph
         .finish(&[("product", &product.convert(DType::F32))])
         .unwrap();
-    let lowering = Lowering {
-        bf16_matmul,
-        ..Lowering::new(Platform::Cpu, "products")
-    };
-    let text = program.simplified().to_stablehlo(&lowering);
-    assert_eq!(
-        text.contains("phalanx.bf16_product"),
-        bf16_matmul == Bf16Matmul::Always
-    );
+    let text = program.simplified().to_stablehlo(lowering);
     (text, shape.with_dtype(DType::F32))
 }
 
 /// What such a program gives of integers.
-fn run_bf16_product(
+fn run_product(
     engine: &Engine,
     shapes: &[Vec<usize>; 2],
-    dims: &DotDims,
-    bf16_matmul: Bf16Matmul,
+    (text, shape): (String, Shape),
 ) -> HostTensor {
-    let (text, shape) = bf16_product(shapes, dims, bf16_matmul);
     let options = CompileOptions::default();
     let compiled = engine.client().compile(&text, &options).unwrap();
     let given = [0, 1].map(|side| engine.put(0, &integers(&shapes[side], side)).unwrap());
     let run = compiled.execute(&[&[&given[0], &given[1]]], &ExecuteOptions::default());
     let outputs = run.unwrap().outputs.remove(0);
     engine.get(&outputs[0], &shape).unwrap()
+}
+
+fn run_bf16_product(
+    engine: &Engine,
+    shapes: &[Vec<usize>; 2],
+    dims: &DotDims,
+    bf16_matmul: Bf16Matmul,
+) -> HostTensor {
+    let lowering = Lowering {
+        bf16_matmul,
+        ..Lowering::new(Platform::Cpu, "products")
+    };
+    let program = product(shapes, dims, DType::Bf16, &lowering);
+    assert_eq!(
+        program.0.contains("phalanx.bf16_product"),
+        bf16_matmul == Bf16Matmul::Always
+    );
+    run_product(engine, shapes, program)
+}
+
+/// Products of matrices, each with its partner.
+fn products_of_pairs() -> Vec<([Vec<usize>; 2], DotDims)> {
+    let none: &[usize] = &[];
+    vec![
+        dot([&[64, 70], &[70, 65]], [none; 2], [&[1], &[0]]),
+        dot([&[3, 64, 70], &[3, 70, 65]], [&[0], &[0]], [&[2], &[1]]),
+        dot([&[3, 70, 64], &[3, 65, 70]], [&[0], &[0]], [&[1], &[2]]),
+        // Heads: rows between each other's, on either side and in either direction.
+        dot(
+            [&[2, 66, 3, 65], &[2, 64, 3, 65]],
+            [&[0, 2]; 2],
+            [&[3], &[3]],
+        ),
+        dot(
+            [&[2, 66, 3, 65], &[2, 66, 3, 64]],
+            [&[0, 2]; 2],
+            [&[1], &[1]],
+        ),
+        dot(
+            [&[2, 3, 65, 66], &[2, 66, 3, 64]],
+            [&[0, 1], &[0, 2]],
+            [&[3], &[1]],
+        ),
+        dot(
+            [&[2, 3, 66, 65], &[2, 66, 3, 64]],
+            [&[0, 1], &[0, 2]],
+            [&[2], &[1]],
+        ),
+        dot(
+            [&[2, 64, 3, 66], &[2, 3, 66, 65]],
+            [&[0, 2], &[0, 1]],
+            [&[3], &[2]],
+        ),
+        // In another order than the matrices are in.
+        dot([&[66, 3, 65], &[3, 65, 64]], [&[1], &[0]], [&[2], &[1]]),
+        dot(
+            [&[2, 3, 64, 66], &[3, 66, 65, 2]],
+            [&[1, 0], &[0, 3]],
+            [&[3], &[1]],
+        ),
+        dot(
+            [&[2, 64, 8, 9], &[2, 8, 9, 64]],
+            [&[0], &[0]],
+            [&[2, 3], &[1, 2]],
+        ),
+        dot(
+            [&[2, 64, 8, 9], &[2, 9, 8, 64]],
+            [&[0], &[0]],
+            [&[3, 2], &[1, 2]],
+        ),
+    ]
+}
+
+/// Of integers, as above: wherever the dims stand.
+#[test]
+fn products_of_f32_by_calls_are_those_of_the_compiler() {
+    let session = session(KernelsMode::Always);
+    let engine = session.engine.as_ref().unwrap();
+    // This registers the calls, where the processor has them.
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::f32([512, 512]));
+    let large = graph.finish(&[("y", &x.matmul(&x))]).unwrap();
+    engine
+        .compile(CompileRequest::new("large", &large))
+        .unwrap();
+    if !has_products() {
+        eprintln!("not tested: there are no products of f32 here");
+        return;
+    }
+    for (shapes, dims) in products_of_pairs() {
+        let [found, expected] = [HostMatmul::AlsoSmall, HostMatmul::Never].map(|host_matmul| {
+            let lowering = Lowering {
+                host_matmul,
+                ..Lowering::new(Platform::Cpu, "products")
+            };
+            let program = product(&shapes, &dims, DType::F32, &lowering);
+            let is_call = program.0.contains("phalanx.product");
+            assert_eq!(is_call, host_matmul == HostMatmul::AlsoSmall, "{shapes:?}");
+            run_product(engine, &shapes, program)
+        });
+        assert!(expected.f32s().iter().any(|value| *value != 0.0));
+        assert_eq!(found.f32s(), expected.f32s(), "{shapes:?}, {dims:?}");
+    }
 }
 
 /// Of small integers, whose sums are exact in every order: each product of dims, wherever they stand.
@@ -378,6 +473,15 @@ fn integers(dims: &[usize], seed: usize) -> HostTensor {
     HostTensor::new(dims, &values)
 }
 
+/// Whether this processor has the instructions of our products.
+fn has_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Whether oneDNN multiplies bf16 on this processor, fast or not.
 fn has_bf16_products() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -386,4 +490,50 @@ fn has_bf16_products() -> bool {
         && std::arch::is_x86_feature_detected!("avx512vl");
     #[cfg(not(target_arch = "x86_64"))]
     false
+}
+
+/// XLA:CPU refuses some of these at run time as they are.
+#[test]
+fn large_products_of_bf16_in_f32_run_wherever_their_dims_stand() {
+    let session = session(KernelsMode::Off);
+    let engine = session.engine.as_ref().unwrap();
+    let products = [
+        dot(
+            [&[2, 3, 128, 96], &[2, 128, 3, 64]],
+            [&[0, 1], &[0, 2]],
+            [&[2], &[1]],
+        ),
+        dot(
+            [&[2, 3, 128, 96], &[64, 3, 128, 2]],
+            [&[0, 1], &[3, 1]],
+            [&[2], &[2]],
+        ),
+        dot(
+            [&[2, 3, 128, 96], &[3, 2, 64, 128]],
+            [&[0, 1], &[1, 0]],
+            [&[2], &[3]],
+        ),
+        dot(
+            [&[2, 3, 96, 128], &[2, 128, 3, 64]],
+            [&[0, 1], &[0, 2]],
+            [&[3], &[1]],
+        ),
+        dot(
+            [&[2, 128, 3, 64], &[2, 3, 128, 96]],
+            [&[0, 2], &[0, 1]],
+            [&[1], &[2]],
+        ),
+        dot([&[6, 128, 96], &[128, 6, 64]], [&[0], &[1]], [&[1], &[0]]),
+    ];
+    for (shapes, dims) in products {
+        let [found, expected] = [DType::Bf16, DType::F32].map(|operands| {
+            let lowering = Lowering::new(Platform::Cpu, "products");
+            run_product(
+                engine,
+                &shapes,
+                product(&shapes, &dims, operands, &lowering),
+            )
+        });
+        assert_eq!(found.f32s(), expected.f32s(), "{shapes:?}, {dims:?}");
+    }
 }

@@ -17,24 +17,51 @@ fn free_dims(rank: usize, batch: &[usize], contract: &[usize]) -> Vec<usize> {
     (0..rank).filter(is_free).collect()
 }
 
+/// A factor of the product that a gradient is, with its batch dims and those that are summed over.
+struct Factor<'a> {
+    tensor: &'a Tensor,
+    batch: Vec<usize>,
+    contract: Vec<usize>,
+}
+
+/// The product of `first` and `second` where the last dim of the result is to be one of `second`'s, else of `second` and `first`: what
+/// moves dims then leaves the last, and most of memory, where it is.
+fn product(first: Factor<'_>, second: Factor<'_>, in_order: bool, dims: &DotDims) -> Tensor {
+    let (lhs, rhs) = if in_order {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    let dims = DotDims {
+        lhs_batch: lhs.batch,
+        rhs_batch: rhs.batch,
+        lhs_contract: lhs.contract,
+        rhs_contract: rhs.contract,
+        dtype: dims.dtype,
+    };
+    lhs.tensor.dot(rhs.tensor, dims)
+}
+
 /// `g` is `[batch.., lhs free.., rhs free..]`: contracted with the right side over its free dims.
 fn dot_lhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let batch = dims.lhs_batch.len();
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
     let rhs_free = free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract);
     let first = batch + lhs_free.len();
-    let product = g.convert(rhs.dtype()).dot(
-        rhs,
-        DotDims {
-            lhs_batch: (0..batch).collect(),
-            rhs_batch: dims.rhs_batch.clone(),
-            lhs_contract: (first..first + rhs_free.len()).collect(),
-            rhs_contract: rhs_free,
-            dtype: dims.dtype,
-        },
-    );
+    let in_order = lhs_free.last() < dims.lhs_contract.iter().max() || is_short(rhs);
     let contracted = matching(&dims.rhs_contract, &dims.lhs_contract);
-    let places = [dims.lhs_batch.clone(), lhs_free, contracted].concat();
+    let places = places(&dims.lhs_batch, [&lhs_free, &contracted], in_order);
+    let left = Factor {
+        tensor: &g.convert(rhs.dtype()),
+        batch: (0..batch).collect(),
+        contract: (first..first + rhs_free.len()).collect(),
+    };
+    let right = Factor {
+        tensor: rhs,
+        batch: dims.rhs_batch.clone(),
+        contract: rhs_free,
+    };
+    let product = product(left, right, in_order, dims);
     placed(&product, &places).convert(lhs.dtype())
 }
 
@@ -42,19 +69,34 @@ fn dot_rhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let batch = dims.lhs_batch.len();
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
     let rhs_free = free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract);
-    let product = lhs.dot(
-        &g.convert(lhs.dtype()),
-        DotDims {
-            lhs_batch: dims.lhs_batch.clone(),
-            rhs_batch: (0..batch).collect(),
-            rhs_contract: (batch..batch + lhs_free.len()).collect(),
-            lhs_contract: lhs_free,
-            dtype: dims.dtype,
-        },
-    );
+    let in_order = dims.rhs_contract.iter().max() < rhs_free.last() || is_short(lhs);
     let contracted = matching(&dims.lhs_contract, &dims.rhs_contract);
-    let places = [dims.rhs_batch.clone(), contracted, rhs_free].concat();
+    let places = places(&dims.rhs_batch, [&contracted, &rhs_free], in_order);
+    let left = Factor {
+        tensor: lhs,
+        batch: dims.lhs_batch.clone(),
+        contract: lhs_free.clone(),
+    };
+    let right = Factor {
+        tensor: &g.convert(lhs.dtype()),
+        batch: (0..batch).collect(),
+        contract: (batch..batch + lhs_free.len()).collect(),
+    };
+    let product = product(left, right, in_order, dims);
     placed(&product, &places).convert(rhs.dtype())
+}
+
+/// Whether its elements have 16 bits: XLA:CPU multiplies such matrices faster as they are, whatever happens to the result (decision 61).
+fn is_short(tensor: &Tensor) -> bool {
+    tensor.dtype().size() < 4
+}
+
+/// Where the dims of the result of a [`product`] belong.
+fn places(batch: &[usize], [first, second]: [&[usize]; 2], in_order: bool) -> Vec<usize> {
+    match in_order {
+        true => [batch, first, second].concat(),
+        false => [batch, second, first].concat(),
+    }
 }
 
 /// The partners in `to` of the dims `from`, in ascending order of `from`.

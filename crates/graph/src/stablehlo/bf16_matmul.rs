@@ -30,16 +30,16 @@ struct BatchedMatmulPlan {
 }
 
 /// An operand as a batch of matrices.
-struct MatricesView {
+pub(super) struct MatricesView {
     /// The dims in the order of the matrices.
-    order: Vec<usize>,
-    batch: usize,
+    pub(super) order: Vec<usize>,
+    pub(super) batch: usize,
     /// Size of the dims that stay.
-    count: usize,
+    pub(super) count: usize,
     /// Size of those that are summed over.
-    depth: usize,
+    pub(super) depth: usize,
     /// Whether those come last.
-    depth_is_last: bool,
+    pub(super) depth_is_last: bool,
 }
 
 impl Program {
@@ -116,7 +116,7 @@ fn batched_matmul_plan(
 
 impl MatricesView {
     /// Where the operand's own order serves, it is kept; else the dims that are summed over go last.
-    fn new(shape: &Shape, batch: &[usize], contract: &[usize]) -> Self {
+    pub(super) fn new(shape: &Shape, batch: &[usize], contract: &[usize]) -> Self {
         let size = |dims: &[usize]| dims.iter().map(|&dim| shape.dims[dim]).product();
         let stays = |dim: &usize| !batch.contains(dim) && !contract.contains(dim);
         let kept: Vec<usize> = (0..shape.rank()).filter(stays).collect();
@@ -135,7 +135,7 @@ impl MatricesView {
     }
 
     /// The operand as `[batch, count, depth]` or `[batch, depth, count]`.
-    fn of(&self, w: &mut Writer, operand: &Operand) -> Operand {
+    pub(super) fn of(&self, w: &mut Writer, operand: &Operand) -> Operand {
         let ordered = w.transpose(operand, &self.order);
         let matrix = match self.depth_is_last {
             true => [self.count, self.depth],

@@ -1,5 +1,6 @@
 //! Matrix products and convolutions.
 
+use super::bf16_matmul::MatricesView;
 use super::prefers_dots;
 use super::writer::{Operand, Writer, signature};
 use crate::op::{ConvDims, ConvSpec, DotDims, PadDim, SliceDim};
@@ -39,6 +40,9 @@ pub(super) fn dot(
             ..dims.clone()
         };
         return dot(w, &lhs, &rhs, &dims, shape);
+    }
+    if prefers_dots(w.platform) && is_refused(lhs, rhs, dims, shape) {
+        return dot_of_ordered(w, lhs, rhs, dims, shape);
     }
     if from == shape.dtype || is_library_form(from, shape.dtype) {
         return dot_general(w, lhs, rhs, dims, shape);
@@ -84,6 +88,42 @@ fn precision(w: &Writer, operand: &Operand) -> &'static str {
 /// Whether matrix libraries take these operands and accumulate in this wider result.
 fn is_library_form(from: DType, to: DType) -> bool {
     matches!(from, DType::Bf16 | DType::F16) && to == DType::F32
+}
+
+/// Whether XLA:CPU compiles this product and then refuses to run it, with "BF16 x BF16 = F32": of large matrices in batches, where those on the left
+/// are behind each other and transposed, and those on the right are not behind each other.
+fn is_refused(lhs: &Operand, rhs: &Operand, dims: &DotDims, shape: &Shape) -> bool {
+    let leads = |dims: &[usize]| dims.iter().copied().eq(0..dims.len());
+    (lhs.shape.dtype, rhs.shape.dtype, shape.dtype) == (DType::Bf16, DType::Bf16, DType::F32)
+        && leads(&dims.lhs_batch)
+        && dims
+            .lhs_contract
+            .iter()
+            .any(|&dim| dim + 1 < lhs.shape.rank())
+        && !leads(&dims.rhs_batch)
+}
+
+/// The product of operands whose dims are brought into order before: batch dims, as one, then one that stays and one that is summed over.
+fn dot_of_ordered(
+    w: &mut Writer,
+    lhs: &Operand,
+    rhs: &Operand,
+    dims: &DotDims,
+    shape: &Shape,
+) -> Operand {
+    let left = MatricesView::new(&lhs.shape, &dims.lhs_batch, &dims.lhs_contract);
+    let right = MatricesView::new(&rhs.shape, &dims.rhs_batch, &dims.rhs_contract);
+    let matrices = DotDims {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contract: vec![if left.depth_is_last { 2 } else { 1 }],
+        rhs_contract: vec![if right.depth_is_last { 2 } else { 1 }],
+        dtype: dims.dtype,
+    };
+    let result = Shape::new(shape.dtype, [left.batch, left.count, right.count]);
+    let (lhs, rhs) = (left.of(w, lhs), right.of(w, rhs));
+    let product = dot_general(w, &lhs, &rhs, &matrices, &result);
+    w.reshape(&product, &shape.dims)
 }
 
 fn dot_general(

@@ -1,5 +1,6 @@
 //! Products of matrices in f32 on host processors, as calls of `phalanx.product`.
 
+use super::bf16_matmul::MatricesView;
 use super::custom_call;
 use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
@@ -23,16 +24,20 @@ const MIN_MULTIPLICATIONS: usize = 1 << 25;
 /// Rows, columns and depth from which the call's blocks are filled.
 const MIN_SIZE: usize = 64;
 
-/// A product of two matrices.
-#[derive(Clone, Copy)]
+/// A product of two matrices, or of each of some with its partner.
 struct MatmulPlan {
-    left: MatrixView,
-    right: MatrixView,
+    left: OperandPlan,
+    right: OperandPlan,
 }
 
-/// An operand as a matrix.
-#[derive(Clone, Copy)]
-struct MatrixView {
+/// An operand as matrices.
+struct OperandPlan {
+    /// The order of its dims in which these are, if it has another.
+    order: Option<Vec<usize>>,
+    /// The dims of the matrices: `[rows, columns]`, `[matrices, rows, columns]` or `[matrices, rows, heads, columns]`.
+    dims: Vec<usize>,
+    /// How many there are.
+    batch: usize,
     /// Size of the dims that stay.
     count: usize,
     /// Size of those that are summed over.
@@ -65,23 +70,24 @@ pub(super) fn host_matmul(
     dims: &DotDims,
     shape: &Shape,
 ) -> Option<Operand> {
-    let matmul_plan = matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims, shape)?;
-    let operands = [
-        w.reshape(lhs, &matmul_plan.left.dims()),
-        w.reshape(rhs, &matmul_plan.right.dims()),
-    ];
+    let MatmulPlan { left, right } =
+        matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims, shape)?;
+    let operands = [left.of_operand(w, lhs), right.of_operand(w, rhs)];
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
     let attributes = [
-        Some(flag("left_transposed", !matmul_plan.left.depth_is_last)),
+        Some(flag("left_transposed", !left.depth_is_last)),
         computing_at_once(w),
-        Some(flag("right_transposed", matmul_plan.right.depth_is_last)),
+        Some(flag("right_transposed", right.depth_is_last)),
     ];
+    let matrix = [left.count, right.count];
+    let batch = if dims.lhs_batch.is_empty() {
+        &[][..]
+    } else {
+        &[left.batch]
+    };
     let call = CustomCall {
         target: "phalanx.product".to_owned(),
-        outputs: vec![Shape::f32([
-            matmul_plan.left.count,
-            matmul_plan.right.count,
-        ])],
+        outputs: vec![Shape::f32([batch, &matrix].concat())],
         attributes: attributes.into_iter().flatten().collect(),
         has_side_effect: false,
     };
@@ -99,13 +105,13 @@ fn matmul_plan(
     let f32s = [lhs, rhs, shape]
         .iter()
         .all(|shape| shape.dtype == DType::F32);
-    if !f32s || !dims.lhs_batch.is_empty() {
+    if !f32s {
         return None;
     }
-    let left = MatrixView::of(lhs, &dims.lhs_contract)?;
-    let right = MatrixView::of(rhs, &dims.rhs_contract)?;
-    let sizes = [left.count, right.count, left.depth];
-    let fills_blocks = sizes.iter().all(|&size| size >= MIN_SIZE);
+    let left = OperandPlan::of(lhs, &dims.lhs_batch, &dims.lhs_contract)?;
+    let right = OperandPlan::of(rhs, &dims.rhs_batch, &dims.rhs_contract)?;
+    let sizes = [left.count, right.count, left.depth, left.batch];
+    let fills_blocks = sizes[..3].iter().all(|&size| size >= MIN_SIZE);
     let is_call = match calls {
         HostMatmul::Never => false,
         HostMatmul::WhereLarge => sizes.iter().product::<usize>() >= MIN_MULTIPLICATIONS,
@@ -114,26 +120,84 @@ fn matmul_plan(
     (fills_blocks && is_call).then_some(MatmulPlan { left, right })
 }
 
-impl MatrixView {
-    /// None where the dims that are summed over are neither the first nor the last, in order.
-    fn of(shape: &Shape, contract: &[usize]) -> Option<Self> {
+impl OperandPlan {
+    /// None where nothing is to be in batches and the dims that are summed over are neither the first nor the last, in order.
+    fn of(shape: &Shape, batch: &[usize], contract: &[usize]) -> Option<Self> {
+        if batch.is_empty() {
+            return Self::one(shape, contract);
+        }
+        Self::between(shape, batch, contract).or_else(|| Some(Self::some(shape, batch, contract)))
+    }
+
+    fn one(shape: &Shape, contract: &[usize]) -> Option<Self> {
         let rank = shape.rank();
         let follow = |first: usize| contract.iter().copied().eq(first..first + contract.len());
         let (first, last) = (follow(0), follow(rank - contract.len()));
         let depth = contract.iter().map(|&dim| shape.dims[dim]).product();
         let all: usize = shape.dims.iter().product();
+        let count = all.checked_div(depth).unwrap_or(0);
         (first || last).then(|| Self {
-            count: all.checked_div(depth).unwrap_or(0),
+            order: None,
+            dims: if last {
+                vec![count, depth]
+            } else {
+                vec![depth, count]
+            },
+            batch: 1,
+            count,
             depth,
             depth_is_last: last,
         })
     }
 
-    fn dims(self) -> [usize; 2] {
-        if self.depth_is_last {
-            [self.count, self.depth]
+    /// Where the rows of some matrices are between each other's, as the rows of heads: `[matrices, rows, heads, columns]`.
+    fn between(shape: &Shape, batch: &[usize], contract: &[usize]) -> Option<Self> {
+        let ([0, 2], [contract], [_, _, _, _]) = (batch, contract, &shape.dims[..]) else {
+            return None;
+        };
+        let depth_is_last = *contract == 3;
+        let kept = if depth_is_last { 1 } else { 3 };
+        Some(Self {
+            order: None,
+            dims: shape.dims.clone(),
+            batch: shape.dims[0] * shape.dims[2],
+            count: shape.dims[kept],
+            depth: shape.dims[*contract],
+            depth_is_last,
+        })
+    }
+
+    /// Each behind the other, in the operand's own order where that serves.
+    fn some(shape: &Shape, batch: &[usize], contract: &[usize]) -> Self {
+        let MatricesView {
+            order,
+            batch,
+            count,
+            depth,
+            depth_is_last,
+        } = MatricesView::new(shape, batch, contract);
+        let [rows, columns] = if depth_is_last {
+            [count, depth]
         } else {
-            [self.depth, self.count]
+            [depth, count]
+        };
+        Self {
+            order: Some(order),
+            dims: vec![batch, rows, columns],
+            batch,
+            count,
+            depth,
+            depth_is_last,
+        }
+    }
+
+    fn of_operand(&self, w: &mut Writer, operand: &Operand) -> Operand {
+        match &self.order {
+            None => w.reshape(operand, &self.dims),
+            Some(order) => {
+                let ordered = w.transpose(operand, order);
+                w.reshape(&ordered, &self.dims)
+            }
         }
     }
 }

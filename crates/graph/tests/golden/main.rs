@@ -357,6 +357,55 @@ fn products_are_calls_where_they_are_registered() {
     assert_eq!(calls(DType::Bf16, 16, HostMatmul::AlsoSmall), 0);
 }
 
+#[test]
+fn products_of_heads_are_calls_that_leave_their_operands_in_place() {
+    let g = Graph::new();
+    let given = |name, tokens| g.parameter(name, Shape::f32([16, tokens, 4, 64]));
+    let (queries, keys) = (given("queries", 128), given("keys", 96));
+    let dims = DotDims {
+        lhs_batch: vec![0, 2],
+        rhs_batch: vec![0, 2],
+        lhs_contract: vec![3],
+        rhs_contract: vec![3],
+        dtype: DType::F32,
+    };
+    let scores = queries.dot(&keys, dims);
+    let loss = scores.square().mean_all();
+    let slopes: Vec<_> = gradients(&loss, &[&queries, &keys])
+        .into_iter()
+        .flatten()
+        .collect();
+    let program = g.finish(&[("queries", &slopes[0]), ("keys", &slopes[1])]);
+    let program = program.unwrap().simplified();
+    assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
+    let text = program.to_stablehlo(&Lowering {
+        host_matmul: HostMatmul::WhereLarge,
+        ..Lowering::new(Platform::Cpu, "heads")
+    });
+    let calls: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("phalanx.product"))
+        .collect();
+    assert_eq!(calls.len(), 3, "{text}");
+    let [q, k] = [128, 96].map(|tokens| format!("tensor<16x{tokens}x4x64xf32>"));
+    assert!(
+        calls[0].contains(&format!("({q}, {k}) -> (tensor<64x128x96xf32>)")),
+        "{text}"
+    );
+    assert!(
+        calls
+            .iter()
+            .any(|call| call.contains(&format!("(tensor<64x128x96xf32>, {k})"))),
+        "{text}"
+    );
+    assert!(
+        calls.iter().any(|call| call.contains(&format!(
+            "tensor<64x128x96xf32>, {q}) -> (tensor<64x96x64xf32>)"
+        ))),
+        "{text}"
+    );
+}
+
 /// A biased product, its two gradients, products of a batch of pairs whose batch dims stand apart, and their gradients.
 fn products_of_bf16(rows: usize, operands: DType, result: DType) -> Program {
     let g = Graph::new();
