@@ -42,18 +42,17 @@ impl Form {
         }
     }
 
-    /// That of the kernel of a convolution in f32 with this result, where one gains.
+    /// The form of the kernel of a convolution in f32 with this result, where one gains.
     fn of(dims: &ConvDims, kernel: &Shape, y: &Shape) -> Option<Self> {
         let f32s = [kernel, y].iter().all(|shape| shape.dtype == DType::F32);
         let is_image = kernel.rank() == 4 && dims.is_plain_2d(&kernel.dims);
         if !f32s || !is_image || dims.feature_groups != 1 {
             return None;
         }
-        match () {
-            () if has_panels(dims, kernel, y) => Some(Self::Panels),
-            () if has_points(dims, kernel, y) => Some(Self::Points),
-            () => None,
+        if has_panels(dims, kernel, y) {
+            return Some(Self::Panels);
         }
+        has_points(dims, kernel, y).then_some(Self::Points)
     }
 
     /// Numbers of it for a kernel.
