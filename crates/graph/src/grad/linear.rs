@@ -17,21 +17,23 @@ fn free_dims(rank: usize, batch: &[usize], contract: &[usize]) -> Vec<usize> {
     (0..rank).filter(is_free).collect()
 }
 
-/// A factor of the product that a gradient is, with its batch dims and those that are summed over.
+/// A factor of the product that a gradient is: its batch dims, those that are summed over, and where the others belong in the gradient.
 struct Factor<'a> {
     tensor: &'a Tensor,
     batch: Vec<usize>,
     contract: Vec<usize>,
+    places: Vec<usize>,
 }
 
-/// The product of `first` and `second` where the last dim of the result is to be one of `second`'s, else of `second` and `first`: what
-/// moves dims then leaves the last, and most of memory, where it is.
-fn product(first: Factor<'_>, second: Factor<'_>, in_order: bool, dims: &DotDims) -> Tensor {
-    let (lhs, rhs) = if in_order {
-        (first, second)
-    } else {
-        (second, first)
+/// The product of two factors whose batch dims belong to these places, either way around: so that what moves dims leaves the last, and most of
+/// memory, where it is.
+fn product([first, second]: [Factor<'_>; 2], batch: &[usize], dims: &DotDims) -> Tensor {
+    let in_order = first.places.iter().max() < second.places.iter().max();
+    let (lhs, rhs) = match in_order || is_short(first.tensor) {
+        true => (first, second),
+        false => (second, first),
     };
+    let places = [batch, &lhs.places, &rhs.places].concat();
     let dims = DotDims {
         lhs_batch: lhs.batch,
         rhs_batch: rhs.batch,
@@ -39,7 +41,12 @@ fn product(first: Factor<'_>, second: Factor<'_>, in_order: bool, dims: &DotDims
         rhs_contract: rhs.contract,
         dtype: dims.dtype,
     };
-    lhs.tensor.dot(rhs.tensor, dims)
+    placed(&lhs.tensor.dot(rhs.tensor, dims), &places)
+}
+
+/// Whether its elements have 16 bits: XLA:CPU multiplies such matrices faster as they are, whatever happens to the result (decision 61).
+fn is_short(tensor: &Tensor) -> bool {
+    tensor.dtype().size() < 4
 }
 
 /// `g` is `[batch.., lhs free.., rhs free..]`: contracted with the right side over its free dims.
@@ -48,55 +55,37 @@ fn dot_lhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
     let rhs_free = free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract);
     let first = batch + lhs_free.len();
-    let in_order = lhs_free.last() < dims.lhs_contract.iter().max() || is_short(rhs);
-    let contracted = matching(&dims.rhs_contract, &dims.lhs_contract);
-    let places = places(&dims.lhs_batch, [&lhs_free, &contracted], in_order);
     let left = Factor {
         tensor: &g.convert(rhs.dtype()),
         batch: (0..batch).collect(),
         contract: (first..first + rhs_free.len()).collect(),
+        places: lhs_free,
     };
     let right = Factor {
         tensor: rhs,
         batch: dims.rhs_batch.clone(),
         contract: rhs_free,
+        places: matching(&dims.rhs_contract, &dims.lhs_contract),
     };
-    let product = product(left, right, in_order, dims);
-    placed(&product, &places).convert(lhs.dtype())
+    product([left, right], &dims.lhs_batch, dims).convert(lhs.dtype())
 }
 
 fn dot_rhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let batch = dims.lhs_batch.len();
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
-    let rhs_free = free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract);
-    let in_order = dims.rhs_contract.iter().max() < rhs_free.last() || is_short(lhs);
-    let contracted = matching(&dims.lhs_contract, &dims.rhs_contract);
-    let places = places(&dims.rhs_batch, [&contracted, &rhs_free], in_order);
-    let left = Factor {
-        tensor: lhs,
-        batch: dims.lhs_batch.clone(),
-        contract: lhs_free.clone(),
-    };
     let right = Factor {
         tensor: &g.convert(lhs.dtype()),
         batch: (0..batch).collect(),
         contract: (batch..batch + lhs_free.len()).collect(),
+        places: free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract),
     };
-    let product = product(left, right, in_order, dims);
-    placed(&product, &places).convert(rhs.dtype())
-}
-
-/// Whether its elements have 16 bits: XLA:CPU multiplies such matrices faster as they are, whatever happens to the result (decision 61).
-fn is_short(tensor: &Tensor) -> bool {
-    tensor.dtype().size() < 4
-}
-
-/// Where the dims of the result of a [`product`] belong.
-fn places(batch: &[usize], [first, second]: [&[usize]; 2], in_order: bool) -> Vec<usize> {
-    match in_order {
-        true => [batch, first, second].concat(),
-        false => [batch, second, first].concat(),
-    }
+    let left = Factor {
+        tensor: lhs,
+        batch: dims.lhs_batch.clone(),
+        contract: lhs_free,
+        places: matching(&dims.lhs_contract, &dims.rhs_contract),
+    };
+    product([left, right], &dims.rhs_batch, dims).convert(rhs.dtype())
 }
 
 /// The partners in `to` of the dims `from`, in ascending order of `from`.

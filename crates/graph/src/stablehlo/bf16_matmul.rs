@@ -137,10 +137,14 @@ impl MatricesView {
     /// The operand as `[batch, count, depth]` or `[batch, depth, count]`.
     pub(super) fn of(&self, w: &mut Writer, operand: &Operand) -> Operand {
         let ordered = w.transpose(operand, &self.order);
-        let matrix = match self.depth_is_last {
-            true => [self.count, self.depth],
-            false => [self.depth, self.count],
-        };
-        w.reshape(&ordered, &[self.batch, matrix[0], matrix[1]])
+        w.reshape(&ordered, &self.dims())
+    }
+
+    /// `[batch, count, depth]` or `[batch, depth, count]`.
+    pub(super) fn dims(&self) -> [usize; 3] {
+        match self.depth_is_last {
+            true => [self.batch, self.count, self.depth],
+            false => [self.batch, self.depth, self.count],
+        }
     }
 }

@@ -32,8 +32,8 @@ struct MatmulPlan {
 
 /// An operand as matrices.
 struct OperandPlan {
-    /// The order of its dims in which these are, if it has another.
-    order: Option<Vec<usize>>,
+    /// The order of its dims in which these are.
+    order: Vec<usize>,
     /// The dims of the matrices: `[rows, columns]`, `[matrices, rows, columns]` or `[matrices, rows, heads, columns]`.
     dims: Vec<usize>,
     /// How many there are.
@@ -137,7 +137,7 @@ impl OperandPlan {
         let all: usize = shape.dims.iter().product();
         let count = all.checked_div(depth).unwrap_or(0);
         (first || last).then(|| Self {
-            order: None,
+            order: (0..shape.rank()).collect(),
             dims: if last {
                 vec![count, depth]
             } else {
@@ -158,7 +158,7 @@ impl OperandPlan {
         let depth_is_last = *contract == 3;
         let kept = if depth_is_last { 1 } else { 3 };
         Some(Self {
-            order: None,
+            order: (0..shape.rank()).collect(),
             dims: shape.dims.clone(),
             batch: shape.dims[0] * shape.dims[2],
             count: shape.dims[kept],
@@ -169,35 +169,19 @@ impl OperandPlan {
 
     /// Each behind the other, in the operand's own order where that serves.
     fn some(shape: &Shape, batch: &[usize], contract: &[usize]) -> Self {
-        let MatricesView {
-            order,
-            batch,
-            count,
-            depth,
-            depth_is_last,
-        } = MatricesView::new(shape, batch, contract);
-        let [rows, columns] = if depth_is_last {
-            [count, depth]
-        } else {
-            [depth, count]
-        };
+        let view = MatricesView::new(shape, batch, contract);
         Self {
-            order: Some(order),
-            dims: vec![batch, rows, columns],
-            batch,
-            count,
-            depth,
-            depth_is_last,
+            dims: view.dims().to_vec(),
+            order: view.order,
+            batch: view.batch,
+            count: view.count,
+            depth: view.depth,
+            depth_is_last: view.depth_is_last,
         }
     }
 
     fn of_operand(&self, w: &mut Writer, operand: &Operand) -> Operand {
-        match &self.order {
-            None => w.reshape(operand, &self.dims),
-            Some(order) => {
-                let ordered = w.transpose(operand, order);
-                w.reshape(&ordered, &self.dims)
-            }
-        }
+        let ordered = w.transpose(operand, &self.order);
+        w.reshape(&ordered, &self.dims)
     }
 }
