@@ -6,13 +6,10 @@
 
 use phalanx_pjrt::{CustomCallError, CustomCallFrame, ElementType};
 
-use crate::convolution::{ConvolutionDesc, Direction};
+use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::gemm::{self, GemmOperand, PackedMatrix, RightOperand};
-use crate::handlers::{
-    TensorDesc, expect_dims, forward_epilogue, has_relu, image, invalid, pair, replicas,
-    worker_error,
-};
+use crate::handlers::{TensorDesc, convolve_by_form, image, invalid, pair, replicas, worker_error};
 use crate::kernels::Kernels;
 use crate::onednn::DataType;
 use crate::openmp::ThreadTeam;
@@ -51,46 +48,10 @@ pub(crate) fn convolve(
     kernels: &Kernels,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
-    let (x, y) = (
-        image(call.operand_shape(0)?)?,
-        image(call.result_shape(0)?)?,
-    );
-    let [height, width] = pair(call, "window")?;
-    let kernel = TensorDesc {
-        element: DataType::F32,
-        dims: [height, width, x.dims[3], y.dims[3]],
-    };
-    let has_bias = call.operands() > 2;
-    let key = ConvolutionDesc {
-        direction: Direction::Forward,
-        x,
-        kernel,
-        y,
-        strides: pair(call, "strides")?,
-        dilation: pair(call, "dilation")?,
-        padding_low: pair(call, "padding_low")?,
-        padding_high: pair(call, "padding_high")?,
-        groups: call.int("groups")?,
-        bias: has_bias,
-        chosen: None,
-    };
-    key.check().map_err(invalid)?;
-    expect_panels(call.operand_shape(1)?, matrix(&kernel)?)?;
-    if has_bias {
-        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
-    }
-    let epilogue = forward_epilogue(call, &y, has_relu(call)?)?;
-    let operands: Vec<&[f32]> = (0..call.operands().min(3))
-        .map(|index| call.operand(index))
-        .collect::<Result<_, _>>()?;
-    let result = call.result::<f32>(0)?;
-    if result.is_empty() {
-        return Ok(());
-    }
-    let run = |state: &mut WorkerState| run(&key, &operands, result, epilogue, state);
-    kernels
-        .on_worker(replicas(call)?, run)
-        .map_err(|why| worker_error(&why))
+    let is_right =
+        |found: (ElementType, &[i64]), kernel: &TensorDesc| expect_panels(found, matrix(kernel)?);
+    let window = pair(call, "window")?;
+    convolve_by_form(kernels, call, (window, None), is_right, run)
 }
 
 /// Computes y from x, the panels of the kernel, and a bias where there are three operands.
@@ -109,15 +70,16 @@ fn run(
     let columns = y.len() / pixels;
     let as_they_are = key.is_pointwise();
     let windows = if as_they_are { 0 } else { pixels * depth };
+    let right = RightOperand::Packed(PackedMatrix::new(operands[1], columns, depth));
     let product = |rows| TiledProduct {
         left: GemmOperand::new(rows, pixels, depth, true),
-        right: RightOperand::Packed(PackedMatrix::new(operands[1], columns, depth)),
+        right,
         dims: [pixels, columns],
         bias: operands.get(2).copied(),
         epilogue,
     };
     let (x, team) = (operands[0], &state.team);
-    let own = gemm::left_len() * team.threads();
+    let own = right.scratch_len(columns) * team.threads();
     let (windows, buffers) = state.scratch.floats(windows + own).split_at_mut(windows);
     if as_they_are {
         return product(x).run(y, team, buffers);

@@ -2,11 +2,8 @@
 
 use phalanx_pjrt::{CustomCallError, CustomCallFrame, ElementType};
 
-use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
-use crate::handlers::{
-    TensorDesc, expect_dims, forward_epilogue, has_relu, image, invalid, pair, replicas,
-    worker_error,
-};
+use crate::convolution::Algorithm;
+use crate::handlers::{TensorDesc, convolve_by_form, image, invalid, replicas, worker_error};
 use crate::kernels::Kernels;
 use crate::onednn::DataType;
 use crate::winograd;
@@ -38,48 +35,19 @@ pub(crate) fn convolve(
     kernels: &Kernels,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
-    let (x, y) = (
-        image(call.operand_shape(0)?)?,
-        image(call.result_shape(0)?)?,
-    );
-    let kernel = TensorDesc {
-        element: DataType::F32,
-        dims: [3, 3, x.dims[3], y.dims[3]],
-    };
-    let has_bias = call.operands() > 2;
-    let key = ConvolutionDesc {
-        direction: Direction::Forward,
-        x,
-        kernel,
-        y,
-        strides: pair(call, "strides")?,
-        dilation: pair(call, "dilation")?,
-        padding_low: pair(call, "padding_low")?,
-        padding_high: pair(call, "padding_high")?,
-        groups: call.int("groups")?,
-        bias: has_bias,
-        chosen: Some(Algorithm::Tiles),
-    };
-    key.check().map_err(invalid)?;
-    expect_points(call.operand_shape(1)?, channels(&kernel)?)?;
-    if has_bias {
-        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
-    }
-    let epilogue = forward_epilogue(call, &y, has_relu(call)?)?;
-    let operands: Vec<&[f32]> = (0..call.operands().min(3))
-        .map(|index| call.operand(index))
-        .collect::<Result<_, _>>()?;
-    let result = call.result::<f32>(0)?;
-    if result.is_empty() {
-        return Ok(());
-    }
-    let run = |state: &mut WorkerState| {
-        let (team, scratch) = (&state.team, &mut state.scratch);
-        winograd::run_by_points(&key, &operands, result, epilogue, team, scratch);
-    };
-    kernels
-        .on_worker(replicas(call)?, run)
-        .map_err(|why| worker_error(&why))
+    let is_right =
+        |found: (ElementType, &[i64]), kernel: &TensorDesc| expect_points(found, channels(kernel)?);
+    let tiles = ([3, 3], Some(Algorithm::Tiles));
+    convolve_by_form(
+        kernels,
+        call,
+        tiles,
+        is_right,
+        |key, operands, y, epilogue, state| {
+            let (team, scratch) = (&state.team, &mut state.scratch);
+            winograd::run_by_points(key, operands, y, epilogue, team, scratch);
+        },
+    )
 }
 
 /// Input and output channels of a kernel that has points.

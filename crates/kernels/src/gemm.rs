@@ -87,7 +87,7 @@ pub(crate) fn scratch_len(columns: usize) -> usize {
     left_len() + right_len(columns)
 }
 
-pub(crate) fn left_len() -> usize {
+fn left_len() -> usize {
     MC.next_multiple_of(MR) * KC
 }
 

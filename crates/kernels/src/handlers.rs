@@ -16,6 +16,8 @@ use crate::onednn::{DataType, OneDnnError};
 use crate::stored::Stored;
 use crate::sys;
 use crate::worker_pool::WorkerError;
+#[cfg(target_arch = "x86_64")]
+use crate::worker_state::WorkerState;
 
 type Handler = fn(&Kernels, &mut CustomCallFrame<'_>) -> Result<(), CustomCallError>;
 
@@ -115,23 +117,7 @@ fn convolution(
         Direction::KernelGradient => (operands[0], result, operands[1]),
     };
     let third = call.operands() > 2;
-    let key = ConvolutionDesc {
-        direction,
-        bias: third && direction == Direction::Forward,
-        x,
-        kernel,
-        y,
-        strides: pair(call, "strides")?,
-        dilation: pair(call, "dilation")?,
-        padding_low: pair(call, "padding_low")?,
-        padding_high: pair(call, "padding_high")?,
-        groups: call.int("groups")?,
-        chosen: algorithm(call)?,
-    };
-    key.check().map_err(invalid)?;
-    if key.bias {
-        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
-    }
+    let key = described(call, direction, [x, kernel, y], algorithm(call)?)?;
     let epilogue = match direction {
         Direction::Forward => {
             let relu = call.optional_attribute("relu")?.is_some() && has_relu(call)?;
@@ -149,6 +135,70 @@ fn convolution(
         )));
     }
     run(kernels, call, key, epilogue)
+}
+
+/// A convolution of x, a kernel and y with the call's attributes, which may have a bias as its third operand, forward.
+fn described(
+    call: &CustomCallFrame<'_>,
+    direction: Direction,
+    [x, kernel, y]: [TensorDesc; 3],
+    chosen: Option<Algorithm>,
+) -> Result<ConvolutionDesc, CustomCallError> {
+    let key = ConvolutionDesc {
+        direction,
+        bias: call.operands() > 2 && direction == Direction::Forward,
+        x,
+        kernel,
+        y,
+        strides: pair(call, "strides")?,
+        dilation: pair(call, "dilation")?,
+        padding_low: pair(call, "padding_low")?,
+        padding_high: pair(call, "padding_high")?,
+        groups: call.int("groups")?,
+        chosen,
+    };
+    key.check().map_err(invalid)?;
+    if key.bias {
+        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
+    }
+    Ok(key)
+}
+
+/// A convolution of f32 by a kernel of this window that was brought into another form ahead: `check` compares the form with the kernel, `run` computes y
+/// from x, the form, and a bias where there are three operands.
+///
+/// # Errors
+/// Dimensions do not fit each other, or `check` refuses.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn convolve_by_form(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+    (window, chosen): ([i64; 2], Option<Algorithm>),
+    check: impl FnOnce((ElementType, &[i64]), &TensorDesc) -> Result<(), CustomCallError>,
+    run: impl FnOnce(&ConvolutionDesc, &[&[f32]], &mut [f32], Epilogue<'_>, &mut WorkerState) + Send,
+) -> Result<(), CustomCallError> {
+    let (x, y) = (
+        image(call.operand_shape(0)?)?,
+        image(call.result_shape(0)?)?,
+    );
+    let kernel = TensorDesc {
+        element: DataType::F32,
+        dims: [window[0], window[1], x.dims[3], y.dims[3]],
+    };
+    let key = described(call, Direction::Forward, [x, kernel, y], chosen)?;
+    check(call.operand_shape(1)?, &kernel)?;
+    let epilogue = forward_epilogue(call, &y, has_relu(call)?)?;
+    let operands: Vec<&[f32]> = (0..call.operands().min(3))
+        .map(|index| call.operand(index))
+        .collect::<Result<_, _>>()?;
+    let result = call.result::<f32>(0)?;
+    if result.is_empty() {
+        return Ok(());
+    }
+    let run = |state: &mut WorkerState| run(&key, &operands, result, epilogue, state);
+    kernels
+        .on_worker(replicas(call)?, run)
+        .map_err(|why| worker_error(&why))
 }
 
 /// What follows a convolution: the array that a fourth operand has is added, then comes the ReLU, where there is one.
