@@ -421,6 +421,27 @@ pub struct Subgraph {
     pub outputs: Vec<Value>,
 }
 
+impl Op {
+    /// The graphs inside this op: of a loop, or of each branch.
+    #[must_use]
+    pub(crate) fn bodies(&self) -> Vec<&Subgraph> {
+        match self {
+            Self::While { condition, body } => vec![condition, body],
+            Self::Scan(scan) => vec![&scan.body],
+            Self::Case(branches) => branches.iter().map(AsRef::as_ref).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether a node is found among these, or in a body of theirs, by a function of a node and those it is among.
+pub(crate) fn any_node(nodes: &[Node], found: &dyn Fn(&[Node], &Node) -> bool) -> bool {
+    nodes.iter().any(|node| {
+        let mut bodies = node.op.bodies().into_iter();
+        found(nodes, node) || bodies.any(|body| any_node(&body.nodes, found))
+    })
+}
+
 impl Subgraph {
     /// Shape of a value of this graph.
     #[must_use]

@@ -101,10 +101,7 @@ fn is_root(op: &Op) -> bool {
     match op {
         Op::Parameter(_) => true,
         Op::CustomCall(call) => call.has_side_effect,
-        Op::While { condition, body } => inside(condition) || inside(body),
-        Op::Scan(scan) => inside(&scan.body),
-        Op::Case(branches) => branches.iter().any(|branch| inside(branch)),
-        _ => false,
+        op => op.bodies().into_iter().any(inside),
     }
 }
 

@@ -36,17 +36,16 @@ pub(super) fn check_silent(
 
 /// The first op that waits for other replicas.
 pub(crate) fn communication(nodes: &[Node]) -> Option<&'static str> {
-    let within = |body: &Subgraph| communication(&body.nodes);
     nodes.iter().find_map(|node| match &node.op {
         Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_) => Some(node.op.name()),
-        Op::Scan(scan) => within(&scan.body),
-        Op::While { condition, body } => within(condition).or_else(|| within(body)),
-        Op::Case(branches) => branches.iter().find_map(|branch| within(branch)),
-        _ => None,
+        op => {
+            let mut bodies = op.bodies().into_iter();
+            bodies.find_map(|body| communication(&body.nodes))
+        }
     })
 }
 

@@ -3,24 +3,19 @@
 use super::custom_call;
 use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
-use crate::op::{CustomCall, Node, Op};
+use crate::op::{CustomCall, Node, Op, any_node};
 use crate::{DType, Kernel, Program, Shape};
 
 impl Program {
     /// Whether this program has long short-term memories that calls of `phalanx.lstm` compute.
     #[must_use]
     pub fn gains_from_host_lstm(&self) -> bool {
-        self.mesh.is_none() && any(&self.nodes)
+        let is_called = |_: &[Node], node: &Node| match &node.op {
+            Op::Kernel(kernel) => target(kernel, &node.shapes).is_some(),
+            _ => false,
+        };
+        self.mesh.is_none() && any_node(&self.nodes, &is_called)
     }
-}
-
-fn any(nodes: &[Node]) -> bool {
-    nodes.iter().any(|node| match &node.op {
-        Op::Kernel(kernel) => target(kernel, &node.shapes).is_some(),
-        Op::Case(branches) => branches.iter().any(|branch| any(&branch.nodes)),
-        Op::Scan(dims) => any(&dims.body.nodes),
-        _ => false,
-    })
 }
 
 /// The name of the call for an op with these results, if there is one.

@@ -3,7 +3,7 @@
 use super::custom_call;
 use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
-use crate::op::{CustomCall, Node, Op, Value};
+use crate::op::{CustomCall, Node, Op, any_node};
 use crate::{Program, Shape};
 
 /// Bytes of a table that is not in the caches: then the compiler's loop waits for the memory at nearly every row.
@@ -17,24 +17,19 @@ impl Program {
     /// Whether this program takes rows of a large table, as calls of `phalanx.rows` do.
     #[must_use]
     pub fn gains_from_host_rows(&self) -> bool {
-        self.mesh.is_none() && any(&self.nodes)
+        let takes_rows = |nodes: &[Node], node: &Node| match node.op {
+            Op::Gather { dim } => {
+                let table = node.inputs[0];
+                gains(
+                    &nodes[table.node].shapes[table.output],
+                    &node.shapes[0],
+                    dim,
+                )
+            }
+            _ => false,
+        };
+        self.mesh.is_none() && any_node(&self.nodes, &takes_rows)
     }
-}
-
-fn any(nodes: &[Node]) -> bool {
-    nodes.iter().any(|node| match &node.op {
-        Op::Gather { dim } => {
-            let Value {
-                node: table,
-                output,
-            } = node.inputs[0];
-            gains(&nodes[table].shapes[output], &node.shapes[0], *dim)
-        }
-        Op::Case(branches) => branches.iter().any(|branch| any(&branch.nodes)),
-        Op::Scan(dims) => any(&dims.body.nodes),
-        Op::While { body, .. } => any(&body.nodes),
-        _ => false,
-    })
 }
 
 /// Whether whole rows are taken of a table that is large enough.

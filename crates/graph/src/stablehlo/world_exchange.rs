@@ -14,7 +14,7 @@
 use super::custom_call;
 use super::indexing::dynamic_slice;
 use super::writer::{Operand, Writer};
-use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, Subgraph};
+use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp};
 use crate::{DType, Program, Shape};
 
 /// The exchanges of a program so far.
@@ -273,13 +273,7 @@ impl Program {
             return None;
         }
         let nested = |op: &Op| {
-            let bodies: Vec<&Subgraph> = match op {
-                Op::Scan(scan) => vec![&scan.body],
-                Op::While { condition, body } => vec![condition, body],
-                Op::Case(branches) => branches.iter().map(AsRef::as_ref).collect(),
-                _ => Vec::new(),
-            };
-            let mut bodies = bodies.into_iter();
+            let mut bodies = op.bodies().into_iter();
             bodies.find_map(|body| crate::infer::communication(&body.nodes))
         };
         self.nodes.iter().find_map(|node| match &node.op {
