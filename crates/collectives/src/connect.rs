@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use crate::arena::Arena;
+use crate::callers::{Caller, Callers};
 use crate::element::Element;
 use crate::engine::Engine;
 use crate::error::CollectiveError;
@@ -30,8 +30,6 @@ const RETRY: Duration = Duration::from_millis(30);
 const TRY: Duration = Duration::from_secs(3);
 /// How long one that has answered may take to say whether it believes a proof: it listens, and only its machine may be slow.
 const LAST_ANSWER: Duration = Duration::from_secs(60);
-/// How long an accepted connection may take to say who it is.
-const FIRST_WORDS: Duration = Duration::from_secs(3);
 /// Seconds of silence of a machine before it is asked for a sign of life, between two questions, and questions.
 const KEEPALIVE: (u64, u64, u32) = (5, 1, 5);
 
@@ -159,9 +157,8 @@ impl<'a> Joining<'a> {
             let tried = tried.and_then(|stream| {
                 // One that waits for others itself answers later, on another connection.
                 let patience = self.options.cancel.as_ref().map_or(left, |_| left.min(TRY));
-                stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))?;
-                self.introduce(stream, lane)
+                self.introduce(stream, lane, Instant::now() + patience)
             });
             match tried {
                 Ok((stream, verdict, hello)) => {
@@ -176,11 +173,12 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Says who this is, and hears who the other is.
+    /// Says who this is, and hears until a time who the other is.
     fn introduce(
         &self,
         mut stream: TcpStream,
         lane: usize,
+        until: Instant,
     ) -> std::io::Result<(TcpStream, Verdict, Hello)> {
         let own = Hello {
             lane: lane as u32,
@@ -189,7 +187,7 @@ impl<'a> Joining<'a> {
         let own = own.encode();
         stream.write_all(&own)?;
         let mut answer = [0; 1 + HELLO + PROOF];
-        stream.read_exact(&mut answer)?;
+        read_until(&mut stream, &mut answer, until)?;
         let (verdict, rest) = answer.split_at(1);
         let (other, given) = rest.split_at(HELLO);
         let invalid = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
@@ -254,6 +252,7 @@ impl<'a> Joining<'a> {
     fn accept_all(&mut self, listener: &TcpListener) -> Result<(), CollectiveError> {
         let failed = |error| CollectiveError::local("accept connections", error);
         listener.set_nonblocking(true).map_err(failed)?;
+        let mut callers = Callers::default();
         loop {
             let missing = (self.rank + 1..self.addresses.len())
                 .find(|&rank| self.streams[rank].iter().any(Option::is_none));
@@ -261,62 +260,89 @@ impl<'a> Joining<'a> {
                 return Ok(());
             };
             let left = self.left(missing, "it did not connect")?;
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    // Who does not keep to the handshake is no rank, and those that are come again.
-                    let _ = self.accept(stream, left.min(FIRST_WORDS));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    let mut polled = [PollFd::new(listener, PollFlags::IN)];
-                    let nap = Timespec {
-                        tv_sec: 0,
-                        tv_nsec: i64::from(left.min(Duration::from_millis(200)).subsec_nanos()),
-                    };
-                    // Interrupted: the loop looks again.
-                    let _ = poll(&mut polled, Some(&nap));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+            callers.accept(listener).map_err(failed)?;
+            callers.hear(|caller| self.hear(caller));
+            if self.streams[missing].iter().any(Option::is_none) {
+                callers.wait(listener, left);
             }
         }
     }
 
-    fn accept(&mut self, mut stream: TcpStream, limit: Duration) -> std::io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
-        let mut bytes = [0; HELLO];
-        stream.read_exact(&mut bytes)?;
-        let Ok(other) = Hello::decode(&bytes) else {
-            return Ok(());
-        };
-        let (rank, lane) = (other.rank as usize, other.lane as usize);
-        let mut verdict = self.hello.judge(&other);
-        let place = self.streams.get(rank).and_then(|lanes| lanes.get(lane));
-        if verdict == Verdict::Welcome && !(rank > self.rank && matches!(place, Some(None))) {
-            verdict = Verdict::Taken;
+    /// Takes what a caller has said: gives it back while it has more to say. Who does not keep to the handshake is no rank, and ranks
+    /// come again.
+    fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
+        while caller.is_whole().ok()? {
+            match caller.hellos {
+                None => caller = self.answer(caller).ok()??,
+                Some(hellos) => {
+                    let _ = self.believe(caller, &hellos);
+                    return None;
+                }
+            }
         }
+        Some(caller)
+    }
+
+    /// Answers a hello: gives back who has to prove it.
+    fn answer(&self, mut caller: Caller) -> std::io::Result<Option<Caller>> {
+        let hello = caller.bytes.first_chunk::<HELLO>();
+        let Some((theirs, other)) =
+            hello.and_then(|hello| Some((*hello, Hello::decode(hello).ok()?)))
+        else {
+            return Ok(None);
+        };
+        let verdict = match self.hello.judge(&other) {
+            Verdict::Welcome if !self.has_place(&other) => Verdict::Taken,
+            verdict => verdict,
+        };
         let own = Hello {
             lane: other.lane,
             ..self.hello.clone()
         };
         let own = own.encode();
-        let proof = proof(self.secret(), Side::Accepting, &bytes, &own);
+        let proof = proof(self.secret(), Side::Accepting, &theirs, &own);
         let mut answer = vec![verdict as u8];
         answer.extend_from_slice(&own);
         answer.extend_from_slice(&proof.map_err(std::io::Error::other)?);
-        stream.write_all(&answer)?;
-        if verdict != Verdict::Welcome {
+        // A connection that nothing was written to has room for this.
+        caller.stream.write_all(&answer)?;
+        caller.bytes.clear();
+        caller.hellos = Some([theirs, own]);
+        Ok((verdict == Verdict::Welcome).then_some(caller))
+    }
+
+    /// Whether a connection is missing that a rank says it is.
+    fn has_place(&self, hello: &Hello) -> bool {
+        let (rank, lane) = (hello.rank as usize, hello.lane as usize);
+        let place = self.streams.get(rank).and_then(|lanes| lanes.get(lane));
+        rank > self.rank && matches!(place, Some(None))
+    }
+
+    /// Takes a proof, and the connection of who gave it.
+    fn believe(&mut self, caller: Caller, [theirs, own]: &[[u8; HELLO]; 2]) -> std::io::Result<()> {
+        let Caller {
+            mut stream, bytes, ..
+        } = caller;
+        let proven = bytes
+            .first_chunk()
+            .is_some_and(|given| is_proven(self.secret(), Side::Connecting, theirs, own, given));
+        let Ok(other) = Hello::decode(theirs) else {
             return Ok(());
+        };
+        let verdict = match proven {
+            false => Verdict::WrongJob,
+            // Another may have come to its place in the meantime.
+            true if !self.has_place(&other) => Verdict::Taken,
+            true => Verdict::Welcome,
+        };
+        stream.write_all(&[verdict as u8])?;
+        if verdict == Verdict::Welcome {
+            stream.set_nonblocking(false)?;
+            stream.set_write_timeout(Some(self.options.join_timeout))?;
+            let (rank, lane) = (other.rank as usize, other.lane as usize);
+            self.streams[rank][lane] = Some(stream);
+            self.hellos[rank] = Some(other);
         }
-        let mut given = [0; PROOF];
-        stream.read_exact(&mut given)?;
-        if !is_proven(self.secret(), Side::Connecting, &bytes, &own, &given) {
-            return stream.write_all(&[Verdict::WrongJob as u8]);
-        }
-        stream.write_all(&[Verdict::Welcome as u8])?;
-        self.streams[rank][lane] = Some(stream);
-        self.hellos[rank] = Some(other);
         Ok(())
     }
 
@@ -479,6 +505,24 @@ impl<'a> Joining<'a> {
             arena,
         })
     }
+}
+
+/// Fills `bytes` until a time, however slowly they come.
+fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(bytes) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => bytes = &mut bytes[length..],
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {

@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod arena;
+mod callers;
 mod communicator;
 mod connect;
 mod element;
