@@ -237,6 +237,8 @@ impl FreeRanges {
 pub struct Buffer {
     memory: Memory,
     length: usize,
+    /// Whether others may still use the memory: then it is not used again.
+    is_left: bool,
 }
 
 enum Memory {
@@ -244,7 +246,8 @@ enum Memory {
     Heap { pointer: NonNull<u8> },
 }
 
-// SAFETY: the memory is the buffer's own; peers read it only while an exchange holds the buffer.
+// SAFETY: the memory is the buffer's own; peers use it only while an exchange holds the buffer, and after one that failed it has other
+// memory (`leave`).
 unsafe impl Send for Buffer {}
 // SAFETY: shared references only read.
 unsafe impl Sync for Buffer {}
@@ -261,6 +264,7 @@ impl Buffer {
         Self {
             memory: Memory::Heap { pointer },
             length,
+            is_left: false,
         }
     }
 
@@ -273,6 +277,7 @@ impl Buffer {
                     offset,
                 },
                 length,
+                is_left: false,
             },
             None => Self::on_heap(length),
         }
@@ -283,6 +288,14 @@ impl Buffer {
             Memory::Arena { arena, offset } => arena.at(*offset),
             Memory::Heap { pointer } => pointer.as_ptr(),
         }
+    }
+
+    /// Takes other memory, of zeros: an exchange of this buffer has failed, and ranks that have not heard of that, or MPI, may still use
+    /// what it had.
+    pub(crate) fn leave(&mut self) {
+        let mut left = std::mem::replace(self, Self::on_heap(self.length));
+        // An arena goes with the last who has it; memory of the heap stays.
+        left.is_left = true;
     }
 
     /// Where it lies in this arena, if it does.
@@ -317,7 +330,7 @@ impl std::ops::Deref for Buffer {
 
 impl std::ops::DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; peers read the memory only while an exchange holds the buffer.
+        // SAFETY: as in `deref`; peers use the memory only while an exchange holds the buffer.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.length) }
     }
 }
@@ -334,6 +347,9 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         match &self.memory {
             Memory::Arena { arena, offset } => arena.release(*offset, self.length),
             // SAFETY: allocated with this layout.

@@ -221,7 +221,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`], without copies where the buffer is from [`Communicator::buffer`].
     ///
     /// # Errors
-    /// See [`CollectiveError`].
+    /// See [`CollectiveError`]; then the buffer may hold anything.
     pub fn all_reduce_buffer(
         &self,
         buffer: &mut Buffer,
@@ -229,10 +229,10 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         check(buffer.len(), element, op)?;
-        let done = self.run(Call::AllReduce(op), element, self.0.array(buffer));
-        if done.is_err() && self.0.library.is_some() {
-            // MPI may still write what it was given.
-            std::mem::forget(std::mem::replace(buffer, Buffer::on_heap(0)));
+        let array = self.0.array(buffer);
+        let done = self.run(Call::AllReduce(op), element, array);
+        if done.is_err() && (self.0.library.is_some() || array.offset.is_some()) {
+            buffer.leave();
         }
         done.map(drop)
     }
@@ -484,12 +484,12 @@ fn exchange_thread(
         let array = array_of(&job.buffer, arena);
         let mut engine = lock(engine);
         let result = engine.run(ticket, job.call, job.element, array);
-        let may_be_written = result.is_err() && engine.keeps_memory();
+        let is_used = result.is_err() && (engine.keeps_memory() || array.offset.is_some());
         drop(engine);
         state.leave();
         let mut buffer = job.buffer;
-        if may_be_written {
-            std::mem::forget(std::mem::replace(&mut buffer, Buffer::on_heap(0)));
+        if is_used {
+            buffer.leave();
         }
         complete(match job.answer {
             Answer::Array(done) => Box::new(move || done(result.map(|_| buffer))),

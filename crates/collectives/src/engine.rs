@@ -106,7 +106,7 @@ impl Engine {
         array: Array,
     ) -> Result<Arrays, CollectiveError> {
         let elements = array.length / 4;
-        let buffer = match &self.shared {
+        let mut buffer = match &self.shared {
             Some(shared) => Buffer::in_arena(shared.own(), elements * 2),
             None => Buffer::on_heap(elements * 2),
         };
@@ -129,9 +129,8 @@ impl Engine {
             }
         }
         let done = self.exchange(ticket, Call::AllReduce(op), wire, narrowed);
-        if done.is_err() && self.keeps_memory() {
-            std::mem::forget(buffer);
-            return done;
+        if done.is_err() && (self.keeps_memory() || offset.is_some()) {
+            buffer.leave();
         }
         done?;
         // SAFETY: as above.

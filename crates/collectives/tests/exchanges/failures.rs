@@ -1,6 +1,7 @@
 //! What fails, how fast it is heard of, and who is named.
 
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -265,6 +266,62 @@ fn ranks_of_other_jobs_generations_and_options_are_refused() {
 }
 
 #[test]
+fn a_buffer_of_a_failed_exchange_has_memory_of_its_own() {
+    for kind in [Kind::InMemory, Kind::Shared] {
+        let group = group(kind, 2, &options());
+        let mut buffer = group[0].buffer(1 << 20);
+        buffer.fill(1);
+        let before = buffer.as_ptr();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                group[1].abort("a test");
+            });
+            let failed = group[0].all_reduce_buffer(&mut buffer, Element::F32, ReduceOp::Sum);
+            assert!(failed.is_err(), "{kind:?}");
+        });
+        // The other rank may still read what was there.
+        assert_ne!(buffer.as_ptr(), before, "{kind:?}");
+        assert_eq!(buffer.len(), 1 << 20);
+        buffer.fill(2);
+    }
+}
+
+/// A stranger who says a byte now and then, as long as anybody listens.
+fn mumble(address: SocketAddr) {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    std::thread::spawn(move || {
+        while stream.write_all(b"P").is_ok() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+}
+
+#[test]
+fn strangers_who_speak_slowly_hold_up_no_group() {
+    let options = CommunicatorOptions {
+        secret: Some(b"of the job".to_vec()),
+        ..options()
+    };
+    let (listeners, addresses) = listeners(2);
+    for _ in 0..8 {
+        mumble(addresses[0]);
+    }
+    let start = Instant::now();
+    let group: Vec<_> = std::thread::scope(|scope| {
+        let ranks = listeners.iter().enumerate().map(|(rank, listener)| {
+            let (addresses, options) = (&addresses, &options);
+            scope.spawn(move || Communicator::connect(rank, addresses, listener, options).unwrap())
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    // Each of them alone would be heard for three seconds.
+    assert!(start.elapsed() < Duration::from_secs(10));
+    each(&group, |rank| sum(rank, 10).unwrap());
+}
+
+#[test]
 fn who_is_not_there_and_who_is_a_stranger_keep_nobody_for_ever() {
     let options = CommunicatorOptions {
         join_timeout: Duration::from_millis(1500),
@@ -285,7 +342,7 @@ fn who_is_not_there_and_who_is_a_stranger_keep_nobody_for_ever() {
     // A stranger talks to rank 0 first; the group is made all the same.
     let stranger = |address| {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        std::io::Write::write_all(&mut stream, &[b'x'; 400]).unwrap();
+        Write::write_all(&mut stream, &[b'x'; 400]).unwrap();
     };
     let (listeners, addresses) = crate::groups::listeners(2);
     stranger(addresses[0]);
