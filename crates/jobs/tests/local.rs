@@ -116,6 +116,26 @@ fn a_cancelled_job_leaves_no_process_behind() {
 }
 
 #[test]
+fn a_helper_that_holds_the_output_does_not_hold_the_job() {
+    let service = Service::new("helper");
+    // No variable of the job tells who started it, and it is in no group of the job's.
+    service.script(
+        "demo",
+        &[],
+        "env -i setsid sleep 120 & echo $! > helper; echo trained",
+    );
+    let start = Instant::now();
+    let job = service.end("demo");
+    let helper = fs::read_to_string(service.folder.join("helper")).unwrap();
+    let helper = rustix::process::Pid::from_raw(helper.trim().parse().unwrap()).unwrap();
+    let held = rustix::process::kill_process(helper, rustix::process::Signal::KILL);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert!(service.ok(&["logs", "demo"]).contains("trained"));
+    assert!(held.is_ok(), "the helper ended by itself");
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
 fn the_task_that_failed_first_is_shown_with_its_last_lines() {
     let service = Service::new("first");
     let script = "if [ $RANK = 1 ]; then for i in $(seq 50); do echo line $i; done; exit 1; else sleep 1000; fi";

@@ -154,12 +154,15 @@ impl Logs {
             let Ok(bytes) = part(&path, from, MOST_BYTES) else {
                 continue;
             };
-            let whole = bytes
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map_or(0, |at| at + 1);
-            self.read[at].1 += whole as u64;
-            let texts = bytes[..whole].split(|byte| *byte == b'\n');
+            let last = bytes.iter().rposition(|byte| *byte == b'\n');
+            let taken = match last {
+                Some(last) => last + 1,
+                // A line as long as this is passed on in parts.
+                None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
+                None => 0,
+            };
+            self.read[at].1 += taken as u64;
+            let texts = bytes[..taken].split(|byte| *byte == b'\n');
             let texts = texts.filter(|text| !text.is_empty());
             lines.extend(texts.map(|text| line(&task, text)));
         }
@@ -262,6 +265,20 @@ fn line(task: &str, text: &[u8]) -> Line {
 mod tests {
     use super::*;
     use crate::testing::Scratch;
+
+    #[test]
+    fn a_line_without_an_end_holds_up_none_after_it() {
+        let scratch = Scratch::new("long-line");
+        let path = Logs::path(&scratch.0, "worker-0");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let long = vec![b'x'; MOST_BYTES as usize + 5];
+        fs::write(&path, [&long[..], b"\nlast\n"].concat()).unwrap();
+        let mut logs = Logs::of(&scratch.0);
+        let mut lines = logs.next(&|_| true);
+        lines.extend(logs.next(&|_| true));
+        let lengths: Vec<usize> = lines.iter().map(|line| line.message.len()).collect();
+        assert_eq!(lengths, [MOST_BYTES as usize, 5, 4]);
+    }
 
     #[test]
     fn lines_come_once_whole_and_by_time() {

@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use super::readers::Readers;
 use super::{Console, Launch, LaunchError, Show};
 
 /// Lines kept of each worker.
@@ -31,30 +30,6 @@ pub(super) struct Logs {
     names: Vec<String>,
     last: Vec<Arc<Mutex<VecDeque<String>>>>,
     readers: Vec<Readers>,
-}
-
-/// The threads that read the output of a worker.
-struct Readers {
-    /// Held by each of them.
-    reading: Sender<()>,
-    read: Receiver<()>,
-}
-
-impl Default for Readers {
-    fn default() -> Self {
-        let (reading, read) = channel();
-        Self { reading, read }
-    }
-}
-
-impl Readers {
-    /// Waits until they have read all, for no longer than `within`: a process that left its group may hold a stream for ever.
-    fn finish(&mut self, within: Duration) {
-        let Self { reading, read } = std::mem::take(self);
-        drop(reading);
-        // Nothing is ever sent: the wait ends when the last thread has ended.
-        let _ = read.recv_timeout(within);
-    }
 }
 
 impl Logs {
@@ -101,13 +76,9 @@ impl Logs {
             stream,
             last: Arc::clone(&self.last[rank]),
         };
-        let reading = self.readers[rank].reading.clone();
-        let body = move || {
-            let _reading = reading;
-            sink.take_all(from);
-        };
-        let thread = thread::Builder::new().name(format!("worker-{rank}-output"));
-        thread.spawn(body).map(drop).map_err(LaunchError::Watch)
+        let read = move || sink.take_all(from);
+        let started = self.readers[rank].start(format!("worker-{rank}-output"), read);
+        started.map_err(LaunchError::Watch)
     }
 
     /// Waits until all output of a worker that has ended was taken, before another one writes to its files.

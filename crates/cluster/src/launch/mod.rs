@@ -10,6 +10,7 @@ mod logs;
 mod outcome;
 mod ports;
 mod process_group;
+mod readers;
 mod variables;
 mod workers;
 
@@ -30,6 +31,7 @@ pub use guard::{Guard, end_what_is_left, guard};
 pub use outcome::{Ended, How, Outcome};
 pub use ports::Reserved as ReservedPorts;
 pub use process_group::{Output, ProcessGroup};
+pub use readers::Readers;
 
 /// How long workers may take to start.
 const JOIN_WITHIN: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::TaskKind;
-use phalanx_cluster::launch::{self, Guard, ProcessGroup, ReservedPorts};
+use phalanx_cluster::launch::{self, Guard, ProcessGroup, Readers, ReservedPorts};
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(10);
 const STOP_GRACE: Duration = Duration::from_secs(30);
 /// How long an evaluator may look at the last checkpoint after the chief has ended.
 const EVALUATION: Duration = Duration::from_secs(600);
+/// How long what the tasks wrote may take to be read once they have ended.
+const OUTPUT_WITHIN: Duration = Duration::from_secs(5);
 /// Lines of the task that failed first.
 const LAST_LINES: usize = 20;
 
@@ -59,7 +61,7 @@ struct Tasks<'a> {
     running: Vec<Running>,
     /// The ends so far, in their order, by place in the plan.
     ended: Vec<(usize, TaskEnd)>,
-    readers: Vec<thread::JoinHandle<()>>,
+    readers: Readers,
     guard: Option<Guard>,
     _ports: ReservedPorts,
     failed: Option<Instant>,
@@ -102,7 +104,7 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
         ),
         running: Vec::new(),
         ended: Vec::new(),
-        readers: Vec::new(),
+        readers: Readers::default(),
         guard: guard.map(Some)?,
         _ports: ports,
         failed: None,
@@ -167,11 +169,10 @@ impl Tasks<'_> {
             process,
             told: false,
         });
-        let mut read = |stream, from: Box<dyn io::Read + Send>| {
+        let read = |stream, from: Box<dyn io::Read + Send>| {
             let sink = sink.clone();
-            let thread = thread::Builder::new().name(format!("{name}-output"));
-            let reader = thread.spawn(move || sink.take_all(stream, from));
-            reader.map(|reader| self.readers.push(reader))
+            let read = move || sink.take_all(stream, from);
+            self.readers.start(format!("{name}-output"), read)
         };
         let started = read('O', Box::new(out)).and_then(|()| read('E', Box::new(err)));
         started.map_err(|error| format!("cannot read the output of {name}: {error}"))?;
@@ -202,10 +203,8 @@ impl Tasks<'_> {
         if killed && self.run.plan.program == Program::Image {
             end_containers(&self.id);
         }
-        // All processes have gone, and with them the writers of the pipes.
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
-        }
+        // A process that has left its group and forgotten its job may still hold a pipe.
+        self.readers.finish(OUTPUT_WITHIN);
         self.judge()
     }
 
