@@ -123,7 +123,12 @@ pub(super) struct Frames {
     buffer: Vec<u8>,
     /// What the frames are sealed with, once that is agreed on.
     pub(super) seal: Option<Seal>,
+    /// Whether who sends them has proven nothing yet.
+    is_stranger: bool,
 }
+
+/// The most bytes that are kept of a message of somebody who has proven nothing yet.
+const UNPROVEN: usize = 64 << 10;
 
 impl Frames {
     pub(super) const fn new(stream: TcpStream) -> Self {
@@ -131,6 +136,15 @@ impl Frames {
             stream,
             buffer: Vec::new(),
             seal: None,
+            is_stranger: false,
+        }
+    }
+
+    /// Of somebody who has to prove who he is, see [`Frames::seal_from`].
+    pub(super) fn of_stranger(stream: TcpStream) -> Self {
+        Self {
+            is_stranger: true,
+            ..Self::new(stream)
         }
     }
 
@@ -148,6 +162,9 @@ impl Frames {
                     }
                     None => {}
                 },
+                Ok(None) if self.is_stranger && self.buffer.len() > UNPROVEN => {
+                    return Next::Closed("a first message that is too long".into());
+                }
                 Ok(None) => {}
                 Err(error) => return Next::Closed(error.to_string()),
             }
@@ -189,6 +206,7 @@ impl Frames {
         let until = Instant::now() + within;
         self.seal = seal;
         let Some(seal) = &mut self.seal else {
+            self.is_stranger = false;
             return true;
         };
         let mut chunk = [0; SEAL];
@@ -205,6 +223,7 @@ impl Frames {
         }
         let holds = seal.holds(frame, &self.buffer[..SEAL]);
         self.buffer.drain(..SEAL);
+        self.is_stranger = !holds;
         holds
     }
 }

@@ -229,7 +229,7 @@ impl Service {
     fn read(&self, stream: TcpStream, stream_back: TcpStream) {
         let peer = stream.peer_addr().ok();
         let from = peer.map(|address| address.ip());
-        let mut frames = Frames::new(stream);
+        let mut frames = Frames::of_stranger(stream);
         let Some((hello, seal)) = self.greet(&mut frames, &stream_back) else {
             if let (Some(_), Some(from)) = (&self.secret, from) {
                 let _ = self.inputs.send(Input::Unproven { from });
