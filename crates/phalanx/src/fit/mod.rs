@@ -24,6 +24,7 @@ mod forward_backward;
 mod freezing;
 mod gpu_tags;
 mod history;
+mod http;
 mod in_flight;
 mod input_wait;
 mod loss;

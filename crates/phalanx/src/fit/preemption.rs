@@ -14,8 +14,7 @@
 //! # Ok(()) }
 //! ```
 
-use std::io::{Error as IoError, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::Error as IoError;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -23,12 +22,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::http;
 use crate::{Error, Result};
 
 /// The longest that one question may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most that is read of an answer.
-const MOST_BYTES: u64 = 1 << 16;
+const MOST_BYTES: usize = 1 << 16;
 
 /// Says whether a preemption was announced.
 pub trait PreemptionNotice: Send + 'static {
@@ -134,17 +134,10 @@ fn unexpected(status: u16) -> IoError {
 
 /// The status and the body of an answer.
 fn ask(host: &str, method: &str, path: &str, header: &str) -> std::io::Result<(u16, String)> {
-    let address = host.to_socket_addrs()?.next();
-    let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     let text = format!(
         "{method} {path} HTTP/1.0\r\nHost: {host}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
-    stream.write_all(text.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut answer)?;
+    let answer = http::ask(host, &text, MOST_BYTES, PATIENCE)?;
     let answer = String::from_utf8_lossy(&answer);
     parsed(&answer).ok_or_else(|| IoError::other("an answer that is no HTTP"))
 }

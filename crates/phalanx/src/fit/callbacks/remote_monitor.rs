@@ -1,7 +1,5 @@
 //! Results of epochs sent to a server.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Callback, CallbackContext};
 use crate::config::{Component, Described, Field, Kind, setters};
-use crate::fit::EpochLogs;
+use crate::fit::{EpochLogs, http};
 use crate::{Error, Result};
 
 /// Sends the results of each epoch to a server by HTTP: Keras' `RemoteMonitor`, which the training waits for.
@@ -36,7 +34,7 @@ struct Sender {
 
 /// Results that wait to be sent.
 const MOST_WAITING: usize = 64;
-/// How long a server may take for each of connecting, reading and answering, and the training for the last results.
+/// How long a server may take for each answer, and the training for the last results.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Described for RemoteMonitor {
@@ -195,18 +193,11 @@ impl Callback for RemoteMonitor {
 }
 
 fn post(host: &str, path: &str, kind: &str, body: &str) -> std::io::Result<()> {
-    let address = host.to_socket_addrs()?.next();
-    let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     let length = body.len();
     let text = format!(
         "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
-    stream.write_all(text.as_bytes())?;
-    let mut status = [0; "HTTP/1.1 200".len()];
-    stream.read_exact(&mut status)?;
+    let status = http::ask(host, &text, "HTTP/1.1 200".len(), PATIENCE)?;
     match status.get(9) {
         Some(b'2' | b'3') => Ok(()),
         _ => Err(std::io::Error::other(
