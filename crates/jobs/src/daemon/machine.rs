@@ -86,11 +86,6 @@ impl Machine {
             memory: wanted.memory,
         })
     }
-
-    /// The processors and the bytes of memory that there are.
-    pub(super) fn size(&self) -> (usize, u64) {
-        (self.cpus.len(), self.memory)
-    }
 }
 
 impl Share {

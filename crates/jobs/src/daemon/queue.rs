@@ -333,9 +333,4 @@ impl Scheduler {
             .env_remove("PHALANX_JOB_ID")
             .spawn()
     }
-
-    #[allow(dead_code, reason = "shown with the queue")]
-    fn size(&self) -> (usize, u64) {
-        self.machine.size()
-    }
 }
