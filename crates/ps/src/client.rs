@@ -1,5 +1,6 @@
 //! A worker's side: connections to all servers, which are opened again when they break.
 
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::PsError;
 use crate::message::{FrameProblem, Hello, Reply, Request};
+use crate::server::locked;
 use crate::wire::{Secret, Side, Wire, draw};
 
 /// How a worker finds its servers.
@@ -267,12 +269,9 @@ impl Line {
     }
 
     fn try_open(&mut self, options: &ClientOptions) -> Result<(), PsError> {
-        let lost = |error: std::io::Error| PsError::Lost(error.to_string());
+        let lost = |error: io::Error| PsError::Lost(error.to_string());
         let address = &options.servers[self.server];
-        let mut addresses = address.to_socket_addrs().map_err(lost)?;
-        let first = addresses.next();
-        let first = first.ok_or_else(|| PsError::Lost("its name has no address".into()))?;
-        let stream = TcpStream::connect_timeout(&first, CONNECT_WITHIN).map_err(lost)?;
+        let stream = connect(address).map_err(lost)?;
         stream.set_nodelay(true).map_err(lost)?;
         let within = Some(options.answer_within);
         stream.set_read_timeout(within).map_err(lost)?;
@@ -292,7 +291,7 @@ impl Line {
                 }
                 (self.welcome, self.was_open) = (has_values, true);
                 if let Some(wire) = &mut self.wire {
-                    wire.trust();
+                    wire.trust(options.answer_within).map_err(lost)?;
                 }
                 Ok(())
             }
@@ -406,13 +405,21 @@ impl Line {
     }
 }
 
+/// Connects to the first address of a name that answers.
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut failed = io::Error::other("its name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_WITHIN) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
 /// The error of an answer to something else.
 pub(crate) fn unexpected(reply: &Reply) -> PsError {
     PsError::Protocol(format!(
         "an answer that does not fit the question: {reply:?}"
     ))
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,6 +15,8 @@ use crate::wire::{Side, Wire, draw};
 /// A reply, and the bytes that follow it.
 type Answer = (Reply, Vec<u8>);
 
+/// How long somebody may take to say who he is, and to prove it.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// A connection that is silent for longer is closed; a worker opens another.
 const IDLE_WITHIN: Duration = Duration::from_secs(120);
 /// The most bytes of a reply of several parts, each of which may have more.
@@ -53,7 +55,7 @@ impl Connection {
     }
 
     fn answer(&mut self) {
-        if self.wire.prepare(IDLE_WITHIN, SEND_WITHIN).is_err() {
+        if self.wire.prepare(HELLO_WITHIN, SEND_WITHIN).is_err() {
             return;
         }
         while !self.shared.ends.load(Ordering::Relaxed) {
@@ -218,7 +220,8 @@ impl Connection {
             connections.last = Some(Instant::now());
         }
         self.hello = Some(hello.clone());
-        self.wire.trust();
+        let lost = |error: std::io::Error| PsError::Lost(error.to_string());
+        self.wire.trust(IDLE_WITHIN).map_err(lost)?;
         Ok(Reply::Welcome {
             has_values,
             lease_ms: options.lease.as_millis() as u64,

@@ -351,12 +351,6 @@ impl Control {
         self.members.len() >= self.settings.workers
     }
 
-    /// Whether anybody is there.
-    #[must_use]
-    pub fn has_workers(&self) -> bool {
-        self.members.values().any(|member| member.is_there)
-    }
-
     /// The job cannot go on.
     pub fn fail(&mut self, who: String, why: String) {
         self.failure.get_or_insert((who, why));

@@ -77,6 +77,8 @@ impl Default for ServerOptions {
 
 /// How often the server looks at its clock and at who connects.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Connections at a time; more are closed as they come.
+const MOST_CONNECTIONS: usize = 16_384;
 /// How long workers may take to hear that the job has failed, or to connect again before it is over.
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// How long a worker that has not come yet may take when the others have done all work: it is about to connect, and hears of it.
@@ -94,7 +96,8 @@ pub(crate) struct Shared {
     pub(crate) changed: Condvar,
     pub(crate) shards: Mutex<ShardState>,
     pub(crate) connections: Mutex<Connections>,
-    threads: AtomicUsize,
+    /// Threads that answer a connection.
+    answering: AtomicUsize,
     pub(crate) ends: AtomicBool,
 }
 
@@ -127,7 +130,7 @@ impl Server {
             changed: Condvar::new(),
             shards: Mutex::new(shards),
             connections: Mutex::default(),
-            threads: AtomicUsize::new(0),
+            answering: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
         };
         Ok(Self {
@@ -151,32 +154,36 @@ impl Server {
         listener.set_nonblocking(true).map_err(broken)?;
         loop {
             match listener.accept() {
-                Ok((stream, _)) => self.answer(stream)?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Ok((stream, _)) => self.answer(stream),
+                Err(error) if is_passing(&error) => {}
+                // Nobody waits, or there are no descriptors for whoever does: that of a stranger is free soon.
+                Err(_) => {
                     if let Some(ended) = self.shared.look() {
                         return ended;
                     }
                     thread::sleep(LOOK_EVERY);
                 }
-                Err(error) if is_passing(&error) => {}
-                Err(error) => return Err(broken(error)),
             }
         }
     }
 
-    /// Answers a connection on a thread of its own.
-    fn answer(&self, stream: TcpStream) -> Result<(), PsError> {
+    /// Answers a connection on a thread of its own. Where there are too many, or there is no thread for it, it is closed: workers come
+    /// again.
+    fn answer(&self, stream: TcpStream) {
+        let answering = &self.shared.answering;
+        if answering.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            answering.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let body = move || {
-            shared.threads.fetch_add(1, Ordering::Relaxed);
             Connection::new(&shared, stream).run();
-            shared.threads.fetch_sub(1, Ordering::Relaxed);
+            shared.answering.fetch_sub(1, Ordering::Relaxed);
         };
         let thread = thread::Builder::new().name("parameter-server".into());
-        thread
-            .spawn(body)
-            .map(drop)
-            .map_err(|error| PsError::Lost(format!("cannot start a thread: {error}")))
+        if thread.spawn(body).is_err() {
+            answering.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

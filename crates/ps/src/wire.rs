@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -78,10 +78,29 @@ impl Seal {
     }
 }
 
+/// A stream that is read until a time, as long as one is set: however slowly its bytes come.
+struct Timed {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(bytes)
+    }
+}
+
 /// One end of a connection.
 pub(crate) struct Wire {
     /// A frame without bytes is read at once, and large bytes go where they belong without another copy.
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Timed>,
     /// What is sent, and what comes.
     seals: Option<(Seal, Seal)>,
     is_trusted: bool,
@@ -90,19 +109,22 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self {
-            stream: BufReader::new(stream),
+            stream: BufReader::new(Timed {
+                stream,
+                until: None,
+            }),
             seals: None,
             is_trusted: false,
         }
     }
 
-    /// Sets how long reads and writes may take.
-    pub(crate) fn prepare(&self, read: Duration, write: Duration) -> io::Result<()> {
-        let stream = self.stream.get_ref();
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(read))?;
-        stream.set_write_timeout(Some(write))
+    /// Sets how long all may take that comes before [`Wire::trust`], and each write.
+    pub(crate) fn prepare(&mut self, stranger: Duration, write: Duration) -> io::Result<()> {
+        let timed = self.stream.get_mut();
+        timed.until = Some(Instant::now() + stranger);
+        timed.stream.set_nonblocking(false)?;
+        timed.stream.set_nodelay(true)?;
+        timed.stream.set_write_timeout(Some(write))
     }
 
     /// From now on every frame is proved, by the numbers that both sides drew; without a secret none is.
@@ -113,12 +135,14 @@ impl Wire {
         };
         let of = |side| secret.and_then(|secret| Seal::new(secret, side, server, worker));
         self.seals = of(own).zip(of(other));
-        self.is_trusted = secret.is_none();
     }
 
-    /// Takes frames of any size from now on.
-    pub(crate) const fn trust(&mut self) {
+    /// Takes frames of any size from now on, and waits so long for each part.
+    pub(crate) fn trust(&mut self, read: Duration) -> io::Result<()> {
         self.is_trusted = true;
+        let timed = self.stream.get_mut();
+        timed.until = None;
+        timed.stream.set_read_timeout(Some(read))
     }
 
     pub(crate) fn send(&mut self, message: &impl Serialize, bytes: &[u8]) -> Result<(), PsError> {
@@ -127,8 +151,11 @@ impl Wire {
             Some((seal, _)) => seal.of_next(&head, bytes).finalize().into_bytes().to_vec(),
             None => Vec::new(),
         };
-        write_all(self.stream.get_ref(), [&head[..], bytes, &proof[..]])
-            .map_err(|error| PsError::Lost(error.to_string()))
+        write_all(
+            &self.stream.get_ref().stream,
+            [&head[..], bytes, &proof[..]],
+        )
+        .map_err(|error| PsError::Lost(error.to_string()))
     }
 
     /// The next frame; `None` where the other side has ended the connection.

@@ -1,6 +1,8 @@
 //! Who does not know the job's secret is refused, at once and with a word to both sides; who comes late is let in.
 
-use std::net::TcpListener;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,13 +98,15 @@ fn refused(own: Option<&str>, strangers: &[Option<&str>]) -> Vec<String> {
         );
     }
     // Nobody gets far by leaving the questions out, either.
-    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    let mut stream = TcpStream::connect(&address).unwrap();
     let request = Request::Pull {
         have: None,
         commit: None,
         what: String::new(),
     };
-    std::io::Write::write_all(&mut stream, &encode_frame(&request, &[]).unwrap()).unwrap();
+    stream
+        .write_all(&encode_frame(&request, &[]).unwrap())
+        .unwrap();
     let reply = decode_frame::<Reply>(&mut stream).unwrap().unwrap();
     assert!(matches!(reply.message, Reply::Refused { .. }), "{reply:?}");
     let client = join(&address, own).unwrap();
@@ -159,4 +163,65 @@ fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
     for server in running {
         server.join().unwrap().unwrap();
     }
+}
+
+/// A server without a secret, and where it is.
+fn serving() -> (String, thread::JoinHandle<Result<(), PsError>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = Server::new(ServerOptions::default(), Box::new(Nothing)).unwrap();
+    (address, thread::spawn(move || server.run(&listener)))
+}
+
+#[test]
+fn a_stranger_who_speaks_slowly_is_left() {
+    let (address, running) = serving();
+    let mut stranger = TcpStream::connect(&address).unwrap();
+    stranger
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let start = Instant::now();
+    let is_left = |stranger: &mut TcpStream| match stranger.read(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    while !is_left(&mut stranger) {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it is still heard"
+        );
+        let _ = stranger.write_all(b"P");
+    }
+    let client = join(&address, None).unwrap();
+    client.leave();
+    drop(client);
+    running.join().unwrap().unwrap();
+}
+
+#[test]
+fn strangers_who_take_all_descriptors_end_no_server() {
+    let own = std::env::current_exe().unwrap();
+    let script = r#"ulimit -n 64; exec "$0" --exact few_descriptors --ignored"#;
+    let run = Command::new("sh")
+        .args(["-c", script])
+        .arg(own)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "in a process with few descriptors, which the test above starts"]
+fn few_descriptors() {
+    let (address, running) = serving();
+    let connect = |_| TcpStream::connect(&address).ok();
+    let strangers: Vec<TcpStream> = (0..100).map_while(connect).collect();
+    assert!(strangers.len() < 100, "there were enough for all");
+    thread::sleep(Duration::from_millis(200));
+    drop(strangers);
+    let client = join(&address, None).unwrap();
+    client.leave();
+    drop(client);
+    running.join().unwrap().unwrap();
 }
