@@ -3,7 +3,7 @@
 use super::custom_call;
 use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
-use crate::op::{Attribute, CustomCall, DotDims, Op};
+use crate::op::{Attribute, CustomCall, DotDims, Node, Op, Value, any_node};
 use crate::{DType, Program, Shape};
 
 /// Which products of bf16 are calls of `phalanx.bf16_product`.
@@ -46,17 +46,27 @@ impl Program {
     /// Whether a product of this program gains from a call of `phalanx.bf16_product` on a processor with AMX.
     #[must_use]
     pub fn gains_from_bf16_matmul(&self) -> bool {
-        let mut nodes = self.nodes.iter();
-        self.mesh.is_none()
-            && nodes.any(|node| match &node.op {
-                Op::Dot(dims) => {
-                    let [lhs, rhs] = [0, 1].map(|input| self.shape(node.inputs[input]));
-                    let calls = Bf16Matmul::WhereLarge;
-                    batched_matmul_plan(calls, lhs, rhs, dims, &node.shapes[0]).is_some()
-                }
-                _ => false,
-            })
+        let calls = Bf16Matmul::WhereLarge;
+        let gains = |[lhs, rhs]: [&Shape; 2], dims: &DotDims, result: &Shape| {
+            batched_matmul_plan(calls, lhs, rhs, dims, result).is_some()
+        };
+        self.mesh.is_none() && any_product(&self.nodes, &gains)
     }
+}
+
+/// Whether a function of the operands and the result takes a product of these nodes, or of a loop or branch among them.
+pub(super) fn any_product(
+    nodes: &[Node],
+    takes: &dyn Fn([&Shape; 2], &DotDims, &Shape) -> bool,
+) -> bool {
+    any_node(nodes, &|nodes, node| match &node.op {
+        Op::Dot(dims) => {
+            let shape = |value: Value| &nodes[value.node].shapes[value.output];
+            let operands = [0, 1].map(|input| shape(node.inputs[input]));
+            takes(operands, dims, &node.shapes[0])
+        }
+        _ => false,
+    })
 }
 
 /// The product by a call, where there is one and it is wanted.

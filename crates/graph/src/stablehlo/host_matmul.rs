@@ -1,10 +1,10 @@
 //! Products of matrices in f32 on host processors, as calls of `phalanx.product`.
 
-use super::bf16_matmul::MatricesView;
+use super::bf16_matmul::{MatricesView, any_product};
 use super::custom_call;
 use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
-use crate::op::{Attribute, CustomCall, DotDims, Op};
+use crate::op::{Attribute, CustomCall, DotDims};
 use crate::{DType, Program, Shape};
 
 /// Which products of f32 are calls of `phalanx.product`.
@@ -50,15 +50,10 @@ impl Program {
     /// Whether a product of this program is a call of `phalanx.product`, where these are.
     #[must_use]
     pub fn gains_from_host_matmul(&self, calls: HostMatmul) -> bool {
-        let mut nodes = self.nodes.iter();
-        self.mesh.is_none()
-            && nodes.any(|node| match &node.op {
-                Op::Dot(dims) => {
-                    let [lhs, rhs] = [0, 1].map(|input| self.shape(node.inputs[input]));
-                    matmul_plan(calls, lhs, rhs, dims, &node.shapes[0]).is_some()
-                }
-                _ => false,
-            })
+        let gains = |[lhs, rhs]: [&Shape; 2], dims: &DotDims, result: &Shape| {
+            matmul_plan(calls, lhs, rhs, dims, result).is_some()
+        };
+        self.mesh.is_none() && any_product(&self.nodes, &gains)
     }
 }
 

@@ -41,6 +41,11 @@ fn kernel_work(nodes: &[Node], replicas: usize) -> u64 {
             let works = works.map(|branch| kernel_work(&branch.nodes, replicas));
             works.max().unwrap_or(0)
         }
+        Op::Scan(scan) => {
+            kernel_work(&scan.body.nodes, replicas).saturating_mul(scan.length as u64)
+        }
+        // How often it turns is not known.
+        Op::While { body, .. } => kernel_work(&body.nodes, replicas),
         _ => 0,
     });
     work.fold(0, u64::saturating_add)

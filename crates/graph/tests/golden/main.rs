@@ -306,6 +306,47 @@ fn all_digits_of_f32_count_where_that_is_asked_for() {
     }
 }
 
+/// A product in a branch or in a loop.
+fn inner_product(dtype: DType, in_loop: bool) -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::new(dtype, [1024, 256]));
+    let w = g.parameter("w", Shape::new(dtype, [256, 256]));
+    let results = if in_loop {
+        let turn = |x: &[Tensor], _: &[Tensor], w: &[Tensor]| (vec![x[0].matmul(&w[0])], vec![]);
+        g.scan(3, &[&x], &[], &[&w], turn).0
+    } else {
+        let index = g.parameter("index", Shape::scalar(DType::I32));
+        g.case(&index, &[&x, &w], 2, |_, given| {
+            vec![given[0].matmul(&given[1])]
+        })
+    };
+    g.finish(&[("x", &results[0])]).unwrap()
+}
+
+#[test]
+fn products_in_branches_and_loops_are_calls_too() {
+    for in_loop in [false, true] {
+        let program = inner_product(DType::F32, in_loop);
+        let lowering = Lowering {
+            host_matmul: HostMatmul::WhereLarge,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
+        assert!(program.to_stablehlo(&lowering).contains("phalanx.product"));
+        let program = inner_product(DType::Bf16, in_loop);
+        let lowering = Lowering {
+            bf16_matmul: Bf16Matmul::WhereLarge,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        assert!(program.gains_from_bf16_matmul());
+        assert!(
+            program
+                .to_stablehlo(&lowering)
+                .contains("phalanx.bf16_product")
+        );
+    }
+}
+
 #[test]
 fn products_are_calls_where_they_are_registered() {
     let calls = |dtype, rows: usize, products: HostMatmul| {
