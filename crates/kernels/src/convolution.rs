@@ -326,7 +326,7 @@ impl ConvolutionDesc {
         let hint = forward.handle();
         let direct = sys::CONVOLUTION_DIRECT;
         let api = onednn.api;
-        // SAFETY: live layouts and primitive_desc, pairs for the two spatial dimensions, no bias.
+        // SAFETY: live descriptions of the arrays and of the forward convolution, pairs for the two spatial dimensions, no bias.
         unsafe {
             match self.direction {
                 Direction::Forward => Ok(forward),
@@ -361,7 +361,7 @@ impl ConvolutionDesc {
         }
     }
 
-    /// The forward primitive_desc, which the gradients' plans take as a hint.
+    /// The description of the forward convolution, which those of its gradients take as a hint.
     fn forward_desc(
         &self,
         onednn: &OneDnn,

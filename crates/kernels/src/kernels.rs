@@ -241,15 +241,15 @@ impl Kernels {
         threads: usize,
         job: impl FnOnce(&mut WorkerState) -> R + Send,
     ) -> Result<R, WorkerError> {
-        let argmax = &self.0.pools[threads - 1];
-        let pools = match argmax.get() {
-            Some(pools) => pools,
+        let slot = &self.0.pools[threads - 1];
+        let pool = match slot.get() {
+            Some(pool) => pool,
             None => {
-                let pools = WorkerPool::start(self.0.library.api, threads, self.0.pools.len())?;
-                argmax.get_or_init(|| pools)
+                let pool = WorkerPool::start(self.0.library.api, threads, self.0.pools.len())?;
+                slot.get_or_init(|| pool)
             }
         };
-        pools.run(job)
+        pool.run(job)
     }
 }
 

@@ -7,9 +7,11 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
-//! | `phalanx.conv` | x, kernel -> y | `strides`, `dilation`, `padding_low`, `padding_high`, `groups` |
-//! | `phalanx.conv_input_gradient` | dy, kernel -> dx | the same |
+//! | `phalanx.conv` | x, kernel, optionally a bias `[outputs]`, after a bias optionally an array like y to add -> y | `strides`, `dilation`, `padding_low`, `padding_high`, `groups`; optionally `relu`, and where it is true its `ceiling` |
+//! | `phalanx.conv_input_gradient` | dy, kernel, optionally an array like x -> dx, 0 where that array is not positive | as `phalanx.conv`, without `relu` |
 //! | `phalanx.conv_kernel_gradient` | x, dy -> dkernel | the same; strides of a 1x1 kernel are 1, its x is sliced before |
+//!
+//! A `ceiling` of 0 stands for none, in all calls that have one. What follows a convolution (bias, array, ReLU) is of f32.
 //!
 //! The three may have `algorithm`, a text: `plain`, `blocked` or `matmul` of oneDNN's, `product` or `tiles` of ours, where these compute it;
 //! a rule chooses where it is absent.
@@ -17,12 +19,12 @@
 //! | call | operands -> results | attributes |
 //! |---|---|---|
 //! | `phalanx.conv_points` | kernel `[3, 3, inputs, outputs]` -> its points, `[panels * 36 * (inputs + 1) * 16]` with `outputs / 16` panels, rounded up | |
-//! | `phalanx.conv_by_points` | x, points, optionally a bias `[outputs]` -> y | as `phalanx.conv` has them, `relu`, `ceiling` |
-//!
+//! | `phalanx.conv_by_points` | x, points, optionally what follows a convolution -> y | as `phalanx.conv` has them |
 //! | `phalanx.conv_panels` | kernel -> its panels, `[panels * 16 * height * width * inputs]` with `outputs / 16` panels, rounded up | |
-//! | `phalanx.conv_by_panels` | x, panels, optionally a bias `[outputs]` -> y | as `phalanx.conv` has them, `window` (height and width of the kernel), `relu`, `ceiling` |
+//! | `phalanx.conv_by_panels` | x, panels, optionally what follows a convolution -> y | as `phalanx.conv` has them, `window` (height and width of the kernel) |
 //!
-//! The last two are of f32, with groups of 1. The two of points are of f32, with 16 channels or more, multiples of 8, and strides, dilation and groups of 1. All four are there only where [`Support::tiles`] says so.
+//! All four are of f32 with groups of 1, and there only where [`Support::tiles`] says so. Those of points have 16 channels or more, multiples
+//! of 8, and strides and dilation of 1.
 //! Points and panels depend on the kernel alone, so that a program may compute them once for many calls.
 //!
 //! | call | operands -> results | attributes |
@@ -32,9 +34,11 @@
 //!
 //! The largest of a window with a NaN is the NaN, of padding alone -inf.
 //!
-//! | `phalanx.batch_norm` | x `[.., channels]`, gamma, beta (`[channels]`), optionally an array like x to add -> y, mean, variance | `epsilon`, `relu` |
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.batch_norm` | x `[.., channels]`, gamma, beta (`[channels]`), optionally an array like x to add -> y, mean, variance | `epsilon`, `relu`, and where it is true its `ceiling` |
 //! | `phalanx.batch_norm_gradient` | dy, x, mean, variance, gamma -> dx, dgamma, dbeta | `epsilon` |
-//! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
+//! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon`, `ceiling` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
 //! | `phalanx.column_sums` | x `[.., channels]` -> sums over all dimensions but the last | |
 //! | `phalanx.bf16_product` | `[batch, rows, depth]`, `[batch, depth, columns]` in bf16 -> `[batch, rows, columns]` in bf16 or f32, summed in f32 | `left_transposed`, `right_transposed`: of operands given as `[batch, depth, rows]`, `[batch, columns, depth]` |
@@ -75,7 +79,7 @@
 //! Elements are f32 or bf16; in convolutions bf16 where [`Support::bf16`] says so. What has one number a channel (gamma, beta, mean,
 //! variance and their gradients) is f32; a sum of columns has the type of x. All loops of ours compute in f32 and round once.
 //!
-//! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
+//! Everything exported is safe.
 
 mod all_reduce;
 mod amx;

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::plugin::slice;
 use crate::sys::{self, Args};
 
-/// Host memory shared with a plugin: it must not change while it is shared, which `AsRef` on a shared value ensures.
+/// Host memory shared with a plugin, which must not change while it is shared.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Alignment in bytes from which the CPU plugin uses host memory without a copy.
@@ -70,7 +70,8 @@ impl Client {
         bytes: SharedBytes,
     ) -> Result<Buffer, PjrtError> {
         // SAFETY: the box, and so the memory borrowed from it, lives until `done` fires: the callback owns it; if it cannot be
-        // registered the box is leaked. Moving the box does not move what it points at.
+        // registered the box is leaked. Moving the box does not move what it points at. Nobody writes the bytes meanwhile: they are
+        // lent by a reference that is held as long, whatever `as_ref` does, and the plugin only reads them.
         unsafe {
             let owner = Box::into_raw(Box::new(bytes));
             let made = self.0.buffer_from_host(
