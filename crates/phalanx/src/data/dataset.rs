@@ -266,6 +266,17 @@ mod tests {
     }
 
     #[test]
+    fn examples_of_batches_come_back_in_their_order() {
+        let ten = count_to(10);
+        let again = ten.batch(4).unbatch().unwrap();
+        assert_eq!(values(&again, 0, 0), values(&ten, 0, 0));
+        let whole = ten.batch(4).drop_remainder().unbatch().unwrap();
+        assert_eq!(values(&whole, 0, 0), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let changed = ten.batch(4).map(Ok);
+        assert!(changed.unbatch().is_err());
+    }
+
+    #[test]
     fn take_after_shuffle_takes_the_shuffled_ones() {
         let shuffled = count_to(10).shuffle(3);
         assert_eq!(
