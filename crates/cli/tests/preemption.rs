@@ -166,7 +166,7 @@ fn on_small_disk(folder: &Folder, script: &str) -> Option<String> {
         command.stdin(Stdio::null()).output()
     };
     if !run(mount).is_ok_and(|output| output.status.success()) {
-        println!("skipped: a small disk needs unshare, and to be allowed to mount");
+        phalanx_testkit::skip("a small disk needs unshare, and to be allowed to mount");
         return None;
     }
     let output = run(&format!("{mount}\n{script}")).unwrap();

@@ -26,7 +26,9 @@ impl Slurm {
         };
         let programs = ["slurmctld", "slurmd", "srun", "munged"];
         if let Some(program) = programs.iter().find(|program| !is_there(program)) {
-            eprintln!("skipped: no {program}; it is in Debian's packages slurm-wlm and munge");
+            phalanx_testkit::skip(format_args!(
+                "no {program}; it is in Debian's packages slurm-wlm and munge"
+            ));
             return None;
         }
         let folder = std::env::temp_dir().join(format!("phalanx-requeue-{}", std::process::id()));
@@ -34,7 +36,7 @@ impl Slurm {
         let started = Command::new(TOOL).arg("start").arg(&folder).output();
         let said = String::from_utf8_lossy(&started.as_ref().unwrap().stderr).into_owned();
         if said.contains("needs root") || said.contains("unshare failed") {
-            eprintln!("skipped: {said}");
+            phalanx_testkit::skip(format_args!("{said}"));
             return None;
         }
         assert!(started.unwrap().status.success(), "{said}");

@@ -95,7 +95,10 @@ impl Etcd {
         match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => self.process = Some(child),
             Err(_) => {
-                eprintln!("skipped: no etcd; it is in Debian's package etcd-server");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "skipped: no etcd; it is in Debian's package etcd-server"
+                );
                 return false;
             }
         }

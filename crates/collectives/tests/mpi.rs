@@ -2,6 +2,7 @@
 //!
 //! The test program starts itself: with `MPI_TEST` set, `a_rank` is one rank, and does nothing otherwise.
 
+use std::io::Write;
 use std::process::{Command, Output, exit};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -60,7 +61,10 @@ fn launch(launcher: &Launcher, task: &str, more: &[(&str, &str)]) -> Option<Outp
     // What `timeout` says of a program that is not there.
     if output.status.code() == Some(127) {
         let Launcher { program, package } = launcher;
-        eprintln!("skipped: no {program}; it is in Debian's package {package}");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: no {program}; it is in Debian's package {package}"
+        );
         return None;
     }
     Some(output)

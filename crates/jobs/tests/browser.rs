@@ -55,8 +55,8 @@ fn strings(address: &str) -> Vec<String> {
 fn what_tasks_write_is_shown_and_never_run() {
     let service = Service::new("browser");
     let Some(mut browser) = Browser::start(&service.folder.join("browser")) else {
-        eprintln!(
-            "skipped: install chromium-headless-shell, or name a Chromium in PHALANX_TEST_BROWSER"
+        phalanx_testkit::skip(
+            "install chromium-headless-shell, or name a Chromium in PHALANX_TEST_BROWSER",
         );
         return;
     };

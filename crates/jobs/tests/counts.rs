@@ -160,7 +160,7 @@ fn fifty_jobs_at_once_have_ports_of_their_own() {
         .output()
         .is_err()
     {
-        eprintln!("skipped: install python3");
+        phalanx_testkit::skip("install python3");
         return;
     }
     let _taken = [2222, 29500, 6006].map(|port| TcpListener::bind(("127.0.0.1", port)));

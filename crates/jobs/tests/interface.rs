@@ -21,8 +21,8 @@ fn googles_client_works_unchanged() {
         .args(["-c", "import googleapiclient, google.oauth2"])
         .output();
     if !has.is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "skipped: install google-api-python-client and google-auth, or name a Python with them in PHALANX_TEST_PYTHON"
+        phalanx_testkit::skip(
+            "install google-api-python-client and google-auth, or name a Python with them in PHALANX_TEST_PYTHON",
         );
         return;
     }

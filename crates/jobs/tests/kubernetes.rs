@@ -329,7 +329,9 @@ fn validator(folder: &Path) -> Option<PathBuf> {
         &["install", "--quiet", "kubernetes-validate==1.37.0"],
     );
     if !made {
-        eprintln!("skipped: python3 with venv and pip must be able to install kubernetes-validate");
+        phalanx_testkit::skip(
+            "python3 with venv and pip must be able to install kubernetes-validate",
+        );
     }
     made.then(|| venv.join("bin/kubernetes-validate"))
 }
@@ -507,7 +509,7 @@ fn secure_server(folder: &Path) -> (Child, String) {
 fn a_cluster_is_asked_by_https_with_the_clients_certificate() {
     let has = |name: &str| Command::new(name).arg("version").output().is_ok();
     if !has("openssl") || !has("python3") {
-        eprintln!("skipped: install openssl and python3");
+        phalanx_testkit::skip("install openssl and python3");
         return;
     }
     let service = Service::new("https");

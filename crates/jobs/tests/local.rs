@@ -220,7 +220,7 @@ fn a_python_module_is_found_in_its_package() {
         .output()
         .is_err()
     {
-        eprintln!("skipped: install python3");
+        phalanx_testkit::skip("install python3");
         return;
     }
     let service = Service::new("python");

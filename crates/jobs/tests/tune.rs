@@ -162,7 +162,7 @@ echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
 fn trials_at_the_same_time_have_processors_of_their_own() {
     let count = std::thread::available_parallelism().unwrap().get();
     if count < 2 {
-        eprintln!("skipped: this machine has one processor");
+        phalanx_testkit::skip("this machine has one processor");
         return;
     }
     let service = Service::new("lanes");

@@ -79,7 +79,7 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
     // The last epoch is trained again: its first results are to be forgotten.
     let again = trainer.fit(&batches(), fit(4).initial_epoch(2)).unwrap();
     let Some(theirs) = read(&folder) else {
-        eprintln!("skipped: the Python package `tensorboard` is missing");
+        phalanx_testkit::skip("the Python package `tensorboard` is missing");
         return;
     };
     let runs = [
@@ -163,7 +163,7 @@ fn the_profiler_plug_in_shows_the_steps_that_are_profiled() {
     let file = folder.join("train/plugins/profile/step-5/worker-0.xplane.pb");
     assert!(file.exists());
     let Some(theirs) = run("read_as_xprof.py", &folder.join("train")) else {
-        eprintln!("skipped: the Python package `xprof` is missing");
+        phalanx_testkit::skip("the Python package `xprof` is missing");
         return;
     };
     assert_eq!(theirs["runs"], serde_json::json!(["step-5"]));

@@ -1,5 +1,5 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests.
+//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, and words of tests that are not run.
 #![forbid(unsafe_code)]
 
 mod commit;
@@ -8,6 +8,7 @@ mod interpreter;
 mod platform;
 mod random;
 mod scratch;
+mod skip;
 mod stores;
 
 pub use commit::{commit_number, is_quick_commit};
@@ -16,4 +17,5 @@ pub use interpreter::{Array, Dual, Interpreter};
 pub use platform::test_platform;
 pub use random::Random;
 pub use scratch::Scratch;
+pub use skip::skip;
 pub use stores::bucket_urls;

@@ -5,7 +5,7 @@
 #[must_use]
 pub fn bucket_urls(name: &str) -> Vec<String> {
     let Ok(stores) = std::env::var("PHALANX_TEST_STORES") else {
-        println!("skipped: PHALANX_TEST_STORES names no bucket; `cargo xtask check cloud` does");
+        crate::skip("PHALANX_TEST_STORES names no bucket; `cargo xtask check cloud` does");
         return Vec::new();
     };
     let process = std::process::id();

@@ -14,7 +14,7 @@ pub(crate) fn can_train() -> bool {
     let jobs = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
     let is_built = jobs.with_file_name("phalanx").is_file();
     if !is_built {
-        eprintln!("skipped: build phalanx-cli first");
+        phalanx_testkit::skip("build phalanx-cli first");
     }
     is_built
 }

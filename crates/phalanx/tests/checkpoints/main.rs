@@ -377,7 +377,9 @@ fn an_interrupted_or_refused_save_loses_nothing() {
     let all = recorded();
     let is_there = traced(&folder, "c", &["-e".into(), all.clone()]).is_some();
     if !is_there || !folder.join("answer").exists() {
-        println!("skipped: faults need the package strace, and to be allowed to trace processes");
+        phalanx_testkit::skip(
+            "faults need the package strace, and to be allowed to trace processes",
+        );
         return;
     }
     // Each call of each kind, so that none is left out whatever their number is.
@@ -485,7 +487,7 @@ fn check_steps(name: &str, target: &str, prepare: impl Fn(&Path), expected: &[St
     let all = recorded();
     let is_there = traced(&folder, target, &["-e".into(), all]).is_some();
     if !is_there || !folder.join("answer").exists() {
-        println!("skipped: it needs the package strace, and to be allowed to trace processes");
+        phalanx_testkit::skip("it needs the package strace, and to be allowed to trace processes");
         return;
     }
     let mut steps = steps_of(&folder);
@@ -569,7 +571,9 @@ fn a_large_file_is_a_checkpoint_or_none() {
         }
         let is_there = traced(&folder, "c", &options).is_some();
         if !is_there || (fault.is_empty() && !folder.join("answer").exists()) {
-            println!("skipped: it needs the package strace, and to be allowed to trace processes");
+            phalanx_testkit::skip(
+                "it needs the package strace, and to be allowed to trace processes",
+            );
             return;
         }
         let log = fs::read_to_string(folder.join("log")).unwrap();

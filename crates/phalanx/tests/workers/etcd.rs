@@ -40,7 +40,7 @@ impl Training {
             workers: Vec::new(),
         };
         if !training.start_etcd() {
-            eprintln!("skipped: no etcd; it is in Debian's package etcd-server");
+            phalanx_testkit::skip("no etcd; it is in Debian's package etcd-server");
             return None;
         }
         training.workers = (0..2).map(|rank| training.worker(rank)).collect();

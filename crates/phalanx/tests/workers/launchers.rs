@@ -62,7 +62,9 @@ fn two_processes_of_mpirun_train_as_one_by_its_library() {
     {
         let folder = Scratch::temporary(program);
         let Some(output) = start(&[program, "-n", "2"], &folder, 2) else {
-            eprintln!("skipped: no {program}; it is in Debian's package {package}");
+            phalanx_testkit::skip(format_args!(
+                "no {program}; it is in Debian's package {package}"
+            ));
             continue;
         };
         let chosen = format!("workers exchange by {library}");
@@ -108,7 +110,9 @@ impl Slurm {
                 .any(|folder| Path::new(folder).join(program).exists())
         };
         if let Some(program) = programs.iter().find(|program| !is_there(program)) {
-            eprintln!("skipped: no {program}; it is in Debian's packages slurm-wlm and munge");
+            phalanx_testkit::skip(format_args!(
+                "no {program}; it is in Debian's packages slurm-wlm and munge"
+            ));
             return None;
         }
         let folder = Scratch::temporary("slurm");
@@ -116,7 +120,7 @@ impl Slurm {
         let started = started.unwrap();
         let said = String::from_utf8_lossy(&started.stderr);
         if said.contains("needs root") || said.contains("unshare failed") {
-            eprintln!("skipped: {said}");
+            phalanx_testkit::skip(format_args!("{said}"));
             return None;
         }
         assert!(started.status.success(), "{said}");

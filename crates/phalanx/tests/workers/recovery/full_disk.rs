@@ -102,7 +102,7 @@ fn full_disks_change_nothing() {
             command.stdin(Stdio::null()).output()
         };
         if !run(mount).is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: a small disk needs unshare, and to be allowed to mount");
+            phalanx_testkit::skip("a small disk needs unshare, and to be allowed to mount");
             return;
         }
         let inside = "exec \"$0\" --exact recovery::full_disk::on_a_small_disk --nocapture";
