@@ -80,7 +80,7 @@ pub(crate) const FIT: &[Field] = &[
         "keep_best",
         Kind::Worded("the name of a log", &Kind::Text),
         DefaultValue::Words("the last epoch"),
-        "the log, such as `val_accuracy`, whose best epoch gives the model that is saved; the least of a loss, the highest of others. A name with `val_` needs a `validation`",
+        "the log, such as `val_accuracy`, whose best epoch gives the model that is saved; the least of a loss or an error, the highest of others. A name with `val_` needs a `validation`",
     )
     .example("val_accuracy"),
     Field::new(

@@ -58,7 +58,7 @@ pub(super) const EVERY_OPTIMIZER: &[Field] = &[
     Field::optional(
         "weight_decay",
         Kind::AT_LEAST_ZERO,
-        "share of each variable, times the learning rate, that a step takes off",
+        "share of each variable, times the learning rate, that a step takes off; 0.004 of `adamw` unless it is given",
     ),
     Field::optional(
         "exclude_from_weight_decay",

@@ -96,16 +96,21 @@ impl Page {
 
     /// Writes the page, and the sections between the README's markers.
     pub(super) fn write(&self, workspace: &Workspace) -> Result<(), String> {
-        let sections: Vec<String> = self.sections.iter().map(Section::text).collect();
-        let sections = sections.join("\n");
+        let of_all = |text: fn(&Section) -> String| {
+            let sections: Vec<String> = self.sections.iter().map(text).collect();
+            sections.join("\n")
+        };
         let put = |name: &str, text: String| {
             std::fs::write(workspace.root.join(name), text)
                 .map_err(|error| format!("cannot write {name}: {error}"))
         };
-        put(PAGE, format!("{TITLE}{sections}"))?;
+        put(PAGE, format!("{TITLE}{}", of_all(Section::text)))?;
         let readme = std::fs::read_to_string(workspace.root.join("README.md"))
             .map_err(|error| format!("cannot read README.md: {error}"))?;
-        put("README.md", between_markers(&readme, &sections)?)
+        put(
+            "README.md",
+            between_markers(&readme, &of_all(Section::folded))?,
+        )
     }
 }
 
@@ -180,6 +185,17 @@ impl Section {
             self.rows.join("\n")
         )
     }
+
+    /// The same behind a line that says how many bars are met.
+    fn folded(&self) -> String {
+        let met = self.rows.iter().filter(|row| row.contains("| yes |"));
+        let (met, all, text) = (met.count(), self.rows.len(), self.text());
+        let body = text.split_once("\n\n").map_or("", |(_, body)| body);
+        let family = &self.family;
+        format!(
+            "<details>\n<summary><b>{family}</b>: {met} of {all} workloads meet all their bars</summary>\n\n{body}\n</details>\n"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -219,6 +235,22 @@ mod tests {
         assert_eq!(text(&parsed), found);
         assert_eq!(parsed.milliseconds("a"), None);
         assert_eq!(parsed.milliseconds("b"), Some(2.5));
+    }
+
+    #[test]
+    fn a_folded_section_says_how_many_bars_are_met() {
+        let mut page = Page::parse("", "X");
+        page.add("| a | 1 | yes |", &[]);
+        page.add("| b | 2 | no: 1.1x |", &[]);
+        let text = page.sections[0].folded();
+        assert!(
+            text.starts_with("<details>\n<summary><b>X</b>: 1 of 2 "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("| a | 1 | yes |\n| b | 2 | no: 1.1x |\n\n</details>\n"),
+            "{text}"
+        );
     }
 
     #[test]
