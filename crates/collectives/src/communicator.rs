@@ -520,7 +520,7 @@ fn flush_denormals() {
     {
         const FLUSH_TO_ZERO_AND_DENORMALS_ARE_ZERO: u32 = 0x8040;
         let mut control = 0u32;
-        // SAFETY: reads and writes the control register of floating-point arithmetic of this thread, which runs callbacks only.
+        // SAFETY: reads and writes the control register of floating-point arithmetic of this thread, which runs callbacks only (decision 62).
         unsafe {
             std::arch::asm!("stmxcsr [{}]", in(reg) &mut control, options(nostack, preserves_flags));
             control |= FLUSH_TO_ZERO_AND_DENORMALS_ARE_ZERO;

@@ -202,7 +202,8 @@ fn exchange_register(change: impl FnOnce(u32) -> u32) -> u32 {
         std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack, preserves_flags));
     }
     let after = change(before);
-    // SAFETY: as above; callers change only how denormals are rounded, or put back what was.
+    // SAFETY: as above; callers change only how denormals are rounded, or put back what was, and decision 62 says why the loops in between
+    // may run like that.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const after, options(nostack, preserves_flags));
     }
