@@ -9,10 +9,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use serde_json::Value as Json;
-use service::{PATIENCE, Service};
+use service::Service;
 
 /// Lines of bytes that are no UTF-8, and some that a terminal obeys.
 fn lines() -> Vec<Vec<u8>> {
@@ -162,21 +161,12 @@ fn leaves_core(mut child: Child) -> bool {
     child.wait().unwrap().core_dumped()
 }
 
-/// Waits until a process is what it is to be.
-fn until(what: &str, is: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn the_daemon_leaves_no_core_dump_with_the_token() {
     let service = Service::new("core");
     let other = with_core(&service, &["sleep", "1000"]);
     let words = format!("/proc/{}/cmdline", other.id());
-    until("sleep does not start", || {
+    phalanx_testkit::wait_until("sleep starts", || {
         fs::read(&words).is_ok_and(|words| words.starts_with(b"sleep\0"))
     });
     if !leaves_core(other) {
@@ -184,6 +174,6 @@ fn the_daemon_leaves_no_core_dump_with_the_token() {
         return;
     }
     let daemon = with_core(&service, &[env!("CARGO_BIN_EXE_phalanx-jobs"), "serve"]);
-    until("the daemon does not start", || service.daemon().is_some());
+    phalanx_testkit::wait_until("the daemon starts", || service.daemon().is_some());
     assert!(!leaves_core(daemon), "the daemon has left a core dump");
 }

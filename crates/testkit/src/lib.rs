@@ -1,5 +1,5 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, and words of tests that are not run.
+//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, words of tests that are not run, waits.
 #![forbid(unsafe_code)]
 
 mod commit;
@@ -10,6 +10,7 @@ mod random;
 mod scratch;
 mod skip;
 mod stores;
+mod wait;
 
 pub use commit::{commit_number, is_quick_commit};
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
@@ -19,3 +20,4 @@ pub use random::Random;
 pub use scratch::Scratch;
 pub use skip::skip;
 pub use stores::bucket_urls;
+pub use wait::wait_until;

@@ -220,9 +220,9 @@ fn a_folder_belongs_to_one_training_and_has_its_epochs_at_once() {
         .unwrap();
     let path = folder.0.join("out/history.jsonl");
     let lines = || fs::read_to_string(&path).map_or(0, |text| text.lines().count());
-    while child.try_wait().unwrap().is_none() && lines() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    phalanx_testkit::wait_until("two epochs", || {
+        child.try_wait().unwrap().is_some() || lines() >= 2
+    });
     let told = folder.told("train t.yaml --quiet --overwrite");
     child.kill().unwrap();
     child.wait().unwrap();

@@ -21,9 +21,9 @@ fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, 
     let manifest = folder.0.join("out/checkpoint/checkpoint.json");
     let is_there =
         || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
-    while child.try_wait().unwrap().is_none() && !is_there() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    phalanx_testkit::wait_until("a checkpoint after the first epoch", || {
+        child.try_wait().unwrap().is_some() || is_there()
+    });
     let id = child.id().to_string();
     // Nobody is there to get it where the training was quicker.
     let _ = Command::new("kill").args(["-s", signal, &id]).status();

@@ -350,11 +350,13 @@ fn a_worker_that_stops_is_named_after_the_lease() {
         })
     });
     let joining: Vec<_> = joining.collect();
+    let until = Instant::now() + LONG;
     let mut stopped = loop {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(stream) => break stream,
-            Err(_) => thread::sleep(Duration::from_millis(5)),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
         }
+        thread::sleep(Duration::from_millis(5));
     };
     stopped.write_all(&hello(2, 3)).unwrap();
     let all: Vec<_> = joining
