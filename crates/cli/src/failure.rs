@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use phalanx_cluster::launch::TRY_AGAIN;
+
 /// The exit codes of the program, apart from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -13,7 +15,7 @@ pub(crate) enum Exit {
     /// The machine is not ready: no plugin, no space.
     NotReady = 3,
     /// Another worker or the infrastructure was lost: trying again may help.
-    TryAgain = 75,
+    TryAgain = TRY_AGAIN as isize,
     /// Ctrl-C, after a save.
     Interrupted = 130,
     /// SIGTERM, SIGHUP or SIGUSR1, after a save; also of a worker of a training that another was asked to end.

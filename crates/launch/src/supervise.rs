@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_store::ObjectUrl;
 
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
@@ -230,7 +231,7 @@ pub(crate) fn attempts(
                 let _ = job.append(event);
                 (failure.end, failure.to_string(), RunEnd::Failed(failure))
             }
-            RunEnd::Lost(cause) => (TaskEnd::code(75), cause.clone(), RunEnd::Lost(cause)),
+            RunEnd::Lost(cause) => (TaskEnd::code(TRY_AGAIN), cause.clone(), RunEnd::Lost(cause)),
             end => return end,
         };
         match verdict(end, spec.ours.restarts, &mut budget) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use phalanx_cluster::launch::{self, Console, Launch, LaunchError, Outcome, Show, Stop};
+use phalanx_cluster::launch::{self, Console, Launch, LaunchError, Outcome, Show, Stop, TRY_AGAIN};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -135,7 +135,7 @@ fn judge(outcome: &Outcome, launch: &Launch) -> Result<(), Failure> {
         0 => return Ok(()),
         2 => Exit::Usage,
         3 => Exit::NotReady,
-        75 => Exit::TryAgain,
+        TRY_AGAIN => Exit::TryAgain,
         130 => Exit::Interrupted,
         143 => Exit::Terminated,
         _ => Exit::Failed,

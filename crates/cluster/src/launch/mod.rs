@@ -28,7 +28,7 @@ use crate::{Task, TaskKind};
 
 pub use cores::{on as on_processors, shares as processor_shares};
 pub use guard::{Guard, end_what_is_left, guard};
-pub use outcome::{Ended, How, Outcome};
+pub use outcome::{Ended, How, Outcome, TRY_AGAIN};
 pub use ports::Reserved as ReservedPorts;
 pub use process_group::{Output, ProcessGroup};
 pub use readers::Readers;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The exit code of a worker that lost another: try again.
-pub(super) const TRY_AGAIN: u8 = 75;
+/// The exit code of a worker that lost another, and of whatever may succeed when it is tried again: `EX_TEMPFAIL` of sysexits.h.
+pub const TRY_AGAIN: u8 = 75;
 /// The exit code of a worker that was given something wrong.
 pub(super) const MISTAKE: u8 = 2;
 

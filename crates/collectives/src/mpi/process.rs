@@ -17,7 +17,7 @@ use crate::error::CollectiveError;
 use crate::state::Announce;
 use crate::sync::lock;
 
-/// The exit code of a job that lost a rank.
+/// The exit code of a job that lost a rank: `TRY_AGAIN` of phalanx-cluster, which this crate does not use.
 pub(super) const LOST: c_int = 75;
 /// How long the other processes may take to their end.
 const END_WITHIN: Duration = Duration::from_secs(30);

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_launch::store::Store;
 use phalanx_launch::supervise::supervise;
 use phalanx_launch::transfer::transfer;
@@ -173,7 +174,7 @@ fn wait(context: &Context, job: &str, timeout: Option<u64>) -> Done {
                 "job {job} is {} still; wait again, or look at `phalanx jobs logs {job}`",
                 shown["state"]
             );
-            return Err(Failure::new(75, message));
+            return Err(Failure::new(TRY_AGAIN, message));
         }
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use phalanx_cluster::coordination::{Host, Settings};
+use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_cluster::{ClusterSpec, Recovery, Timing};
 
-use super::TRY_AGAIN;
 use super::variables::Variables;
 use crate::lifecycle::TaskEnd;
 use crate::spec::Spec;

@@ -18,8 +18,8 @@ use super::command::end_containers;
 use super::crew::{Crew, Next};
 use super::recipe::{Recipe, not_started};
 use super::{Lane, Run, RunEnd, Stop};
-use crate::lifecycle::{Event, FirstFailure, TaskEnd};
-use crate::logs::{Logs, Sink, last_lines};
+use crate::lifecycle::{Event, TaskEnd};
+use crate::logs::{Logs, Sink};
 use crate::spec::{Program, TaskPlan};
 use crate::usage::Meter;
 
@@ -33,8 +33,6 @@ const STOP_GRACE: Duration = Duration::from_secs(30);
 const EVALUATION: Duration = Duration::from_secs(600);
 /// How long what the tasks wrote may take to be read once they have ended.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(5);
-/// Lines of the task that failed first.
-const LAST_LINES: usize = 20;
 
 /// The hidden command that ends what is left of a run whose supervisor was killed.
 pub const GUARD: &str = "job-guard";
@@ -216,18 +214,9 @@ impl Tasks<'_> {
     }
 
     fn judge(&self) -> RunEnd {
-        if let Some((at, end)) = self.first_failure() {
-            let plan = &self.run.plan.tasks[at];
-            let task = self.run.task_name(&plan.name());
-            let folder = self.run.job.folder();
-            return RunEnd::Failed(Box::new(FirstFailure {
-                rank: self.run.plan.rank(plan.task),
-                attempt: self.run.attempt,
-                end,
-                last_lines: last_lines(folder, &task, LAST_LINES),
-                log: Logs::path(folder, &task),
-                task,
-            }));
+        let failed = self.ended.iter().copied().filter(|(_, end)| end.failed());
+        if let Some(failure) = self.run.first_failure(failed) {
+            return RunEnd::Failed(failure);
         }
         let done = self.done.is_some();
         if self.stopped && !done {
@@ -235,13 +224,6 @@ impl Tasks<'_> {
         } else {
             RunEnd::Succeeded
         }
-    }
-
-    /// The task whose failure made the others fail: the first that did not merely lose another.
-    fn first_failure(&self) -> Option<(usize, TaskEnd)> {
-        let mut failed = self.ended.iter().copied().filter(|(_, end)| end.failed());
-        let own = |(_, end): &(usize, TaskEnd)| end.code != Some(75);
-        failed.clone().find(own).or_else(|| failed.next())
     }
 
     fn collect(&mut self) {

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use phalanx_cluster::launch::TRY_AGAIN;
+
 pub use command::{Lane, RunArgs, phalanx, words};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
@@ -24,11 +26,12 @@ pub(crate) use slurm::cancel as cancel_in_slurm;
 pub(crate) use variables::secrets as task_secrets;
 
 use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
+use crate::logs::{Logs, last_lines};
 use crate::spec::{ExecutorKind, Plan, Spec};
 use crate::store::{Followed, Store, StoreError};
 
-/// The exit code that stands for a loss.
-const TRY_AGAIN: u8 = 75;
+/// How many lines of the task that failed first are shown.
+const LAST_LINES: usize = 20;
 
 /// A job as the process sees it that runs it; its threads share it.
 #[derive(Debug)]
@@ -176,6 +179,27 @@ impl Run<'_> {
     /// Whether the others may go on after the end of a task: it was lost, and its executor may start it again.
     fn goes_on_without(&self, at: usize, end: TaskEnd) -> bool {
         is_replaced(self.spec, self.plan, at) && end.how().exit_code() == TRY_AGAIN
+    }
+
+    /// The failure that made others fail, of the tasks that failed in the order of their ends: the first that did not merely lose
+    /// another.
+    fn first_failure(
+        &self,
+        mut failed: impl Iterator<Item = (usize, TaskEnd)> + Clone,
+    ) -> Option<Box<FirstFailure>> {
+        let own = |(_, end): &(usize, TaskEnd)| end.code != Some(TRY_AGAIN);
+        let first = failed.clone().find(own).or_else(|| failed.next());
+        let (at, end) = first?;
+        let plan = &self.plan.tasks[at];
+        let (task, folder) = (self.task_name(&plan.name()), self.job.folder());
+        Some(Box::new(FirstFailure {
+            rank: self.plan.rank(plan.task),
+            attempt: self.attempt,
+            end,
+            last_lines: last_lines(folder, &task, LAST_LINES),
+            log: Logs::path(folder, &task),
+            task,
+        }))
     }
 
     /// Adds an event; a log that cannot be written does not end the tasks.

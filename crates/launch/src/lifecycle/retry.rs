@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use phalanx_cluster::launch::TRY_AGAIN;
+
 use super::TaskEnd;
 
 /// What attempts before have cost.
@@ -38,7 +40,7 @@ pub fn verdict(end: TaskEnd, restarts: u32, budget: &mut Budget) -> Verdict {
             budget.preemptions += 1;
             Verdict::Again(Duration::ZERO)
         }
-        75 if budget.losses < restarts => {
+        TRY_AGAIN if budget.losses < restarts => {
             // At once the first time: a lost peer is no sign of a fault that stays.
             let wait = match budget.losses {
                 0 => Duration::ZERO,

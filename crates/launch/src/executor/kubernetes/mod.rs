@@ -20,8 +20,8 @@ use serde_json::Value as Json;
 
 use super::variables::secrets;
 use super::{Run, RunEnd, Stop, is_replaced};
-use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
-use crate::logs::{Logs, last_lines};
+use crate::lifecycle::{Event, Life, TaskEnd};
+use crate::logs::Logs;
 use crate::spec::Spec;
 
 /// How often the cluster is asked for the pods.
@@ -36,8 +36,6 @@ const STOP_GRACE: Duration = Duration::from_secs(30);
 const EVALUATION: Duration = Duration::from_secs(600);
 /// How long the last lines of pods that have ended may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// Lines of the task that failed first.
-const LAST_LINES: usize = 20;
 /// What stands before the namespace and the name of a run.
 const HANDLE: &str = "kubernetes ";
 
@@ -437,10 +435,6 @@ impl<'a> PodWatch<'a> {
     fn judge(mut self) -> RunEnd {
         self.ended
             .sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
-        let failed = || self.ended.iter().filter(|(.., end)| end.failed());
-        let first = failed()
-            .find(|(.., end)| end.code != Some(75))
-            .or_else(|| failed().next());
         let done = self.done.is_some();
         if self.stopped && !done {
             return RunEnd::Stopped;
@@ -451,19 +445,9 @@ impl<'a> PodWatch<'a> {
         if let Some(why) = self.lost.filter(|_| !done) {
             return RunEnd::Lost(why);
         }
-        let Some((at, _, end)) = first else {
-            return RunEnd::Succeeded;
-        };
-        let plan = &self.run.plan.tasks[*at];
-        let task = self.run.task_name(&plan.name());
-        let folder = self.run.job.folder();
-        RunEnd::Failed(Box::new(FirstFailure {
-            rank: self.run.plan.rank(plan.task),
-            attempt: self.run.attempt,
-            end: *end,
-            last_lines: last_lines(folder, &task, LAST_LINES),
-            log: Logs::path(folder, &task),
-            task,
-        }))
+        let failed = self.ended.iter().map(|(at, _, end)| (*at, *end));
+        let failed = failed.filter(|(_, end)| end.failed());
+        let first = self.run.first_failure(failed);
+        first.map_or(RunEnd::Succeeded, RunEnd::Failed)
     }
 }

@@ -17,8 +17,7 @@ use places::PLACES;
 use script::{TASK, folder_of, scripts};
 
 use super::{Run, RunEnd};
-use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
-use crate::logs::{Logs, last_lines};
+use crate::lifecycle::{Event, Life, TaskEnd};
 
 /// How often Slurm and the files are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -308,11 +307,8 @@ impl<'a> Watching<'a> {
         let counts = |at: usize, end: &TaskEnd| {
             end.failed() && !(chief && self.run.goes_on_without(at, *end))
         };
-        let mut failed = (self.ended.iter()).filter(|(at, _, end)| counts(*at, end));
-        let first = failed
-            .clone()
-            .find(|(.., end)| end.code != Some(75))
-            .or_else(|| failed.next());
+        let failed = self.ended.iter().map(|(at, _, end)| (*at, *end));
+        let failed = failed.filter(|(at, end)| counts(*at, end));
         let lost = ["NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"].contains(&state);
         if self.told.is_some() {
             return RunEnd::Stopped;
@@ -320,18 +316,9 @@ impl<'a> Watching<'a> {
         if let Some((why, _)) = self.lost.take().filter(|_| !chief) {
             return RunEnd::Lost(why);
         }
-        if let (Some((at, _, end)), false) = (first, lost) {
-            let plan = &self.run.plan.tasks[*at];
-            let task = self.run.task_name(&plan.name());
-            let folder = self.run.job.folder();
-            return RunEnd::Failed(Box::new(FirstFailure {
-                rank: self.run.plan.rank(plan.task),
-                attempt: self.run.attempt,
-                end: *end,
-                last_lines: last_lines(folder, &task, 20),
-                log: Logs::path(folder, &task),
-                task,
-            }));
+        let first = self.run.first_failure(failed);
+        if let Some(failure) = first.filter(|_| !lost) {
+            return RunEnd::Failed(failure);
         }
         let batch = self.folder.join("batch.log");
         match state {
