@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use phalanx::replicas::DeviceChoice;
 use phalanx_pjrt::{CPU_PLUGIN, Platform, UnknownPlatform};
+use phalanx_yaml::Bytes;
 
 use crate::predictions::Format;
-use crate::size::Bytes;
 
 /// Train neural networks on one device or many.
 #[derive(Debug, Parser)]

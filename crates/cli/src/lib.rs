@@ -27,7 +27,6 @@ mod runs;
 pub mod scaling;
 mod sibling_program;
 mod signals;
-pub mod size;
 mod split;
 mod synth;
 

@@ -3,6 +3,7 @@
 use phalanx::data::Batch;
 use phalanx::fit::{Estimate, LargestBatch};
 use phalanx::nn::Model;
+use phalanx_yaml::Bytes;
 use serde_json::json;
 
 use super::Context;
@@ -10,7 +11,6 @@ use super::session::{self, failed};
 use crate::args::{EstimateArgs, Progress};
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
-use crate::size::Bytes;
 use crate::{model, rows};
 
 /// Prints what a training step takes, without training, and without memory for the model.

@@ -6,6 +6,7 @@ use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{Batch, Dataset};
 use phalanx::fit::{Fit, HParam, History, Logs, SaveBehind, callbacks};
+use phalanx_yaml::Bytes;
 use phalanx::nn::Model;
 use phalanx_cluster::Variables;
 use serde_json::{Value, json};
@@ -21,7 +22,6 @@ use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::signals::Signals;
-use crate::size::Bytes;
 use crate::{args, checks, model, output};
 
 /// Trains, saves the model and the logs, and tests.

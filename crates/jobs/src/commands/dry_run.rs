@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use phalanx_launch::executor::{self, RunArgs, quoted, words};
 use phalanx_launch::lifecycle::Life;
-use phalanx_launch::spec::{ExecutorKind, Plan, Program, Source, Spec, bytes};
+use phalanx_launch::spec::{ExecutorKind, Plan, Program, Source, Spec};
 use phalanx_launch::store::now;
 use phalanx_launch::supervise::prepare;
+use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
 
 use super::estimate::{self, EstimateRequest};
@@ -204,7 +205,7 @@ fn text(plan: &Json) -> String {
             Some(0) | None => "a share of the machine".to_owned(),
             Some(cpus) => format!(
                 "{cpus} processors, {}",
-                bytes(task["memory"].as_u64().unwrap_or(0))
+                Bytes(task["memory"].as_u64().unwrap_or(0))
             ),
         };
         let mut has = cpus;

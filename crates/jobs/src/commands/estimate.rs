@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use phalanx_cluster::TaskKind;
 use phalanx_launch::executor::phalanx;
-use phalanx_launch::spec::{ExecutorKind, Plan, Program, Role, Spec, bytes};
+use phalanx_launch::spec::{ExecutorKind, Plan, Program, Role, Spec};
 use phalanx_launch::usage::machine_memory;
+use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
 
 use super::prices::Prices;
@@ -273,15 +274,15 @@ pub(super) fn text(estimate: &Json) -> String {
         return format!("  none: {why}\n");
     }
     let number = |name: &str| estimate[name].as_f64().unwrap_or(0.0);
-    let needed = bytes(number("memoryBytes") as u64);
+    let needed = Bytes(number("memoryBytes") as u64);
     let memory = match (
         estimate["memoryThereBytes"].as_u64(),
         estimate["fits"] == true,
     ) {
-        (Some(there), true) => format!("{needed} of the {} of each worker", bytes(there)),
+        (Some(there), true) => format!("{needed} of the {} of each worker", Bytes(there)),
         (Some(there), false) => format!(
             "{needed}, and each worker has {}: it does not fit; lower fit.batch_size, or take machines with more memory",
-            bytes(there)
+            Bytes(there)
         ),
         (None, _) => format!("{needed} of each worker"),
     };

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use phalanx_launch::package::{self, Package};
-use phalanx_launch::spec::{ExecutorKind, Plan, Source, Spec, bytes};
+use phalanx_launch::spec::{ExecutorKind, Plan, Source, Spec};
+use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
 
 use super::{Context, Done};
@@ -123,7 +124,7 @@ pub(super) fn text(json: &Json) -> String {
         "\npackage\n  {} ({} files, {}), copied to {}\n",
         text("folder"),
         json["files"],
-        bytes(json["bytes"].as_u64().unwrap_or(0)),
+        Bytes(json["bytes"].as_u64().unwrap_or(0)),
         text("copiedTo")
     )
 }

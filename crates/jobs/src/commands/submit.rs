@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use phalanx_launch::spec::{Plan, Source, Spec, bytes};
+use phalanx_launch::spec::{Plan, Source, Spec};
 use phalanx_launch::usage::machine_memory;
+use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
 
 use super::package::Upload;
@@ -118,7 +119,7 @@ fn fewer_trials(spec: &Spec, plan: &Plan) -> Option<String> {
         format!(
             "{fits} of {most} trials run at the same time: each is to have phalanx.memory for {} tasks, and this machine has {}",
             plan.tasks.len(),
-            bytes(all)
+            Bytes(all)
         )
     })
 }

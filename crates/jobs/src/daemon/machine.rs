@@ -168,6 +168,7 @@ mod tests {
         };
         assert_eq!(wanted(""), (3, 6, 0));
         assert_eq!(wanted(", memory: 2GiB"), (3, 6, 12));
+        assert_eq!(wanted(", memory: 2048M"), (3, 6, 12));
         // Two trials of two tasks fit, a third does not.
         assert_eq!(wanted(", memory: 4GiB"), (2, 4, 16));
         assert_eq!(wanted(", memory: 5GiB, cpus: 2"), (1, 4, 10));

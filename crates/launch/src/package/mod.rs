@@ -9,8 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use phalanx_store::ObjectUrl;
+use phalanx_yaml::Bytes;
 
-use crate::spec::{ExecutorKind, JobName, Spec, bytes};
+use crate::spec::{ExecutorKind, JobName, Spec};
 
 /// More files than this, or more bytes, are data and no program.
 const MOST_FILES: usize = 20_000;
@@ -93,8 +94,8 @@ impl Package {
             return Err(format!(
                 "the package {} has {files} files and {}, expected at most {MOST_FILES} files and {}; keep data elsewhere, and link to it or give the program its path",
                 folder.display(),
-                bytes(size),
-                bytes(MOST_BYTES)
+                Bytes(size),
+                Bytes(MOST_BYTES)
             ));
         }
         Ok(package)

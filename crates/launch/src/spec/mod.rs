@@ -23,4 +23,3 @@ pub(crate) use plan::task_name;
 pub use plan::{Plan, Program, Resources, TaskPlan};
 pub use read::{Accelerator, Role, Scheduling, Spec};
 pub use source::{Flag, Source};
-pub use units::{bytes, parse_bytes};

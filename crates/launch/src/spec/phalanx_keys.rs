@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use phalanx_yaml::Node;
+use phalanx_yaml::{Bytes, Node};
 
 use super::fields::{Fields, Notes};
-use super::units::parse_bytes;
 
 /// Where a job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,12 +160,12 @@ pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
         check_variable(key, name, &fields, notes);
     }
     let memory = fields.text("memory", notes).and_then(|text| {
-        let bytes = parse_bytes(&text);
-        if bytes.is_none() {
-            let message = format!("phalanx.memory is {text:?}, expected a size");
+        let read: Result<Bytes, String> = text.parse();
+        let wrong = |why: String| {
+            let message = format!("phalanx.memory: {why}");
             notes.wrong(fields.place("memory"), message, "write it as 4GiB");
-        }
-        bytes
+        };
+        read.map(|Bytes(bytes)| bytes).map_err(wrong).ok()
     });
     Ours {
         executor: executor

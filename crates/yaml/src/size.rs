@@ -1,22 +1,29 @@
-//! Sizes of memory, as people write and read them.
+//! Sizes of memory and files, as people write and read them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes: `8GiB`, `500 MB`, `1024`.
+use crate::shown;
+
+/// A number of bytes above 0: `8GiB`, `500 MB`, `1024`. `K`, `M`, `G` and `T` count by 1024, as `Ki` to `Ti` do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
 /// Names of units and their bytes; the first are those that are written.
-const UNITS: [(&str, u64); 12] = [
+const UNITS: [(&str, u64); 17] = [
     ("B", 1),
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
     ("K", 1 << 10),
     ("M", 1 << 20),
     ("G", 1 << 30),
+    ("T", 1 << 40),
     ("KB", 1_000),
     ("MB", 1_000_000),
     ("GB", 1_000_000_000),
@@ -28,8 +35,10 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            let shown: String = text.chars().take(40).collect();
-            format!("expected a size above 0 such as 8GiB, 500MB or 1073741824, got {shown:?}")
+            format!(
+                "expected a size above 0 such as 8GiB, 500MB or 1073741824, got {}",
+                shown(text)
+            )
         };
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -80,6 +89,9 @@ mod tests {
         assert_eq!(read("8GiB"), Ok(8 << 30));
         assert_eq!(read("1.5 kib"), Ok(1536));
         assert_eq!(read("500MB"), Ok(500_000_000));
+        assert_eq!(read("1.5Gi"), Ok(3 << 29));
+        assert_eq!(read("512M"), Ok(512 << 20));
+        assert_eq!(read("2T"), Ok(2 << 40));
         assert_eq!(read("12"), Ok(12));
         for wrong in [
             "",
@@ -89,6 +101,8 @@ mod tests {
             "0",
             "1..5G",
             "nan",
+            "infGiB",
+            "1e300GiB",
             "99999999999TiB",
             "8GiB8",
         ] {
