@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{EpochLogs, History, Logs};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::commands::session::failed;
 use crate::config::TrainConfig;
@@ -161,7 +161,7 @@ impl RunFolder {
             let _ = fs::remove_file(self.path.join("test.json"));
             return Ok(());
         };
-        self.write("test.json", &format!("{}\n", object(logs)))
+        self.write("test.json", &format!("{}\n", logs.to_json()))
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
@@ -187,19 +187,11 @@ fn line(epoch: &EpochLogs) -> String {
         "epoch": epoch.epoch + 1,
         "steps": epoch.steps,
         "seconds": epoch.seconds,
-        "logs": object(&epoch.logs),
+        "logs": epoch.logs.to_json(),
     });
     if let Some(times) = &epoch.times {
         line["times"] = times.to_json();
         line["verdict"] = json!(epoch.verdict);
     }
     format!("{line}\n")
-}
-
-/// Results as JSON; what is not finite is null.
-pub(crate) fn object(logs: &Logs) -> Value {
-    let values = logs
-        .iter()
-        .map(|(name, value)| (name.to_owned(), json!(value)));
-    Value::Object(values.collect::<Map<_, _>>())
 }

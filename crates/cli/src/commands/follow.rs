@@ -17,7 +17,7 @@ use crate::args::{FollowArgs, Progress, UseArgs};
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
 use crate::record::{self, Record};
-use crate::run_folder::{RunFolder, object};
+use crate::run_folder::RunFolder;
 use crate::signals::Signals;
 
 /// How often a training that has not begun is looked for.
@@ -134,7 +134,7 @@ fn show(context: &mut Context, followed: &Followed) -> Result<(), Failure> {
     } = followed;
     match context.global.progress {
         Progress::Json => context.output.line(json!({
-            "event": "evaluate", "step": step, "epochs": epochs, "best": is_best, "logs": object(logs),
+            "event": "evaluate", "step": step, "epochs": epochs, "best": is_best, "logs": logs.to_json(),
         })),
         _ => {
             let best = if *is_best { " (the best so far)" } else { "" };

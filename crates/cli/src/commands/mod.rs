@@ -29,7 +29,6 @@ use serde_json::json;
 use crate::args::{Args, Command, Global, Progress};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
-use crate::run_folder::object;
 
 /// What every command is given: the options of all commands, the process's surroundings, and where results go.
 pub(crate) struct Context {
@@ -83,7 +82,7 @@ impl Context {
     pub(crate) fn result(&mut self, event: &str, logs: &Logs) -> Result<(), Failure> {
         match self.global.progress {
             Progress::Json => {
-                let line = json!({ "event": event, "logs": object(logs) });
+                let line = json!({ "event": event, "logs": logs.to_json() });
                 self.output.line(line)
             }
             _ => self.output.line(format_args!("{event}: {logs}")),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Index;
 
+use serde_json::{Value, json};
+
 use super::{ReplicaTimes, StepTimes};
 use crate::data::{InputBottleneck, StageTime};
 
@@ -25,6 +27,15 @@ impl Logs {
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// The results as a JSON object; those that are not finite are null.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let values = self
+            .iter()
+            .map(|(name, value)| (name.to_owned(), json!(value)));
+        Value::Object(values.collect())
     }
 
     /// Sets the result of a name, which is added at the end where there is none.

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{EpochLogs, InputReport, Logs, ReplicaTimes, StepPart};
 use crate::data::StageTime;
@@ -108,7 +108,7 @@ impl ProgressReporter {
                     .set_message(format!("{logs}, rate {}", short(rate)));
             }
             Progress::Json => {
-                let done = json!({"event": "progress", "epoch": self.epoch + 1, "step": steps, "steps": self.steps, "learning_rate": rate, "logs": values(logs)});
+                let done = json!({"event": "progress", "epoch": self.epoch + 1, "step": steps, "steps": self.steps, "learning_rate": rate, "logs": logs.to_json()});
                 print_line(&done.to_string());
             }
             _ => {}
@@ -128,7 +128,7 @@ impl ProgressReporter {
         } = epoch;
         match self.mode {
             Progress::Json => {
-                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": rate, "logs": values(logs), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": rate, "logs": logs.to_json(), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
                 print_line(&done.to_string());
             }
             Progress::Silent => {}
@@ -227,13 +227,6 @@ fn of_input(input: &InputReport) -> Value {
     let stages: Vec<Value> = input.stages.iter().map(stage).collect();
     json!({"waited": input.bottleneck.waited, "slowest": input.bottleneck.slowest, "skipped": input.skipped,
         "validation_skipped": input.validation_skipped, "lost_bytes": input.lost_bytes, "stages": stages})
-}
-
-fn values(logs: &Logs) -> Value {
-    let values = logs
-        .iter()
-        .map(|(name, value)| (name.to_owned(), json!(value)));
-    Value::Object(values.collect::<Map<_, _>>())
 }
 
 /// How a bar is drawn: with rate and time left.
