@@ -33,6 +33,12 @@ pub(crate) struct Record {
     text: String,
     /// What the command line set in it.
     overrides: Vec<String>,
+    /// The devices that the command line named in place of the ones in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    devices: Option<String>,
+    /// The number of workers, where several trained together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workers: Option<usize>,
     /// The seed, also where the file does not name one.
     seed: u64,
     /// What is known of the data.
@@ -48,9 +54,30 @@ impl Record {
             file: std::path::absolute(&config.origin).unwrap_or_else(|_| config.origin.clone()),
             text: config.text.clone(),
             overrides: config.overrides.clone(),
+            devices: None,
+            workers: None,
             seed: config.fit.seed,
             facts: facts.clone(),
         }
+    }
+
+    /// The same with where the training runs: on devices that the command line named, with other workers.
+    #[must_use]
+    pub(crate) fn on(self, devices: Option<String>, workers: Option<usize>) -> Self {
+        Self {
+            devices,
+            workers,
+            ..self
+        }
+    }
+
+    /// Where the training ran, by the names that the settings of trainings have where they are compared.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (String, String)> {
+        let devices = self.devices.clone();
+        let workers = self.workers.map(|workers| workers.to_string());
+        let all = [("devices", devices), ("workers", workers)];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
     }
 
     /// Writes it into a folder.

@@ -101,13 +101,14 @@ fn json_file(path: &Path) -> Result<Option<Value>, Failure> {
     })
 }
 
-/// The settings of the training file of a folder; none where there is no such file.
+/// The settings of the training file of a folder, and where it ran; none where there is no such file.
 fn settings(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let mut settings = BTreeMap::new();
-    if let Some(record) = Record::read(folder)?
-        && let Ok(document) = record.document()
-    {
-        flatten("", &document, &mut settings);
+    if let Some(record) = Record::read(folder)? {
+        if let Ok(document) = record.document() {
+            flatten("", &document, &mut settings);
+        }
+        settings.extend(record.places());
     }
     Ok(settings)
 }

@@ -70,7 +70,7 @@ pub(crate) fn beside(
     let (rows, model) = data_and_model(context, config)?;
     let session = Session::start(context, &alone(config.clone()), model)?;
     let file = config.origin.display();
-    let record = Record::new(config, &rows.facts);
+    let record = context.record(config, &rows.facts);
     let rows = rows.test.or(rows.validation).ok_or_else(|| {
         let message = format!("{file} has no test rows and no validation rows to evaluate");
         Failure::new(Exit::Usage, message)

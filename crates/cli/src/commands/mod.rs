@@ -27,8 +27,11 @@ use phalanx_pjrt::PluginSearch;
 use serde_json::json;
 
 use crate::args::{Args, Command, Global, Progress};
+use crate::config::TrainConfig;
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
+use crate::record::Record;
 
 /// What every command is given: the options of all commands, the process's surroundings, and where results go.
 pub(crate) struct Context {
@@ -76,6 +79,13 @@ impl Context {
     pub(crate) fn is_server(&self) -> bool {
         let kind = self.worker.as_ref().map(|membership| membership.task.kind);
         kind == Some(TaskKind::ParameterServer)
+    }
+
+    /// The record of a training that is begun here.
+    pub(crate) fn record(&self, config: &TrainConfig, facts: &Facts) -> Record {
+        let devices = self.global.devices.as_ref().map(ToString::to_string);
+        let workers = self.worker.as_ref().map(|membership| membership.workers);
+        Record::new(config, facts).on(devices, workers)
     }
 
     /// Prints results: a line for a person, or a JSON object.

@@ -1,14 +1,12 @@
 //! `phalanx train train.yaml`.
 
-use std::path::PathBuf;
-
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{Batch, Dataset};
 use phalanx::fit::{Fit, HParam, History, Logs, SaveBehind, callbacks};
-use phalanx_yaml::Bytes;
 use phalanx::nn::Model;
 use phalanx_cluster::Variables;
+use phalanx_yaml::Bytes;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -18,7 +16,6 @@ use super::session::{self, Session, failed};
 use crate::args::TrainArgs;
 use crate::config::{SaveFreq, TrainConfig};
 use crate::failure::{Exit, Failure};
-use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::signals::Signals;
@@ -30,8 +27,10 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         Variables::define("PHALANX_RENDEZVOUS", rendezvous);
     }
     context.find_workers()?;
-    let mut config = session::config(&args.file, &args.set)?;
-    overrule(&mut config, args);
+    let mut config = session::config(&args.file, &overrides(args))?;
+    if let Some(output) = &args.output {
+        config.output.clone_from(output);
+    }
     if context.is_followed && config.fit.save_freq.is_none() {
         config.fit.save_freq = Some(SaveFreq::Epoch);
     }
@@ -60,7 +59,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         // One of another training, which was to be replaced.
         TrainingState::remove(folder.checkpoint()).map_err(|error| failed(&error))?;
     }
-    let record = Record::new(&config, &rows.facts);
+    let record = context.record(&config, &rows.facts);
     if is_chief {
         record.write(folder.path())?;
     }
@@ -94,16 +93,14 @@ fn run_folder(
     Ok((folder, Some(lock)))
 }
 
-fn overrule(config: &mut TrainConfig, args: &TrainArgs) {
-    if let Some(epochs) = args.epochs {
-        config.fit.epochs = epochs.get();
-    }
-    if let Some(steps) = args.steps_per_epoch {
-        config.fit.steps_per_epoch = Some(steps.get());
-    }
-    if let Some(output) = &args.output {
-        config.output = PathBuf::from(output);
-    }
+/// What the command line sets in the file. An option of its own counts more than `--set`.
+fn overrides(args: &TrainArgs) -> Vec<String> {
+    let mut overrides = args.set.clone();
+    let epochs = args.epochs.map(|epochs| format!("fit.epochs={epochs}"));
+    let steps = args.steps_per_epoch;
+    let steps = steps.map(|steps| format!("fit.steps_per_epoch={steps}"));
+    overrides.extend(epochs.into_iter().chain(steps));
+    overrides
 }
 
 /// Reads the data and builds the model, and says what they are.

@@ -4,6 +4,7 @@ mod checkpoints;
 mod images;
 mod inputs;
 mod processes;
+mod runs;
 
 use std::fs;
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,46 @@
+//! What the folder of a training says of it, and what is said of folders with parts of two.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::Folder;
+
+/// What `compare` prints of the settings, as words of lines.
+fn differing(folder: &Folder, runs: &[&str]) -> Vec<Vec<String>> {
+    let text = folder.succeed(&[&["compare"], runs].concat());
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    lines.skip(1).map(words).collect()
+}
+
+#[test]
+fn what_the_command_line_set_is_recorded_and_compared() {
+    let folder = Folder::new("recorded", "adam");
+    let train = |output: &str, settings: &[&str]| {
+        let mut arguments = vec!["train", "t.yaml", "--quiet", "--output", output];
+        arguments.extend(settings);
+        folder.succeed(&arguments);
+    };
+    train("one", &["--epochs", "1"]);
+    train("same", &["--set", "fit.epochs=1"]);
+    let short = ["--set", "fit.epochs=7", "--epochs", "2"];
+    let short = [&short[..], &["--steps-per-epoch", "3"]].concat();
+    train("short", &[&short[..], &["--devices", "cpu:2"]].concat());
+    let same = folder.succeed(&["compare", "one", "same"]);
+    assert!(same.starts_with("no setting differs"), "{same}");
+    assert_eq!(
+        differing(&folder, &["one", "short"]),
+        [
+            ["devices", "-", "cpu:2"],
+            ["fit.epochs", "1", "2"],
+            ["fit.steps_per_epoch", "-", "3"]
+        ]
+    );
+    let record = fs::read_to_string(folder.0.join("short/model/training.json")).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["devices"], "cpu:2");
+    // Where it trained is not where it must be used.
+    let told = folder.phalanx(&["evaluate", "short", "--devices", "cpu"]);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+}
