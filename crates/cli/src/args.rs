@@ -315,7 +315,7 @@ pub struct EstimateArgs {
 /// What trained model to use, on what.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UseArgs {
-    /// The folder that the model was saved in, or the file that it was trained with
+    /// The folder of a training or of its model, or the file that it was trained with
     #[arg(value_name = "RUN")]
     pub file: PathBuf,
     /// CSV files, or a folder of images, to use instead of the test data

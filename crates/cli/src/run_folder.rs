@@ -16,6 +16,8 @@ use crate::failure::{Exit, Failure};
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Where the model is, if not in its folder `model`.
+    model: Option<PathBuf>,
     /// Where the checkpoint is, if not in the folder.
     checkpoint: Option<PathBuf>,
     /// Whether files are written: not by all workers of a training.
@@ -31,6 +33,7 @@ impl RunFolder {
     pub(crate) fn of(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            model: None,
             checkpoint: None,
             writes: true,
         }
@@ -49,6 +52,16 @@ impl RunFolder {
         Self {
             writes: false,
             ..Self::of_config(config)
+        }
+    }
+
+    /// The same of a training that was, whose model alone may be named: the folder that training prints as `model:`.
+    pub(crate) fn or_of_model(self) -> Self {
+        let has = |name| self.path.join(name).is_file();
+        let is_model = has("model.json") && has("weights.safetensors");
+        Self {
+            model: is_model.then(|| self.path.clone()),
+            ..self
         }
     }
 
@@ -112,7 +125,8 @@ impl RunFolder {
 
     /// Where the model is.
     pub(crate) fn model(&self) -> PathBuf {
-        self.path.join("model")
+        let own = || self.path.join("model");
+        self.model.clone().unwrap_or_else(own)
     }
 
     /// Where the checkpoint is.

@@ -20,6 +20,7 @@ use crate::{image_rows, model, rows};
 /// What was trained, and on what it is used.
 pub(crate) struct Used {
     pub(crate) config: TrainConfig,
+    folder: RunFolder,
     record: Option<Record>,
     csv: Vec<PathBuf>,
     images: Option<PathBuf>,
@@ -36,22 +37,46 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
         Record::read(&at)
     };
     let (config, record) = if args.file.is_dir() {
-        let folder = RunFolder::of(args.output.as_deref().unwrap_or(&args.file));
+        let folder = RunFolder::of(args.output.as_deref().unwrap_or(&args.file)).or_of_model();
         let record = kept(&folder)?.ok_or_else(|| nothing_trained(&folder))?;
         let mut config = record.config().map_err(wrong)?;
         folder.path().clone_into(&mut config.output);
         (config, Some(record))
+    } else if !args.file.exists() {
+        let message = format!(
+            "there is neither a folder nor a file {}",
+            args.file.display()
+        );
+        return Err(Failure::new(Exit::Usage, message)
+            .next("give the folder that `phalanx train` named as logs, or the training file"));
     } else {
         let mut config = session::config(&args.file, &[])?;
         if let Some(output) = &args.output {
             config.output.clone_from(output);
         }
-        let record = kept(&RunFolder::of_config(&config))?;
+        let record = kept(&RunFolder::of_config(&config).or_of_model())?;
         if let Some(record) = &record {
             record.check(&config)?;
         }
         (config, record)
     };
+    let folder = RunFolder::of_config(&config).or_of_model();
+    let (csv, images) = data_named(&config, args)?;
+    Ok(Used {
+        config: session::alone(config),
+        folder,
+        record,
+        csv,
+        images,
+        is_checkpoint: args.checkpoint,
+    })
+}
+
+/// The CSV files and the folder of images that are used in place of the test data.
+fn data_named(
+    config: &TrainConfig,
+    args: &UseArgs,
+) -> Result<(Vec<PathBuf>, Option<PathBuf>), Failure> {
     let (mut csv, mut images) = (args.csv.clone(), args.images.clone());
     match (&config.data, &args.data[..]) {
         (Data::Csv(_), paths) => csv.extend_from_slice(paths),
@@ -74,13 +99,7 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
             return Err(Failure::new(Exit::Usage, message).next("name one folder of images"));
         }
     }
-    Ok(Used {
-        config: session::alone(config),
-        record,
-        csv,
-        images,
-        is_checkpoint: args.checkpoint,
-    })
+    Ok((csv, images))
 }
 
 fn nothing_trained(folder: &RunFolder) -> Failure {
@@ -108,10 +127,9 @@ impl Used {
     }
 
     fn of_model(&self, context: &Context) -> Result<Session, Failure> {
-        let folder = RunFolder::of_config(&self.config);
-        let saved = SavedModel::load(folder.model()).map_err(|error| {
+        let saved = SavedModel::load(self.folder.model()).map_err(|error| {
             let file = self.config.origin.display();
-            let next = match folder.has_checkpoint().unwrap_or(false) {
+            let next = match self.folder.has_checkpoint().unwrap_or(false) {
                 true => {
                     "use the checkpoint with --checkpoint, or end the training with --resume".into()
                 }
@@ -125,7 +143,7 @@ impl Used {
     }
 
     fn of_checkpoint(&self, context: &Context) -> Result<Session, Failure> {
-        let path = RunFolder::of_config(&self.config).checkpoint();
+        let path = self.folder.checkpoint();
         let (state, left_out) =
             TrainingState::load_newest(&path).map_err(|error| failed(&error))?;
         let mut session = self.untrained(context)?;
@@ -140,7 +158,7 @@ impl Used {
     /// The model as it was before its training.
     fn untrained(&self, context: &Context) -> Result<Session, Failure> {
         let Some(record) = &self.record else {
-            let path = RunFolder::of_config(&self.config).checkpoint();
+            let path = self.folder.checkpoint();
             let message = format!("there is no training.json beside {}", path.display());
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));
@@ -185,8 +203,11 @@ impl Used {
 
     /// What only the record of the training has, which is not there.
     fn lacks(&self, what: &str) -> Failure {
-        let folder = self.config.output.display();
-        let message = format!("{folder}/model has no training.json, which has {what}");
+        let folder = self.folder.model();
+        let message = format!(
+            "{} has no training.json, which has {what}",
+            folder.display()
+        );
         Failure::new(Exit::Usage, message).next("train again")
     }
 

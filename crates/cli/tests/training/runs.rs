@@ -44,3 +44,18 @@ fn what_the_command_line_set_is_recorded_and_compared() {
     let told = folder.phalanx(&["evaluate", "short", "--devices", "cpu"]);
     assert_eq!(told.status.code(), Some(0), "{told:?}");
 }
+
+#[test]
+fn a_model_is_used_by_its_own_folder_too() {
+    let folder = Folder::new("model-alone", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let evaluated = folder.succeed(&["evaluate", "out"]);
+    assert_eq!(folder.succeed(&["evaluate", "out/model"]), evaluated);
+    fs::rename(folder.0.join("out/model"), folder.0.join("moved")).unwrap();
+    assert_eq!(folder.succeed(&["evaluate", "moved"]), evaluated);
+    let other = ["evaluate", "t.yaml", "--output", "moved"];
+    assert_eq!(folder.succeed(&other), evaluated);
+    folder.fail(&["evaluate", "out"], 2, &["no trained model"]);
+    let parts = ["neither a folder nor a file none", "or the training file"];
+    folder.fail(&["evaluate", "none"], 2, &parts);
+}
