@@ -64,6 +64,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         record.write(folder.path())?;
     }
     folder.write_history(session.trainer.history())?;
+    folder.write_test(None)?;
     let plan = plan(context, &session, &rows, args, &folder)?;
     let plan = if resumed { plan.resume() } else { plan };
     let history = fit(&mut session, &rows, plan, args, &folder)?;

@@ -13,7 +13,7 @@ use crate::config::{Csv, Data, Images, Missing, TrainConfig};
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::output::notice;
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, model, rows};
 
@@ -127,6 +127,7 @@ impl Used {
     }
 
     fn of_model(&self, context: &Context) -> Result<Session, Failure> {
+        self.warn_of_later_training(context);
         let saved = SavedModel::load(self.folder.model()).map_err(|error| {
             let file = self.config.origin.display();
             let next = match self.folder.has_checkpoint().unwrap_or(false) {
@@ -140,6 +141,19 @@ impl Used {
             Failure::of(Exit::Usage, &error).next(next)
         })?;
         Session::start(context, &self.config, saved)
+    }
+
+    /// A training that replaces another keeps its model until it has one of its own, and may have failed before.
+    fn warn_of_later_training(&self, context: &Context) {
+        let (folder, model) = (self.folder.path(), self.folder.model());
+        let begun = Record::read(folder).ok().flatten();
+        if begun.is_some() && begun != self.record && !context.global.quiet {
+            notice(format_args!(
+                "warning: {} is of a training with other settings than {} says: one that began later has not ended, and has no model yet",
+                model.display(),
+                folder.join(record::NAME).display()
+            ));
+        }
     }
 
     fn of_checkpoint(&self, context: &Context) -> Result<Session, Failure> {

@@ -46,6 +46,34 @@ fn what_the_command_line_set_is_recorded_and_compared() {
 }
 
 #[test]
+fn a_model_beside_a_later_training_that_failed_is_told_from_it() {
+    let folder = Folder::new("replaced", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let before = folder.succeed(&["evaluate", "out"]);
+    let worse = [
+        "optimizer={sgd: {learning_rate: 1e30}}",
+        "data.label_type=value",
+        "model.1.dense={units: 1}",
+        "loss=mean_squared_error",
+        "metrics=[]",
+    ];
+    let again = ["train", "t.yaml", "--overwrite", "--epochs", "3"];
+    let worse = worse.iter().flat_map(|set| ["--set", *set]);
+    let worse: Vec<&str> = again.into_iter().chain(worse).collect();
+    folder.fail(&worse, 1, &["loss"]);
+    let evaluated = folder.phalanx(&["evaluate", "out"]);
+    let told = String::from_utf8(evaluated.stderr).unwrap();
+    assert_eq!(String::from_utf8(evaluated.stdout).unwrap(), before);
+    let warning = "warning: out/model is of a training with other settings than out/training.json";
+    assert!(told.contains(warning), "{told}");
+    assert!(!folder.0.join("out/test.json").exists());
+    folder.succeed(&again);
+    let evaluated = folder.phalanx(&["evaluate", "out"]);
+    let told = String::from_utf8(evaluated.stderr).unwrap();
+    assert!(!told.contains("warning"), "{told}");
+}
+
+#[test]
 fn a_model_is_used_by_its_own_folder_too() {
     let folder = Folder::new("model-alone", "adam");
     folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
