@@ -130,7 +130,7 @@ fn a_state_comes_back_with_equal_bits_and_damage_is_found() {
             let error = TrainingState::load(&url).unwrap_err().to_string();
             assert!(error.contains(&format!("{url}/{damaged}")), "{error}");
             let told = folder.run(&["ckpt", "verify", &url], 1);
-            assert!(told.contains("1 of 1 checkpoints are damaged"), "{told}");
+            assert!(told.contains("1 of 1 checkpoint damaged"), "{told}");
         }
         TrainingState::remove(&url).unwrap();
         assert!(names(&url, "").is_empty() && !TrainingState::is_at(&url).unwrap());

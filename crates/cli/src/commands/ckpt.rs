@@ -11,6 +11,7 @@ use super::Context;
 use super::session::failed;
 use crate::args::CheckpointCommand;
 use crate::failure::{Exit, Failure};
+use crate::record;
 
 /// Runs one of the commands on checkpoints.
 pub(crate) fn run(context: &mut Context, what: &CheckpointCommand) -> Result<(), Failure> {
@@ -29,6 +30,9 @@ fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !inside.is_empty() {
         return Ok(inside);
     }
+    if let Some(other) = other_than_checkpoint(path) {
+        return Err(other);
+    }
     let all = TrainingState::all_at(path).map_err(|error| failed(&error))?;
     if all.is_empty() {
         let message = format!("there is no checkpoint at {}", path.display());
@@ -36,6 +40,28 @@ fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
             .next("give the directory of a checkpoint, such as `runs/digits/checkpoint`, or its URL, such as `s3://my-bucket/runs/digits`"));
     }
     Ok(all)
+}
+
+/// What to say of a folder that a training wrote and that is no checkpoint.
+fn other_than_checkpoint(path: &Path) -> Option<Failure> {
+    let has = |name: &str| path.join(name).is_file();
+    let (what, next) = if has("checkpoint.json") {
+        return None;
+    } else if has("model.json") && has("weights.safetensors") {
+        (
+            "a model",
+            "give the directory of a checkpoint, such as `runs/digits/checkpoint`",
+        )
+    } else if has(record::NAME) {
+        (
+            "the folder of a training that wrote no checkpoint",
+            "write them with `save_freq` in `fit`, or `phalanx train --resume`",
+        )
+    } else {
+        return None;
+    };
+    let message = format!("there is no checkpoint at {}: it is {what}", path.display());
+    Some(Failure::new(Exit::Usage, message).next(next))
 }
 
 /// The checkpoints in a folder of this machine that is none itself, as `model_checkpoint` leaves them there by epoch: those that cannot
@@ -68,10 +94,11 @@ fn described(path: &Path) -> (String, Value, bool) {
                 .map(|(_, value)| value.shape().len())
                 .sum();
             let line = format!(
-                "{shown}: step {step}, {epoch} epochs done, {values} values in {} variables, seed {}, by {} workers",
-                state.variables().len(),
+                "{shown}: step {step}, {} done, {values} values in {}, seed {}, by {}",
+                counted(epoch, "epoch"),
+                counted(state.variables().len() as u64, "variable"),
                 state.seed(),
-                state.workers()
+                counted(state.workers() as u64, "worker")
             );
             let json = json!({"path": path, "step": step, "epochs": epoch, "values": values, "seed": state.seed(),
                 "workers": state.workers(), "generation": state.generation()});
@@ -82,6 +109,11 @@ fn described(path: &Path) -> (String, Value, bool) {
             (format!("{shown}: damaged: {error}"), json, false)
         }
     }
+}
+
+/// A number of things: `1 epoch`, `2 epochs`.
+fn counted(count: u64, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 fn list(context: &mut Context, path: &Path) -> Result<(), Failure> {
@@ -103,7 +135,10 @@ fn verify(context: &mut Context, path: &Path) -> Result<(), Failure> {
     if damaged == 0 {
         return Ok(());
     }
-    let message = format!("{damaged} of {} checkpoints are damaged", all.len());
+    let message = format!(
+        "{damaged} of {} damaged",
+        counted(all.len() as u64, "checkpoint")
+    );
     let next =
         "training goes on from the newest that is whole; remove the others, or copy them again";
     Err(Failure::new(Exit::Failed, message).next(next))
@@ -200,7 +235,7 @@ fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> 
     }
     match differences {
         0 => print(context, "equal", &json!({"equal": true})),
-        count => Err(Failure::new(Exit::Failed, format!("{count} differences"))),
+        count => Err(Failure::new(Exit::Failed, counted(count, "difference"))),
     }
 }
 

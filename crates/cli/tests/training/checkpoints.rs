@@ -169,7 +169,9 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
     let (code, text) = run(&["ls", path]);
     assert_eq!((code, text.lines().count()), (Some(0), 2), "{text}");
     assert!(
-        text.contains("out/checkpoint: step ") && text.contains("3 epochs done"),
+        text.contains("out/checkpoint: step ")
+            && text.contains("3 epochs done")
+            && text.ends_with("by 1 worker\n"),
         "{text}"
     );
     assert_eq!(run(&["verify", path]).0, Some(0));
@@ -202,6 +204,23 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
     assert_eq!(run(&["prune", path]).0, Some(0));
     assert_eq!(run(&["ls", path]).1.lines().count(), 1);
     assert_eq!(run(&["ls", "nowhere"]).0, Some(2));
+}
+
+#[test]
+fn what_is_no_checkpoint_is_said_to_be_what_it_is() {
+    let folder = Folder::new("ckpt-none", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let what = "no checkpoint at out/model: it is a model; give the directory of a checkpoint";
+    folder.fail(
+        &["ckpt", "verify", "out/model"],
+        2,
+        &[&what.replace("; ", "\n  next: ")],
+    );
+    let what = [
+        "at out: it is the folder of a training that wrote no",
+        "`save_freq`",
+    ];
+    folder.fail(&["ckpt", "ls", "out"], 2, &what);
 }
 
 #[test]
