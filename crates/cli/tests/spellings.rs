@@ -10,6 +10,7 @@ enum At {
     Layer,
     Loss,
     Metric,
+    Callback,
     Optimizer,
     Strategy,
     Data,
@@ -54,6 +55,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "softmax", Hint("write `activation: {activation: softmax}`")),
     (At::Layer, "Linear: {in_features: 4, out_features: 2}", Hint("write `dense: {units: N}`, or `activation: {activation: linear}`")),
     (At::Layer, "Conv1D: {filters: 2, kernel_size: 3}", Hint("use `kernel_size: [1, N]`")),
+    (At::Layer, "MaxPooling1D: {pool_size: 2}", Hint("use `pool_size: [1, N]`")),
     (At::Layer, "dense: {units: 2, input_shape: [4]}", Hint("remove it: the input is one example of `data`")),
     (At::Layer, "dense: {units: 2, activation: swish}", Hint("write `silu`")),
     (At::Layer, "dense: {units: 2, kernel_initializer: kaiming_normal}", Hint("write `he_normal`")),
@@ -75,6 +77,10 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Metric, "mae", Means("mean_absolute_error", "{}")),
     (At::Metric, "AUC: {curve: PR}", Means("auc", r#"{"curve":"PR"}"#)),
     (At::Metric, "f1", Means("f1_score", "{}")),
+    (At::Metric, "RootMeanSquaredError", Hint("write `mean_squared_error`, whose square root it is")),
+    (At::Metric, "r2_score", Hint("over the variance of the labels is this score")),
+    (At::Callback, "TensorBoard: {log_dir: events}", Hint("write `tensorboard: FOLDER` in `fit`")),
+    (At::Callback, "tensorboard", Hint("write `tensorboard: FOLDER` in `fit`")),
     (At::Metric, "SparseCategoricalAccuracy", Means("sparse_categorical_accuracy", "{}")),
     // Optimizers.
     (At::Optimizer, "SGD", Means("sgd", "{}")),
@@ -127,11 +133,12 @@ fn read(at: At, written: &str) -> Result<TrainConfig, String> {
     };
     let in_section = |wanted: bool| if wanted { written } else { "" };
     let text = format!(
-        "data: {{csv: a.csv, {}}}\nmodel: [{}]\nloss: {}\nmetrics: [{}]\noptimizer: {}\nstrategy: {}\nfit: {{{}}}\n{}\n",
+        "data: {{csv: a.csv, {}}}\nmodel: [{}]\nloss: {}\nmetrics: [{}]\ncallbacks: [{}]\noptimizer: {}\nstrategy: {}\nfit: {{{}}}\n{}\n",
         in_section(matches!(at, At::Data)),
         or(matches!(at, At::Layer), "flatten"),
         or(matches!(at, At::Loss), "huber"),
         or(matches!(at, At::Metric), "mean"),
+        or(matches!(at, At::Callback), "terminate_on_nan"),
         or(matches!(at, At::Optimizer), "lamb"),
         or(matches!(at, At::Strategy), "mesh: {axes: {data: 1}}"),
         in_section(matches!(at, At::Fit)),
@@ -170,19 +177,43 @@ fn each_is_understood_or_answered_with_a_hint() {
 fn a_setting_in_two_spellings_is_refused() {
     let message = read(At::Optimizer, "adam: {lr: 0.1, learning_rate: 0.2}").unwrap_err();
     assert!(message.contains("unknown field `lr`"), "{message}");
+    let next = "it is `learning_rate`, which is given too; keep one of them";
+    assert!(message.lines().next().unwrap().ends_with(next), "{message}");
+}
+
+#[test]
+fn logs_are_named_as_metrics_are() {
+    let text = |metric: &str| {
+        format!(
+            "data: {{csv: a.csv}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nmetrics: [{metric}]\n\
+             fit: {{validation: {{split: 0.1}}, keep_best: val_mae}}\n\
+             callbacks: [{{early_stopping: {{monitor: MAE}}}}, {{csv_logger: {{filename: mae}}}}]\n"
+        )
+    };
+    let logs = |metric: &str| {
+        let config = parse(&text(metric), Path::new("a.yaml")).unwrap();
+        let monitor = config.callbacks[0].settings["monitor"].as_str();
+        let monitor = monitor.unwrap().to_owned();
+        (config.fit.keep_best.unwrap().value, monitor)
+    };
+    let (best, monitor) = logs("mae");
+    assert_eq!(best, "val_mean_absolute_error");
+    assert_eq!(monitor, "mean_absolute_error");
+    let (best, _) = logs("{mae: {name: mae}}");
+    assert_eq!(best, "val_mae", "the metric is named so in the logs");
 }
 
 #[test]
 fn a_mistake_is_shown_at_the_spelling_that_was_written() {
     let message = read(At::Optimizer, "adam: {lr: fast}").unwrap_err();
-    assert!(message.starts_with("a.yaml:5:"), "{message}");
+    assert!(message.starts_with("a.yaml:6:"), "{message}");
     assert!(
         message.contains("`learning_rate` must be a number"),
         "{message}"
     );
     let column = "optimizer: {adam: {".len() + 1;
     assert!(
-        message.starts_with(&format!("a.yaml:5:{column}:")),
+        message.starts_with(&format!("a.yaml:6:{column}:")),
         "{message}"
     );
 }

@@ -58,7 +58,12 @@ const LAYERS: &[Alias] = &[
         "normalization",
         Hint("write `rescaling`, `batch_norm` or `layer_norm`"),
     ),
+    ("max_pooling1d", Hint(POOL_OF_SEQUENCES)),
+    ("max_pool1d", Hint(POOL_OF_SEQUENCES)),
+    ("average_pooling1d", Hint(POOL_OF_SEQUENCES)),
+    ("avg_pool1d", Hint(POOL_OF_SEQUENCES)),
 ];
+const POOL_OF_SEQUENCES: &str = "there are `max_pool2d` and `average_pool2d` alone: `reshape` to [1, steps, features] and use `pool_size: [1, N]`";
 const LOSSES: &[Alias] = &[
     ("mse", Same("mean_squared_error")),
     ("mse_loss", Same("mean_squared_error")),
@@ -102,7 +107,16 @@ const METRICS: &[Alias] = &[
         Hint("write `sparse_top_k_categorical_accuracy: {k: 5}` for classes given as numbers"),
     ),
     ("loss", Hint("remove it: the loss is always logged")),
+    ("root_mean_squared_error", Hint(ROOT)),
+    ("rmse", Hint(ROOT)),
+    (
+        "r2_score",
+        Hint(
+            "write `mean_squared_error`: 1 minus it over the variance of the labels is this score",
+        ),
+    ),
 ];
+const ROOT: &str = "write `mean_squared_error`, whose square root it is";
 const OPTIMIZERS: &[Alias] = &[
     ("momentum", Hint("write `sgd: {momentum: 0.9}`")),
     (
@@ -156,6 +170,18 @@ const SCHEDULES: &[Alias] = &[
     (
         "warmup",
         Hint("write `cosine_decay` with `warmup_target` and `warmup_steps`"),
+    ),
+];
+
+const CALLBACKS: &[Alias] = &[
+    ("tensor_board", Hint("write `tensorboard: FOLDER` in `fit`")),
+    (
+        "history",
+        Hint("remove it: `history.jsonl` in the folder of `output` has the logs of each epoch"),
+    ),
+    (
+        "progbar_logger",
+        Hint("remove it: `--progress` on the command line says how progress is shown"),
     ),
 ];
 
@@ -446,7 +472,8 @@ fn names_of(family: Family) -> &'static [Alias] {
         Family::Activation => ACTIVATIONS,
         Family::Initializer => INITIALIZERS,
         Family::Schedule => SCHEDULES,
-        Family::Regularizer | Family::Callback => &[],
+        Family::Callback => CALLBACKS,
+        Family::Regularizer => &[],
     }
 }
 

@@ -97,10 +97,7 @@ impl Component {
         if let Some(name) = aliases::name(self.family, &self.name, &names) {
             name.clone_into(&mut self.name);
         }
-        let Some(described) = all.iter().find(|one| one.name == self.name) else {
-            return;
-        };
-        let known: Vec<&str> = described.settings.iter().map(|s| s.field.name).collect();
+        let known = self.known_settings();
         let Json::Object(settings) = &mut self.settings else {
             return;
         };
@@ -119,12 +116,29 @@ impl Component {
         }
     }
 
+    /// The names of its settings; none where there is no such component.
+    fn known_settings(&self) -> Vec<&'static str> {
+        let mut all = catalog(self.family).iter();
+        let described = all.find(|one| one.name == self.name);
+        let settings = described.map_or(&[][..], |described| &described.settings[..]);
+        settings.iter().map(|setting| setting.field.name).collect()
+    }
+
     /// What to write in place of a spelling that the message calls unknown.
     fn hint(&self, message: &str) -> Option<String> {
         let named = |word: &str| {
             let (_, after) = message.split_once(&format!("unknown {word} `"))?;
             after.split_once('`').map(|(name, _)| name)
         };
+        let twice = named("field").and_then(|written| {
+            let name = aliases::setting(self.family, written, &self.known_settings())?;
+            Some(format!(
+                "it is `{name}`, which is given too; keep one of them"
+            ))
+        });
+        if twice.is_some() {
+            return twice;
+        }
         let mut families = Family::ALL.into_iter();
         let of_name = families.find_map(|family| aliases::name_hint(family, named(family.word())?));
         of_name.or_else(|| aliases::setting_hint(self.family, named("field")?))
@@ -166,6 +180,12 @@ pub(super) fn catalog(family: Family) -> &'static [Description] {
             .collect()
     });
     catalog.get(&family).map_or(&[], Vec::as_slice)
+}
+
+/// The metric that a spelling of Keras or PyTorch stands for.
+pub(super) fn metric(written: &str) -> Option<&'static str> {
+    let known: Vec<&str> = catalog(Family::Metric).iter().map(|one| one.name).collect();
+    aliases::name(Family::Metric, written, &known)
 }
 
 /// A model before the dims of its input are known: its settings alone count.

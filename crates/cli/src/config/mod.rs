@@ -73,6 +73,31 @@ pub struct TrainConfig {
 }
 
 impl TrainConfig {
+    /// Puts the names of logs in place of other spellings where a log is named: `val_mae` is `val_mean_absolute_error`.
+    fn use_names_of_logs(&mut self) {
+        let own = self.metrics.iter();
+        let own = own.filter_map(|metric| metric.settings["name"].as_str());
+        let own: Vec<String> = own.map(str::to_owned).collect();
+        let name = |log: &str| {
+            let prefix = if log.starts_with("val_") { "val_" } else { "" };
+            let written = &log[prefix.len()..];
+            let meant = component::metric(written).filter(|_| own.iter().all(|own| own != written));
+            meant.map(|name| format!("{prefix}{name}"))
+        };
+        if let Some(log) = &mut self.fit.keep_best
+            && let Some(name) = name(&log.value)
+        {
+            log.value = name;
+        }
+        for callback in &mut self.callbacks {
+            if let Some(monitor) = callback.settings.get_mut("monitor")
+                && let Some(name) = monitor.as_str().and_then(name)
+            {
+                *monitor = name.into();
+            }
+        }
+    }
+
     /// Mistakes found later in what this file says.
     #[must_use]
     pub fn problems(&self, list: Vec<Problem>) -> Problems {

@@ -51,7 +51,7 @@ impl Reader {
             Policy::from_name(text(node)?).ok()
         });
         let fit = fit?;
-        let config = TrainConfig {
+        let mut config = TrainConfig {
             origin: origin.to_owned(),
             text: String::new(),
             overrides: Vec::new(),
@@ -69,6 +69,7 @@ impl Reader {
             output,
             checkpoint,
         };
+        config.use_names_of_logs();
         self.check_together(&config);
         Some(config)
     }
