@@ -439,7 +439,7 @@ fn one_hot_columns_that_cannot_be_are_refused() {
         ),
         (
             "csv: none.csv, one_hot: [b], missing: mean",
-            "the one-hot column \"b\" has no value in any row; leave it out",
+            "none.csv has a value in the one-hot column \"b\"; leave the column out, or name files with rows",
         ),
         (
             "csv: h.csv",

@@ -49,14 +49,20 @@ pub fn csv_values<P: AsRef<Path>>(
     options: &CsvOptions,
     column: &CsvColumn,
 ) -> Result<Vec<String>> {
-    let values = texts_in(paths, options, TextColumn::Feature(column))?.unwrap_or_default();
+    let paths: Vec<P> = paths.into_iter().collect();
+    let values = texts_in(&paths, options, TextColumn::Feature(column))?.unwrap_or_default();
     if values.is_empty() {
         let column = match column {
             CsvColumn::Name(name) => format!("{name:?}"),
             CsvColumn::Index(index) => index.to_string(),
         };
+        let files: Vec<_> = paths
+            .iter()
+            .map(|path| path.as_ref().to_string_lossy())
+            .collect();
         return Err(Error::User(format!(
-            "the one-hot column {column} has no value in any row; leave it out"
+            "no row of {} has a value in the one-hot column {column}; leave the column out, or name files with rows that have one",
+            files.join(", ")
         )));
     }
     Ok(values)

@@ -51,9 +51,10 @@ impl ImageFolder {
         }
         if images.is_empty() {
             return Err(Error::User(format!(
-                "{} has {} folders and no {IMAGES:?} file in them; expected a folder for each class with its images",
+                "{} has {} folders and no file with the ending {} in them; expected a folder for each class with its images",
                 folder.display(),
-                classes.len()
+                classes.len(),
+                IMAGES.join(", ")
             )));
         }
         let name = |path: &PathBuf| {
@@ -78,8 +79,9 @@ impl ImageFolder {
         list(folder, 0, &mut images)?;
         if images.is_empty() {
             return Err(Error::User(format!(
-                "{} has no {IMAGES:?} file; name a folder with images in it or below it",
-                folder.display()
+                "{} has no file with the ending {}; name a folder with images in it or below it",
+                folder.display(),
+                IMAGES.join(", ")
             )));
         }
         Ok(Self {
