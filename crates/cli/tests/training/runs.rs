@@ -87,3 +87,14 @@ fn a_model_is_used_by_its_own_folder_too() {
     let parts = ["neither a folder nor a file none", "or the training file"];
     folder.fail(&["evaluate", "none"], 2, &parts);
 }
+
+#[test]
+fn devices_that_a_mesh_has_no_place_for_are_told() {
+    let folder = Folder::new("idle", "adam");
+    let mesh = ["--set", "strategy={mesh: {axes: {data: 2}}}"];
+    let train = ["train", "t.yaml", "--epochs", "1", "--devices", "cpu:3"];
+    let told = folder.phalanx(&[&train[..], &mesh].concat()).stderr;
+    let told = String::from_utf8(told).unwrap();
+    let warning = "there are 3, of which cpu:2 stay idle";
+    assert!(told.contains(warning), "{told}");
+}

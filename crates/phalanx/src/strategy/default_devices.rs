@@ -50,6 +50,17 @@ fn first_that_starts<T>(
     started.map_or_else(|| start(Platform::Cpu), Ok)
 }
 
+/// What is to be said of devices that a strategy leaves idle, which has this number of places.
+pub(super) fn idle_warning(kind: &str, places: Option<usize>, names: &[String]) -> Option<String> {
+    let places = places?;
+    let idle = names.get(places..).filter(|idle| !idle.is_empty())?;
+    Some(format!(
+        "warning: {kind}: it is for {places} devices, and there are {}, of which {} stay idle; make it larger, or name {places} with `devices`",
+        names.len(),
+        idle.join(", ")
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -74,5 +85,20 @@ mod tests {
         assert_eq!(first(&[Platform::Cuda, Platform::Rocm]), Platform::Rocm);
         let line = "warning: the cuda devices do not start and are not used: no driver";
         assert_eq!(told.borrow()[..], [line, line]);
+    }
+
+    #[test]
+    fn devices_without_a_place_are_told() {
+        let warning = |places, there: usize| {
+            let names: Vec<String> = (0..there).map(|index| format!("cpu:{index}")).collect();
+            idle_warning("mesh", places, &names)
+        };
+        assert_eq!(
+            warning(Some(2), 4).unwrap(),
+            "warning: mesh: it is for 2 devices, and there are 4, of which cpu:2, cpu:3 stay idle; make it larger, or name 2 with `devices`"
+        );
+        assert_eq!(warning(Some(2), 2), None);
+        assert_eq!(warning(Some(2), 1), None);
+        assert_eq!(warning(None, 3), None);
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::communication_settings::CommunicationSettings;
+use super::default_devices::idle_warning;
 use super::multi_worker::devices_per_worker;
 use super::{
     CentralStorageStrategy, MeshStrategy, MirroredStrategy, Mode, MultiWorkerMirroredStrategy,
@@ -150,7 +151,7 @@ const VERIFY_EVERY: Field = Field::new(
 const AXES: Field = Field::required(
     "axes",
     ValueKind::Map(&ValueKind::POSITIVE),
-    "names of axes with their sizes, whose product is the number of devices",
+    "names of axes with their sizes, whose product is the number of devices; more devices stay idle, with a warning",
 )
 .example("{data: 2, model: 2}");
 const STAGES: Field =
@@ -412,6 +413,8 @@ impl NamedStrategy {
             None => (0..engine.devices()).collect(),
         };
         let names: Vec<String> = devices.iter().map(|&d| engine.device_name(d)).collect();
+        let idle = idle_warning(self.kind.name(), self.settings.places(), &names);
+        idle.iter().for_each(|warning| (options.notice)(warning));
         Ok(match self.kind {
             StrategyKind::OneDevice if names.len() > 1 => {
                 return Err(Error::user(format!(
