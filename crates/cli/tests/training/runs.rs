@@ -89,6 +89,26 @@ fn a_model_is_used_by_its_own_folder_too() {
 }
 
 #[test]
+fn the_epoch_whose_variables_are_kept_is_told() {
+    let folder = Folder::new("kept", "{adam: {learning_rate: 0.05}}");
+    let keep = ["train", "t.yaml", "--epochs", "2"];
+    let keep = [&keep[..], &["--set", "fit.keep_best=val_acc"]].concat();
+    let output = folder.phalanx(&keep);
+    let told = String::from_utf8(output.stderr).unwrap();
+    let history = fs::read_to_string(folder.0.join("out/history.jsonl")).unwrap();
+    let of = |line: &str| {
+        let epoch: Value = serde_json::from_str(line).unwrap();
+        epoch["logs"]["val_accuracy"].as_f64().unwrap()
+    };
+    let values: Vec<f64> = history.lines().map(of).collect();
+    let best = if values[1] > values[0] { 2 } else { 1 };
+    let note = format!("the variables of epoch {best}, the best by `val_accuracy`");
+    assert!(told.contains(&note), "{told}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("; next rate 0.05"), "{said}");
+}
+
+#[test]
 fn devices_that_a_mesh_has_no_place_for_are_told() {
     let folder = Folder::new("idle", "adam");
     let mesh = ["--set", "strategy={mesh: {axes: {data: 2}}}"];

@@ -134,7 +134,7 @@ impl ProgressReporter {
             Progress::Silent => {}
             _ => {
                 print_line(&format!(
-                    "epoch {}/{}: {logs} ({steps} steps, {}, {} a step; rate {}{}{})",
+                    "epoch {}/{}: {logs} ({steps} steps, {}, {} a step; next rate {}{}{})",
                     epoch.epoch + 1,
                     self.epochs,
                     duration(*seconds),

@@ -17,7 +17,16 @@ use crate::{Error, Result};
 pub struct KeepBest {
     log: String,
     better: Option<Better>,
-    found: Option<(f64, NamedTensors)>,
+    found: Option<BestEpoch>,
+}
+
+/// The best epoch so far.
+#[derive(Clone, Debug, PartialEq)]
+struct BestEpoch {
+    /// Its number from 1; checkpoints of before have none.
+    number: Option<usize>,
+    value: f64,
+    variables: NamedTensors,
 }
 
 /// What a checkpoint keeps of it beside the variables.
@@ -26,6 +35,8 @@ pub struct KeepBest {
 struct BestValue {
     log: String,
     value: Option<JsonFloat>,
+    #[serde(default)]
+    epoch: Option<usize>,
 }
 
 impl KeepBest {
@@ -42,12 +53,12 @@ impl KeepBest {
     /// The best value so far.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
-        self.found.as_ref().map(|(value, _)| *value)
+        self.found.as_ref().map(|best| best.value)
     }
 
     /// What the checkpoint that training goes on from has.
-    fn restored(&self, cx: &CallbackContext<'_>) -> Result<Option<(f64, NamedTensors)>> {
-        let Some(BestValue { log, value }) = cx.restored()? else {
+    fn restored(&self, cx: &CallbackContext<'_>) -> Result<Option<BestEpoch>> {
+        let Some(BestValue { log, value, epoch }) = cx.restored()? else {
             return Ok(None);
         };
         if log != self.log {
@@ -56,7 +67,11 @@ impl KeepBest {
                 "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
             )));
         }
-        Ok(value.map(|JsonFloat(value)| (value, cx.restored_tensors().to_vec())))
+        Ok(value.map(|JsonFloat(value)| BestEpoch {
+            number: epoch,
+            value,
+            variables: cx.restored_tensors().to_vec(),
+        }))
     }
 }
 
@@ -105,24 +120,35 @@ impl Callback for KeepBest {
             (Some(best), _) => value < best,
         };
         if is_better {
-            self.found = Some((value, cx.variables()?));
+            self.found = Some(BestEpoch {
+                number: Some(done.epoch + 1),
+                value,
+                variables: cx.variables()?,
+            });
         }
         Ok(())
     }
 
     fn on_train_end(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
-        match &self.found {
-            Some((_, variables)) => cx.set_variables(variables),
-            None => Ok(()),
+        let Some(best) = &self.found else {
+            return Ok(());
+        };
+        if let Some(number) = best.number {
+            cx.notice(&format!(
+                "note: the model has the variables of epoch {number}, the best by `{}`",
+                self.log
+            ));
         }
+        cx.set_variables(&best.variables)
     }
 
     fn state(&self) -> CallbackState {
         let best = BestValue {
             log: self.log.clone(),
             value: self.best().map(JsonFloat),
+            epoch: self.found.as_ref().and_then(|best| best.number),
         };
-        let variables = self.found.as_ref().map(|(_, variables)| variables.clone());
+        let variables = self.found.as_ref().map(|best| best.variables.clone());
         CallbackState {
             values: write(self.kind(), &best),
             tensors: variables.unwrap_or_default(),
