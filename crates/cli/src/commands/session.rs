@@ -1,6 +1,6 @@
 //! A model on a device, as a `train.yaml` asks for it: what all commands with one share.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx::Error;
@@ -127,7 +127,8 @@ impl Session {
             skip_mismatch: first.may_lack,
             ..LoadWeights::default()
         };
-        let loaded = self.trainer.load_weights(&first.file.value, options);
+        let file = file_of_weights(&first.file.value);
+        let loaded = self.trainer.load_weights(&file, options);
         let wrong = |message: String| {
             let next =
                 "correct the path or the model; `fine_tune` takes what fits and leaves the rest";
@@ -193,6 +194,16 @@ pub(crate) fn classes_of(model: &Model) -> usize {
     let outputs = model.outputs();
     let last = outputs.first().and_then(|shape| shape.dims.last());
     last.copied().unwrap_or(1)
+}
+
+/// The weights of a model where its folder is named.
+fn file_of_weights(path: &Path) -> PathBuf {
+    let inside = path.join("weights.safetensors");
+    if inside.is_file() {
+        inside
+    } else {
+        path.to_owned()
+    }
 }
 
 fn compile(config: &TrainConfig) -> Result<Compile, Problem> {

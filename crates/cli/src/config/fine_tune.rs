@@ -10,7 +10,10 @@ use super::reader::{Reader, Section, list, text};
 use super::sections::located;
 
 /// The path of a file of weights.
-pub(crate) const WEIGHTS: Kind = Kind::Worded("the path of a file of weights", &Kind::Text);
+pub(crate) const WEIGHTS: Kind = Kind::Worded(
+    "the path of a file of weights or of the folder of a model",
+    &Kind::Text,
+);
 
 /// `fine_tune` of the file.
 pub(crate) const FINE_TUNE: &[Field] = &[

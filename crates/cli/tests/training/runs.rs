@@ -118,3 +118,12 @@ fn devices_that_a_mesh_has_no_place_for_are_told() {
     let warning = "there are 3, of which cpu:2 stay idle";
     assert!(told.contains(warning), "{told}");
 }
+
+#[test]
+fn a_model_is_the_first_weights_by_its_folder() {
+    let folder = Folder::new("first", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let first = ["--set", "weights=out/model", "--output", "next"];
+    let said = folder.succeed(&[&["train", "t.yaml", "--epochs", "1"], &first[..]].concat());
+    assert!(said.contains("4 of 4 variables have values"), "{said}");
+}
