@@ -18,15 +18,15 @@ pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure
     let (after, steps) = (args.after.get(), args.steps.get());
     let train = session.to_train(&rows.train);
     let length = train.len().unwrap_or(usize::MAX).max(1);
+    let all = after.saturating_add(steps);
+    let train = match length > all {
+        true => train.epochs_of(all),
+        false => train,
+    };
     // As many whole epochs as have these steps.
-    let epochs = after.saturating_add(steps).div_ceil(length);
-    let fit = Fit::epochs(epochs)
+    let fit = Fit::epochs(all.div_ceil(length))
         .progress(context.global.fit_progress())
         .trace(&args.output, after, steps);
-    let fit = match length > after.saturating_add(steps) {
-        true => fit.steps_per_epoch(after + steps),
-        false => fit,
-    };
     session
         .trainer
         .fit(&train, fit)

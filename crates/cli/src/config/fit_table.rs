@@ -35,7 +35,7 @@ pub(crate) const FIT: &[Field] = &[
         "steps_per_epoch",
         STEPS,
         DefaultValue::Words("all batches of the data"),
-        "batches in an epoch, fewer than the data have or more: the next epoch goes on where one ended, as in Keras. `--steps-per-epoch` takes its place",
+        "batches in an epoch, fewer than the data have or more: the next epoch goes on where one ended, as in Keras. In Rust this is `Batches::epochs_of`, while `Fit::steps_per_epoch` begins each epoch of the data anew. `--steps-per-epoch` takes its place",
     )
     .example("100"),
     Field::new(

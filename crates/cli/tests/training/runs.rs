@@ -127,3 +127,13 @@ fn a_model_is_the_first_weights_by_its_folder() {
     let said = folder.succeed(&[&["train", "t.yaml", "--epochs", "1"], &first[..]].concat());
     assert!(said.contains("4 of 4 variables have values"), "{said}");
 }
+
+#[test]
+fn a_trace_of_few_steps_warns_of_nothing() {
+    let folder = Folder::new("trace", "adam");
+    let output = folder.phalanx(&["trace", "t.yaml", "--steps", "1", "--after", "1"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(!told.contains("warning"), "{told}");
+    assert!(folder.0.join("trace.json").exists());
+}

@@ -14,7 +14,8 @@ use super::evaluate::check_finite;
 use super::trace::{TraceOutput, TracePlan};
 use super::{EpochLogs, Progress, SaveBehind, TensorBoard};
 
-/// How long to train and what to do on the way: the arguments of Keras' `fit`.
+/// How long to train and what to do on the way: the arguments of Keras' `fit`, of which
+/// [`steps_per_epoch`](Self::steps_per_epoch) begins each epoch of the data anew.
 #[derive(Clone, Debug)]
 pub struct Fit {
     pub(super) epochs: usize,
@@ -281,7 +282,8 @@ impl Fit {
     }
 
     /// Ends an epoch after `steps` batches. The next epoch starts with the first batch of its own order; epochs that go on where the one
-    /// before ended, as Keras' do, are [`Batches::epochs_of`](crate::data::Batches::epochs_of). Endless data need one or the other.
+    /// before ended, as Keras' do and `steps_per_epoch` of a training file, are [`Batches::epochs_of`](crate::data::Batches::epochs_of).
+    /// Endless data need one or the other.
     #[must_use]
     pub const fn steps_per_epoch(mut self, steps: usize) -> Self {
         self.steps_per_epoch = Some(steps);
