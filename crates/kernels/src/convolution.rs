@@ -361,7 +361,7 @@ impl ConvolutionDesc {
         }
     }
 
-    /// The description of the forward convolution, which those of its gradients take as a hint.
+    /// The description of the forward convolution, a hint for the descriptions of its gradients.
     fn forward_desc(
         &self,
         onednn: &OneDnn,

@@ -137,7 +137,7 @@ impl Wire {
         self.seals = of(own).zip(of(other));
     }
 
-    /// Takes frames of any size from now on, and waits so long for each part.
+    /// Takes frames of any size from now on; a read takes at most this time.
     pub(crate) fn trust(&mut self, read: Duration) -> io::Result<()> {
         self.is_trusted = true;
         let timed = self.stream.get_mut();

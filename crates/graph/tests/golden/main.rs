@@ -2,14 +2,15 @@
 
 #[path = "../support/golden.rs"]
 mod golden;
+mod products;
 mod programs;
 #[path = "../support/mod.rs"]
 mod support;
 
 use phalanx_graph::op::{DotDims, ReduceOp};
 use phalanx_graph::{
-    Bf16Matmul, DType, Graph, HostAllReduce, HostMatmul, KernelSupport, Lowering, Op, Platform,
-    Program, Shape, Tensor, gradients,
+    DType, Graph, HostAllReduce, KernelSupport, Lowering, Op, Platform, Program, Shape, Tensor,
+    gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -303,203 +304,6 @@ fn all_digits_of_f32_count_where_that_is_asked_for() {
     for text in [text(DType::F32, false), text(DType::Bf16, true)] {
         assert!(!text.contains("HIGHEST"), "{text}");
         assert!(!text.contains("precision_config"), "{text}");
-    }
-}
-
-/// A product in a branch or in a loop.
-fn inner_product(dtype: DType, in_loop: bool) -> Program {
-    let g = Graph::new();
-    let x = g.parameter("x", Shape::new(dtype, [1024, 256]));
-    let w = g.parameter("w", Shape::new(dtype, [256, 256]));
-    let results = if in_loop {
-        let turn = |x: &[Tensor], _: &[Tensor], w: &[Tensor]| (vec![x[0].matmul(&w[0])], vec![]);
-        g.scan(3, &[&x], &[], &[&w], turn).0
-    } else {
-        let index = g.parameter("index", Shape::scalar(DType::I32));
-        g.case(&index, &[&x, &w], 2, |_, given| {
-            vec![given[0].matmul(&given[1])]
-        })
-    };
-    g.finish(&[("x", &results[0])]).unwrap()
-}
-
-#[test]
-fn products_in_branches_and_loops_are_calls_too() {
-    for in_loop in [false, true] {
-        let program = inner_product(DType::F32, in_loop);
-        let lowering = Lowering {
-            host_matmul: HostMatmul::WhereLarge,
-            ..Lowering::new(Platform::Cpu, "calls")
-        };
-        assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
-        assert!(program.to_stablehlo(&lowering).contains("phalanx.product"));
-        let program = inner_product(DType::Bf16, in_loop);
-        let lowering = Lowering {
-            bf16_matmul: Bf16Matmul::WhereLarge,
-            ..Lowering::new(Platform::Cpu, "calls")
-        };
-        assert!(program.gains_from_bf16_matmul());
-        assert!(
-            program
-                .to_stablehlo(&lowering)
-                .contains("phalanx.bf16_product")
-        );
-    }
-}
-
-#[test]
-fn products_are_calls_where_they_are_registered() {
-    let calls = |dtype, rows: usize, products: HostMatmul| {
-        let g = Graph::new();
-        let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
-        let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
-        let dims = DotDims {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract: vec![2],
-            rhs_contract: vec![0],
-            dtype,
-        };
-        let y = x.dot(&w, dims);
-        let loss = y.square().mean_all();
-        let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
-        let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
-        let program = program.simplified();
-        let lowering = Lowering {
-            host_matmul: products,
-            ..Lowering::new(Platform::Cpu, "calls")
-        };
-        let text = program.to_stablehlo(&lowering);
-        let found = text.matches("phalanx.product").count();
-        assert_eq!(
-            found > 0,
-            program.gains_from_host_matmul(products),
-            "{text}"
-        );
-        // Each takes its share of the threads where two devices compute at once.
-        let beside = Lowering {
-            other_devices: 1,
-            ..lowering
-        };
-        let shares = program.to_stablehlo(&beside);
-        let shares = shares
-            .lines()
-            .filter(|line| line.contains("phalanx.product"));
-        let shares = shares.filter(|line| line.contains(r#""replicas" = 2 : i64"#));
-        assert_eq!(shares.count(), found);
-        assert!(!text.contains(r#""replicas" ="#));
-        found
-    };
-    assert_eq!(calls(DType::F32, 16, HostMatmul::WhereLarge), 3);
-    assert_eq!(calls(DType::F32, 16, HostMatmul::AlsoSmall), 3);
-    assert_eq!(calls(DType::F32, 16, HostMatmul::Never), 0);
-    assert_eq!(calls(DType::F32, 1, HostMatmul::WhereLarge), 0);
-    assert_eq!(calls(DType::F32, 1, HostMatmul::AlsoSmall), 3);
-    assert_eq!(calls(DType::Bf16, 16, HostMatmul::AlsoSmall), 0);
-}
-
-#[test]
-fn products_of_heads_are_calls_that_leave_their_operands_in_place() {
-    let g = Graph::new();
-    let given = |name, tokens| g.parameter(name, Shape::f32([16, tokens, 4, 64]));
-    let (queries, keys) = (given("queries", 128), given("keys", 96));
-    let dims = DotDims {
-        lhs_batch: vec![0, 2],
-        rhs_batch: vec![0, 2],
-        lhs_contract: vec![3],
-        rhs_contract: vec![3],
-        dtype: DType::F32,
-    };
-    let scores = queries.dot(&keys, dims);
-    let loss = scores.square().mean_all();
-    let slopes: Vec<_> = gradients(&loss, &[&queries, &keys])
-        .into_iter()
-        .flatten()
-        .collect();
-    let program = g.finish(&[("queries", &slopes[0]), ("keys", &slopes[1])]);
-    let program = program.unwrap().simplified();
-    assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
-    let text = program.to_stablehlo(&Lowering {
-        host_matmul: HostMatmul::WhereLarge,
-        ..Lowering::new(Platform::Cpu, "heads")
-    });
-    let calls: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains("phalanx.product"))
-        .collect();
-    assert_eq!(calls.len(), 3, "{text}");
-    let [q, k] = [128, 96].map(|tokens| format!("tensor<16x{tokens}x4x64xf32>"));
-    assert!(
-        calls[0].contains(&format!("({q}, {k}) -> (tensor<64x128x96xf32>)")),
-        "{text}"
-    );
-    assert!(
-        calls
-            .iter()
-            .any(|call| call.contains(&format!("(tensor<64x128x96xf32>, {k})"))),
-        "{text}"
-    );
-    assert!(
-        calls.iter().any(|call| call.contains(&format!(
-            "tensor<64x128x96xf32>, {q}) -> (tensor<64x96x64xf32>)"
-        ))),
-        "{text}"
-    );
-}
-
-/// A biased product, its two gradients, products of a batch of pairs whose batch dims stand apart, and their gradients.
-fn products_of_bf16(rows: usize, operands: DType, result: DType) -> Program {
-    let g = Graph::new();
-    let x = g.parameter("x", Shape::new(operands, [rows, 128, 256]));
-    let w = g.parameter("w", Shape::new(operands, [256, 4, 64]));
-    let dims = |batch: &[usize], lhs: &[usize], rhs: &[usize]| DotDims {
-        lhs_batch: batch.to_vec(),
-        rhs_batch: batch.to_vec(),
-        lhs_contract: lhs.to_vec(),
-        rhs_contract: rhs.to_vec(),
-        dtype: result,
-    };
-    let y = x.dot(&w, dims(&[], &[2], &[0])).convert(operands);
-    let scores = y.dot(&y.tanh(), dims(&[0, 2], &[3], &[3]));
-    let loss = scores.convert(DType::F32).square().mean_all();
-    let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
-    let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
-    program.simplified()
-}
-
-#[test]
-fn products_of_bf16_are_calls_where_they_gain() {
-    let calls = |rows, operands, result, bf16_matmul| {
-        let program = products_of_bf16(rows, operands, result);
-        let lowering = Lowering {
-            bf16_matmul,
-            ..Lowering::new(Platform::Cpu, "calls")
-        };
-        let text = program.to_stablehlo(&lowering);
-        let count = |text: &str, what| text.lines().filter(|line| line.contains(what)).count();
-        let found = count(&text, "phalanx.bf16_product");
-        if bf16_matmul == Bf16Matmul::WhereLarge {
-            assert_eq!(found > 0, program.gains_from_bf16_matmul(), "{text}");
-        }
-        // Each takes its share of the threads where two devices compute at once; instructions for bf16 make no difference.
-        let beside = program.to_stablehlo(&Lowering {
-            other_devices: 1,
-            native_bf16_dot: false,
-            ..lowering
-        });
-        assert_eq!(count(&beside, "phalanx.bf16_product"), found);
-        assert_eq!(count(&beside, r#""replicas" = 2 : i64"#), found);
-        (found, count(&text, "dot_general"))
-    };
-    let (bf16, f32) = (DType::Bf16, DType::F32);
-    let all = |result| calls(16, bf16, result, Bf16Matmul::Always);
-    // Of the three pairs of products that gradients are, all.
-    assert_eq!((all(bf16), all(f32)), ((6, 0), (6, 0)));
-    let large = |rows| calls(rows, bf16, bf16, Bf16Matmul::WhereLarge);
-    assert_eq!((large(16), large(1)), ((6, 0), (0, 6)));
-    assert_eq!(calls(16, bf16, bf16, Bf16Matmul::Never), (0, 6));
-    for operands in [f32, DType::F16] {
-        assert_eq!(calls(16, operands, f32, Bf16Matmul::Always), (0, 6));
     }
 }
 
