@@ -21,6 +21,9 @@ use crate::{Error, Result};
 
 /// How often the folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often, and for how long, while a checkpoint has no name of its own.
+const MOVING_EVERY: Duration = Duration::from_millis(5);
+const MOVED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How the checkpoints of another process's training are followed: Keras' `SidecarEvaluator`, which Keras 3 has no more.
 ///
@@ -113,8 +116,8 @@ impl Follow {
         self
     }
 
-    /// The checkpoints that are there and were not looked at, the oldest first.
-    fn found(&self, seen: &BTreeSet<CheckpointId>) -> Vec<(CheckpointId, PathBuf)> {
+    /// What is in the folder beside what was looked at.
+    fn found(&self, seen: &BTreeSet<CheckpointId>) -> Found {
         let parent = match self.checkpoint.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -126,22 +129,28 @@ impl Follow {
                 .to_owned()
         };
         let own = name_of(&self.checkpoint);
+        let own_hidden = [b".", &own[..]].concat();
         // Hidden ones are being written, or being removed; those of a hidden checkpoint begin with one more point.
         let is_hidden = |path: &Path| {
             let name = name_of(path);
             name.starts_with(b".") && !name.starts_with(&own)
         };
         let paths = fs::read_dir(parent).into_iter().flatten().flatten();
-        let paths = paths.map(|entry| entry.path());
         let identified = |path: PathBuf| Some((CheckpointId::of(&path)?, path));
+        let all = paths.filter_map(|entry| identified(entry.path()));
         let is_new = |(id, _): &(CheckpointId, PathBuf)| {
             !seen.contains(id) && self.since.is_none_or(|since| id.written >= since)
         };
-        let visible = paths.filter(|path| !is_hidden(path));
-        let mut found: Vec<_> = visible.filter_map(identified).filter(is_new).collect();
-        found.sort();
-        found.dedup_by(|later, earlier| later.0 == earlier.0);
-        found
+        let (hidden, mut new): (Vec<_>, Vec<_>) = all.partition(|(_, path)| is_hidden(path));
+        let newest = new.iter().map(|(id, _)| *id).max();
+        new.retain(is_new);
+        new.sort();
+        new.dedup_by(|later, earlier| later.0 == earlier.0);
+        let moving = hidden.into_iter().filter(|found| {
+            is_new(found) && Some(found.0) < newest && name_of(&found.1).starts_with(&own_hidden)
+        });
+        let moving = moving.map(|(id, _)| id).collect();
+        Found { new, moving }
     }
 
     fn is_stopped(&self) -> bool {
@@ -161,6 +170,14 @@ impl Follow {
     }
 }
 
+/// What a look at the folder finds.
+struct Found {
+    /// The checkpoints that were not looked at, the oldest first.
+    new: Vec<(CheckpointId, PathBuf)>,
+    /// Those that another has replaced, and that have no name of their own yet; or never, where the training was ended in between.
+    moving: Vec<CheckpointId>,
+}
+
 /// What is written beside an export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct BestRecord {
@@ -176,7 +193,11 @@ struct Evaluator<'a> {
     best: Option<BestRecord>,
     events: Option<EventWriter>,
     seen: BTreeSet<CheckpointId>,
+    /// The newest of them that were evaluated: none before it is.
+    newest: Option<CheckpointId>,
     last: Option<i64>,
+    /// Since when some have no name.
+    moving: Option<Instant>,
 }
 
 impl Trainer {
@@ -203,12 +224,10 @@ impl Trainer {
         loop {
             // Asked before looking: what was written before it was done is found by then.
             let is_done = is_marked_done(&follow.checkpoint, follow.since);
-            let mut found = follow.found(&evaluator.seen);
-            if !follow.each {
-                let older = found.len().saturating_sub(1);
-                let passed_over = found.drain(..older);
-                evaluator.seen.extend(passed_over.map(|(id, _)| id));
-            }
+            let Some(found) = evaluator.look() else {
+                thread::sleep(MOVING_EVERY);
+                continue;
+            };
             let is_nothing = found.is_empty();
             for (id, path) in found {
                 if follow.is_stopped() {
@@ -254,8 +273,29 @@ impl<'a> Evaluator<'a> {
             best,
             events: events.transpose().map_err(super::tensorboard::io)?,
             seen: BTreeSet::new(),
+            newest: None,
             last: None,
+            moving: None,
         })
+    }
+
+    /// The checkpoints to evaluate, the oldest first; nothing while one that comes before others has no name, so that each has its turn.
+    fn look(&mut self) -> Option<Vec<(CheckpointId, PathBuf)>> {
+        let Found { mut new, moving } = self.follow.found(&self.seen);
+        if self.follow.each && !moving.is_empty() && !self.follow.is_stopped() {
+            let since = *self.moving.get_or_insert_with(Instant::now);
+            if since.elapsed() < MOVED_WITHIN {
+                return None;
+            }
+            self.seen.extend(moving);
+        }
+        self.moving = None;
+        let first = match self.follow.each {
+            true => new.partition_point(|(id, _)| Some(*id) < self.newest),
+            false => new.len().saturating_sub(1),
+        };
+        self.seen.extend(new.drain(..first).map(|(id, _)| id));
+        Some(new)
     }
 
     /// Evaluates a checkpoint; nothing where another one has its name by now, or none. It is looked for again then: it may have another
@@ -281,6 +321,7 @@ impl<'a> Evaluator<'a> {
                 return Ok(None);
             }
         };
+        self.newest = self.newest.max(Some(id));
         let (step, epochs) = (state.iterations(), state.position().epoch);
         if self.last == Some(step) {
             return Ok(None);

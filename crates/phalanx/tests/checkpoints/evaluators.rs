@@ -73,6 +73,33 @@ fn a_checkpoint_that_gets_another_name_is_evaluated_under_it() {
 }
 
 #[test]
+fn a_checkpoint_without_a_name_has_its_turn_before_later_ones() {
+    let [one, two, three] = states();
+    let now = SystemTime::now();
+    let at = [(&three, "c"), (&two, ".c.saving-1-0"), (&one, "c.1")];
+    let folder = with("moving", &at, now);
+    let follow = Follow::new(folder.join("c"))
+        .within(Duration::from_secs(60))
+        .each();
+    let steps = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            fs::rename(folder.join("c.1"), folder.join("c.2")).unwrap();
+            fs::rename(folder.join(".c.saving-1-0"), folder.join("c.1")).unwrap();
+        });
+        followed(&follow, |_| ())
+    });
+    assert_eq!(steps, [3, 6, 9]);
+    // One that a training that was ended has left without a name is not waited for without an end, and is not evaluated after later ones.
+    let left = with("left", &at[..2], now);
+    let follow = Follow::new(left.join("c"))
+        .within(Duration::from_secs(60))
+        .each();
+    let rename = |_: &Followed| fs::rename(left.join(".c.saving-1-0"), left.join("c.1")).unwrap();
+    assert_eq!(followed(&follow, rename), [9]);
+}
+
+#[test]
 fn what_is_being_written_is_no_checkpoint_yet() {
     let [one, two] = states();
     let now = SystemTime::now();
