@@ -147,7 +147,8 @@ fn check_part(
 fn unfit(csv: &Csv, why: &str, classes: &BTreeSet<i64>) -> Problem {
     let (message, next) = why.rsplit_once("; ").unwrap_or((why, "correct the data"));
     let mut next = next.to_owned();
-    if message.contains("the class ") && classes.first() == Some(&1) {
+    let is_label = message.contains("the class ") || message.contains("the target ");
+    if is_label && classes.first() == Some(&1) {
         let count = classes.last().copied().unwrap_or(1);
         let list: Vec<String> = (1..=count.min(20)).map(|class| class.to_string()).collect();
         let more = if count > 20 { ", .." } else { "" };

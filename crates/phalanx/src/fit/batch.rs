@@ -107,11 +107,12 @@ impl BatchShape {
     }
 }
 
-/// Refuses indices that a layer has no row for, and classes that the model has no output for: the loss would be NaN
-/// without a reason.
+/// Refuses indices that a layer has no row for, classes that the model has no output for, and targets that are no shares
+/// where the loss takes shares: the loss would be NaN, or fall below 0, without a reason.
 pub(super) fn check_values(setup: &Setup, batch: &Batch) -> Result<()> {
     check_indices(setup, &batch.x, batch.first)?;
-    check_labels(setup, batch)
+    check_labels(setup, batch)?;
+    check_shares(setup, batch)
 }
 
 /// Refuses indices that a layer has no row for. `first` is the number of the first example, for messages.
@@ -121,18 +122,24 @@ pub(super) fn check_indices(setup: &Setup, x: &[HostTensor], first: u64) -> Resu
             continue;
         };
         let values = x.to_f64();
-        let is_good = |value: f64| {
-            let whole = value.trunc();
-            (whole >= 0.0 && whole < index.count as f64)
-                || index.padding.map(f64::from) == Some(whole)
-        };
-        if let Some(at) = values.iter().position(|&value| !is_good(value)) {
-            let row = first + (at / (values.len() / x.rows().max(1)).max(1)) as u64;
-            let (layer, count) = (index.layer, index.count);
-            return Err(Error::user(format!(
-                "the index {} of example {row} of the epoch is not among the {count} of the layer `{layer}`, 0 to {}; correct the data, or give the layer a larger `input_dim`",
-                values[at],
-                count - 1
+        let (layer, count) = (index.layer, index.count);
+        let padding = index.padding.map(f64::from);
+        let is_bad = |value: f64| !is_number_of(value, count) && Some(value) != padding;
+        if let Some(at) = values.iter().position(|&value| is_bad(value)) {
+            let (value, row) = (values[at], first + row_of(at, x));
+            let why = if value.fract() == 0.0 {
+                format!(
+                    "is not among the {count} of the layer `{layer}`, 0 to {}; correct the data, or give the layer a larger `input_dim`",
+                    count - 1
+                )
+            } else {
+                format!(
+                    "is no whole number, and the layer `{layer}` takes the numbers of its rows, 0 to {}; give indices, or leave the layer out where the data are features",
+                    count - 1
+                )
+            };
+            return Err(Error::User(format!(
+                "the index {value} of example {row} of the epoch {why}"
             )));
         }
     }
@@ -140,25 +147,81 @@ pub(super) fn check_indices(setup: &Setup, x: &[HostTensor], first: u64) -> Resu
 }
 
 /// Refuses classes that the model has no output for: the loss would be NaN without a reason.
-pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
+fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     for &(target, classes) in &setup.objective.classes {
         let Some(y) = batch.y.get(target) else {
             continue;
         };
         let labels = y.to_f64();
-        let bad = labels
-            .iter()
-            .position(|&label| !(label > -1.0 && label < classes as f64));
-        if let Some(at) = bad {
-            let row = batch.first + (at / (labels.len() / batch.rows().max(1)).max(1)) as u64;
-            return Err(Error::user(format!(
-                "the class {} of example {row} of the epoch is not among the {classes} of the model's output, 0 to {}; correct the labels, or give the last layer more units",
-                labels[at],
-                classes - 1
+        let is_bad = |label: f64| !is_number_of(label, classes);
+        if let Some(at) = labels.iter().position(|&label| is_bad(label)) {
+            let (label, row) = (labels[at], batch.first + row_of(at, y));
+            let why = if label.fract() == 0.0 {
+                format!(
+                    "is not among the {classes} of the model's output, 0 to {}; correct the labels, or give the last layer more units",
+                    classes - 1
+                )
+            } else {
+                format!(
+                    "is no whole number; give the numbers of the model's {classes} classes, 0 to {}, or a loss for real numbers",
+                    classes - 1
+                )
+            };
+            return Err(Error::User(format!(
+                "the class {label} of example {row} of the epoch {why}"
             )));
         }
     }
     Ok(())
+}
+
+/// Refuses targets below 0 or above 1 where the loss takes shares: it would fall without end. What has no weight counts
+/// nothing, and what is not a number is found by the loss.
+fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
+    for &(target, loss) in &setup.objective.shares {
+        let Some(y) = batch.y.get(target) else {
+            continue;
+        };
+        let shares = y.to_f64();
+        let weights = batch.weight.as_ref().map(example_weights);
+        let has_weight = |row: u64| {
+            let weight = weights.as_ref().and_then(|rows| rows.get(row as usize));
+            weight != Some(&0.0)
+        };
+        let is_bad = |&(at, &share): &(usize, &f64)| {
+            (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(row_of(at, y))
+        };
+        if let Some((at, share)) = shares.iter().enumerate().find(is_bad) {
+            let row = batch.first + row_of(at, y);
+            return Err(Error::User(format!(
+                "the target {share} of example {row} of the epoch is not from 0 to 1, as `{loss}` needs it; correct the targets, or for classes 0, 1, 2 .. train with `sparse_categorical_crossentropy` and an output for each class"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How far rounding may take a share out of 0 to 1, as where examples were mixed.
+const ROUNDING: f64 = 1e-3;
+
+/// Whether a value is one of the numbers 0 to `count` - 1.
+fn is_number_of(value: f64, count: usize) -> bool {
+    value >= 0.0 && value < count as f64 && value.fract() == 0.0
+}
+
+/// The row of the value at a place of a tensor.
+fn row_of(at: usize, tensor: &HostTensor) -> u64 {
+    let values: usize = tensor.dims().iter().skip(1).product();
+    (at / values.max(1)) as u64
+}
+
+/// The size of the largest weight of each example.
+fn example_weights(weights: &HostTensor) -> Vec<f64> {
+    let each: usize = weights.dims().iter().skip(1).product();
+    let values = weights.to_f64();
+    let rows = values.chunks(each.max(1));
+    rows.map(|row| row.iter().map(|weight| weight.abs()).fold(0.0, f64::max))
+        .collect()
 }
 
 /// A replica's rows of a tensor, padded with copies of the last one: a model might not accept rows of zeros.

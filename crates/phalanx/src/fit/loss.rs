@@ -11,7 +11,8 @@ use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
-use crate::losses::{Loss, without_unweighted};
+use crate::config::Described;
+use crate::losses::{BinaryCrossentropy, Loss, without_unweighted};
 use crate::nn::{Effects, Model};
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ pub(super) struct Objective {
     pub(super) targets: Vec<usize>,
     /// Targets that hold classes, by position among them, and the number of classes of their outputs.
     pub(super) classes: Vec<(usize, usize)>,
+    /// Targets that are shares from 0 to 1, by position among them, and the loss that takes them so.
+    pub(super) shares: Vec<(usize, &'static str)>,
 }
 
 impl Objective {
@@ -37,6 +40,7 @@ impl Objective {
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         Self {
             classes: classes(model, &compile.loss, &targets),
+            shares: shares(&compile.loss, &targets),
             losses: compile.loss.clone(),
             targets,
             metrics,
@@ -145,6 +149,18 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
         };
         let target = targets.iter().position(|&target| target == term.output)?;
         Some((target, *outputs[term.output].dims.last()?))
+    };
+    losses.terms.iter().filter_map(of_term).collect()
+}
+
+/// Which targets are shares from 0 to 1, and the loss that takes them so.
+fn shares(losses: &Losses, targets: &[usize]) -> Vec<(usize, &'static str)> {
+    let of_term = |term: &LossTerm| {
+        let Loss::BinaryCrossentropy(_) = term.loss else {
+            return None;
+        };
+        let target = targets.iter().position(|&target| target == term.output)?;
+        Some((target, BinaryCrossentropy::COMPONENT.name))
     };
     losses.terms.iter().filter_map(of_term).collect()
 }

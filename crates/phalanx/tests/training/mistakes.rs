@@ -49,7 +49,7 @@ fn a_loss_that_is_not_a_number_names_its_first_step() {
 }
 
 /// Batches that do not fit `good`'s model, and what is said of them.
-fn unfit(good: &Batch) -> [(Batch, &'static str); 13] {
+fn unfit(good: &Batch) -> [(Batch, &'static str); 14] {
     let with = |change: &dyn Fn(&mut Batch)| {
         let mut batch = good.clone();
         change(&mut batch);
@@ -100,6 +100,10 @@ fn unfit(good: &Batch) -> [(Batch, &'static str); 13] {
             with(&|b| b.y[0] = HostTensor::new([4], &[0i32, -1, 0, 2])),
             "the class -1 of example 1",
         ),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0.0f32, 1.0, -0.5, 2.0])),
+            "the class -0.5 of example 2 of the epoch is no whole number; give the numbers of the model's 3 classes, 0 to 2",
+        ),
     ]
 }
 
@@ -114,6 +118,56 @@ fn batches_that_do_not_fit_are_refused_with_a_next_action() {
         assert!(text.contains(expected), "{text}");
     }
     trainer.train_on_batch(&good).unwrap();
+}
+
+/// Truncated they would be rows 0, 1 and 2, and a model would train on what nobody meant.
+#[test]
+fn indices_that_are_not_whole_are_refused() {
+    let table = Sequential::new([2]).add(Embedding::new(3, 2));
+    let table = table.add(Flatten).add(Dense::new(3));
+    let trainer = trainer(table, sgd(0.1));
+    let check = |x: [f32; 4]| {
+        trainer.check_batch(&Batch {
+            x: vec![HostTensor::new([2, 2], &x)],
+            ..batch(2, None)
+        })
+    };
+    check([0.0, 1.0, 2.0, -0.0]).unwrap();
+    let text = message(check([0.0, 1.0, 1.5, 2.0]));
+    assert!(
+        text.contains("the index 1.5 of example 1 of the epoch is no whole number, and the layer `embedding` takes the numbers of its rows, 0 to 2"),
+        "{text}"
+    );
+    let text = message(check([-0.5, 1.0, 2.0, 2.0]));
+    assert!(text.contains("the index -0.5 of example 0"), "{text}");
+    let text = message(check([0.0, 3.0, 2.0, 2.0]));
+    assert!(text.contains("is not among the 3 of the layer"), "{text}");
+}
+
+/// Outside of 0 to 1 the loss has no lower bound.
+#[test]
+fn targets_of_a_binary_crossentropy_are_shares() {
+    let compile = Compile {
+        loss: BinaryCrossentropy::from_logits().into(),
+        ..sgd(0.1)
+    };
+    let trainer = trainer(Sequential::new([6]).add(Dense::new(2)), compile);
+    let check = |y: [f32; 4], weights: Option<&[f32]>| {
+        trainer.check_batch(&Batch {
+            y: vec![HostTensor::new([2, 2], &y)],
+            ..batch(2, weights)
+        })
+    };
+    check([0.0, 1.000_000_1, 0.3, 1.0], None).unwrap();
+    let text = message(check([0.0, 1.0, 1.0, 2.0], None));
+    assert!(
+        text.contains("the target 2 of example 1 of the epoch is not from 0 to 1, as `binary_crossentropy` needs it; correct the targets")
+            && text.contains("`sparse_categorical_crossentropy`"),
+        "{text}"
+    );
+    let text = message(check([0.0, -1.0, 1.0, 1.0], Some(&[1.0, 0.0])));
+    assert!(text.contains("the target -1 of example 0"), "{text}");
+    check([0.0, 1.0, 1.0, -1.0], Some(&[1.0, 0.0])).unwrap();
 }
 
 #[test]
