@@ -132,6 +132,10 @@ impl Training for Stepping<'_> {
         self.trainer.set_learning_rate(rate)
     }
 
+    fn follows_schedule(&self) -> bool {
+        self.trainer.compiled.follows_schedule()
+    }
+
     fn variables(&self) -> Result<NamedTensors> {
         self.trainer.variables()
     }

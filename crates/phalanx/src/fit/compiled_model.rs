@@ -92,6 +92,11 @@ impl CompiledModel {
         self.state.set(index, &HostTensor::scalar(rate as f32))
     }
 
+    /// Whether the learning rate follows a schedule, and cannot be set.
+    pub(super) fn follows_schedule(&self) -> bool {
+        self.scalar_slot_index(Optimizer::LEARNING_RATE).is_none()
+    }
+
     /// The value of a scalar slot, by its name: [`Optimizer::LEARNING_RATE`] or one of [`LossScale`].
     fn scalar_slot(&self, name: &str) -> Result<Option<f64>> {
         let Some(slot) = self.scalar_slot_index(name) else {

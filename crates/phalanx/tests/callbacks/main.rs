@@ -21,12 +21,16 @@ fn scratch(name: &str) -> Scratch {
 }
 
 fn trainer() -> Trainer {
+    trainer_at(0.05)
+}
+
+fn trainer_at(rate: impl Into<Schedule>) -> Trainer {
     let model = Sequential::new([4])
         .add(Dense::new(8).activation(tanh))
         .add(Dropout::new(0.2))
         .add(Dense::new(3));
     let compile = Compile {
-        optimizer: Adam::new(0.05).into(),
+        optimizer: Adam::new(rate).into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),
         metrics: vec![Accuracy.into()],
         seed: 3,
@@ -250,6 +254,26 @@ fn mistakes_are_told_before_the_first_step() {
         error.contains("`factor` must be at least 0 and below 1"),
         "{error}"
     );
+}
+
+#[test]
+fn a_callback_that_sets_the_rate_is_refused_beside_a_schedule() {
+    let plateau = ReduceLrOnPlateau::new("loss");
+    let scheduler = LearningRateScheduler::per_step(|_| 0.1);
+    for (kind, fit) in [
+        ("reduce_lr_on_plateau", fit(1).callback(plateau)),
+        ("learning_rate_scheduler", fit(1).callback(scheduler)),
+    ] {
+        let mut trainer = trainer_at(CosineDecay::new(0.05, 100));
+        let error = trainer.fit(&rows(12), fit).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "{kind} sets the learning rate, and the rate of the optimizer follows a schedule; give the optimizer a number as its rate, or leave {kind} out"
+            )
+        );
+        assert_eq!(trainer.iterations(), 0);
+    }
 }
 
 #[test]

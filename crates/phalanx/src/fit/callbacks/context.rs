@@ -78,6 +78,8 @@ pub(in crate::fit) trait Training {
     fn logs(&mut self) -> Result<Logs>;
     fn learning_rate(&self) -> Result<f64>;
     fn set_learning_rate(&mut self, rate: f64) -> Result<()>;
+    /// Whether the learning rate follows a schedule, and cannot be set.
+    fn follows_schedule(&self) -> bool;
     fn variables(&self) -> Result<NamedTensors>;
     fn set_variables(&mut self, values: &[(String, HostTensor)]) -> Result<()>;
     fn save_weights(&mut self, path: &Path) -> Result<()>;
@@ -282,6 +284,16 @@ impl CallbackContext<'_> {
         Err(Error::user(format!(
             "{who} was given `{log}`, and the logs are {}; name one of them{hint}",
             names.join(", ")
+        )))
+    }
+
+    /// An error where a callback sets the learning rate and the optimizer has a schedule of its own.
+    pub(super) fn check_rate_can_be_set(&self, who: &str) -> Result<()> {
+        if !self.training.follows_schedule() {
+            return Ok(());
+        }
+        Err(Error::user(format!(
+            "{who} sets the learning rate, and the rate of the optimizer follows a schedule; give the optimizer a number as its rate, or leave {who} out"
         )))
     }
 

@@ -46,6 +46,9 @@ impl Training for Fake {
         self.0.borrow_mut().rate = rate as f32;
         Ok(())
     }
+    fn follows_schedule(&self) -> bool {
+        false
+    }
     fn variables(&self) -> Result<NamedTensors> {
         let value = HostTensor::scalar(self.0.borrow().weights);
         Ok(vec![("w".to_owned(), value)])

@@ -105,6 +105,10 @@ impl Callback for LearningRateScheduler {
         ScheduleSettings::COMPONENT.name
     }
 
+    fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        cx.check_rate_can_be_set(self.kind())
+    }
+
     fn on_epoch_begin(&mut self, epoch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         match &self.0 {
             RateSource::Epoch(rate) => cx.set_learning_rate(rate(epoch, cx.learning_rate()?)),

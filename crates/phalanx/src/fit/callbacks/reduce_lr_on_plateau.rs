@@ -128,6 +128,7 @@ impl Callback for ReduceLrOnPlateau {
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         fraction("factor", self.factor)
             .map_err(|why| Error::user(format!("{}: {why}", self.kind())))?;
+        cx.check_rate_can_be_set(self.kind())?;
         self.better = Some(self.mode.better(self.kind(), &self.monitor, cx)?);
         self.seen = cx.restored()?.unwrap_or_default();
         Ok(())
