@@ -1,9 +1,10 @@
 //! The one error type of the library, its variants grouped by who must act.
 
+use std::fmt;
 use std::path::PathBuf;
 
-/// What went wrong, grouped by who must act.
-#[derive(Debug, thiserror::Error)]
+/// What went wrong, grouped by who must act. Its `Debug` is its message too, as `main` and `unwrap` print it so.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The caller: a wrong argument or configuration.
@@ -61,5 +62,22 @@ impl Error {
     /// A [`Device`](Self::Device) error with the message of another error.
     pub(crate) fn device(error: impl std::error::Error) -> Self {
         Self::Device(error.to_string())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn a_program_that_ends_with_an_error_prints_its_message() {
+        let error = Error::Device("no plugin; looked at:\n  the path x".into());
+        assert_eq!(format!("{error:?}"), "no plugin; looked at:\n  the path x");
     }
 }
