@@ -230,7 +230,7 @@ impl fmt::Debug for CustomLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_graph::{Graph, Shape};
+    use phalanx_graph::{DType, Graph, Shape};
     use serde_json::json;
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
                 CategoricalCrossentropy::from_logits().into(),
                 &[4],
                 &[4, 2],
-                "y_true f32[4] and y_pred f32[4,2]",
+                "y_true f32[4] and y_pred f32[4,2] must have the same dims, [batch, ..]; targets that are numbers of classes need `sparse_categorical_crossentropy`",
             ),
             (
                 Huber::new(f64::NAN).into(),
@@ -302,13 +302,40 @@ mod tests {
             ),
         ];
         for (loss, y_true, y_pred, expected) in cases {
-            let graph = Graph::new();
-            let y_true = graph.parameter("y_true", Shape::f32(y_true));
-            let y_pred = graph.parameter("y_pred", Shape::f32(y_pred));
-            let _ = loss.per_example(&y_true, &y_pred);
-            let error = graph.error().expect("an error").to_string();
+            let error = refusal(&loss, Shape::f32(y_true), Shape::f32(y_pred));
             assert!(error.contains(expected), "{error}");
             assert!(error.contains("losses/mod.rs"), "{error}");
         }
+    }
+
+    fn refusal(loss: &Loss, y_true: Shape, y_pred: Shape) -> String {
+        let graph = Graph::new();
+        let y_true = graph.parameter("y_true", y_true);
+        let y_pred = graph.parameter("y_pred", y_pred);
+        let _ = loss.per_example(&y_true, &y_pred);
+        graph.error().expect("an error").to_string()
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_have_a_next_action() {
+        let told = |loss: Loss, dims: &[usize]| {
+            refusal(&loss, Shape::new(DType::I32, dims), Shape::f32([4, 2]))
+        };
+        let sparse = told(SparseCategoricalCrossentropy::from_logits().into(), &[4, 2]);
+        assert!(
+            sparse
+                .contains("expected dims [4], and one-hot targets need `categorical_crossentropy`"),
+            "{sparse}"
+        );
+        let binary = told(BinaryCrossentropy::from_logits().into(), &[4]);
+        assert!(
+            binary.contains("and a yes or no for each example a last layer of 1 unit"),
+            "{binary}"
+        );
+        let squared = told(MeanSquaredError.into(), &[4, 1]);
+        assert!(
+            squared.contains("y_true i32[4,1] and y_pred f32[4,2] must have the same dims, [batch, ..]; the model has 2 outputs for a target of one number: give the last layer 1 unit, or targets of 2 numbers"),
+            "{squared}"
+        );
     }
 }

@@ -17,6 +17,7 @@ pub(crate) fn in_float(tensor: &Tensor) -> Tensor {
 /// become `[batch, 1]`. Nothing else is broadcast, unlike Keras.
 #[track_caller]
 pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tensor, Tensor)> {
+    let given = (y_true.shape(), y_pred.shape());
     let y_pred = in_float(y_pred);
     let y_true = y_true.convert(y_pred.dtype());
     let (mut a, mut b) = (y_true.dims(), y_pred.dims());
@@ -29,17 +30,40 @@ pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tens
         add_or_drop_one(&mut b, &mut a);
     }
     if a != b || a.is_empty() {
-        let (a, b) = (y_true.shape(), y_pred.shape());
-        let mut message = format!("y_true {a} and y_pred {b} must have the same dims, [batch, ..]");
-        let is_class_each = b.dims.split_last().is_some_and(|(_, rows)| a.dims == rows);
-        if is_class_each && op.ends_with("crossentropy") {
-            message +=
-                "; targets that are numbers of classes need `sparse_categorical_crossentropy`";
-        }
+        let (a, b) = given;
+        let next = way_to_same_dims(op, &a.dims, &b.dims);
+        let message =
+            format!("y_true {a} and y_pred {b} must have the same dims, [batch, ..]; {next}");
         y_pred.graph().fail(op, message);
         return None;
     }
     Some((y_true.reshape(&a), y_pred.reshape(&b)))
+}
+
+/// What to do about targets of these dims and predictions of those.
+fn way_to_same_dims(op: &str, targets: &[usize], predictions: &[usize]) -> String {
+    let (columns, rows) = match predictions.split_last() {
+        Some((columns, rows)) if !rows.is_empty() => (*columns, rows),
+        _ => return "give both as many dims".to_owned(),
+    };
+    let is_one_each = targets == rows || targets.split_last() == Some((&1, rows));
+    match op {
+        "categorical_crossentropy" | "categorical_accuracy" | "top_k_categorical_accuracy"
+            if is_one_each =>
+        {
+            format!("targets that are numbers of classes need `sparse_{op}`")
+        }
+        "binary_crossentropy" if is_one_each => {
+            "targets that are numbers of classes need `sparse_categorical_crossentropy`, and a yes or no for each example a last layer of 1 unit".to_owned()
+        }
+        "precision" | "recall" | "auc" | "f1_score" | "binary_accuracy" if is_one_each => format!(
+            "it counts a yes or no for each of {columns} outputs: give one-hot targets, or count classes by `accuracy`"
+        ),
+        _ if is_one_each => format!(
+            "the model has {columns} outputs for a target of one number: give the last layer 1 unit, or targets of {columns} numbers"
+        ),
+        _ => "give the last layer the dims of the targets, or change the targets".to_owned(),
+    }
 }
 
 fn add_or_drop_one(shorter: &mut Vec<usize>, longer: &mut Vec<usize>) {
@@ -66,8 +90,12 @@ pub(crate) fn class_labels(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option
     let one_each = labels == rows || labels.split_last() == Some((&1, rows));
     if !one_each {
         let (a, b) = (y_true.shape(), y_pred.shape());
+        let next = match labels == scores {
+            true => format!(", and one-hot targets need `{}`", op.replace("sparse_", "")),
+            false => String::new(),
+        };
         let message = format!(
-            "y_true {a} does not hold one class for each row of y_pred {b}; expected dims {rows:?}"
+            "y_true {a} does not hold one class for each row of y_pred {b}; expected dims {rows:?}{next}"
         );
         graph.fail(op, message);
         return None;

@@ -253,7 +253,8 @@ impl Layer for MultiHeadAttention {
         let pairs = [query.dims[0], query.dims[1], value.dims[1]];
         match rest.get(2) {
             Some(mask) if mask.dims != pairs => Err(format!(
-                "the mask must have the dims {pairs:?} [batch, queries, keys], got {mask}"
+                "the mask must be [batch, {}, {}], a number for each query and key, got {mask}",
+                pairs[1], pairs[2]
             )),
             _ => Ok(()),
         }

@@ -450,8 +450,23 @@ fn mistake(model: &str, error: &GraphError) -> Error {
     } = error;
     // A mistake that a check found has no place in the source worth telling.
     Error::user(match op.as_str() {
-        "layer" => format!("{place}: {message}"),
+        "layer" => format!("{place}: {}", of_any_batch(message)),
         _ => format!("{place}: {op}: {message}, at {file}:{line}"),
+    })
+}
+
+/// A message with the shapes of batches as a model sees them, without the number of examples that it is traced with.
+fn of_any_batch(message: &str) -> String {
+    let types = DType::ALL.iter();
+    types.fold(message.to_owned(), |message, dtype| {
+        let message = message.replace(
+            &format!("{dtype}[{TRACED_ROWS},"),
+            &format!("{dtype}[batch,"),
+        );
+        message.replace(
+            &format!("{dtype}[{TRACED_ROWS}]"),
+            &format!("{dtype}[batch]"),
+        )
     })
 }
 

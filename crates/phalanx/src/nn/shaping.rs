@@ -71,7 +71,7 @@ impl Reshape {
         };
         let Some(known) = known.filter(|_| fits) else {
             return Err(format!(
-                "cannot make the {elements} elements of an example of {input} {target:?}"
+                "examples of {input} have {elements} elements, which do not fill `target_shape` {target:?}; give dims for {elements} elements, or -1 for one of them"
             ));
         };
         let size = |&dim: &i64| usize::try_from(dim).unwrap_or(elements / known);

@@ -269,7 +269,7 @@ fn layers_of_users_are_saved_read_and_nested() {
 fn mistakes_in_building_name_the_layer() {
     let message = |stack: Sequential| stack.build().unwrap_err().to_string();
     let unfit = message(Sequential::new([4]).add(Conv2d::new(1, 3)));
-    let expected = "layer `conv2d`: expected images [batch, height, width, channels], got f32[2,4]; reshape them first";
+    let expected = "layer `conv2d`: expected images [batch, height, width, channels], got f32[batch,4]; reshape them first";
     assert_eq!(unfit, expected);
     let twice = message(
         Sequential::new([4])

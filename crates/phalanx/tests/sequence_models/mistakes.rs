@@ -25,19 +25,19 @@ const MISTAKES: [Mistake; 15] = [
         "multi_head_attention",
         r#"{"num_heads": 2, "key_dim": 2}"#,
         &[&[4]],
-        "the query must be floats [batch, length, features], got f32[2,4]",
+        "the query must be floats [batch, length, features], got f32[batch,4]",
     ),
     (
         "multi_head_attention",
         r#"{"num_heads": 2, "key_dim": 2}"#,
         &[&[3, 4], &[5, 4], &[6, 4]],
-        "expected query, value and key of one batch, value and key of one length, got f32[2,3,4], f32[2,5,4] and f32[2,6,4]",
+        "expected query, value and key of one batch, value and key of one length, got f32[batch,3,4], f32[batch,5,4] and f32[batch,6,4]",
     ),
     (
         "multi_head_attention",
         r#"{"num_heads": 2, "key_dim": 2}"#,
         &[&[3, 4], &[5, 4], &[5, 4], &[5, 3]],
-        "the mask must have the dims [2, 3, 5] [batch, queries, keys], got f32[2,5,3]",
+        "the mask must be [batch, 3, 5], a number for each query and key, got f32[batch,5,3]",
     ),
     (
         "multi_head_attention",
@@ -61,13 +61,13 @@ const MISTAKES: [Mistake; 15] = [
         "embedding",
         r#"{"input_dim": 3, "output_dim": 2, "mask_zero": true}"#,
         &[&[4, 2]],
-        "`mask_zero` needs indices [batch, steps], got f32[2,4,2]",
+        "`mask_zero` needs indices [batch, steps], got f32[batch,4,2]",
     ),
     (
         "lstm",
         r#"{"units": 3}"#,
         &[&[4]],
-        "expected sequences [batch, length, features], got f32[2,4]; embed or reshape them first",
+        "expected sequences [batch, length, features], got f32[batch,4]; embed or reshape them first",
     ),
     (
         "lstm",
@@ -79,7 +79,7 @@ const MISTAKES: [Mistake; 15] = [
         "gru",
         r#"{"units": 3}"#,
         &[&[4, 2], &[2]],
-        "expected first states f32[2,3], got f32[2,2]",
+        "expected first states f32[batch,3], got f32[batch,2]",
     ),
     (
         "lstm",
@@ -91,13 +91,13 @@ const MISTAKES: [Mistake; 15] = [
         "embedding_bag",
         r#"{"input_dim": 3, "output_dim": 2}"#,
         &[&[4], &[3]],
-        "expected a weight for each index of f32[2,4], got f32[2,3]",
+        "expected a weight for each index of f32[batch,4], got f32[batch,3]",
     ),
     (
         "dot",
         "{}",
         &[&[4], &[3]],
-        "expected vectors of one size, got f32[2,4] and f32[2,3]",
+        "expected vectors of one size, got f32[batch,4] and f32[batch,3]",
     ),
     (
         "interaction",
