@@ -3,9 +3,9 @@
 mod oracle;
 
 use oracle::{Batch, array, name, snake_case};
-use phalanx::losses::BinaryCrossentropy;
+use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, SparseCategoricalAccuracy,
+    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, Recall, SparseCategoricalAccuracy,
     SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
@@ -97,6 +97,44 @@ fn rare_scores() -> [Rare; 4] {
     ]
 }
 
+/// Probabilities of logits: of a yes, or of classes.
+fn logits() -> Vec<Rare> {
+    let y_true = f32s(&[4, 1], &[1.0, 1.0, 0.0, 0.0]);
+    let y_pred = f32s(&[4, 1], &[0.3, 2.0, -0.1, 0.1]);
+    let loss = BinaryCrossentropy::from_logits().into();
+    let binary = |metric: Metric| metric.bound(Some(&loss), y_pred.shape());
+    let of_binary = [
+        (binary(Precision::default().into()), 2.0 / 3.0),
+        (binary(Recall::default().into()), 1.0),
+        (binary(BinaryAccuracy::default().into()), 0.75),
+        // The probability of 2 is 0.88; a threshold of logits is compared with them.
+        (binary(Recall::at([0.6]).into()), 0.5),
+        (binary(Recall::at([1.0]).into()), 0.5),
+        (binary(Precision::at([0.0]).into()), 2.0 / 3.0),
+        (binary(Auc::default().into()), 1.0),
+        (Precision::default().from_logits().into(), 2.0 / 3.0),
+        (Recall::at([0.6]).from_logits().into(), 0.5),
+        (BinaryAccuracy::new(0.6).from_logits().into(), 0.75),
+    ];
+    let one_hot = f32s(&[2, 3], &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    // The softmax of the first row is 0.67, 0.24 and 0.09; the second is certain of the last class.
+    let scores = f32s(&[2, 3], &[2.0, 1.0, 0.0, 0.0, 1.0, 9.0]);
+    let loss = CategoricalCrossentropy::from_logits().into();
+    let classes = |metric: Metric| metric.bound(Some(&loss), scores.shape());
+    let of_classes = [
+        (classes(Precision::default().into()), 0.5),
+        (classes(Recall::default().into()), 0.5),
+        (classes(F1Score::default().threshold(0.5).into()), 1.0 / 3.0),
+    ];
+    let of_binary = of_binary
+        .into_iter()
+        .map(|(metric, result)| (metric, y_true.clone(), y_pred.clone(), None, result));
+    let of_classes = of_classes
+        .into_iter()
+        .map(|(metric, result)| (metric, one_hot.clone(), scores.clone(), None, result));
+    of_binary.chain(of_classes).collect()
+}
+
 fn rare_thresholds_and_weights() -> [Rare; 4] {
     let auc = Metric::from(Auc::default().thresholds([0.25, 0.5, 0.75]));
     [
@@ -138,6 +176,7 @@ fn rare_thresholds_and_weights() -> [Rare; 4] {
 #[test]
 fn rare_inputs_count_as_documented() {
     let cases = [rare_scores(), rare_thresholds_and_weights()].concat();
+    let cases = [cases, logits()].concat();
     let mut batch = Batch::default();
     for (metric, y_true, y_pred, weight, _) in &cases {
         let (y_true, y_pred) = (batch.input(y_true.clone()), batch.input(y_pred.clone()));

@@ -3,6 +3,7 @@
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::losses::{class_labels, in_float, paired};
 
 use crate::config::{Component, Described, Field, Kind};
@@ -56,6 +57,8 @@ impl Described for Equality {
 
 /// The share of scores on the right side of the threshold: above it for a target of 1, at or below it for a target of 0.
 ///
+/// Where the loss takes logits, a threshold between 0 and 1 is for the probabilities of the logits; Keras compares these themselves.
+///
 /// ```
 #[doc = include_str!("example.md")]
 /// let y_true = column([1.0, 1.0, 0.0, 0.0]);
@@ -68,17 +71,17 @@ impl Described for Equality {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BinaryAccuracy {
     threshold: f64,
+    from_logits: bool,
 }
 
 impl Described for BinaryAccuracy {
     const COMPONENT: Component = Component {
         name: "binary_accuracy",
         doc: "share of right yes-or-no answers",
-        fields: &[Field::optional(
-            "threshold",
-            Kind::REAL,
-            "scores above it are a yes",
-        )],
+        fields: &[
+            Field::optional("threshold", Kind::REAL, "scores above it are a yes"),
+            FROM_LOGITS,
+        ],
     };
 }
 
@@ -208,7 +211,21 @@ impl BinaryAccuracy {
     /// Scores above the threshold count as 1.
     #[must_use]
     pub const fn new(threshold: f64) -> Self {
-        Self { threshold }
+        Self {
+            threshold,
+            from_logits: false,
+        }
+    }
+
+    /// Takes scores as logits: the threshold is for their probabilities.
+    #[must_use]
+    pub const fn from_logits(mut self) -> Self {
+        self.from_logits = true;
+        self
+    }
+
+    pub(super) fn takes_probabilities(self) -> bool {
+        !self.from_logits && divides_probabilities(self.threshold)
     }
 
     pub(super) fn check(self) -> Result<(), String> {
@@ -223,7 +240,8 @@ impl BinaryAccuracy {
 
     #[track_caller]
     pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
-        let (y_true, y_pred) = paired("binary_accuracy", y_true, y_pred)?;
+        let scores = scores(y_pred, self.from_logits);
+        let (y_true, y_pred) = paired("binary_accuracy", y_true, &scores)?;
         let answer = y_pred
             .greater(&y_pred.like(self.threshold))
             .convert(y_true.dtype());

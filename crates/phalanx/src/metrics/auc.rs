@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
 use super::confusion::{Cases, count, exceeded, ratio};
+use super::logits::{FROM_LOGITS, scores};
 
 use crate::config::{Component, Described, Field, Kind};
 
 /// The area under the ROC or the precision-recall curve, from counts at thresholds.
 ///
-/// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits). As in Keras, the area under the
+/// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits) and where the loss takes logits. As in Keras, the area under the
 /// ROC curve is 0 where one of the two classes has no example. There is no `multi_label`: all columns count together.
 ///
 /// ```
@@ -52,11 +53,7 @@ impl Described for Auc {
                 Kind::List(&Kind::SHARE, 1, usize::MAX),
                 "the thresholds themselves",
             ),
-            Field::optional(
-                "from_logits",
-                Kind::Bool,
-                "whether predictions are logits, not probabilities",
-            ),
+            FROM_LOGITS,
         ],
     };
 }
@@ -134,6 +131,10 @@ impl Auc {
         self
     }
 
+    pub(super) const fn takes_probabilities(&self) -> bool {
+        !self.from_logits
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         match &self.thresholds {
             Some(values)
@@ -181,10 +182,7 @@ impl Auc {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let mut cases = Cases::new("auc", y_true, y_pred, weight)?;
-        if self.from_logits {
-            cases.scores = cases.scores.logistic();
-        }
+        let cases = Cases::new("auc", y_true, &scores(y_pred, self.from_logits), weight)?;
         let bins = self.bin_of(&cases.scores).one_hot(self.bins(), DType::Bool);
         let positives = cases.weighed(&cases.targets);
         let negatives = cases.weighed(&(1.0 - &cases.targets));

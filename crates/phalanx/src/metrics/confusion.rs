@@ -4,13 +4,25 @@ use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
+use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
 use crate::config::{Component, Described, Field, Kind};
 
+/// The setting of both.
+const THRESHOLDS: Field = Field::optional(
+    "thresholds",
+    Kind::Worded(
+        "a number or a list of numbers",
+        &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
+    ),
+    "scores above it are a yes; of several, the mean is logged",
+);
+
 /// The share of positive answers that are right: `tp / (tp + fp)`, 0 where no answer is positive.
 ///
-/// An answer is positive when its score is above a threshold. Keras' `top_k` and `class_id` are not supported.
+/// An answer is positive when its score is above a threshold. Where the loss takes logits, thresholds between 0 and 1 are for
+/// the probabilities of the logits; Keras compares these themselves. Keras' `top_k` and `class_id` are not supported.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -24,26 +36,21 @@ use crate::config::{Component, Described, Field, Kind};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Precision {
     thresholds: Thresholds,
+    from_logits: bool,
 }
 
 impl Described for Precision {
     const COMPONENT: Component = Component {
         name: "precision",
         doc: "share of the positive answers that is right",
-        fields: &[Field::optional(
-            "thresholds",
-            Kind::Worded(
-                "a number or a list of numbers",
-                &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
-            ),
-            "scores above it are a yes; of several, the mean is logged",
-        )],
+        fields: &[THRESHOLDS, FROM_LOGITS],
     };
 }
 
 /// The share of positive targets that are found: `tp / (tp + fn)`, 0 where no target is positive.
 ///
-/// A target is found when its score is above a threshold. Keras' `top_k` and `class_id` are not supported.
+/// A target is found when its score is above a threshold. Where the loss takes logits, thresholds between 0 and 1 are for
+/// the probabilities of the logits; Keras compares these themselves. Keras' `top_k` and `class_id` are not supported.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -57,20 +64,14 @@ impl Described for Precision {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recall {
     thresholds: Thresholds,
+    from_logits: bool,
 }
 
 impl Described for Recall {
     const COMPONENT: Component = Component {
         name: "recall",
         doc: "share of the positive targets that is found",
-        fields: &[Field::optional(
-            "thresholds",
-            Kind::Worded(
-                "a number or a list of numbers",
-                &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
-            ),
-            "scores above it are a yes; of several, the mean is logged",
-        )],
+        fields: &[THRESHOLDS, FROM_LOGITS],
     };
 }
 
@@ -88,8 +89,22 @@ macro_rules! at_thresholds {
             /// A result for each of these thresholds.
             #[must_use]
             pub fn at(thresholds: impl Into<Vec<f64>>) -> Self {
-                let thresholds = Thresholds::Many(thresholds.into());
-                Self { thresholds }
+                Self {
+                    thresholds: Thresholds::Many(thresholds.into()),
+                    from_logits: false,
+                }
+            }
+
+            /// Takes scores as logits: thresholds are for their probabilities.
+            #[must_use]
+            pub const fn from_logits(mut self) -> Self {
+                self.from_logits = true;
+                self
+            }
+
+            pub(super) fn takes_probabilities(&self) -> bool {
+                let mut thresholds = self.thresholds.values().iter().copied();
+                !self.from_logits && thresholds.all(divides_probabilities)
             }
 
             pub(super) fn check(&self) -> Result<(), String> {
@@ -100,8 +115,10 @@ macro_rules! at_thresholds {
         impl Default for $metric {
             /// Keras' threshold of 0.5.
             fn default() -> Self {
-                let thresholds = Thresholds::One(0.5);
-                Self { thresholds }
+                Self {
+                    thresholds: Thresholds::One(0.5),
+                    from_logits: false,
+                }
             }
         }
     };
@@ -121,7 +138,12 @@ impl Precision {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let cases = Cases::new("precision", y_true, y_pred, weight)?;
+        let cases = Cases::new(
+            "precision",
+            y_true,
+            &scores(y_pred, self.from_logits),
+            weight,
+        )?;
         let positive = self.thresholds.exceeded_by(&cases.scores);
         let (yes, no) = (cases.positives(), cases.negatives());
         Some(vec![count(&positive, &yes), count(&positive, &no)])
@@ -140,7 +162,7 @@ impl Recall {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let cases = Cases::new("recall", y_true, y_pred, weight)?;
+        let cases = Cases::new("recall", y_true, &scores(y_pred, self.from_logits), weight)?;
         let positive = self.thresholds.exceeded_by(&cases.scores);
         let yes = cases.positives();
         Some(vec![count(&positive, &yes), count(&positive.not(), &yes)])

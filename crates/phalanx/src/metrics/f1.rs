@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
+use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
 use crate::config::{Component, Described, Field, Kind};
@@ -11,7 +12,8 @@ use crate::config::{Component, Described, Field, Kind};
 /// The harmonic mean of precision and recall of each class, or an average of those.
 ///
 /// Targets are one-hot classes or several yes-or-no answers, `[batch, .., classes]`. The answer is the class with the largest
-/// score or, with a threshold, every class whose score is above it. As in Keras, 1e-7 is added to each divisor.
+/// score or, with a threshold, every class whose score is above it; where the loss takes logits, a threshold between 0 and 1 is for their
+/// probabilities. As in Keras, 1e-7 is added to each divisor.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -27,6 +29,7 @@ pub struct F1Score {
     average: Option<F1Average>,
     threshold: Option<f64>,
     classes: Option<usize>,
+    from_logits: bool,
 }
 
 impl Described for F1Score {
@@ -49,6 +52,7 @@ impl Described for F1Score {
                 Kind::SIZE,
                 "number of classes; by default the number of outputs",
             ),
+            FROM_LOGITS,
         ],
     };
 }
@@ -87,6 +91,18 @@ impl F1Score {
         self
     }
 
+    /// Takes scores as logits: the threshold is for their probabilities.
+    #[must_use]
+    pub const fn from_logits(mut self) -> Self {
+        self.from_logits = true;
+        self
+    }
+
+    /// Without a threshold the largest score is the same of both.
+    pub(super) fn takes_probabilities(&self) -> bool {
+        !self.from_logits && self.threshold.is_some_and(divides_probabilities)
+    }
+
     pub(super) fn bind(&mut self, y_pred: &Shape) {
         let columns = match y_pred.dims.as_slice() {
             [] | [_] => 1,
@@ -122,7 +138,7 @@ impl F1Score {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let (y_true, y_pred) = paired("f1_score", y_true, y_pred)?;
+        let (y_true, y_pred) = paired("f1_score", y_true, &self.scored(y_pred))?;
         let last = y_pred.rank() - 1;
         let classes = y_pred.dim(last);
         if classes != self.classes.unwrap_or(1) {
@@ -152,6 +168,12 @@ impl F1Score {
             sum(&answer * (1.0 - &y_true)),
             sum((1.0 - &answer) * &y_true),
         ])
+    }
+
+    /// What the threshold is for.
+    #[track_caller]
+    fn scored(&self, y_pred: &Tensor) -> Tensor {
+        scores(y_pred, self.from_logits && self.threshold.is_some())
     }
 
     /// 1 where the answer is yes; a row of zeros has no largest score.

@@ -9,6 +9,7 @@ mod auc;
 mod average;
 mod confusion;
 mod f1;
+mod logits;
 
 use phalanx_graph::{HostTensor, Shape, Tensor};
 use serde_json::{Map, Value};
@@ -21,6 +22,7 @@ pub use auc::{Auc, Curve, Summation};
 pub use average::Mean;
 pub use confusion::{Precision, Recall};
 pub use f1::{F1Average, F1Score};
+use logits::LinkFunction;
 
 use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::Loss;
@@ -41,6 +43,8 @@ use crate::{Error, Result};
 pub struct Metric {
     name: Option<String>,
     measure: Measure,
+    /// What makes the probabilities that it compares of the predictions, where these are logits.
+    link: Option<LinkFunction>,
     /// Which way is better, where the metric of a program's own says so.
     better: Option<Better>,
 }
@@ -152,12 +156,14 @@ impl Metric {
     }
 
     /// The metric for predictions of this shape that are trained with this loss: what was left open is
-    /// filled in, such as the number of classes of [`F1Score`] and the threshold of [`Accuracy`].
+    /// filled in, such as the number of classes of [`F1Score`] and the threshold of [`Accuracy`]. Where the loss takes logits and
+    /// the metric probabilities, it counts the probabilities of the logits.
     #[must_use]
     pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
-        let logits = loss.and_then(Loss::takes_logits) == Some(true);
+        let link = loss.and_then(LinkFunction::of);
+        self.link = link.filter(|_| self.measure.takes_probabilities());
         match &mut self.measure {
-            Measure::Accuracy(_) if logits => self.measure = Measure::AccuracyOfLogits,
+            Measure::Accuracy(_) if link.is_some() => self.measure = Measure::AccuracyOfLogits,
             Measure::F1Score(f1) => f1.bind(y_pred),
             _ => {}
         }
@@ -355,6 +361,8 @@ impl Metric {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
+        let probabilities = self.link.map(|link| link.probabilities(y_pred));
+        let y_pred = probabilities.as_ref().unwrap_or(y_pred);
         match &self.measure {
             Measure::Auc(auc) => auc.update(y_true, y_pred, weight),
             Measure::Precision(precision) => precision.update(y_true, y_pred, weight),
@@ -366,6 +374,20 @@ impl Metric {
 }
 
 impl Measure {
+    /// Whether predictions are to be probabilities.
+    fn takes_probabilities(&self) -> bool {
+        match self {
+            Self::Loss(Loss::KlDivergence(_)) => true,
+            Self::Loss(loss) => loss.takes_logits() == Some(false),
+            Self::BinaryAccuracy(accuracy) => accuracy.takes_probabilities(),
+            Self::Auc(auc) => auc.takes_probabilities(),
+            Self::Precision(precision) => precision.takes_probabilities(),
+            Self::Recall(recall) => recall.takes_probabilities(),
+            Self::F1Score(f1) => f1.takes_probabilities(),
+            _ => false,
+        }
+    }
+
     /// A number for each example, of which the metric is the weighted mean.
     #[track_caller]
     fn example_values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
@@ -389,7 +411,7 @@ macro_rules! into_metric {
     ($($measure:ident),* $(,)?) => {$(
         impl From<$measure> for Metric {
             fn from(measure: $measure) -> Self {
-                Self { name: None, measure: Measure::$measure(measure), better: None }
+                Self { name: None, measure: Measure::$measure(measure), link: None, better: None }
             }
         }
     )*};
@@ -413,7 +435,9 @@ into_metric!(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::losses::BinaryCrossentropy;
+    use crate::losses::{
+        BinaryCrossentropy, CategoricalCrossentropy, KlDivergence, MeanSquaredError,
+    };
     use phalanx_graph::Graph;
     use serde_json::json;
 
@@ -422,7 +446,7 @@ mod tests {
         for kind in Metric::KINDS {
             let fields = match kind {
                 "auc" => json!({"curve": "PR", "thresholds": [0.2, 0.7], "name": "area"}),
-                "precision" => json!({"thresholds": [0.5, 0.7]}),
+                "precision" => json!({"thresholds": [0.5, 0.7], "from_logits": true}),
                 "recall" => json!({"thresholds": 0.3}),
                 "f1_score" => json!({"average": "micro", "threshold": 0.4}),
                 "top_k_categorical_accuracy" => json!({"k": 3, "name": "top"}),
@@ -499,7 +523,7 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_the_graphs_error() {
-        let cases: [(Metric, Dims, Dims, Dims, &str); 5] = [
+        let cases: [(Metric, Dims, Dims, Dims, &str); 6] = [
             (
                 Accuracy.into(),
                 &[3],
@@ -512,7 +536,14 @@ mod tests {
                 &[4],
                 &[4, 2],
                 &[4],
-                "must have the same dims",
+                "must have the same dims, [batch, ..]; targets that are numbers of classes need `sparse_categorical_accuracy`",
+            ),
+            (
+                Precision::default().into(),
+                &[4],
+                &[4, 2],
+                &[4],
+                "it counts a yes or no for each of 2 outputs: give one-hot targets, or count classes by `accuracy`",
             ),
             (
                 Auc::default().into(),
@@ -558,6 +589,39 @@ mod tests {
         let loss = BinaryCrossentropy::from_probabilities().into();
         let accuracy = Metric::from(Accuracy).bound(Some(&loss), &Shape::f32([8, 1]));
         assert!(matches!(accuracy.measure, Measure::Accuracy(_)));
+    }
+
+    #[test]
+    fn a_threshold_of_logits_stays_one() {
+        let link = |metric: Metric, loss: Loss| metric.bound(Some(&loss), &Shape::f32([8, 3])).link;
+        let logits = || Loss::from(BinaryCrossentropy::from_logits());
+        let classes = || Loss::from(CategoricalCrossentropy::from_logits());
+        for metric in [
+            Metric::from(Precision::default()),
+            Recall::at([0.2, 0.9]).into(),
+            BinaryAccuracy::default().into(),
+            Auc::default().into(),
+            F1Score::default().threshold(0.5).into(),
+            Loss::from(BinaryCrossentropy::from_probabilities()).into(),
+            Loss::from(KlDivergence).into(),
+        ] {
+            assert_eq!(link(metric.clone(), logits()), Some(LinkFunction::Sigmoid));
+            assert_eq!(link(metric.clone(), classes()), Some(LinkFunction::Softmax));
+            let loss = BinaryCrossentropy::from_probabilities();
+            assert_eq!(link(metric, loss.into()), None);
+        }
+        for metric in [
+            Metric::from(Precision::at([0.0])),
+            Recall::at([0.5, 2.0]).into(),
+            Precision::default().from_logits().into(),
+            BinaryAccuracy::new(0.0).into(),
+            Auc::default().from_logits().into(),
+            F1Score::default().into(),
+            Loss::from(MeanSquaredError).into(),
+            Loss::from(BinaryCrossentropy::from_logits()).into(),
+        ] {
+            assert_eq!(link(metric, logits()), None);
+        }
     }
 
     #[test]
