@@ -25,7 +25,10 @@ pub use f1::{F1Average, F1Score};
 use logits::LinkFunction;
 
 use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
-use crate::losses::Loss;
+use crate::losses::{
+    BinaryCrossentropy, CategoricalCrossentropy, Huber, KlDivergence, Loss, MeanAbsoluteError,
+    MeanSquaredError, SparseCategoricalCrossentropy,
+};
 use crate::{Error, Result};
 
 /// A metric; made from one of the structs of this module or from a loss with `.into()`, or by
@@ -432,12 +435,28 @@ into_metric!(
     TopKCategoricalAccuracy,
 );
 
+macro_rules! loss_into_metric {
+    ($($loss:ident),* $(,)?) => {$(
+        impl From<$loss> for Metric {
+            fn from(loss: $loss) -> Self {
+                Loss::from(loss).into()
+            }
+        }
+    )*};
+}
+loss_into_metric!(
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    Huber,
+    KlDivergence,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    SparseCategoricalCrossentropy,
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::losses::{
-        BinaryCrossentropy, CategoricalCrossentropy, KlDivergence, MeanSquaredError,
-    };
     use phalanx_graph::Graph;
     use serde_json::json;
 
@@ -602,8 +621,8 @@ mod tests {
             BinaryAccuracy::default().into(),
             Auc::default().into(),
             F1Score::default().threshold(0.5).into(),
-            Loss::from(BinaryCrossentropy::from_probabilities()).into(),
-            Loss::from(KlDivergence).into(),
+            BinaryCrossentropy::from_probabilities().into(),
+            KlDivergence.into(),
         ] {
             assert_eq!(link(metric.clone(), logits()), Some(LinkFunction::Sigmoid));
             assert_eq!(link(metric.clone(), classes()), Some(LinkFunction::Softmax));
@@ -617,8 +636,8 @@ mod tests {
             BinaryAccuracy::new(0.0).into(),
             Auc::default().from_logits().into(),
             F1Score::default().into(),
-            Loss::from(MeanSquaredError).into(),
-            Loss::from(BinaryCrossentropy::from_logits()).into(),
+            MeanSquaredError.into(),
+            BinaryCrossentropy::from_logits().into(),
         ] {
             assert_eq!(link(metric, logits()), None);
         }
