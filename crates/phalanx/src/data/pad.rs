@@ -13,8 +13,9 @@ pub struct Pad {
     pub x: f64,
     /// What outputs are padded with.
     pub y: f64,
-    /// Dims that differ are padded to a multiple of this: a program is compiled for each length of a batch, so a
-    /// larger number means fewer programs and more padding.
+    /// Dims that differ are padded to a multiple of this, and the first dim of inputs and of outputs with a value for each of their
+    /// steps even where it does not: a program is compiled for each length of a batch, so a larger number means fewer programs and
+    /// more padding.
     pub multiple: usize,
 }
 
@@ -35,38 +36,68 @@ impl Pad {
     /// # Errors
     /// When two differ in the number, element type or number of dims of their tensors.
     pub(super) fn apply(&self, examples: &mut [Example]) -> Result<()> {
-        self.apply_to(examples, "x", self.x, |example| &mut example.x)?;
-        self.apply_to(examples, "y", self.y, |example| &mut example.y)
-    }
-
-    fn apply_to(
-        &self,
-        examples: &mut [Example],
-        name: &str,
-        value: f64,
-        of: fn(&mut Example) -> &mut Vec<HostTensor>,
-    ) -> Result<()> {
-        let count = examples.iter_mut().map(|e| of(e).len()).min().unwrap_or(0);
-        for t in 0..count {
-            let mut tensors: Vec<&mut HostTensor> =
-                examples.iter_mut().map(|e| &mut of(e)[t]).collect();
-            let dims = self.dims(&tensors, &format!("{name}[{t}]"))?;
-            for tensor in &mut tensors {
-                if tensor.dims() != dims {
-                    **tensor = padded(tensor, &dims, value);
-                }
-            }
+        let x = DimRange::of_each(examples, "x", |example| &example.x)?;
+        let y = DimRange::of_each(examples, "y", |example| &example.y)?;
+        // The first dim of an input is the length of a sequence, and rounded up even where all lengths of this batch happen to
+        // be equal. An output has it rounded with an input, as a label for each step; others, such as a class, are left alone.
+        let lengths: Vec<usize> = x.iter().filter_map(DimRange::even_length).collect();
+        let x: Vec<_> = x.iter().map(|range| self.dims(range, true)).collect();
+        let in_step = |range: &DimRange| range.even_length().is_some_and(|l| lengths.contains(&l));
+        let y: Vec<_> = y
+            .iter()
+            .map(|range| self.dims(range, in_step(range)))
+            .collect();
+        for example in examples {
+            pad_all(&mut example.x, &x, self.x);
+            pad_all(&mut example.y, &y, self.y);
         }
         Ok(())
     }
 
-    /// The dims of all: the longest, rounded up where they differ.
-    fn dims(&self, tensors: &[&mut HostTensor], name: &str) -> Result<Vec<usize>> {
-        let first = tensors[0].shape();
-        let mut longest = first.dims.clone();
-        let mut shortest = first.dims.clone();
-        for tensor in tensors {
-            let shape = tensor.shape();
+    /// The longest dims, rounded up where they differ; the first too where it `is_length`.
+    fn dims(&self, range: &DimRange, is_length: bool) -> Vec<usize> {
+        let dims = range.longest.iter().zip(&range.shortest).enumerate();
+        dims.map(|(k, (longest, shortest))| {
+            if longest != shortest || k == 0 && is_length {
+                longest.next_multiple_of(self.multiple.max(1))
+            } else {
+                *longest
+            }
+        })
+        .collect()
+    }
+}
+
+/// The smallest and largest sizes of the dims of one tensor of all examples.
+struct DimRange {
+    shortest: Vec<usize>,
+    longest: Vec<usize>,
+}
+
+impl DimRange {
+    /// Of each tensor that all examples have.
+    fn of_each(
+        examples: &[Example],
+        name: &str,
+        of: fn(&Example) -> &Vec<HostTensor>,
+    ) -> Result<Vec<Self>> {
+        let count = examples.iter().map(|e| of(e).len()).min().unwrap_or(0);
+        let ranges = (0..count).map(|t| {
+            let mut shapes = examples.iter().map(|example| of(example)[t].shape());
+            Self::of(&mut shapes, &format!("{name}[{t}]"))
+        });
+        ranges.collect()
+    }
+
+    fn of(shapes: &mut dyn Iterator<Item = &Shape>, name: &str) -> Result<Self> {
+        let Some(first) = shapes.next() else {
+            return Err(Error::Bug("padding of a batch without examples".into()));
+        };
+        let mut range = Self {
+            shortest: first.dims.clone(),
+            longest: first.dims.clone(),
+        };
+        for shape in shapes {
             if shape.dims.len() != first.dims.len() || shape.dtype != first.dtype {
                 return Err(Error::User(format!(
                     "examples of one batch differ: {name} is {first} in one and {shape} in another; padding makes dims longer, \
@@ -74,18 +105,26 @@ impl Pad {
                 )));
             }
             for (k, &dim) in shape.dims.iter().enumerate() {
-                longest[k] = longest[k].max(dim);
-                shortest[k] = shortest[k].min(dim);
+                range.longest[k] = range.longest[k].max(dim);
+                range.shortest[k] = range.shortest[k].min(dim);
             }
         }
-        // The first dim, the length of a sequence, is rounded up even where all lengths of this batch happen to be equal.
-        let rounded = |(k, dim): (usize, &mut usize)| {
-            if k == 0 || shortest[k] != *dim {
-                *dim = dim.next_multiple_of(self.multiple.max(1));
-            }
-        };
-        longest.iter_mut().enumerate().for_each(rounded);
-        Ok(longest)
+        Ok(range)
+    }
+
+    /// The first dim, where all examples have the same.
+    fn even_length(&self) -> Option<usize> {
+        let first = self.longest.first().copied()?;
+        (self.shortest.first() == Some(&first)).then_some(first)
+    }
+}
+
+/// Tensors with these dims.
+fn pad_all(tensors: &mut [HostTensor], dims: &[Vec<usize>], value: f64) {
+    for (tensor, dims) in tensors.iter_mut().zip(dims) {
+        if tensor.dims() != dims {
+            *tensor = padded(tensor, dims, value);
+        }
     }
 }
 
@@ -185,6 +224,40 @@ mod tests {
         };
         assert_eq!(dims(0), [vec![2, 4], vec![2, 4, 4]]);
         assert_eq!(dims(2), [vec![1, 4], vec![1, 4, 1]]);
+    }
+
+    /// Example i: a text of as many words, a class, a one-hot class, a label for each word.
+    struct Texts(&'static [usize]);
+
+    impl Source for Texts {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, i: usize) -> Result<Example> {
+            let of = |length| HostTensor::zeros(Shape::f32([length]));
+            Ok(Example {
+                x: vec![of(self.0[i])],
+                y: vec![of(1), of(3), of(self.0[i])],
+                weight: None,
+            })
+        }
+    }
+
+    #[test]
+    fn outputs_of_one_size_are_not_rounded() {
+        let pad = Pad {
+            multiple: 4,
+            ..Pad::default()
+        };
+        for lengths in [&[2, 5][..], &[5, 5], &[5]] {
+            let texts = Dataset::from_source(Texts(lengths)).batch(lengths.len());
+            let batch = texts.pad(pad).get(0, 0).unwrap();
+            let length = |tensor: &HostTensor| tensor.dims()[1];
+            assert_eq!(length(&batch.x[0]), 8);
+            let y: Vec<usize> = batch.y.iter().map(length).collect();
+            assert_eq!(y, [1, 3, 8]);
+        }
     }
 
     #[test]
