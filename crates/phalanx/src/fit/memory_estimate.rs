@@ -74,7 +74,7 @@ impl StepEstimator {
     /// What looks like a mistake in how the model and its loss fit together, as a training says it when it begins.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.setup.logits_warnings()
+        self.setup.warnings()
     }
 
     /// As [`Trainer::check_batch`].

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use phalanx_graph::Shape;
+
 use super::Trainer;
 use super::batch::check_values;
 use super::history::{InputReport, Logs};
@@ -50,9 +52,9 @@ impl FitRun<'_> {
             .compiled
             .placement
             .idle_replicas_warning(data.most_rows());
-        let logits = trainer.compiled.setup.logits_warnings();
+        let model = trainer.compiled.setup.warnings();
         let cut = self.fit.cut_epoch_warning(data);
-        for warning in uneven.into_iter().chain(logits).chain(idle).chain(cut) {
+        for warning in uneven.into_iter().chain(model).chain(idle).chain(cut) {
             trainer.engine().notice(&format!("warning: {warning}"));
         }
         warn_lost(trainer.engine(), &data.lost());
@@ -130,17 +132,31 @@ impl Setup {
             .collect()
     }
 
-    /// Losses that take an output for what it is not: logits for probabilities, or the other way round. Training goes on and learns
-    /// little.
-    pub(super) fn logits_warnings(&self) -> Vec<String> {
+    /// What trains without an error and learns little or nothing: losses that take an output for what it is not, outputs that are
+    /// constant, and models without a variable to train.
+    pub(super) fn warnings(&self) -> Vec<String> {
         let (names, activations) = (self.model.output_names(), self.model.output_activations());
+        let shapes = self.model.outputs();
         let terms = self.objective.losses.terms.iter();
         let told = terms.filter_map(|term| {
-            let why = mistaken(&term.loss, activations[term.output]?)?;
+            let activation = activations[term.output]?;
+            let why = match is_constant(activation, &shapes[term.output]) {
+                true => ONE_UNIT.to_owned(),
+                false => mistaken(&term.loss, activation)?,
+            };
             Some(format!("of output `{}`: {why}", names[term.output]))
         });
-        told.collect()
+        let frozen = (!self.model.is_trainable()).then(|| FROZEN.to_owned());
+        told.chain(frozen).collect()
     }
+}
+
+const ONE_UNIT: &str = "a softmax over one unit is 1 for every example, and learns nothing; give the layer the activation sigmoid, or a unit for each class";
+const FROZEN: &str = "the model has no variable to train and will not change; unfreeze a layer (`trainable`), or evaluate it instead";
+
+/// Whether the output is the same for every example.
+fn is_constant(activation: Activation, output: &Shape) -> bool {
+    activation == Activation::Softmax && output.dims.last() == Some(&1)
 }
 
 /// What does not fit between a loss and the activation of its output.
@@ -173,7 +189,30 @@ fn mistaken(loss: &Loss, activation: Activation) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::Compile;
     use crate::losses::{BinaryCrossentropy, MeanSquaredError, SparseCategoricalCrossentropy};
+    use crate::nn::{Dense, Sequential, sigmoid, softmax};
+    use crate::replicas::Reduction;
+
+    #[test]
+    fn what_learns_nothing_is_told() {
+        let warnings = |layer: Dense, is_trainable: bool| {
+            let mut model = Sequential::new([4]).add(layer).build().unwrap();
+            model.set_trainable(is_trainable);
+            let loss = BinaryCrossentropy::from_probabilities().into();
+            let compile = Compile {
+                loss,
+                ..Compile::default()
+            };
+            let setup = Setup::new(model, compile, 1, Reduction::default()).unwrap();
+            setup.warnings()
+        };
+        let one = warnings(Dense::new(1).activation(softmax), true);
+        assert_eq!(one, [format!("of output `dense`: {ONE_UNIT}")]);
+        assert_eq!(warnings(Dense::new(1).activation(sigmoid), false), [FROZEN]);
+        let none: [&str; 0] = [];
+        assert_eq!(warnings(Dense::new(2).activation(softmax), true), none);
+    }
 
     #[test]
     fn logits_and_probabilities_are_told_apart() {
