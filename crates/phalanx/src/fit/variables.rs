@@ -9,6 +9,7 @@ use super::workers::on_chief;
 use crate::Result;
 use crate::import::{self, LoadReport, LoadWeights};
 use crate::saved::SavedModel;
+use crate::storage::foreign_ending::foreign_ending;
 
 impl Trainer {
     /// Names and values of the model's variables, in its order.
@@ -50,6 +51,7 @@ impl Trainer {
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let model = self.saved_model()?;
+        self.warn_of_ending(path.as_ref(), false);
         on_chief(self.placement(), "save", || model.save(path))
     }
 
@@ -81,6 +83,14 @@ impl Trainer {
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save_weights`].
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let model = self.saved_model()?;
+        self.warn_of_ending(path.as_ref(), true);
         on_chief(self.placement(), "weights", || model.save_weights(&path))
+    }
+
+    /// A name that others cannot read by is no reason to lose what was trained.
+    fn warn_of_ending(&self, path: &Path, is_file: bool) {
+        if let Some(why) = foreign_ending(path, is_file) {
+            self.engine().notice(&format!("warning: {why}"));
+        }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod atomic_dir;
 mod disk;
 pub(crate) mod document;
+pub(crate) mod foreign_ending;
 mod objects;
 mod processes;
 mod staging;

@@ -13,6 +13,7 @@ use crate::checkpoint::JsonFloat;
 use crate::config::{Component, Described, Field, Kind, setters, write};
 use crate::fit::{EpochLogs, Logs};
 use crate::metrics::Better;
+use crate::storage::foreign_ending::foreign_ending;
 use crate::{Error, Result};
 
 /// Writes a checkpoint, or the weights alone, after each epoch or every few batches: Keras' `ModelCheckpoint`, with its
@@ -277,6 +278,9 @@ impl Callback for ModelCheckpoint {
             Error::user(format!("{kind}: `filepath` is `{path}`: {why}"))
         };
         let pattern = PathPattern::parse(&self.filepath).map_err(wrong)?;
+        if let Some(why) = foreign_ending(self.filepath.as_ref(), self.save_weights_only) {
+            return Err(Error::User(format!("{kind}: {why}")));
+        }
         for name in pattern.names() {
             match name {
                 "epoch" | "learning_rate" => {}
