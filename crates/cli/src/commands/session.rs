@@ -136,11 +136,6 @@ impl Session {
             wrong(self.config.problems(vec![problem]))
         };
         let loaded = loaded.map_err(|error| wrong(error.to_string()))?;
-        if loaded.matched.is_empty() {
-            return Err(wrong(format!(
-                "no variable of the model has a value in it: {loaded}"
-            )));
-        }
         match context.global.shows_text() {
             true => context.output.line(loaded),
             false => Ok(()),

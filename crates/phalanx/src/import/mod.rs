@@ -43,7 +43,7 @@ pub(crate) use safetensors_layers::ORDER;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadWeights {
     /// Whether variables for which the file has no value, or a value of another shape, keep their current value; by default this
-    /// is an error.
+    /// is an error. It always is where no variable has a value, as of the wrong file.
     pub skip_mismatch: bool,
     /// How layers of the file are paired with the model's.
     pub matching: Matching,
@@ -73,7 +73,11 @@ pub(crate) fn load_bytes(
     let opened = weights_file::WeightsFile::new(name, &bytes)?;
     let layers = opened.layers()?;
     let (pairs, report) = pairing::pair(model, &layers, options.matching);
-    if !options.skip_mismatch && !report.is_complete() {
+    let is_enough = match options.skip_mismatch {
+        true => !report.matched.is_empty() || model.variables().is_empty(),
+        false => report.is_complete(),
+    };
+    if !is_enough {
         return Err(problem(name, "weights", report.refusal()));
     }
     let variables = model.variables();

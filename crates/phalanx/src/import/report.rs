@@ -66,6 +66,11 @@ impl LoadReport {
 
     /// Why the file was refused, and what to do.
     pub(super) fn refusal(&self) -> String {
+        if self.matched.is_empty() {
+            return format!(
+                "no variable of the model has a value in it: {self}; give the file of this model, or of one that shares layers with it"
+            );
+        }
         format!(
             "the model and the file differ: {self}; build the model that was saved, or set `skip_mismatch` to load what fits"
         )

@@ -200,6 +200,24 @@ fn mobilenet_v2_of_keras_is_read() {
     assert_eq!((report.matched.len(), report.mismatched.len()), (260, 2));
 }
 
+/// To go on would be to train from random values.
+#[test]
+fn a_file_of_which_nothing_fits_is_refused() {
+    let skip = LoadWeights {
+        skip_mismatch: true,
+        ..LoadWeights::default()
+    };
+    let mut stranger = fresh(Sequential::new([2]).add(Dense::new(9).named("stranger")));
+    let error = stranger
+        .load_weights(golden_path("tiny.keras"), skip)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("no variable of the model has a value in it: 0 of 2 variables have values"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_transformer_of_keras_is_read() {
     let record = records("transformer.json")

@@ -118,6 +118,12 @@ impl ClassWeights {
         }
         let values = labels.to_f64();
         let width = (values.len() / rows.max(1)).max(1);
+        if let Some(class) = self.0.keys().find(|&&class| !is_within(class, width)) {
+            return Err(Error::User(format!(
+                "class {class} has a weight, and labels of {width} classes are from 0 to {}; correct or remove the weight",
+                width - 1
+            )));
+        }
         let classes = values.chunks_exact(width).map(class_of_label);
         Ok(classes
             .map(|class| self.0.get(&class).copied().unwrap_or(1.0))
@@ -133,6 +139,11 @@ fn only_label(y: &[HostTensor]) -> Result<&HostTensor> {
             y.len()
         ))),
     }
+}
+
+/// Whether a one-hot label of this width can be of the class; of a label of one number the width is 1 and says nothing.
+fn is_within(class: i64, width: usize) -> bool {
+    width == 1 || usize::try_from(class).is_ok_and(|class| class < width)
 }
 
 /// The rounded number, or the index of the (first) greatest of several.
@@ -175,6 +186,10 @@ mod tests {
         batch.weight = None;
         let weighted = weights.apply_to_batch(batch.clone()).unwrap();
         assert_eq!(weighted.weight.unwrap().f32s(), [0.5, 2.0, 1.0]);
+        let absent = ClassWeights::new([(0, 2.0), (3, 0.5)]).unwrap();
+        let error = absent.apply_to_batch(batch.clone()).unwrap_err();
+        let expected = "class 3 has a weight, and labels of 3 classes are from 0 to 2; correct or remove the weight";
+        assert_eq!(error.to_string(), expected);
         batch.y = vec![HostTensor::zeros(Shape::f32([3, 2, 2]))];
         assert!(weights.apply_to_batch(batch).is_err());
         let mut one = example(&[1.0], Some(3.0));
