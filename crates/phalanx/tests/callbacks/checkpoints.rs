@@ -1,13 +1,14 @@
 //! Checkpoints by callbacks, and trainings that go on from them.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::callbacks::{
-    BackupAndRestore, CsvLogger, EarlyStopping, Lambda, ModelCheckpoint, ReduceLrOnPlateau,
-    SaveFreq,
+    BackupAndRestore, CsvLogger, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
+    ReduceLrOnPlateau, SaveFreq,
 };
 use phalanx::prelude::*;
 use phalanx_testkit::Scratch;
@@ -128,8 +129,17 @@ fn of_older_checkpoints_every_third_stays() {
 
 fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
     let mut trainer = trainer();
-    trainer.fit(&rows(24), fit(epochs)).unwrap();
+    let plan = fit(epochs).callback(halved());
+    trainer.fit(&rows(24), plan).unwrap();
     variables(&trainer)
+}
+
+/// From the second epoch on, half the rate of the epoch before.
+fn halved() -> LearningRateScheduler {
+    LearningRateScheduler::per_epoch(|epoch, rate| match epoch {
+        0 => rate,
+        _ => rate / 2.0,
+    })
 }
 
 /// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
@@ -141,20 +151,21 @@ fn a_program_that_is_run_again_goes_on_by_itself() {
     let trained = loop {
         runs += 1;
         let mut trainer = trainer();
-        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let (set, end) = (Arc::clone(&stop), 3 * runs + 1);
         let crash = Lambda::new().on_train_batch_end(move |_, cx| {
             if cx.iterations() == end {
                 // By a signal and by a crash in turns.
                 match end % 2 {
                     0 => return Err(Error::Training("a crash".to_owned())),
-                    _ => set.store(true, std::sync::atomic::Ordering::Relaxed),
+                    _ => set.store(true, Ordering::Relaxed),
                 }
             }
             Ok(())
         });
         let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
-        let plan = fit(4).callback(crash).callback(backup).stop_when(&stop);
+        let plan = fit(4).callback(halved()).callback(crash);
+        let plan = plan.callback(backup).stop_when(&stop);
         if trainer.fit(&rows(24), plan).is_ok() {
             break trainer;
         }

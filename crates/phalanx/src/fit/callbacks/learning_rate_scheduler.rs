@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Callback, CallbackContext};
+use super::{Callback, CallbackContext, CallbackState};
 use crate::Result;
-use crate::config::{Component, Described, Family, Field, Kind};
+use crate::config::{Component, Described, Family, Field, Kind, write};
 use crate::fit::EpochLogs;
 use crate::schedules::Schedule;
 
@@ -16,7 +16,17 @@ use crate::schedules::Schedule;
 ///
 /// A [`Schedule`] given to the optimizer is computed on the device; this one is asked on the host.
 #[derive(Clone)]
-pub struct LearningRateScheduler(RateSource);
+pub struct LearningRateScheduler {
+    source: RateSource,
+    set: Option<LastEpoch>,
+}
+
+/// The last epoch whose rate was set: what a checkpoint keeps, so that an epoch that is gone on with has the rate it began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LastEpoch {
+    epoch: usize,
+}
 
 #[derive(Clone)]
 enum RateSource {
@@ -78,22 +88,26 @@ impl From<ScheduleSettings> for LearningRateScheduler {
 }
 
 impl LearningRateScheduler {
-    /// Before each epoch, by its number from 0 and the rate before it.
+    /// Before each epoch, by its number from 0 and the rate before it. Once for each epoch, also where it is gone on with.
     #[must_use]
     pub fn per_epoch(rate: impl Fn(usize, f64) -> f64 + Send + Sync + 'static) -> Self {
-        Self(RateSource::Epoch(Arc::new(rate)))
+        Self::of(RateSource::Epoch(Arc::new(rate)))
     }
 
     /// Before each step, by its number from 0 in all epochs. Does not wait for the device.
     #[must_use]
     pub fn per_step(rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
-        Self(RateSource::Step(Arc::new(rate)))
+        Self::of(RateSource::Step(Arc::new(rate)))
+    }
+
+    const fn of(source: RateSource) -> Self {
+        Self { source, set: None }
     }
 }
 
 impl fmt::Debug for LearningRateScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.source {
             RateSource::Epoch(_) => "LearningRateScheduler per epoch",
             RateSource::Step(_) => "LearningRateScheduler per step",
         })
@@ -106,18 +120,25 @@ impl Callback for LearningRateScheduler {
     }
 
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
-        cx.check_rate_can_be_set(self.kind())
+        cx.check_rate_can_be_set(self.kind())?;
+        self.set = cx.restored()?;
+        Ok(())
     }
 
     fn on_epoch_begin(&mut self, epoch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
-        match &self.0 {
-            RateSource::Epoch(rate) => cx.set_learning_rate(rate(epoch, cx.learning_rate()?)),
-            RateSource::Step(_) => Ok(()),
+        let RateSource::Epoch(rate) = &self.source else {
+            return Ok(());
+        };
+        let now = Some(LastEpoch { epoch });
+        if self.set != now {
+            cx.set_learning_rate(rate(epoch, cx.learning_rate()?))?;
+            self.set = now;
         }
+        Ok(())
     }
 
     fn on_train_batch_begin(&mut self, _: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
-        match &self.0 {
+        match &self.source {
             RateSource::Epoch(_) => Ok(()),
             RateSource::Step(rate) => cx.set_learning_rate(rate(cx.iterations().unsigned_abs())),
         }
@@ -126,5 +147,13 @@ impl Callback for LearningRateScheduler {
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
         done.logs.set("learning_rate", cx.learning_rate()?);
         Ok(())
+    }
+
+    fn state(&self) -> CallbackState {
+        let values = self.set.map(|set| write(self.kind(), &set));
+        CallbackState {
+            values: values.unwrap_or_default(),
+            tensors: Vec::new(),
+        }
     }
 }
