@@ -101,8 +101,6 @@ pub(super) struct FitRun<'r> {
 /// The epoch that is being trained.
 struct CurrentEpoch {
     begun: Instant,
-    /// The steps made before this `fit`, where that goes on within the epoch.
-    before: usize,
     is_resumed: bool,
 }
 
@@ -135,6 +133,7 @@ impl<'r> FitRun<'r> {
                 validates: fit.validation.is_some(),
                 is_resumed: fit.resume,
                 steps,
+                steps_before: 0,
                 batch_size: data.batch_size(),
                 most_rows: data.most_rows(),
                 execution: 1,
@@ -171,6 +170,7 @@ impl<'r> FitRun<'r> {
         let has_others = (self.trainer.progress).has_other_batches(self.data, &self.fit);
         self.place.steps = self.steps.filter(|_| !has_others);
         self.place.epoch = epoch;
+        self.place.steps_before = self.trainer.progress.position.trained();
         self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
         if self.wants_stop() {
             return Ok(false);
@@ -226,7 +226,6 @@ impl<'r> FitRun<'r> {
     /// Sums from the begin of the epoch, or from where it was interrupted.
     fn begin_totals(&mut self) -> Result<()> {
         self.epoch.is_resumed = self.trainer.progress.is_mid_epoch;
-        self.epoch.before = self.trainer.progress.position.trained();
         if !self.epoch.is_resumed {
             self.trainer.compiled.reset_epoch_totals()?;
             self.trainer.progress.is_mid_epoch = true;
@@ -274,12 +273,13 @@ impl<'r> FitRun<'r> {
     /// The most steps that the epoch has after those `done` in this `fit`.
     fn steps_left(&self, done: usize) -> usize {
         let most = self.fit.steps_per_epoch.unwrap_or(usize::MAX);
-        most.saturating_sub(self.epoch.before).saturating_sub(done)
+        most.saturating_sub(self.place.steps_before)
+            .saturating_sub(done)
     }
 
     /// What goes before the steps of an execution, which come after those `done` of this `fit` in the epoch.
     fn before_steps(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
-        let number = self.epoch.before + done;
+        let number = self.place.steps_before + done;
         self.trainer.compiled.clock.enter(StepPart::Callbacks);
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
             callback.on_train_batch_begin(number, cx)
@@ -298,7 +298,7 @@ impl<'r> FitRun<'r> {
         let Trainer {
             compiled, events, ..
         } = &mut *self.trainer;
-        let is_first = self.epoch.before + done == 0;
+        let is_first = self.place.steps_before + done == 0;
         if !is_first || !events.wants_gradients(self.place.epoch) {
             return Ok(());
         }
@@ -310,7 +310,7 @@ impl<'r> FitRun<'r> {
 
     /// What follows them: callbacks, checkpoints, and the end where one is asked for. The last of the `done` steps was on this batch.
     fn after_steps(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
-        let (number, steps) = (self.epoch.before + done - 1, self.place.execution);
+        let (number, steps) = (self.place.steps_before + done - 1, self.place.execution);
         let trainer = &mut *self.trainer;
         let epoch = trainer.progress.position.epoch;
         let model = &mut trainer.compiled;
@@ -355,9 +355,8 @@ impl<'r> FitRun<'r> {
         input: InputReport,
     ) -> Result<(Logs, usize, InputReport)> {
         let logs = self.trainer.compiled.results(f64::NAN)?;
-        let CurrentEpoch {
-            before, is_resumed, ..
-        } = self.epoch;
+        let (before, is_resumed) = (self.place.steps_before, self.epoch.is_resumed);
+        self.warn_if_short(before + done);
         let is_nothing = before == 0 && logs.get("loss").is_some_and(f64::is_nan);
         if is_nothing
             && !self.trainer.compiled.watches_bad_steps
@@ -508,7 +507,6 @@ impl CurrentEpoch {
     fn begin() -> Self {
         Self {
             begun: Instant::now(),
-            before: 0,
             is_resumed: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
@@ -175,4 +175,41 @@ fn a_program_that_is_run_again_goes_on_by_itself() {
     assert_eq!(variables(&trained), variables_after(4));
     // All that it kept is gone at the end.
     assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+}
+
+#[test]
+fn checkpoints_within_an_epoch_stay_at_their_steps_after_a_resume() {
+    let scratch = scratch("save_freq");
+    let path = scratch.join("checkpoint");
+    let in_threes = || {
+        let strategy = OneDeviceStrategy::new().unwrap();
+        let compile = Compile {
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            steps_per_execution: 3,
+            ..Compile::default()
+        };
+        let model = Sequential::new([4]).add(Dense::new(3));
+        strategy.compile(model, compile).unwrap()
+    };
+    let plan = || Fit::epochs(1).progress(Progress::Silent).checkpoint(&path);
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stop);
+    let stopping = Lambda::new().on_train_batch_end(move |_, _| {
+        set.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    let first = plan().save_freq(4).callback(stopping).stop_when(&stop);
+    in_threes().fit(&rows(60), first).unwrap_err();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (noted, at) = (Arc::clone(&seen), path.clone());
+    let look = Lambda::new().on_train_batch_begin(move |batch, _| {
+        let saved = TrainingState::load(&at)?.iterations();
+        noted.lock().unwrap().push((batch, saved));
+        Ok(())
+    });
+    let mut second = in_threes();
+    second.restore_checkpoint(&path).unwrap();
+    let rest = plan().save_freq(4).callback(look).resume();
+    second.fit(&rows(60), rest).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [(3, 3), (4, 4), (7, 4), (8, 8)]);
 }

@@ -33,6 +33,8 @@ pub(in crate::fit) struct HookPlace {
     pub(in crate::fit) is_resumed: bool,
     /// Steps of the epoch, where that is known.
     pub(in crate::fit) steps: Option<usize>,
+    /// Steps of the epoch that were made before this `fit`.
+    pub(in crate::fit) steps_before: usize,
     /// Examples of a batch of the data, and the most that one has.
     pub(in crate::fit) batch_size: usize,
     pub(in crate::fit) most_rows: usize,
@@ -123,6 +125,11 @@ impl CallbackContext<'_> {
     #[must_use]
     pub const fn steps(&self) -> Option<usize> {
         self.place.steps
+    }
+
+    /// Steps of the epoch that were made before the training went on within it; 0 where it goes on between epochs or does not.
+    pub(super) const fn steps_before(&self) -> usize {
+        self.place.steps_before
     }
 
     /// Whether the training goes on from before, by [`Fit::resume`](crate::fit::Fit::resume) or a

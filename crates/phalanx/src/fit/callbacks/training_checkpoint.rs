@@ -78,8 +78,8 @@ impl Callback for TrainingCheckpoint {
         Ok(())
     }
 
-    fn on_epoch_begin(&mut self, _: usize, _: &mut CallbackContext<'_>) -> Result<()> {
-        self.done = 0;
+    fn on_epoch_begin(&mut self, _: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
+        self.done = cx.steps_before();
         Ok(())
     }
 
