@@ -8,7 +8,7 @@ use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::callbacks::{
     BackupAndRestore, CsvLogger, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
-    ReduceLrOnPlateau, SaveFreq,
+    MonitorMode, ReduceLrOnPlateau, SaveFreq,
 };
 use phalanx::prelude::*;
 use phalanx_testkit::Scratch;
@@ -212,4 +212,41 @@ fn checkpoints_within_an_epoch_stay_at_their_steps_after_a_resume() {
     let rest = plan().save_freq(4).callback(look).resume();
     second.fit(&rows(60), rest).unwrap();
     assert_eq!(*seen.lock().unwrap(), [(3, 3), (4, 4), (7, 4), (8, 8)]);
+}
+
+/// The best of one log says nothing of another, or of the same log with other values for better.
+#[test]
+fn callbacks_that_watch_another_log_than_before_begin_anew() {
+    let scratch = scratch("watched");
+    let path = scratch.join("checkpoint");
+    let watching = |log: &str, mode: MonitorMode| {
+        let early = EarlyStopping::new(log).mode(mode).patience(9);
+        let early = Arc::new(Mutex::new(early.restore_best_weights(true)));
+        let saved = scratch.join("best.safetensors").display().to_string();
+        let best = ModelCheckpoint::new(saved).monitor(log).mode(mode);
+        let best = best.save_best_only(true).save_weights_only(true);
+        let best = Arc::new(Mutex::new(best));
+        let plateau = ReduceLrOnPlateau::new(log).mode(mode).patience(1);
+        let plan = fit(3).checkpoint(&path).callback(Arc::clone(&early));
+        let plan = plan.callback(Arc::clone(&best)).callback(plateau);
+        (plan, early, best)
+    };
+    let (plan, ..) = watching("loss", MonitorMode::Auto);
+    trainer().fit(&rows(12), plan).unwrap();
+    for (log, mode, is_kept) in [
+        ("loss", MonitorMode::Min, true),
+        ("loss", MonitorMode::Max, false),
+        ("accuracy", MonitorMode::Auto, false),
+    ] {
+        let (plan, early, best) = watching(log, mode);
+        let mut trainer = trainer();
+        trainer.restore_checkpoint(&path).unwrap();
+        let before = variables(&trainer);
+        trainer.fit(&rows(12), plan.resume()).unwrap();
+        // No epoch was left to train, so that what they have is what they took over.
+        assert_eq!(early.lock().unwrap().best().is_some(), is_kept, "{log}");
+        assert_eq!(best.lock().unwrap().best().is_some(), is_kept, "{log}");
+        let is_restored = variables(&trainer) != before;
+        assert!(is_kept || !is_restored, "{log}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::monitor::{MODE, MONITOR, improves};
+use super::monitor::{MODE, MONITOR, Watched, improves};
 use super::{Callback, CallbackContext, CallbackState, MonitorMode};
 use crate::Result;
 use crate::checkpoint::{JsonFloat, NamedTensors};
@@ -35,6 +35,8 @@ pub struct EarlyStopping {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Patience {
+    #[serde(default)]
+    watched: Option<Watched>,
     wait: usize,
     best: Option<JsonFloat>,
     best_epoch: usize,
@@ -174,9 +176,15 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
-        self.better = Some(self.mode.better(self.kind(), &self.monitor, cx)?);
+        let better = self.mode.better(self.kind(), &self.monitor, cx)?;
+        let watched = Watched::new(&self.monitor, better);
+        self.better = Some(better);
         self.seen = cx.restored()?.unwrap_or_default();
-        let weights = cx.restored_tensors();
+        let mut weights = cx.restored_tensors();
+        if !watched.goes_on(self.seen.watched.as_ref(), self.kind(), cx) {
+            (self.seen, weights) = (Patience::default(), &[]);
+        }
+        self.seen.watched = Some(watched);
         self.best_weights = (!weights.is_empty()).then(|| weights.to_vec());
         Ok(())
     }

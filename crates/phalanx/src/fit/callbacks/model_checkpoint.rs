@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::context::SaveWish;
-use super::monitor::{MODE, MONITOR, improves};
+use super::monitor::{MODE, MONITOR, Watched, improves};
 use super::path_pattern::PathPattern;
 use super::{Callback, CallbackContext, CallbackState, MonitorMode};
 use crate::checkpoint::JsonFloat;
@@ -57,6 +57,8 @@ pub enum SaveFreq {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CheckpointsWritten {
+    #[serde(default)]
+    watched: Option<Watched>,
     best: Option<JsonFloat>,
     batches: usize,
     /// What it wrote and has not removed, where only some are kept.
@@ -173,6 +175,26 @@ impl ModelCheckpoint {
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         self.seen.best.map(|JsonFloat(best)| best)
+    }
+
+    /// Takes over what the checkpoint remembers that training goes on from; the best value where it is of the same log.
+    fn take_over(&mut self, cx: &CallbackContext<'_>) -> Result<()> {
+        let first = self.initial_value_threshold.map(JsonFloat);
+        self.seen = cx.restored()?.unwrap_or_else(|| CheckpointsWritten {
+            best: first,
+            ..CheckpointsWritten::default()
+        });
+        if !self.save_best_only {
+            return Ok(());
+        }
+        let better = self.mode.better(self.kind(), &self.monitor, cx)?;
+        let watched = Watched::new(&self.monitor, better);
+        self.better = Some(better);
+        if !watched.goes_on(self.seen.watched.as_ref(), self.kind(), cx) {
+            self.seen.best = first;
+        }
+        self.seen.watched = Some(watched);
+        Ok(())
     }
 
     /// Whether what has these logs is written.
@@ -300,14 +322,7 @@ impl Callback for ModelCheckpoint {
             )));
         }
         self.pattern = Some(pattern);
-        if self.save_best_only {
-            self.better = Some(self.mode.better(kind, &self.monitor, cx)?);
-        }
-        self.seen = cx.restored()?.unwrap_or_else(|| CheckpointsWritten {
-            best: self.initial_value_threshold.map(JsonFloat),
-            ..CheckpointsWritten::default()
-        });
-        Ok(())
+        self.take_over(cx)
     }
 
     fn batches_until_due(&self) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! A log that is watched, and which of its values are better.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::CallbackContext;
@@ -18,6 +20,53 @@ pub enum MonitorMode {
     Min,
     /// The greatest.
     Max,
+}
+
+/// A log that is watched, and which of its values are better: what was seen of another tells nothing of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Watched {
+    log: String,
+    better: MonitorMode,
+}
+
+impl Watched {
+    pub(super) fn new(log: &str, better: Better) -> Self {
+        let better = match better {
+            Better::Lower => MonitorMode::Min,
+            Better::Higher => MonitorMode::Max,
+        };
+        Self {
+            log: log.to_owned(),
+            better,
+        }
+    }
+
+    /// Whether a checkpoint remembers this log; a notice tells where it is another. Those of earlier versions do not say.
+    pub(super) fn goes_on(
+        &self,
+        before: Option<&Self>,
+        who: &str,
+        cx: &CallbackContext<'_>,
+    ) -> bool {
+        let Some(before) = before.filter(|before| *before != self) else {
+            return true;
+        };
+        cx.notice(&format!(
+            "note: {who} watches {self}, and watched {before} before: it forgets the best value so far"
+        ));
+        false
+    }
+}
+
+impl fmt::Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let better = match self.better {
+            MonitorMode::Max => "most",
+            MonitorMode::Min | MonitorMode::Auto => "least",
+        };
+        write!(f, "`{}` for the {better}", self.log)
+    }
 }
 
 /// The setting of all that watch a log.

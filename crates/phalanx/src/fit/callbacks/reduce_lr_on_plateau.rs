@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::monitor::{MODE, MONITOR, improves};
+use super::monitor::{MODE, MONITOR, Watched, improves};
 use super::{Callback, CallbackContext, CallbackState, MonitorMode};
 use crate::checkpoint::JsonFloat;
 use crate::config::{Component, Described, Field, Kind, fraction, setters, write};
@@ -31,6 +31,8 @@ pub struct ReduceLrOnPlateau {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Plateau {
+    #[serde(default)]
+    watched: Option<Watched>,
     wait: usize,
     cooldown: usize,
     best: Option<JsonFloat>,
@@ -129,8 +131,14 @@ impl Callback for ReduceLrOnPlateau {
         fraction("factor", self.factor)
             .map_err(|why| Error::user(format!("{}: {why}", self.kind())))?;
         cx.check_rate_can_be_set(self.kind())?;
-        self.better = Some(self.mode.better(self.kind(), &self.monitor, cx)?);
+        let better = self.mode.better(self.kind(), &self.monitor, cx)?;
+        let watched = Watched::new(&self.monitor, better);
+        self.better = Some(better);
         self.seen = cx.restored()?.unwrap_or_default();
+        if !watched.goes_on(self.seen.watched.as_ref(), self.kind(), cx) {
+            self.seen = Plateau::default();
+        }
+        self.seen.watched = Some(watched);
         Ok(())
     }
 
