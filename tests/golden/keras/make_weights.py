@@ -52,6 +52,30 @@ def recurrent():
     ], name="recurrent")
 
 
+def branches():
+    """Automatic names in another order than that of the layers: a head that is made before the body, a branch before a longer one."""
+    head = layers.Dense(6, activation="tanh")
+    x = layers.Input((5, 6))
+    y = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 4)(x, x)]))
+    short = layers.Dense(6, activation="relu")(y)
+    long = layers.Dense(6, activation="sigmoid")(layers.Dense(6, activation="relu")(y))
+    return keras.Model(x, head(layers.Add()([short, long])))
+
+
+def fill(model, name):
+    """Random values of a size at which layers differ."""
+    for i, variable in enumerate(model.trainable_variables):
+        shape = tuple(variable.shape)
+        variable.assign(0.5 * uniform(f"{name}{i}", int(np.prod(shape))).reshape(shape).astype(np.float32))
+
+
+def answer(model, name, *shape):
+    """What a model answers to random numbers."""
+    x = uniform(name, int(np.prod(shape))).reshape(shape).astype(np.float32)
+    answer = {"input": array(x), "output": array(model(x, training=False).numpy())}
+    (OUT / f"{name}.json").write_text(json.dumps(answer, separators=(",", ":")) + "\n")
+
+
 def initialize(model):
     """Values by the formula of make_models.py."""
     for variable in model.weights:
@@ -99,9 +123,7 @@ if __name__ == "__main__":
     model = tiny()
     initialize(model)
     model.compile("adam", "mse")
-    x = uniform("tiny", 2 * 7 * 7 * 2).reshape(2, 7, 7, 2).astype(np.float32)
-    answer = {"input": array(x), "output": array(model(x, training=False).numpy())}
-    (OUT / "tiny.json").write_text(json.dumps(answer, separators=(",", ":")) + "\n")
+    answer(model, "tiny", 2, 7, 7, 2)
     model.save_weights(OUT / "tiny.weights.h5")
     model.save(OUT / "tiny.keras")
     model.save(OUT / "tiny.h5")
@@ -111,14 +133,16 @@ if __name__ == "__main__":
         model.save(Path(folder) / "m.keras")
         repacked(Path(folder) / "m.keras", OUT / "mobilenet_v2.keras")
     model = recurrent()
-    for i, variable in enumerate(model.trainable_variables):
-        shape = tuple(variable.shape)
-        variable.assign(0.5 * uniform(f"recurrent{i}", int(np.prod(shape))).reshape(shape).astype(np.float32))
-    x = uniform("recurrent", 2 * 5 * 4).reshape(2, 5, 4).astype(np.float32)
-    answer = {"input": array(x), "output": array(model(x, training=False).numpy())}
-    (OUT / "recurrent.json").write_text(json.dumps(answer, separators=(",", ":")) + "\n")
+    fill(model, "recurrent")
+    answer(model, "recurrent", 2, 5, 4)
     model.save_weights(OUT / "recurrent.weights.h5")
     model.save(OUT / "recurrent.h5")
+    keras.utils.clear_session()
+    model = branches()
+    fill(model, "branches")
+    answer(model, "branches", 2, 5, 6)
+    model.save_weights(OUT / "branches.weights.h5")
+    model.save(OUT / "branches.h5")
     # The model of the record `encoder_plain` in transformer.json, with its weights.
     model = make_transformer.encoder("learned", False, False, "tokens", 2)
     make_transformer.fill(model)

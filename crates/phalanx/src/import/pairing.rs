@@ -3,9 +3,11 @@
 //! Files of other libraries name layers in their own ways, and no single rule fits all. So every [`MatchRule`] gives each layer
 //! of the file and of the model a key (a path, a class with a number, a translated PyTorch name ..), layers with equal keys are
 //! paired, and a key that occurs twice on a side pairs nothing. All rules are tried, and the one under which most variables
-//! find a tensor of their shape is used; of equal ones the first, so that names win over order.
+//! find a tensor of their shape is used; of equal ones the first, so that names win over order. Names that Keras made, such as
+//! `dense_1`, do not: they count the layers as they were created, and Keras itself goes by their order.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use phalanx_graph::Shape;
 
@@ -17,7 +19,7 @@ use crate::nn::Model;
 /// How layers of a file are paired with the model's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
-    /// The rule by which most variables find a value.
+    /// The rule by which most variables find a value; of equal ones names, but order where Keras made the names, as `dense_1`.
     #[default]
     Auto,
     /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or PyTorch's names of
@@ -85,9 +87,9 @@ impl MatchRule {
 
     fn ours(self, layer: &ModelLayer, index: usize) -> Option<String> {
         match self {
-            Self::Path => Some(layer.path.clone()),
-            Self::Joined => Some(layer.path.replace('/', "_")),
-            Self::Leaf => Some(last(&layer.path).to_owned()),
+            Self::Path => Some(name_of_keras(&layer.path)),
+            Self::Joined => Some(name_of_keras(&layer.path).replace('/', "_")),
+            Self::Leaf => Some(last(&name_of_keras(&layer.path)).to_owned()),
             Self::TorchvisionResNet => resnet_name(last(&layer.path)),
             Self::TorchvisionMobileNet => mobilenet_name(last(&layer.path)),
             Self::TorchTransformer => transformer_name(&layer.path),
@@ -96,10 +98,11 @@ impl MatchRule {
         }
     }
 
+    /// `index` is the number among the layers of the file in their order.
     fn theirs(self, layer: &FileLayer, index: usize) -> Option<String> {
         let path = match layer.convention {
             Convention::Torch => layer.path.replace('.', "/"),
-            Convention::Keras | Convention::Ours => layer.path.clone(),
+            Convention::Keras | Convention::Ours => name_of_keras(&layer.path),
         };
         match self {
             Self::Path => Some(path),
@@ -123,32 +126,104 @@ struct ModelLayer {
     path: String,
     /// Where Keras would keep it: classes, numbered, joined by `/`.
     place: String,
+    /// The number of the layer among all of them, as Keras orders them.
+    number: usize,
     /// Its kind, or what it is in attention.
     kind: &'static str,
     variables: Vec<usize>,
 }
 
-/// Pairs by the rule that finds most; of equal ones, by the first.
+/// What a rule has paired.
+#[derive(Default)]
+struct Paired<'f> {
+    sources: Vec<VariableSource<'f>>,
+    report: LoadReport,
+    /// The layer of the file, by the model's layers.
+    layers: Vec<Option<usize>>,
+}
+
+/// Pairs by the rule that finds most; of equal ones, by the first, but by order where that gives other layers the names that
+/// Keras made.
 pub(super) fn pair<'f>(
     model: &Model,
     layers: &'f FileLayers,
     matching: Matching,
 ) -> (Vec<VariableSource<'f>>, LoadReport) {
-    let owners = owners(model);
-    let mut best = None::<(Vec<VariableSource<'f>>, LoadReport)>;
+    let owners = owners(model, is_of_keras(&layers.all));
+    let mut best = Paired::default();
     for &way in MatchRule::of(matching) {
         if matches!(way, MatchRule::Order) && !layers.ordered {
             continue;
         }
         let found = by_way(model, &owners, &layers.all, way);
-        let better = best
-            .as_ref()
-            .is_none_or(|best| found.0.len() > best.0.len());
-        if better {
-            best = Some(found);
+        let is_better = match found.sources.len().cmp(&best.sources.len()) {
+            Ordering::Less => false,
+            Ordering::Equal => {
+                found.report.paired == PairedBy::Order
+                    && best.report.paired == PairedBy::Name
+                    && is_renumbered(model, (&owners, &layers.all), [&best, &found])
+            }
+            Ordering::Greater => true,
+        };
+        if is_better || best.layers.is_empty() {
+            best = found;
         }
     }
-    best.unwrap_or_default()
+    (best.sources, best.report)
+}
+
+/// Whether the file is Keras'.
+fn is_of_keras(layers: &[FileLayer]) -> bool {
+    layers
+        .iter()
+        .any(|layer| layer.convention == Convention::Keras)
+}
+
+/// Whether by order some layers of a file of Keras go to other layers of the model than by names, and the names of these are those that
+/// Keras made, equal but for their numbers.
+fn is_renumbered(
+    model: &Model,
+    (owners, layers): (&[ModelLayer], &[FileLayer]),
+    [by_name, by_order]: [&Paired<'_>; 2],
+) -> bool {
+    if !is_of_keras(layers) || by_name.layers == by_order.layers {
+        return false;
+    }
+    let kinds = model.layer_kinds();
+    let classes: HashSet<&str> = kinds.iter().map(|(_, kind)| class(kind)).collect();
+    let both = by_name.layers.iter().zip(&by_order.layers);
+    let mut others = owners.iter().zip(both).filter(|(_, (a, b))| a != b);
+    others.all(|(owner, (_, index))| {
+        let theirs = index.map(|index| &layers[index].path);
+        theirs.is_some_and(|theirs| are_alike(&classes, &name_of_keras(&owner.path), theirs))
+    })
+}
+
+/// Whether two paths are equal but for the numbers of names that Keras made.
+fn are_alike(classes: &HashSet<&str>, ours: &str, theirs: &str) -> bool {
+    let is_alike = |(ours, theirs): (&str, &str)| {
+        let class = without_number(ours);
+        ours == theirs || (class == without_number(theirs) && classes.contains(class))
+    };
+    ours.split('/').count() == theirs.split('/').count()
+        && ours.split('/').zip(theirs.split('/')).all(is_alike)
+}
+
+/// A name without the number that Keras puts at the end of names that it makes.
+fn without_number(name: &str) -> &str {
+    match name.rsplit_once('_') {
+        Some((start, number)) if number.parse::<u64>().is_ok() => start,
+        _ => name,
+    }
+}
+
+/// A path with the names that we make as Keras makes them.
+fn name_of_keras(path: &str) -> String {
+    let names = path.split('/').map(|name| {
+        let kind = without_number(name);
+        format!("{}{}", class(kind), &name[kind.len()..])
+    });
+    names.collect::<Vec<_>>().join("/")
 }
 
 fn by_way<'f>(
@@ -156,7 +231,7 @@ fn by_way<'f>(
     owners: &[ModelLayer],
     layers: &'f [FileLayer],
     way: MatchRule,
-) -> (Vec<VariableSource<'f>>, LoadReport) {
+) -> Paired<'f> {
     let theirs = unique(
         layers
             .iter()
@@ -178,6 +253,7 @@ fn by_way<'f>(
         },
     };
     let mut used = vec![false; layers.len()];
+    let mut paired = Vec::with_capacity(owners.len());
     for (i, owner) in owners.iter().enumerate() {
         let key = way.ours(owner, i).filter(|key| ours.contains_key(key));
         let index = key.and_then(|key| theirs.get(&key).copied());
@@ -185,12 +261,17 @@ fn by_way<'f>(
             used[index] = true;
         }
         matcher.layer(owner, index.map(|index| &layers[index]));
+        paired.push(index);
     }
     for (layer, _) in layers.iter().zip(&used).filter(|(_, used)| !**used) {
         let names = layer.tensors.iter().map(|stored| stored.name.clone());
         matcher.report.unexpected.extend(names);
     }
-    (matcher.pairs, matcher.report)
+    Paired {
+        sources: matcher.pairs,
+        report: matcher.report,
+        layers: paired,
+    }
 }
 
 /// Indices by key, without keys that occur twice.
@@ -275,54 +356,78 @@ fn tensor_of(layer: &FileLayer, variable: &str, number: usize) -> Option<usize> 
     tensors.position(|stored| stored.field == field)
 }
 
-/// The variables of the model by the layer they are in.
-fn owners(model: &Model) -> Vec<ModelLayer> {
+/// The variables of the model by the layer they are in; for files of Keras in Keras' order of the layers.
+fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
     let places = places(model);
     let mut owners: Vec<ModelLayer> = Vec::new();
     for (index, variable) in model.variables().iter().enumerate() {
         let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
         match owners.iter_mut().find(|owner| owner.path == path) {
             Some(owner) => owner.variables.push(index),
-            None => {
-                let known = places.get(path);
-                // A part of a layer, such as one direction of two.
-                let part = path.rsplit_once('/').and_then(|(layer, part)| {
-                    let (place, _) = places.get(layer)?;
-                    Some(format!("{place}/{part}"))
-                });
-                let place = known.map(|(place, _)| place.clone());
-                let above = path
-                    .rsplit_once('/')
-                    .and_then(|(layer, _)| places.get(layer));
-                let of_attention = above.is_some_and(|(_, kind)| *kind == "multi_head_attention");
-                let part_kind = match last(path) {
-                    "attention_output" if of_attention => "from_heads",
-                    _ if of_attention => "to_heads",
-                    _ => "",
-                };
-                owners.push(ModelLayer {
-                    path: path.to_owned(),
-                    place: place.or(part).unwrap_or_default(),
-                    kind: known.map_or(part_kind, |(_, kind)| kind),
-                    variables: vec![index],
-                });
-            }
+            None => owners.push(ModelLayer::new(path, index, &places)),
         }
+    }
+    if is_of_keras {
+        owners.sort_by_key(|owner| owner.number);
     }
     owners
 }
 
-/// By path of a layer: where Keras would keep it, and its kind.
-fn places(model: &Model) -> HashMap<String, (String, &'static str)> {
+impl ModelLayer {
+    /// A layer, or a part of one such as one direction of two, with its first variable.
+    fn new(path: &str, variable: usize, places: &HashMap<String, KerasPlace>) -> Self {
+        let (place, number, kind) = match (places.get(path), path.rsplit_once('/')) {
+            (Some(known), _) => (known.path.clone(), known.number, known.kind),
+            (None, Some((layer, part))) => match places.get(layer) {
+                Some(known) => {
+                    let (field, kind) = part_of(known.kind, part);
+                    (format!("{}/{field}", known.path), known.number, kind)
+                }
+                None => Default::default(),
+            },
+            (None, None) => Default::default(),
+        };
+        Self {
+            path: path.to_owned(),
+            place,
+            number,
+            kind,
+            variables: vec![variable],
+        }
+    }
+}
+
+/// What Keras' files call a part of a layer, and its kind.
+fn part_of<'p>(layer: &str, part: &'p str) -> (&'p str, &'static str) {
+    match (layer, part) {
+        ("multi_head_attention", "query") => ("query_dense", "to_heads"),
+        ("multi_head_attention", "key") => ("key_dense", "to_heads"),
+        ("multi_head_attention", "value") => ("value_dense", "to_heads"),
+        ("multi_head_attention", "attention_output") => ("output_dense", "from_heads"),
+        _ => (part, ""),
+    }
+}
+
+/// Where Keras would keep a layer.
+struct KerasPlace {
+    /// Classes, numbered, joined by `/`.
+    path: String,
+    /// Its number among all layers.
+    number: usize,
+    kind: &'static str,
+}
+
+/// By path of a layer: where Keras would keep it.
+fn places(model: &Model) -> HashMap<String, KerasPlace> {
     let mut counts: HashMap<String, usize> = HashMap::new();
-    let mut places: HashMap<String, (String, &'static str)> = HashMap::new();
+    let mut places: HashMap<String, KerasPlace> = HashMap::new();
     // A model comes before its layers.
-    for (path, kind) in model.layer_kinds() {
+    for (number, (path, kind)) in model.layer_kinds().into_iter().enumerate() {
         let above = path
             .rsplit_once('/')
             .and_then(|(above, _)| places.get(above));
         let place = match above {
-            Some((place, _)) => format!("{place}/{}", class(kind)),
+            Some(above) => format!("{}/{}", above.path, class(kind)),
             None => class(kind).to_owned(),
         };
         let count = counts.entry(place.clone()).or_default();
@@ -331,7 +436,12 @@ fn places(model: &Model) -> HashMap<String, (String, &'static str)> {
             count => format!("{place}_{count}"),
         };
         *count += 1;
-        places.insert(path, (numbered, kind));
+        let place = KerasPlace {
+            path: numbered,
+            number,
+            kind,
+        };
+        places.insert(path, place);
     }
     places
 }

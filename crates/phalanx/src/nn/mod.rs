@@ -22,6 +22,7 @@ mod gru;
 mod index_inputs;
 mod initializer;
 mod input;
+mod keras_order;
 mod layer;
 mod lengths;
 mod lstm;

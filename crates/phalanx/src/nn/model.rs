@@ -147,28 +147,6 @@ impl Model {
         paths
     }
 
-    /// Path and kind of every layer; a model inside, a `sequential` or a `functional` one, comes before its layers.
-    pub(crate) fn layer_kinds(&self) -> Vec<(String, &'static str)> {
-        let mut kinds = Vec::new();
-        for entry in &self.layers {
-            match &entry.body {
-                Body::Layer { layer, .. } => kinds.push((entry.name.clone(), layer.kind())),
-                Body::Model(model) => {
-                    let kind = if model.is_stack() {
-                        "sequential"
-                    } else {
-                        "functional"
-                    };
-                    kinds.push((entry.name.clone(), kind));
-                    let inner = model.layer_kinds().into_iter();
-                    kinds
-                        .extend(inner.map(|(path, kind)| (format!("{}/{path}", entry.name), kind)));
-                }
-            }
-        }
-        kinds
-    }
-
     /// Every variable, in the order in which layers ask for them.
     #[must_use]
     pub fn variables(&self) -> &[Variable] {

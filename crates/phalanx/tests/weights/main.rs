@@ -13,9 +13,9 @@ use oracle::{Batch, array, formula_value, name, records};
 use phalanx::import::{LoadReport, LoadWeights, Matching};
 use phalanx::models::{FineTune, MobileNetV2, TransformerEncoder};
 use phalanx::nn::{
-    Activation, BatchNorm, Bidirectional, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
-    Gru, IntoModel, Layer, LayerNorm, LayerSpec, Lstm, MergeMode, Model, Sequential, SimpleRnn,
-    relu,
+    Activation, Add, BatchNorm, Bidirectional, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout,
+    Flatten, Gru, IntoModel, Layer, LayerNorm, LayerSpec, Lstm, MergeMode, Model,
+    MultiHeadAttention, Network, Sequential, SimpleRnn, relu,
 };
 use phalanx::saved::SavedModel;
 use phalanx::{Error, Result};
@@ -238,6 +238,52 @@ fn a_transformer_of_keras_is_read() {
         &array(&record["output"]).unwrap().to_f64(),
         1e-4,
     );
+}
+
+/// The model `branches` of `make_weights.py`, its layers called by a function of what they are, or automatically.
+fn branches(name: Option<fn(&str) -> String>) -> Model {
+    let named = |layer: LayerSpec, what: &str| match name {
+        Some(name) => layer.named(name(what)),
+        None => layer,
+    };
+    let dense = |what: &str, activation: Activation| {
+        named(Dense::new(6).activation(activation).into(), what)
+    };
+    let mut network = Network::new();
+    let x = network.input([5, 6]);
+    let attention = named(MultiHeadAttention::new(2, 4).into(), "attention");
+    let attended = network.add(attention, &[x]);
+    let y = network.add(Add, &[x, attended]);
+    let y = network.add(named(LayerNorm::new().into(), "norm"), &[y]);
+    let short = network.add(dense("short", Activation::Relu), &[y]);
+    let long = network.add(dense("long", Activation::Relu), &[y]);
+    let long = network.add(dense("longer", Activation::Sigmoid), &[long]);
+    let sum = network.add(Add, &[short, long]);
+    let out = network.add(dense("head", Activation::Tanh), &[sum]);
+    network.build(&[x], &[out]).unwrap()
+}
+
+/// Keras numbers names as layers are created, and reads its own files in the order of the layers.
+#[test]
+fn automatic_names_of_keras_do_not_win_over_the_order_of_layers() {
+    let golden = read_json("keras/weights/branches.json");
+    let expected = array(&golden["output"]).unwrap().to_f64();
+    for file in ["branches.weights.h5", "branches.h5"] {
+        for name in [
+            None,
+            Some((|what| format!("my_{what}")) as fn(&str) -> String),
+        ] {
+            let mut saved = fresh(branches(name));
+            let report = load(&mut saved, &format!("keras/weights/{file}")).unwrap();
+            assert_eq!(
+                report.to_string(),
+                "18 of 18 variables have values, by order",
+                "{file}"
+            );
+            let got = answer(&saved, array(&golden["input"]).unwrap());
+            assert_close(file, &got, &expected, 1e-5);
+        }
+    }
 }
 
 /// The model `recurrent` of `make_weights.py`.
