@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::callbacks::{Callback, CallbackContext, HookPlace, Training, Wishes};
+use super::callbacks::{
+    Callback, CallbackContext, CallbackStates, Callbacks, HookPlace, IntoCallback, Training, Wishes,
+};
 use super::end_of_fit::first_bad_tensor;
 use super::evaluate::{Evaluation, TestPlace};
 use super::history::Logs;
@@ -12,7 +14,7 @@ use super::train_loop::FitRun;
 use super::workers::finish_together;
 use super::{ReplicaTimes, Trainer, Watch};
 use crate::checkpoint::NamedTensors;
-use crate::data::{Batch, Batches, HostTensor};
+use crate::data::{Batch, Batches, HostTensor, TrainingData};
 use crate::metrics::Better;
 use crate::{Error, Result};
 
@@ -54,21 +56,12 @@ impl FitRun<'_> {
         let is_alone = self.trainer.compiled.placement.world().is_none();
         let mut stopped = Some(stopped);
         let mut watch = |trainer: &mut Trainer, at| {
-            let mut call = |hook: &mut HookCall<'_>| {
-                let around = (&mut InFlight::default(), None);
-                call_hooks(trainer, (place, &mut *wishes), around, hook)
-            };
-            match at {
-                TestPlace::Begin(_) if is_alone && fit.is_stop_asked() => {
-                    stopped.take().map_or(Ok(()), Err)
-                }
-                TestPlace::Begin(batch) => {
-                    call(&mut |callback, cx| callback.on_test_batch_begin(batch, cx))
-                }
-                TestPlace::End(batch) => {
-                    call(&mut |callback, cx| callback.on_test_batch_end(batch, cx))
-                }
+            let asks = is_alone && matches!(at, TestPlace::Begin(_)) && fit.is_stop_asked();
+            if let Some(stopped) = stopped.take_if(|_| asks) {
+                return Err(stopped);
             }
+            let around = (&mut InFlight::default(), None);
+            call_hooks(trainer, (place, &mut *wishes), around, at_test(at))
         };
         Evaluation {
             trainer: self.trainer,
@@ -87,6 +80,54 @@ impl FitRun<'_> {
 
 /// A hook of a callback, called.
 type HookCall<'h> = dyn FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()> + 'h;
+
+/// The hook of a place in a test.
+pub(super) fn at_test(
+    at: TestPlace,
+) -> impl FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()> {
+    move |callback, cx| match at {
+        TestPlace::Begin(batch) => callback.on_test_batch_begin(batch, cx),
+        TestPlace::End(batch) => callback.on_test_batch_end(batch, cx),
+    }
+}
+
+/// The callbacks of an evaluation or a prediction outside of a training. What they ask for beside their hooks, such as the end of
+/// the training, is nothing there.
+pub(super) struct OwnHooks {
+    callbacks: Callbacks,
+    place: HookPlace,
+}
+
+impl OwnHooks {
+    pub(super) fn new(callbacks: impl IntoIterator<Item: IntoCallback>, batches: &Batches) -> Self {
+        let mut all = Callbacks::new();
+        callbacks
+            .into_iter()
+            .for_each(|callback| all.push(callback));
+        let place = HookPlace {
+            steps: batches.len(),
+            batch_size: batches.size(),
+            most_rows: batches.most_rows(),
+            execution: 1,
+            ..HookPlace::default()
+        };
+        Self {
+            callbacks: all,
+            place,
+        }
+    }
+
+    /// Calls a hook of each.
+    pub(super) fn call(&mut self, trainer: &mut Trainer, hook: &mut HookCall<'_>) -> Result<()> {
+        let mut training = Stepping {
+            trainer,
+            flight: &mut InFlight::default(),
+            batch: None,
+        };
+        let around = (self.place, &mut Wishes::default(), &CallbackStates::new());
+        self.callbacks.each(&mut training, around, hook)
+    }
+}
 
 /// Calls a hook of each callback.
 fn call_hooks(

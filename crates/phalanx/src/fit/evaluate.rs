@@ -5,6 +5,8 @@ use phalanx_ps::PhaseKind;
 
 use super::Trainer;
 use super::batch::{check_values, put, tensors};
+use super::callback_calls::{OwnHooks, at_test};
+use super::callbacks::{IntoCallback, SharedCallback};
 use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
@@ -39,11 +41,29 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
+        self.evaluate_with(batches, std::iter::empty::<SharedCallback>())
+    }
+
+    /// The same with the hooks of these callbacks around it and around its batches: the `callbacks` of Keras' `evaluate`. On parameter
+    /// servers, where workers take batches in turns, the hooks of batches are not called. What callbacks ask for beside, such as the end
+    /// of a training, is nothing here.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate), or when a callback fails.
+    pub fn evaluate_with(
+        &mut self,
+        batches: &Batches,
+        callbacks: impl IntoIterator<Item: IntoCallback>,
+    ) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
         warn_lost(self.engine(), &batches.dataset().lost());
-        let (logs, skipped) = Evaluation::of(self, &mut |_, _| Ok(())).run(batches)?;
+        let mut hooks = OwnHooks::new(callbacks, batches);
+        hooks.call(self, &mut |callback, cx| callback.on_test_begin(cx))?;
+        let mut watch = |trainer: &mut Self, at| hooks.call(trainer, &mut at_test(at));
+        let (logs, skipped) = Evaluation::of(self, &mut watch).run(batches)?;
         warn_skipped(self.engine(), skipped, "evaluation");
+        hooks.call(self, &mut |callback, cx| callback.on_test_end(&logs, cx))?;
         Ok(logs)
     }
 

@@ -6,6 +6,8 @@ use phalanx_ps::PhaseKind;
 
 use super::Trainer;
 use super::batch::{check_indices, put};
+use super::callback_calls::OwnHooks;
+use super::callbacks::{IntoCallback, SharedCallback};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
@@ -23,9 +25,30 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
+        self.predict_with(batches, std::iter::empty::<SharedCallback>())
+    }
+
+    /// The same with the hooks of these callbacks around it and around its batches: the `callbacks` of Keras' `predict`. On parameter
+    /// servers, where workers take batches in turns, the hooks of batches are not called.
+    ///
+    /// # Errors
+    /// As [`predict`](Self::predict), or when a callback fails.
+    pub fn predict_with(
+        &mut self,
+        batches: &Batches,
+        callbacks: impl IntoIterator<Item: IntoCallback>,
+    ) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
-        let model = &mut self.compiled;
-        Prediction { model, batches }.run()
+        let mut hooks = OwnHooks::new(callbacks, batches);
+        hooks.call(self, &mut |callback, cx| callback.on_predict_begin(cx))?;
+        let outputs = Prediction {
+            trainer: self,
+            batches,
+            hooks: &mut hooks,
+        }
+        .run()?;
+        hooks.call(self, &mut |callback, cx| callback.on_predict_end(cx))?;
+        Ok(outputs)
     }
 
     /// The outputs of the model for one batch of inputs.
@@ -42,14 +65,15 @@ impl Trainer {
 }
 
 /// A prediction for all examples of some data, while it runs.
-struct Prediction<'m> {
-    model: &'m mut CompiledModel,
-    batches: &'m Batches,
+struct Prediction<'t> {
+    trainer: &'t mut Trainer,
+    batches: &'t Batches,
+    hooks: &'t mut OwnHooks,
 }
 
 impl Prediction<'_> {
     fn run(mut self) -> Result<Vec<HostTensor>> {
-        let placement = &self.model.placement;
+        let placement = &self.trainer.compiled.placement;
         if let Some(servers) = placement.servers().cloned() {
             return self.with_servers(&servers);
         }
@@ -79,35 +103,41 @@ impl Prediction<'_> {
 
     /// The outputs for the examples of these batches, and the number of examples of each batch.
     fn here(&mut self, batches: &Batches) -> Result<(Vec<HostTensor>, Vec<usize>)> {
+        let (trainer, hooks) = (&mut *self.trainer, &mut *self.hooks);
         let mut counts = Vec::new();
-        warn_lost(self.model.engine(), &batches.dataset().lost());
+        warn_lost(trainer.engine(), &batches.dataset().lost());
         let before = batches.dataset().skipped();
         let mut parts = Vec::new();
         let mut waiting: Option<PendingPrediction> = None;
-        for batch in batches.read_ahead().iter(0, 0) {
+        for (number, batch) in batches.read_ahead().iter(0, 0).enumerate() {
             let batch = batch?;
+            hooks.call(trainer, &mut |callback, cx| {
+                callback.on_predict_batch_begin(number, cx)
+            })?;
+            let model = &mut trainer.compiled;
             counts.push(batch.rows());
-            check_indices(&self.model.setup, &batch.x, batch.first)?;
-            let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
+            check_indices(&model.setup, &batch.x, batch.first)?;
+            let begun = model.start_prediction(&batch.x, batches.most_rows())?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
-                parts.extend(self.model.read_outputs(&before)?);
+                parts.extend(model.read_outputs(&before)?);
             }
+            hooks.call(trainer, &mut |callback, cx| {
+                callback.on_predict_batch_end(number, cx)
+            })?;
         }
+        let model = &trainer.compiled;
         if let Some(last) = waiting {
-            parts.extend(self.model.read_outputs(&last)?);
+            parts.extend(model.read_outputs(&last)?);
         }
-        warn_skipped(
-            self.model.engine(),
-            batches.dataset().skipped() - before,
-            "prediction",
-        );
-        Ok((self.model.concatenate_outputs(parts)?, counts))
+        let skipped = batches.dataset().skipped() - before;
+        warn_skipped(model.engine(), skipped, "prediction");
+        Ok((model.concatenate_outputs(parts)?, counts))
     }
 
     /// The outputs for all examples, whose batches the workers take in turns.
     fn with_servers(&mut self, servers: &Servers) -> Result<Vec<HostTensor>> {
-        let batches = self.batches;
+        let (model, batches) = (&mut self.trainer.compiled, self.batches);
         let phase = format!("predict {}", servers.count("predict"));
         let items = batches.len().unwrap_or(0) as u64;
         servers.enter(&phase, PhaseKind::Collect, 0..items)?;
@@ -118,16 +148,14 @@ impl Prediction<'_> {
                 Err(over) => break over,
             };
             if !std::mem::replace(&mut is_pulled, true) {
-                self.model.state.pull()?;
+                model.state.pull()?;
             }
             let batch = batches.get(0, work.item as usize)?;
             let mut bytes = Vec::new();
             if !batch.x.is_empty() {
-                check_indices(&self.model.setup, &batch.x, batch.first)?;
-                let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
-                let outputs = self
-                    .model
-                    .concatenate_outputs(self.model.read_outputs(&begun)?)?;
+                check_indices(&model.setup, &batch.x, batch.first)?;
+                let begun = model.start_prediction(&batch.x, batches.most_rows())?;
+                let outputs = model.concatenate_outputs(model.read_outputs(&begun)?)?;
                 bytes.extend((batch.rows() as u64).to_le_bytes());
                 outputs
                     .iter()
@@ -135,7 +163,7 @@ impl Prediction<'_> {
             }
             servers.done(&phase, &work, (0.0, 0.0), 0, &bytes)?;
         };
-        outputs_of(self.model, &servers.items(&phase, over.items)?)
+        outputs_of(model, &servers.items(&phase, over.items)?)
     }
 }
 

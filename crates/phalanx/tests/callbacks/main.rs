@@ -110,6 +110,18 @@ impl Callback for Noted {
         let names: Vec<&str> = logs.iter().map(|(name, _)| name).collect();
         self.note(format!("test end {}", names.join(" ")))
     }
+    fn on_predict_begin(&mut self, cx: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("predict {:?}", cx.steps()))
+    }
+    fn on_predict_batch_begin(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("predict batch {batch}"))
+    }
+    fn on_predict_batch_end(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("predict batch end {batch}"))
+    }
+    fn on_predict_end(&mut self, _: Cx<'_, '_>) -> Result<()> {
+        self.note("predict end")
+    }
     fn state(&self) -> CallbackState {
         CallbackState {
             values: self.0.lock().unwrap().len().into(),
@@ -135,6 +147,19 @@ fn hooks_are_called_in_the_order_of_keras() {
     };
     let expected = format!("train None, {}, {}, train end", epoch(0), epoch(1));
     assert_eq!(noted.0.lock().unwrap().join(", "), expected);
+}
+
+#[test]
+fn evaluations_and_predictions_call_the_hooks_of_their_callbacks() {
+    let noted = Noted::default();
+    let callbacks = || [noted.clone()];
+    let mut trainer = trainer();
+    let logs = trainer.evaluate_with(&rows(12), callbacks()).unwrap();
+    let outputs = trainer.predict_with(&rows(12), callbacks()).unwrap();
+    let expected = "test, test batch 0, test batch end 0, test batch 1, test batch end 1, test end loss accuracy, predict Some(2), predict batch 0, predict batch end 0, predict batch 1, predict batch end 1, predict end";
+    assert_eq!(noted.0.lock().unwrap().join(", "), expected);
+    assert_eq!(trainer.evaluate(&rows(12)).unwrap(), logs);
+    assert_eq!(trainer.predict(&rows(12)).unwrap(), outputs);
 }
 
 #[test]

@@ -138,7 +138,7 @@ pub trait Callback: Send {
         None
     }
 
-    /// A validation or an evaluation begins.
+    /// A validation begins, or an evaluation by [`Trainer::evaluate_with`](super::Trainer::evaluate_with).
     fn on_test_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }
@@ -158,7 +158,7 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// A prediction begins.
+    /// A prediction by [`Trainer::predict_with`](super::Trainer::predict_with) begins.
     fn on_predict_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }
