@@ -376,7 +376,14 @@ fn callbacks_are_named_in_the_file() {
     let text = fs::read_to_string(&file).unwrap();
     let callbacks = "callbacks:\n  - EarlyStopping: {monitor: loss, min_delta: 1e6, patience: 3}\n  - csv_logger: {filename: log.csv, separator: \";\"}\n  - model_checkpoint: {filepath: \"saved/{epoch:02d}.safetensors\", monitor: loss, save_weights_only: true, keep: 2}\n";
     fs::write(&file, format!("{text}{callbacks}")).unwrap();
-    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let output = folder.phalanx(&["train", "t.yaml", "--progress", "json"]);
+    let why = "`loss` has not improved on";
+    let told = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("note: the training ends after 4 of 40 epochs: {why}");
+    assert!(told.contains(&expected), "{told}");
+    let events = String::from_utf8(output.stdout).unwrap();
+    let stop = events.lines().find(|line| line.contains("\"stop\""));
+    assert!(stop.is_some_and(|line| line.contains(why)), "{events}");
     let read = |name: &str| fs::read_to_string(folder.0.join(name)).unwrap();
     assert_eq!(read("out/history.jsonl").lines().count(), 4);
     let log = read("log.csv");

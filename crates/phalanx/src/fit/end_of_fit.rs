@@ -14,6 +14,7 @@ use crate::{Error, Result};
 impl FitRun<'_> {
     /// Replaces the variables by the averages, and by what callbacks set; `resume` goes on with the last step's.
     pub(super) fn take_results(mut self) -> Result<()> {
+        self.tell_stop();
         let trainer = &mut *self.trainer;
         trainer
             .replaced
@@ -33,6 +34,18 @@ impl FitRun<'_> {
         on_chief(self.trainer.placement(), "removal", || {
             removed.iter().try_for_each(TrainingState::remove)
         })
+    }
+
+    /// Tells why a callback has ended the training, where it did; a state that is lost was told of when it was found.
+    fn tell_stop(&self) {
+        let (trainer, wishes) = (&*self.trainer, &self.wishes);
+        let is_telling = trainer.placement().is_chief() && !wishes.is_lost;
+        if let Some(why) = wishes.stop.as_ref().filter(|_| is_telling) {
+            let (done, all) = (trainer.progress.position.epoch, self.place.epochs);
+            trainer.engine().notice(&format!(
+                "note: the training ends after {done} of {all} epochs: {why}"
+            ));
+        }
     }
 }
 

@@ -19,7 +19,8 @@ pub enum Progress {
     Bar,
     /// A line for each epoch.
     Plain,
-    /// A JSON object a line: `{"event": "start", ..}`, `{"event": "epoch", ..}`, and at most one `{"event": "progress", ..}` a second.
+    /// A JSON object a line: `{"event": "start", ..}`, `{"event": "epoch", ..}`, at most one `{"event": "progress", ..}` a second, and
+    /// `{"event": "stop", ..}` where a callback ends the training.
     Json,
     /// Nothing.
     Silent,
@@ -145,6 +146,15 @@ impl ProgressReporter {
                 ));
                 self.advise(epoch);
             }
+        }
+    }
+
+    /// Says to programs why the training was ended after this step; people read it in a notice.
+    pub(super) fn stop(&self, step: i64, reason: &str) {
+        self.bar.finish_and_clear();
+        if self.mode == Progress::Json {
+            let told = json!({"event": "stop", "step": step, "reason": reason});
+            print_line(&told.to_string());
         }
     }
 

@@ -202,9 +202,14 @@ impl CallbackContext<'_> {
     }
 
     /// Ends the training as if its epochs were done: after the step of a hook of a batch, with the validation and the end of the
-    /// epoch, or after the epoch.
+    /// epoch, or after the epoch. A notice tells the user why.
     pub fn stop(&mut self, why: impl Into<String>) {
         self.wishes.stop.get_or_insert_with(|| why.into());
+    }
+
+    /// Why the training is to end, where a callback has asked for that.
+    pub(super) fn stop_reason(&self) -> Option<&str> {
+        self.wishes.stop.as_deref()
     }
 
     /// Writes a checkpoint, from which the training can go on, when all callbacks were called at this place.

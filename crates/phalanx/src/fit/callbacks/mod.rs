@@ -109,7 +109,7 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// An epoch begins, counted from 0.
+    /// An epoch begins, counted from 0, or is gone on with: where a training is resumed within it, this is called again.
     fn on_epoch_begin(&mut self, epoch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }

@@ -62,4 +62,11 @@ impl Callback for ProgressBar {
         }
         Ok(())
     }
+
+    fn on_train_end(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        if let Some(reason) = cx.stop_reason() {
+            self.reporter.stop(cx.iterations(), reason);
+        }
+        Ok(())
+    }
 }
