@@ -110,7 +110,7 @@ pub(crate) const FIT: &[Field] = &[
             &Kind::Map(&Kind::Number(Included(0.0), Included(1e30))),
         ),
         DefaultValue::Words("none"),
-        "weights of classes; a class not listed has weight 1",
+        "weights of classes; a class not listed has weight 1. The loss of a batch is divided by its weights: they tell its examples apart, and with one example a batch they change nothing",
     )
     .example("{0: 1.0, 1: 2.5}"),
 ];

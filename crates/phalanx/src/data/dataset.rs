@@ -29,13 +29,18 @@ impl Dataset {
         &*self.stage
     }
 
+    /// Whether the order changes with the epoch.
+    pub(crate) fn shuffles(&self) -> bool {
+        self.stage().shuffles()
+    }
+
     /// The first `count` examples and the rest.
     ///
     /// # Errors
     /// When there are fewer examples, or a shuffle comes before: its order changes with the epoch, so examples
     /// would cross from one part to the other.
     pub fn split_at(&self, count: usize) -> Result<(Self, Self)> {
-        if self.stage().shuffles() {
+        if self.shuffles() {
             return Err(Error::user(
                 "cannot split a shuffled dataset: the order changes each epoch, so examples would cross between the parts; \
                  split first, then shuffle the part that trains",

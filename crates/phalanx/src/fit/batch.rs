@@ -3,6 +3,7 @@
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
+use super::example_weights::check_weights;
 use super::setup::{Setup, StepLayout};
 use super::step_program::BatchShape;
 use crate::data::Batch;
@@ -110,6 +111,7 @@ impl BatchShape {
 /// Refuses indices that a layer has no row for, classes that the model has no output for, and targets that are no shares
 /// where the loss takes shares: the loss would be NaN, or fall below 0, without a reason.
 pub(super) fn check_values(setup: &Setup, batch: &Batch) -> Result<()> {
+    check_weights(batch)?;
     check_indices(setup, &batch.x, batch.first)?;
     check_labels(setup, batch)?;
     check_shares(setup, batch)

@@ -20,6 +20,7 @@ mod end_of_step;
 mod epoch_totals;
 mod evaluate;
 mod evaluator;
+mod example_weights;
 mod forward_backward;
 mod freezing;
 mod gpu_tags;

@@ -399,13 +399,28 @@ impl Fit {
 
     /// What is to be said of epochs that end before their data.
     pub(super) fn cut_epoch_warning(&self, data: &dyn TrainingData) -> Option<String> {
-        let (Some(steps), EpochLength::Known(len)) = (self.steps_per_epoch, data.epoch_length())
-        else {
-            return None;
-        };
-        (steps < len).then(|| {
-            format!(
+        let steps = self.steps_per_epoch?;
+        match data.epoch_length() {
+            EpochLength::Known(len) if steps < len => Some(format!(
                 "each epoch trains on the first {steps} of its {len} batches, and without a shuffle the others are never seen; train on `batches.epochs_of({steps})` to go on where an epoch ended"
+            )),
+            EpochLength::Endless if !data.by_index()?.dataset().shuffles() => Some(format!(
+                "each epoch begins the endless data anew and trains on their first {steps} batches; where they have other examples after these, they are never seen; train on `batches.epochs_of({steps})` to go on where an epoch ended"
+            )),
+            EpochLength::Known(_) | EpochLength::Endless | EpochLength::Unknown => None,
+        }
+    }
+
+    /// What is to be said of an epoch that a stream has ended after `done` steps.
+    pub(super) fn short_epoch_warning(
+        &self,
+        data: &dyn TrainingData,
+        done: usize,
+    ) -> Option<String> {
+        let steps = self.steps_per_epoch.filter(|steps| done < *steps)?;
+        (data.epoch_length() == EpochLength::Unknown).then(|| {
+            format!(
+                "the data ended after {done} batches of an epoch, and steps_per_epoch is {steps}: epochs are shorter than asked for; lower steps_per_epoch, or let the stream go on"
             )
         })
     }
@@ -458,6 +473,13 @@ mod tests {
         assert!(warning.contains("batches.epochs_of(3)"), "{warning}");
         assert_eq!(warned(5, &five), None);
         assert_eq!(warned(3, &five.epochs_of(3)), None);
+        let endless = |data: &Dataset| data.repeat_forever().batch(2);
+        let warning = warned(3, &endless(five.dataset())).unwrap();
+        assert!(
+            warning.contains("begins the endless data anew"),
+            "{warning}"
+        );
+        assert_eq!(warned(3, &endless(&five.dataset().shuffle(1))), None);
     }
 
     #[test]

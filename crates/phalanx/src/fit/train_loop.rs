@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::callbacks::{HookPlace, Wishes};
 use super::divided_batch::DividedBatch;
+use super::example_weights::lone_weight_warning;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;
@@ -96,6 +97,16 @@ pub(super) struct FitRun<'r> {
     pub(super) wishes: Wishes,
     /// What [`Wishes::rolls_back`] goes back to.
     snapshot: Option<TrainingState>,
+    told: Told,
+}
+
+/// What was told once.
+#[derive(Default)]
+struct Told {
+    /// That epochs are shorter than asked for.
+    is_short: bool,
+    /// That weights change nothing.
+    is_lone: bool,
 }
 
 /// The epoch that is being trained.
@@ -140,6 +151,7 @@ impl<'r> FitRun<'r> {
             },
             wishes: Wishes::default(),
             snapshot: None,
+            told: Told::default(),
             trainer,
             data,
             fit,
@@ -198,6 +210,7 @@ impl<'r> FitRun<'r> {
                 break;
             };
             self.place.execution = run.len();
+            self.warn_if_lone(&first.batch);
             self.before_steps(&first.batch, done, &mut flight)?;
             self.look_at_gradients(first, done, &mut flight)?;
             let model = &mut self.trainer.compiled;
@@ -366,6 +379,28 @@ impl<'r> FitRun<'r> {
         }
         let done = if is_resumed { before + done } else { done };
         Ok((logs, done, input))
+    }
+
+    /// Warns once of a stream that has fewer batches than an epoch is to have.
+    fn warn_if_short(&mut self, done: usize) {
+        if self.told.is_short || self.wants_stop() {
+            return;
+        }
+        if let Some(warning) = self.fit.short_epoch_warning(self.data, done) {
+            self.told.is_short = true;
+            self.trainer.engine().notice(&format!("warning: {warning}"));
+        }
+    }
+
+    /// Warns once of weights that change nothing.
+    fn warn_if_lone(&mut self, batch: &Batch) {
+        if self.told.is_lone {
+            return;
+        }
+        if let Some(warning) = lone_weight_warning(batch, self.data.batch_size()) {
+            self.told.is_lone = true;
+            self.trainer.engine().notice(&format!("warning: {warning}"));
+        }
     }
 
     /// Validates after an epoch, and hands on its results: to callbacks, logs, and checkpoints.

@@ -8,6 +8,7 @@ use phalanx::data::{
     AutoShardPolicy, CorruptPolicy, Example, IndexCache, Position, Segment, Stream,
     TfRecordOptions, Worker, write_tfrecord,
 };
+use phalanx::fit::callbacks::Lambda;
 use phalanx::prelude::*;
 use phalanx_graph::Platform;
 use phalanx_testkit::test_platform;
@@ -236,6 +237,65 @@ fn told(parts: &[&str]) -> usize {
     let notices = notices().lock().unwrap();
     let has_all = |line: &&String| parts.iter().all(|part| line.contains(part));
     notices.iter().filter(has_all).count()
+}
+
+#[test]
+fn epochs_that_are_not_what_was_asked_for_are_told() {
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let rows = dataset(10);
+    let stream = Stream::new(move |_| {
+        let rows = rows.clone();
+        (0..10).map(move |i| rows.get(0, i))
+    });
+    let fit = || silent(2).steps_per_epoch(9);
+    trainer.fit(&stream.batch(4), fit()).unwrap();
+    let short = ["ended after 3 batches", "steps_per_epoch is 9"];
+    assert_eq!(told(&short), 1, "of two such epochs");
+    let endless = dataset(10).repeat_forever().batch(4);
+    trainer.fit(&endless, fit()).unwrap();
+    let anew = ["begins the endless data anew", "first 9 batches"];
+    assert_eq!((told(&short), told(&anew)), (1, 1));
+}
+
+/// The loss of a step is divided by its weights.
+#[test]
+fn weights_that_change_nothing_are_told_and_negative_ones_refused() {
+    let weighing = |weight: f32| {
+        dataset(4).map(move |mut example: Example| {
+            example.weight = Some(weight);
+            Ok(example)
+        })
+    };
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let alone = ["each step has one example", "change nothing"];
+    trainer.fit(&weighing(3.0).batch(4), silent(1)).unwrap();
+    trainer.fit(&weighing(1.0).batch(1), silent(1)).unwrap();
+    assert_eq!(told(&alone), 0);
+    trainer.fit(&weighing(3.0).batch(1), silent(2)).unwrap();
+    assert_eq!(told(&alone), 1);
+    let negative = weighing(-2.0).batch(4);
+    let refused = "the weight of example 0 of the epoch is -2, expected a finite number from 0 up";
+    for error in [
+        trainer.fit(&negative, silent(1)).unwrap_err(),
+        trainer.evaluate(&negative).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains(refused), "{error}");
+    }
+}
+
+#[test]
+fn why_a_callback_ends_a_training_is_told() {
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let stop = Lambda::new().on_epoch_end(|done, cx| {
+        if done.epoch == 1 {
+            cx.stop("two epochs are enough for this test");
+        }
+        Ok(())
+    });
+    let fit = silent(5).callback(stop);
+    trainer.fit(&dataset(4).batch(4), fit).unwrap();
+    let why = "note: the training ends after 2 of 5 epochs: two epochs are enough for this test";
+    assert_eq!(told(&[why]), 1);
 }
 
 #[test]

@@ -14,6 +14,9 @@ use crate::{Error, Result};
 ///
 /// The class is the integer label, or the index of the greatest value of a one-hot label. A class that is not
 /// listed has weight 1. Unlike Keras 3, which refuses both at once, sample weights and class weights multiply.
+///
+/// The loss of a step is divided by the weights of its batch, as in PyTorch, where Keras divides by the number of examples: weights
+/// tell the examples of a batch apart, least in small batches, and with one example a step they change nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassWeights(BTreeMap<i64, f32>);
 
