@@ -60,6 +60,7 @@ pub(crate) fn read(
             ..Facts::default()
         },
         dropped: 0,
+        warnings: Vec::new(),
     })
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn read(
         train,
         validation,
         test,
+        warnings,
     } = parts(config, images)?;
     if let Some(known) = known {
         check_classes(&images.folder.value, train.classes(), &known.classes)
@@ -52,6 +53,7 @@ pub(crate) fn read(
         plain: train,
         dropped: 0,
         facts,
+        warnings,
     })
 }
 
@@ -59,12 +61,25 @@ struct Parts {
     train: ImageFolder,
     validation: Option<ImageFolder>,
     test: Option<ImageFolder>,
+    warnings: Vec<String>,
+}
+
+/// What is to be said of the images of a folder that are left out.
+fn left_out(folder: &ImageFolder, path: &Path) -> Option<String> {
+    let count = folder.left_out();
+    (count > 0).then(|| {
+        format!(
+            "{count} images below {} are left out: their names end like formats that are not read; convert them to png, jpg or webp",
+            path.display()
+        )
+    })
 }
 
 fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
     let at = images.folder.at;
     let seed = config.fit.seed;
     let whole = ImageFolder::open(&images.folder.value, MAX_BYTES).map_err(wrong_at(at))?;
+    let mut warnings = Vec::from_iter(left_out(&whole, &images.folder.value));
     let (rest, test) = match &images.test {
         None => (whole, None),
         Some(Located {
@@ -76,6 +91,7 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
             at,
         }) => {
             let test = with_classes_of(&whole, path).map_err(wrong_at(*at))?;
+            warnings.extend(left_out(&test, path));
             (whole, Some(test))
         }
     };
@@ -99,6 +115,7 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
         train,
         validation,
         test,
+        warnings,
     })
 }
 
@@ -157,8 +174,14 @@ fn as_shares(batch: Batch, classes: usize) -> Read<Batch> {
 ///
 /// # Errors
 /// A folder that cannot be read, or has other classes.
-pub(crate) fn labelled(images: &Images, facts: &Facts, path: &Path) -> Read<Dataset> {
+pub(crate) fn labelled(
+    images: &Images,
+    facts: &Facts,
+    path: &Path,
+    warn: impl Fn(String),
+) -> Read<Dataset> {
     let folder = ImageFolder::open(path, MAX_BYTES)?;
+    left_out(&folder, path).into_iter().for_each(warn);
     if !facts.classes.is_empty() {
         check_classes(path, folder.classes(), &facts.classes)?;
     }
@@ -175,8 +198,13 @@ pub(crate) fn labelled(images: &Images, facts: &Facts, path: &Path) -> Read<Data
 ///
 /// # Errors
 /// A folder that cannot be read, or has no image.
-pub(crate) fn to_predict(images: &Images, path: &Path) -> Read<(Dataset, Vec<String>)> {
+pub(crate) fn to_predict(
+    images: &Images,
+    path: &Path,
+    warn: impl Fn(String),
+) -> Read<(Dataset, Vec<String>)> {
     let folder = ImageFolder::unlabelled(path, MAX_BYTES)?;
+    left_out(&folder, path).into_iter().for_each(warn);
     named(&folder, images, path)
 }
 

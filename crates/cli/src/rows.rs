@@ -34,6 +34,8 @@ pub struct Rows {
     pub facts: Facts,
     /// Rows left out because a value is missing.
     pub dropped: usize,
+    /// What is to be said of what was left out.
+    pub warnings: Vec<String>,
 }
 
 /// Reads all files that a configuration names.
@@ -106,6 +108,7 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
         test: scaled(test).map_err(wrong)?,
         plain,
         dropped: columns.dropped(),
+        warnings: Vec::new(),
         facts,
     })
 }

@@ -14,7 +14,7 @@ pub(crate) fn run(context: &mut Context, args: &EvaluateArgs) -> Result<(), Fail
     }
     let used = used(&args.of)?;
     let (mut session, facts) = used.start(context)?;
-    let rows = used.labelled(&facts)?;
+    let rows = used.labelled(context, &facts)?;
     let batches = session.batches(&rows);
     let logs = session
         .trainer

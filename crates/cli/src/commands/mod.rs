@@ -30,7 +30,7 @@ use crate::args::{Args, Command, Global, Progress};
 use crate::config::TrainConfig;
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::record::Record;
 
 /// What every command is given: the options of all commands, the process's surroundings, and where results go.
@@ -47,6 +47,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Warns the user, unless only errors are to be told.
+    pub(crate) fn warn(&self, warning: &str) {
+        if !self.global.quiet {
+            output::notice(format_args!("warning: {warning}"));
+        }
+    }
+
     /// Finds out whether this process is one of several workers; all but the first are silent.
     pub(crate) fn find_workers(&mut self) -> Result<(), Failure> {
         let variables = Variables::of_process();

@@ -14,7 +14,7 @@ use crate::predictions::lines;
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
     let used = used(&args.of)?;
     let (mut session, facts) = used.start(context)?;
-    let (rows, names) = used.to_predict(&facts)?;
+    let (rows, names) = used.to_predict(context, &facts)?;
     let batches = session.batches(&rows);
     let outputs = session
         .trainer

@@ -124,7 +124,9 @@ fn dry_run(context: &mut Context, config: &mut TrainConfig) -> Result<(), Failur
     let step = session::estimator(context, config, model)?;
     let config = &*config;
     check(context, config, &rows, |batch| step.check_batch(batch))?;
-    warn(context, &step.warnings());
+    for warning in step.warnings() {
+        context.warn(&warning);
+    }
     let batch = first_batch(config, step.model(), &rows)?;
     let estimate = step.estimate(&batch, config.fit.batch_size);
     let memory = Bytes(estimate.map_err(|error| failed(&error))?.total);
@@ -187,16 +189,10 @@ fn check(
 ) -> Result<(), Failure> {
     let warnings = checks::check(config, rows, check_batch);
     let warnings = warnings.map_err(|problem| session::wrong(config.problems(vec![problem])))?;
-    warn(context, &warnings);
-    Ok(())
-}
-
-fn warn(context: &Context, warnings: &[String]) {
-    if !context.global.quiet {
-        for warning in warnings {
-            output::notice(format_args!("warning: {warning}"));
-        }
+    for warning in rows.warnings.iter().chain(&warnings) {
+        context.warn(warning);
     }
+    Ok(())
 }
 
 /// Takes the state of the checkpoint, if there is one.

@@ -190,7 +190,7 @@ impl Used {
     pub(crate) fn to_follow(&self, context: &Context) -> Result<(Session, Dataset), Failure> {
         let session = self.untrained(context)?;
         let facts = self.record.as_ref().map(|record| record.facts.clone());
-        let rows = self.labelled(&facts.unwrap_or_default())?;
+        let rows = self.labelled(context, &facts.unwrap_or_default())?;
         Ok((session, rows))
     }
 
@@ -226,11 +226,12 @@ impl Used {
     }
 
     /// The rows or images named, or the test data, with labels.
-    pub(crate) fn labelled(&self, facts: &Facts) -> Result<Dataset, Failure> {
+    pub(crate) fn labelled(&self, context: &Context, facts: &Facts) -> Result<Dataset, Failure> {
         self.check_kind()?;
         match (&self.config.data, &self.images) {
             (Data::Images(images), Some(path)) => {
-                image_rows::labelled(images, facts, path).map_err(|error| failed(&error))
+                image_rows::labelled(images, facts, path, |warning| context.warn(&warning))
+                    .map_err(|error| failed(&error))
             }
             (Data::Images(_) | Data::Examples(_), _) => self.test_rows(),
             (Data::Csv(data), _) => self.rows(data, facts, rows::labelled),
@@ -240,13 +241,15 @@ impl Used {
     /// The rows or images named, or the test data; labels do not matter; with the names of images.
     pub(crate) fn to_predict(
         &self,
+        context: &Context,
         facts: &Facts,
     ) -> Result<(Dataset, Option<Vec<String>>), Failure> {
         self.check_kind()?;
         let images = match (&self.config.data, &self.images) {
-            (Data::Images(images), Some(path)) => {
-                Some(image_rows::to_predict(images, path).map_err(|error| failed(&error))?)
-            }
+            (Data::Images(images), Some(path)) => Some(
+                image_rows::to_predict(images, path, |warning| context.warn(&warning))
+                    .map_err(|error| failed(&error))?,
+            ),
             (Data::Images(images), None) => self.test_images(images)?,
             (Data::Examples(_), _) => None,
             (Data::Csv(data), _) => {

@@ -62,6 +62,15 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
     let classes = "the classes of new are class_00, expected the training's, class_00, class_01;";
     folder.fail(&["evaluate", "i.yaml", "--images", "new"], 2, &[classes]);
     folder.succeed(&["predict", "i.yaml", "--images", "new"]);
+
+    fs::write(folder.0.join("new/class_00/b.gif"), "GIF89a").unwrap();
+    let told = ["warning: 1 images below new are left out", "convert them"];
+    folder.fail(&["predict", "i.yaml", "--images", "new"], 0, &told);
+    fs::remove_dir(folder.0.join("pictures/none")).unwrap();
+    fs::write(folder.0.join("pictures/class_00/c.BMP"), "BM").unwrap();
+    let told = ["warning: 1 images below pictures are left out"];
+    let dry = ["train", "i.yaml", "--dry-run", "--overwrite"];
+    folder.fail(&dry, 0, &told);
 }
 
 #[test]

@@ -13,16 +13,29 @@ use crate::{Error, Result};
 
 /// Ends of file names that are images, in lower case.
 const IMAGES: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
+/// Ends of file names that are images of formats that are not read, in lower case.
+const OTHERS: [&str; 8] = ["avif", "bmp", "gif", "heic", "jp2", "jxl", "tif", "tiff"];
 /// The most images accepted.
 const MAX_IMAGES: usize = 100_000_000;
 
 /// The images below a folder, their classes the folders directly in it, both sorted by name (as in
-/// `image_dataset_from_directory`); hidden files and other files are left out.
+/// `image_dataset_from_directory`); hidden files and files that are no `jpeg`, `jpg`, `png` or
+/// `webp` are left out.
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
     classes: Vec<String>,
     images: Vec<(PathBuf, u32)>,
+    left_out: usize,
     max_image: u64,
+}
+
+/// What is found below a folder.
+#[derive(Default)]
+struct Listing {
+    /// Paths of images, with their classes.
+    images: Vec<(PathBuf, u32)>,
+    /// Images of formats that are not read.
+    left_out: usize,
 }
 
 /// An image as its file holds it.
@@ -45,11 +58,11 @@ impl ImageFolder {
             .into_iter()
             .filter(|path| path.is_dir())
             .collect();
-        let mut images = Vec::new();
+        let mut found = Listing::default();
         for (class, folder) in classes.iter().enumerate() {
-            list(folder, class as u32, &mut images)?;
+            found.list(folder, class as u32)?;
         }
-        if images.is_empty() {
+        if found.images.is_empty() {
             return Err(Error::User(format!(
                 "{} has {} folders and no file with the ending {} in them; expected a folder for each class with its images",
                 folder.display(),
@@ -63,7 +76,8 @@ impl ImageFolder {
         };
         Ok(Self {
             classes: classes.iter().filter_map(name).collect(),
-            images,
+            images: found.images,
+            left_out: found.left_out,
             max_image,
         })
     }
@@ -75,9 +89,9 @@ impl ImageFolder {
     /// When a folder cannot be read, or there is no image.
     pub fn unlabelled(folder: impl AsRef<Path>, max_image: u64) -> Result<Self> {
         let folder = folder.as_ref();
-        let mut images = Vec::new();
-        list(folder, 0, &mut images)?;
-        if images.is_empty() {
+        let mut found = Listing::default();
+        found.list(folder, 0)?;
+        if found.images.is_empty() {
             return Err(Error::User(format!(
                 "{} has no file with the ending {}; name a folder with images in it or below it",
                 folder.display(),
@@ -86,7 +100,8 @@ impl ImageFolder {
         }
         Ok(Self {
             classes: vec!["all".into()],
-            images,
+            images: found.images,
+            left_out: found.left_out,
             max_image,
         })
     }
@@ -95,6 +110,12 @@ impl ImageFolder {
     #[must_use]
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// The number of images below the folder of formats that are not read, by the ends of their names: `bmp`, `gif`, `tiff` and others.
+    #[must_use]
+    pub const fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// The folder without a share of its images drawn by the seed, and those (`validation_split` of Keras'
@@ -152,29 +173,33 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn list(folder: &Path, class: u32, images: &mut Vec<(PathBuf, u32)>) -> Result<()> {
-    for path in entries(folder)? {
-        let metadata = fs::symlink_metadata(&path).map_err(|error| io(&path, "read", error))?;
-        // A link to a folder may lead in circles.
-        if metadata.is_dir() {
-            list(&path, class, images)?;
-        } else if is_image(&path) {
-            images.push((path, class));
+impl Listing {
+    fn list(&mut self, folder: &Path, class: u32) -> Result<()> {
+        for path in entries(folder)? {
+            let metadata = fs::symlink_metadata(&path).map_err(|error| io(&path, "read", error))?;
+            // A link to a folder may lead in circles.
+            if metadata.is_dir() {
+                self.list(&path, class)?;
+            } else if ends_with(&path, &IMAGES) {
+                self.images.push((path, class));
+            } else if ends_with(&path, &OTHERS) {
+                self.left_out += 1;
+            }
+            if self.images.len() > MAX_IMAGES {
+                return Err(Error::User(format!(
+                    "there are more than {MAX_IMAGES} images; split the folder"
+                )));
+            }
         }
-        if images.len() > MAX_IMAGES {
-            return Err(Error::User(format!(
-                "there are more than {MAX_IMAGES} images; split the folder"
-            )));
-        }
+        Ok(())
     }
-    Ok(())
 }
 
-fn is_image(path: &Path) -> bool {
+fn ends_with(path: &Path, ends: &[&str]) -> bool {
     let extension = path
         .extension()
         .map(|end| end.to_string_lossy().to_lowercase());
-    extension.is_some_and(|end| IMAGES.contains(&&*end))
+    extension.is_some_and(|end| ends.contains(&&*end))
 }
 
 impl Records for ImageFolder {
@@ -235,6 +260,8 @@ mod tests {
             ("dog/a.png", "22"),
             ("cat/deep/er/z.webp", "3"),
             ("cat/notes.txt", ""),
+            ("dog/c.BMP", ""),
+            ("dog/deep/d.tiff", ""),
             ("cat/.x.png", ""),
             ("top.png", ""),
         ] {
@@ -245,6 +272,7 @@ mod tests {
         fs::create_dir(folder.join("empty")).unwrap();
         let images = ImageFolder::open(&folder, 1).unwrap();
         assert_eq!(images.classes(), ["cat", "dog", "empty"]);
+        assert_eq!(images.left_out(), 2);
         let classes: Vec<u32> = images.images().iter().map(|(_, class)| *class).collect();
         assert_eq!(classes, [0, 1, 1]);
         assert_eq!(
