@@ -62,6 +62,11 @@ def branches():
     return keras.Model(x, head(layers.Add()([short, long])))
 
 
+def half():
+    """Variables of bfloat16, as Keras' policy of that name has them."""
+    return keras.Sequential([layers.Input((3,)), layers.Dense(2, dtype="bfloat16", name="out")])
+
+
 def fill(model, name):
     """Random values of a size at which layers differ."""
     for i, variable in enumerate(model.trainable_variables):
@@ -143,6 +148,9 @@ if __name__ == "__main__":
     answer(model, "branches", 2, 5, 6)
     model.save_weights(OUT / "branches.weights.h5")
     model.save(OUT / "branches.h5")
+    model = half()
+    model.set_weights([np.arange(1, 7).reshape(3, 2) / 4, np.array([-1, 2])])
+    model.save_weights(OUT / "bfloat16.weights.h5")
     # The model of the record `encoder_plain` in transformer.json, with its weights.
     model = make_transformer.encoder("learned", False, False, "tokens", 2)
     make_transformer.fill(model)

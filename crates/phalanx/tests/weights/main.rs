@@ -286,6 +286,15 @@ fn automatic_names_of_keras_do_not_win_over_the_order_of_layers() {
     }
 }
 
+#[test]
+fn variables_of_bfloat16_are_read() {
+    let mut saved = fresh(Sequential::new([3]).add(Dense::new(2).named("out")));
+    load(&mut saved, "keras/weights/bfloat16.weights.h5").unwrap();
+    let values: Vec<Vec<f64>> = saved.values().iter().map(HostTensor::to_f64).collect();
+    let expected = [vec![0.25, 0.5, 0.75, 1.0, 1.25, 1.5], vec![-1.0, 2.0]];
+    assert_eq!(values, expected);
+}
+
 /// The model `recurrent` of `make_weights.py`.
 fn recurrent(name: impl Fn(&str) -> String) -> Sequential {
     let lstm = || Lstm::new(3).return_sequences(true);

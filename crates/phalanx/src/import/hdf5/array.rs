@@ -81,6 +81,8 @@ fn dtype(mut element: Cursor<'_>) -> ReadResult<DType> {
     let size = element.u32()?;
     let signed = bits & 8 != 0;
     let found = match (class, size) {
+        // Bytes without a meaning: h5py, and so Keras, knows bfloat16 as nothing else.
+        (5, 2) => Some(DType::Bf16),
         _ if bits & 1 != 0 => None,
         (0, 1) if !signed => Some(DType::U8),
         (0, 4) if signed => Some(DType::I32),
