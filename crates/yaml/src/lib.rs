@@ -11,5 +11,5 @@ mod write;
 
 pub use problem::{Position, Problem, Problems, nearest, shown, suggest};
 pub use size::Bytes;
-pub use tree::{Key, MAX_BYTES, Node, Value, parse};
+pub use tree::{Key, MAX_BYTES, Node, Value, parse, parse_verbatim};
 pub use write::to_yaml;

@@ -131,8 +131,24 @@ impl Node {
 /// # Errors
 /// The text cannot be read at all.
 pub fn parse(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
+    read(bytes, Tree::default())
+}
+
+/// Like [`parse`], for files whose numbers may be words of a command: a number, `true` or `false` in another spelling than ours, such as
+/// `1.10`, `007` or `True`, is text as it was written.
+///
+/// # Errors
+/// The text cannot be read at all.
+pub fn parse_verbatim(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
+    let tree = Tree {
+        verbatim: true,
+        ..Tree::default()
+    };
+    read(bytes, tree)
+}
+
+fn read(bytes: &[u8], mut tree: Tree) -> Result<(Node, Vec<Problem>), Problem> {
     let text = text_of(bytes)?;
-    let mut tree = Tree::default();
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(&error))?;
         tree.take(event, position(&span.start))?;
@@ -206,6 +222,8 @@ fn position(marker: &Marker) -> Position {
 /// The tree while it grows.
 #[derive(Default)]
 struct Tree {
+    /// Whether scalars in another spelling than ours are text.
+    verbatim: bool,
     root: Option<Node>,
     open: Vec<OpenNode>,
     anchors: HashMap<usize, (Node, usize)>,
@@ -241,10 +259,10 @@ impl Tree {
                 if self.awaits_key() {
                     return self.take_key(&text, at);
                 }
-                let value = if style == ScalarStyle::Plain {
-                    plain(&text)
-                } else {
-                    Value::Text(text.into_owned())
+                let value = match style {
+                    ScalarStyle::Plain if !self.verbatim => plain(&text),
+                    ScalarStyle::Plain => verbatim(&text),
+                    _ => Value::Text(text.into_owned()),
                 };
                 let before = self.weight;
                 self.grow(NODE + weight_of(&value), at)?;
@@ -485,6 +503,22 @@ fn plain(text: &str) -> Value {
         .unwrap_or_else(|| Value::Text(text.to_owned()))
 }
 
+/// The value of an unquoted scalar whose text is not to change.
+fn verbatim(text: &str) -> Value {
+    let value = plain(text);
+    let spelled = match &value {
+        Value::Bool(value) => value.to_string(),
+        Value::Int(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        _ => return value,
+    };
+    if spelled == text {
+        value
+    } else {
+        Value::Text(text.to_owned())
+    }
+}
+
 fn whole(text: &str, digits: &str) -> Option<Value> {
     let radix = |prefix, radix| {
         let digits = text
@@ -556,6 +590,31 @@ mod tests {
             assert_eq!(plain(text), value, "{text}");
         }
         assert_eq!(read("'12'").value, Value::Text("12".into()));
+    }
+
+    #[test]
+    fn numbers_in_another_spelling_can_be_kept_as_text() {
+        for text in [
+            "1.10",
+            "1.0",
+            "007",
+            "+5",
+            "0x1F",
+            "1e22",
+            "-0.0",
+            ".inf",
+            "-.inf",
+            ".nan",
+            "True",
+            "12345678901234567890123",
+        ] {
+            let (node, _) = parse_verbatim(text.as_bytes()).unwrap();
+            assert_eq!(node.value, Value::Text(text.into()), "{text}");
+        }
+        for text in ["~", "true", "-12", "1.5", "0.001", "x"] {
+            let (node, _) = parse_verbatim(text.as_bytes()).unwrap();
+            assert_eq!(node.value, plain(text), "{text}");
+        }
     }
 
     #[test]

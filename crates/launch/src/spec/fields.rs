@@ -129,8 +129,10 @@ impl<'a> Fields<'a> {
 
     /// `true` or `false`.
     pub(super) fn flag(&self, name: &str, notes: &mut Notes) -> Option<bool> {
-        self.read(name, "true or false", notes, |node| match node.value {
-            Value::Bool(value) => Some(value),
+        self.read(name, "true or false", notes, |node| match &node.value {
+            Value::Bool(value) => Some(*value),
+            Value::Text(text) if text == "True" || text == "TRUE" => Some(true),
+            Value::Text(text) if text == "False" || text == "FALSE" => Some(false),
             _ => None,
         })
     }

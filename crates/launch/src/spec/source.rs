@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use phalanx_yaml::{Key, Node, Position, Problem, Value, parse};
+use phalanx_yaml::{Key, Node, Position, Problem, Value, parse_verbatim};
 
 /// The line that stands for flags; the column is the flag's number.
 const FLAGS: usize = 0;
@@ -34,12 +34,13 @@ impl Source {
         Self::of_tree(None, map(Position::START), Vec::new())
     }
 
-    /// A job file, named as the user did.
+    /// A job file, named as the user did. Numbers reach the program as they are written.
     ///
     /// # Errors
     /// It is no YAML.
     pub fn of_file(name: &str, text: &[u8]) -> Result<Self, String> {
-        let (root, problems) = parse(text).map_err(|problem| line_of(name, &problem))?;
+        let read = parse_verbatim(text).map_err(|problem| line_of(name, &problem));
+        let (root, problems) = read?;
         Ok(Self::of_tree(Some(name.to_owned()), root, problems))
     }
 
@@ -199,4 +200,30 @@ fn node(json: &Json) -> Node {
     };
     let at = Position::START;
     Node { value, at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Spec;
+
+    #[test]
+    fn numbers_reach_the_program_as_they_are_written() {
+        let file = "trainingInput:
+  args: [--rate, 1.10, 00501, 0x1F, 1e22, -0.0, .inf, True, 3, 0.5]
+  useChiefInTfConfig: False
+phalanx: {program: echo, restarts: 07, env: {VERSION: 2.0}}
+";
+        let source = Source::of_file("job", file.as_bytes()).unwrap();
+        let args = [
+            "--rate", "1.10", "00501", "0x1F", "1e22", "-0.0", ".inf", "True", "3", "0.5",
+        ];
+        // By the way of the daemon, too.
+        for source in [Source::of_json(&source.to_json()), source] {
+            let spec = Spec::read(&source).unwrap();
+            assert_eq!(spec.args, args);
+            assert_eq!(spec.ours.env["VERSION"], "2.0");
+            assert_eq!((spec.ours.restarts, spec.chief), (7, false));
+        }
+    }
 }
