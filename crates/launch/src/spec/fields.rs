@@ -148,25 +148,35 @@ impl<'a> Fields<'a> {
 
     /// A list of texts.
     pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<String> {
-        let texts = self.read(name, "a list of texts", notes, |node| match &node.value {
-            Value::List(items) => items.iter().map(text_of).collect(),
+        let items = self.read(name, "a list of texts", notes, |node| match &node.value {
+            Value::List(items) => Some(items),
             _ => None,
         });
-        texts.unwrap_or_default()
+        let mut texts = Vec::new();
+        for (index, item) in items.into_iter().flatten().enumerate() {
+            match text_of(item) {
+                Some(text) => texts.push(text),
+                None => self.expected(&format!("{name}[{index}]"), "text", item, notes),
+            }
+        }
+        texts
     }
 
     /// A mapping of names to texts.
     pub(super) fn map(&self, name: &str, notes: &mut Notes) -> BTreeMap<String, String> {
-        let map = self.read(name, "a mapping of names to texts", notes, |node| {
-            let Value::Map(entries) = &node.value else {
-                return None;
-            };
-            let entries = entries.iter();
-            entries
-                .map(|(key, node)| Some((key.name.clone(), text_of(node)?)))
-                .collect()
+        let what = "a mapping of names to texts";
+        let entries = self.read(name, what, notes, |node| match &node.value {
+            Value::Map(entries) => Some(entries),
+            _ => None,
         });
-        map.unwrap_or_default()
+        let mut map = BTreeMap::new();
+        for (key, node) in entries.into_iter().flatten() {
+            match text_of(node) {
+                Some(text) => drop(map.insert(key.name.clone(), text)),
+                None => self.expected(&format!("{name}.{}", key.name), "text", node, notes),
+            }
+        }
+        map
     }
 
     /// One of some words.

@@ -226,4 +226,19 @@ phalanx: {program: echo, restarts: 07, env: {VERSION: 2.0}}
             assert_eq!((spec.ours.restarts, spec.chief), (7, false));
         }
     }
+
+    #[test]
+    fn the_entry_that_is_no_text_is_named() {
+        let file = "trainingInput: {args: [a, [b], c]}
+phalanx: {env: {A: x, B: {}}}
+";
+        let source = Source::of_file("job.yaml", file.as_bytes()).unwrap();
+        let why = Spec::read(&source).unwrap_err();
+        for said in [
+            "job.yaml:1:27: trainingInput.args[1] is a list of 1, expected text",
+            "job.yaml:2:26: phalanx.env.B is an empty mapping, expected text",
+        ] {
+            assert!(why.contains(said), "{why}");
+        }
+    }
 }
