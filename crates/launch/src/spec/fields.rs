@@ -7,6 +7,9 @@ use phalanx_yaml::{Node, Position, Problem, Value, suggest};
 
 use super::units::seconds;
 
+/// The longest duration, ten years.
+const MOST_SECONDS: u64 = 10 * 365 * 86_400;
+
 /// The mistakes found so far, and things a user should know of.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
@@ -139,9 +142,10 @@ impl<'a> Fields<'a> {
 
     /// A duration such as `3600s`, at least `least` long.
     pub(super) fn duration(&self, name: &str, least: u64, notes: &mut Notes) -> Option<Duration> {
-        let what = format!("seconds such as `3600s`, at least {least}s");
+        let what = format!("seconds such as `3600s`, from {least}s to {MOST_SECONDS}s");
+        let range = Duration::from_secs(least)..=Duration::from_secs(MOST_SECONDS);
         self.read(name, &what, notes, |node| match &node.value {
-            Value::Text(text) => seconds(text).filter(|time| *time >= Duration::from_secs(least)),
+            Value::Text(text) => seconds(text).filter(|time| range.contains(time)),
             _ => None,
         })
     }

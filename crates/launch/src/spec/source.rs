@@ -241,4 +241,16 @@ phalanx: {env: {A: x, B: {}}}
             assert!(why.contains(said), "{why}");
         }
     }
+
+    #[test]
+    fn times_that_no_clock_has_are_refused() {
+        let read = |time: &str| {
+            let job =
+                serde_json::json!({"trainingInput": {"scheduling": {"maxRunningTime": time}}});
+            Spec::read(&Source::of_json(&job))
+        };
+        assert!(read("315360000s").is_ok());
+        let why = read("18446744073709552s").unwrap_err();
+        assert!(why.contains("from 1s to 315360000s"), "{why}");
+    }
 }
