@@ -159,7 +159,8 @@ fn map(at: Position) -> Node {
 
 fn insert(node: &mut Node, path: &[&'static str], value: Value, at: Position) {
     let Some((first, rest)) = path.split_first() else {
-        *node = Node { value, at };
+        node.value = value;
+        place(node, at);
         return;
     };
     if !matches!(node.value, Value::Map(_)) {
@@ -176,6 +177,21 @@ fn insert(node: &mut Node, path: &[&'static str], value: Value, at: Position) {
         entries.len() - 1
     });
     insert(&mut entries[index].1, rest, value, at);
+}
+
+/// Gives all of a value this place.
+fn place(node: &mut Node, at: Position) {
+    node.at = at;
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(|item| place(item, at)),
+        Value::Map(entries) => {
+            for (key, node) in entries {
+                key.at = at;
+                place(node, at);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// The tree of a JSON value, which has no places.
@@ -225,6 +241,29 @@ phalanx: {program: echo, restarts: 07, env: {VERSION: 2.0}}
             assert_eq!(spec.ours.env["VERSION"], "2.0");
             assert_eq!((spec.ours.restarts, spec.chief), (7, false));
         }
+    }
+
+    #[test]
+    fn each_part_of_a_flags_value_is_of_the_flag() {
+        let mut source = Source::of_file("job.yaml", b"labels: {team: vision}\n").unwrap();
+        let entry = Node {
+            value: Value::Text("b".into()),
+            at: Position::START,
+        };
+        let key = Key {
+            name: "a".into(),
+            at: Position::START,
+        };
+        source.set(Flag {
+            name: "--labels".into(),
+            path: vec!["labels"],
+            value: Value::Map(vec![(key, entry)]),
+        });
+        let (path, value, origin) = source.origins().remove(0);
+        assert_eq!(
+            (path.as_str(), value.as_str(), origin.as_str()),
+            ("labels.a", "\"b\"", "--labels")
+        );
     }
 
     #[test]
