@@ -241,6 +241,16 @@ fn the_plan_says_what_follows_where_nothing_is_given() {
 
 #[test]
 fn a_description_says_where_more_is_shown_beside_what_programs_read() {
+#[test]
+fn slurm_is_asked_for_the_memory_of_all_tasks_of_a_node() {
+    let service = Service::new("memory");
+    let config = "phalanx: {executor: slurm, workers: 4, memory: 2GiB, slurm: {nodes: 2}}\n";
+    fs::write(service.folder.join("job.yaml"), config).unwrap();
+    let words = "submit training demo --config job.yaml --dry-run -- true";
+    let plan = service.ok(&words.split(' ').collect::<Vec<_>>());
+    assert!(plan.contains("#SBATCH --mem=4096M\n"), "{plan}");
+}
+
     let service = Service::new("more");
     service.script("demo", &[], "true");
     service.end("demo");

@@ -57,8 +57,7 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
         apart: false,
     };
     let tasks = plan.tasks.len();
-    let nodes = spec.ours.slurm.nodes.unwrap_or(tasks).min(tasks);
-    let each = tasks.div_ceil(nodes);
+    let (nodes, each) = (nodes(spec, plan), tasks_of_node(spec, plan));
     let mut text = directives(spec, plan, life, folder);
     text.push_str(&places::written(tasks, each));
     let evaluates = plan
@@ -84,16 +83,26 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
     }
 }
 
+/// How many nodes a job has.
+fn nodes(spec: &Spec, plan: &Plan) -> usize {
+    let tasks = plan.tasks.len();
+    spec.ours.slurm.nodes.unwrap_or(tasks).min(tasks)
+}
+
+/// How many tasks run on each node, but perhaps fewer on the last.
+fn tasks_of_node(spec: &Spec, plan: &Plan) -> usize {
+    plan.tasks.len().div_ceil(nodes(spec, plan))
+}
+
 fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
     let tasks = plan.tasks.len();
-    let keys = &spec.ours.slurm;
-    let nodes = keys.nodes.unwrap_or(tasks).min(tasks);
+    let nodes = nodes(spec, plan);
     let minutes = spec.scheduling.max_running.as_secs().div_ceil(60);
     let mut lines = vec![
         format!("--job-name={}", life.job.name),
         format!("--nodes={nodes}"),
         format!("--ntasks={tasks}"),
-        format!("--ntasks-per-node={}", tasks.div_ceil(nodes)),
+        format!("--ntasks-per-node={}", tasks_of_node(spec, plan)),
         format!("--time={minutes}"),
         "--requeue".to_owned(),
         "--open-mode=append".to_owned(),
@@ -141,7 +150,9 @@ fn resources(spec: &Spec, plan: &Plan) -> Vec<String> {
         lines.push(format!("--gpus-per-task={gpus}"));
     }
     if let Some(memory) = spec.ours.memory {
-        lines.push(format!("--mem={}M", memory.div_ceil(1 << 20)));
+        // Slurm counts it for a node, we for a task.
+        let of_node = memory.saturating_mul(tasks_of_node(spec, plan) as u64);
+        lines.push(format!("--mem={}M", of_node.div_ceil(1 << 20)));
     }
     for (name, value) in [
         ("partition", &keys.partition),
