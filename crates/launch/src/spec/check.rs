@@ -78,6 +78,27 @@ pub(super) fn elastic(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     }
 }
 
+/// Tasks fill one node of Slurm after another, and Slurm gives each node one at least.
+pub(super) fn nodes(top: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let (Some(nodes), tasks) = (spec.ours.slurm.nodes, spec.tasks()) else {
+        return;
+    };
+    let each = tasks.div_ceil(nodes);
+    if nodes >= tasks || tasks.div_ceil(each) == nodes {
+        return;
+    }
+    let slurm = top.get("phalanx").and_then(|node| node.entry("slurm"));
+    let node = slurm.and_then(|node| node.entry("nodes"));
+    let fitting = tasks.div_ceil(each);
+    notes.wrong(
+        node.map_or(top.at(), |node| node.at),
+        format!(
+            "phalanx.slurm.nodes is {nodes}, and {tasks} tasks, {each} on a node, fill {fitting}"
+        ),
+        format!("write nodes: {fitting}, or another number that divides {tasks}"),
+    );
+}
+
 /// What pods need that processes do not.
 fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     let ours = &spec.ours.kubernetes;

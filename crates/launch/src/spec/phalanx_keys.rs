@@ -294,6 +294,24 @@ mod tests {
     use crate::spec::{Source, Spec};
 
     #[test]
+    fn nodes_of_slurm_have_a_task_each() {
+        let read = |workers: u32, nodes: u32| {
+            let slurm = json!({"nodes": nodes});
+            let ours =
+                json!({"program": "echo", "executor": "slurm", "workers": workers, "slurm": slurm});
+            Spec::read(&Source::of_json(&json!({ "phalanx": ours }))).map(drop)
+        };
+        for (workers, nodes) in [(4, 1), (4, 2), (4, 4), (5, 2), (3, 8)] {
+            assert_eq!(read(workers, nodes), Ok(()), "{workers} on {nodes}");
+        }
+        let why = read(4, 3).unwrap_err();
+        assert!(
+            why.contains("4 tasks, 2 on a node, fill 2; write nodes: 2"),
+            "{why}"
+        );
+    }
+
+    #[test]
     fn any_name_is_a_variable_and_secrets_have_none_of_the_shell() {
         let read = |key: &str, name: &str| {
             let mut job = json!({"phalanx": {"program": "echo"}});

@@ -173,6 +173,7 @@ impl Spec {
         check::kept(&input, &spec, &mut notes);
         check::program(&input, &spec, &mut notes);
         check::elastic(&input, &spec, &mut notes);
+        check::nodes(&top, &spec, &mut notes);
         if notes.problems.is_empty() {
             let notices = notes.notices;
             Ok(Self { notices, ..spec })
