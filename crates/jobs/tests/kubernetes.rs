@@ -408,6 +408,16 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
 }
 
 #[test]
+fn each_object_names_the_namespace_of_the_job() {
+    let service = Service::new("namespace");
+    let keys =
+        "phalanx: {program: 'true', workers: 2, kubernetes: {namespace: train, image: img}}\n";
+    let all = objects(&service, keys, &[]);
+    assert_eq!(all.matches("apiVersion:").count(), 4, "{all}");
+    assert_eq!(all.matches("\n  namespace: train\n").count(), 4, "{all}");
+}
+
+#[test]
 fn a_package_that_pods_would_not_see_is_refused_with_what_to_do() {
     let world = World::new("pod-package");
     let service = &world.service;

@@ -110,6 +110,19 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
             "add masterConfig.imageUri, or phalanx.kubernetes.image",
         );
     }
+    let is_wrong = |image: &&String| {
+        let wrong = |c: char| c.is_whitespace() || c.is_control();
+        image.is_empty() || image.contains(wrong)
+    };
+    let images = spec.roles.iter().filter_map(|role| role.image.as_ref());
+    if let Some(image) = images.into_iter().find(is_wrong) {
+        let shown: String = image.chars().take(60).collect();
+        notes.wrong(
+            input.place("masterConfig"),
+            format!("imageUri is {shown:?}, which is no image"),
+            "write it without blanks, as registry.example/name:tag",
+        );
+    }
     if ours.claim.is_none() {
         notes.notices.push(format!(
             "{PATH}.jobDir is in the pods and ends with them; name a volume claim in phalanx.kubernetes.claim to keep it"

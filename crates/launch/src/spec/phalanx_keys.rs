@@ -247,6 +247,35 @@ fn word(fields: &Fields<'_>, name: &str, notes: &mut Notes) -> Option<String> {
     Some(text)
 }
 
+/// A name of an object in Kubernetes, as RFC 1123 has it: of one label, or of several with dots between them.
+pub(super) fn object_name(
+    fields: &Fields<'_>,
+    name: &str,
+    dots: bool,
+    notes: &mut Notes,
+) -> Option<String> {
+    let text = fields.text(name, notes)?;
+    let most = if dots { 253 } else { 63 };
+    let is_label = |label: &str| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty()
+            && label.chars().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let named =
+        text.len() <= most && text.split('.').all(is_label) && (dots || !text.contains('.'));
+    if !named {
+        let shown: String = text.chars().take(40).collect();
+        notes.wrong(
+            fields.place(name),
+            format!("{name} is {shown:?}, which is no name in Kubernetes"),
+            format!("use small letters, digits and `-` within, {most} at most"),
+        );
+    }
+    named.then_some(text)
+}
+
 fn slurm(node: Option<&Node>, notes: &mut Notes) -> SlurmKeys {
     let Some(node) = node else {
         return SlurmKeys::default();
@@ -278,11 +307,11 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
     ];
     let fields = Fields::of(node, "phalanx.kubernetes", &known, notes);
     KubernetesKeys {
-        namespace: word(&fields, "namespace", notes),
+        namespace: object_name(&fields, "namespace", false, notes),
         image: word(&fields, "image", notes),
         package_image: word(&fields, "packageImage", notes),
-        service_account: word(&fields, "serviceAccount", notes),
-        claim: word(&fields, "claim", notes),
+        service_account: object_name(&fields, "serviceAccount", true, notes),
+        claim: object_name(&fields, "claim", true, notes),
         server: word(&fields, "server", notes),
     }
 }
@@ -309,6 +338,37 @@ mod tests {
             why.contains("4 tasks, 2 on a node, fill 2; write nodes: 2"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn names_of_kubernetes_are_checked() {
+        let read = |key: &str, name: &str| {
+            let ours = json!({"program": "echo", "executor": "kubernetes", "kubernetes": {"image": "i", (key): name}});
+            Spec::read(&Source::of_json(&json!({ "phalanx": ours }))).map(drop)
+        };
+        for (key, name, is_right) in [
+            ("namespace", "train-1", true),
+            ("namespace", "a.b", false),
+            ("namespace", "a/../B_c", false),
+            ("namespace", &"a".repeat(64), false),
+            ("claim", "shared.v1", true),
+            ("claim", "Bad_Name", false),
+            ("claim", "a..b", false),
+            ("serviceAccount", "robot", true),
+            ("serviceAccount", "x/y", false),
+            ("serviceAccount", "-x", false),
+        ] {
+            let read = read(key, name);
+            let said = format!("{key} is ");
+            assert_eq!(read.is_ok(), is_right, "{key} {name}: {read:?}");
+            assert!(read.is_ok() || read.unwrap_err().contains(&said), "{key}");
+        }
+        let input = json!({"masterConfig": {"imageUri": "a b\nc"}});
+        let ours = json!({"executor": "kubernetes"});
+        let read = Spec::read(&Source::of_json(
+            &json!({"trainingInput": input, "phalanx": ours}),
+        ));
+        assert!(read.unwrap_err().contains("which is no image"));
     }
 
     #[test]

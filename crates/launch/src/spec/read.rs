@@ -570,12 +570,18 @@ fn labels(top: &Fields<'_>, notes: &mut Notes) -> BTreeMap<String, String> {
 
 /// The service account, which only Kubernetes has.
 fn account(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Option<String> {
-    let account = input.text("serviceAccount", notes)?;
-    if ours.executor == phalanx_keys::ExecutorKind::Kubernetes {
-        return Some(account);
+    let in_pods = ours.executor == phalanx_keys::ExecutorKind::Kubernetes;
+    let other = ours.kubernetes.service_account.as_ref();
+    if in_pods && other.is_none() {
+        return phalanx_keys::object_name(input, "serviceAccount", true, notes);
     }
-    notes.notices.push(format!(
-        "{PATH}.serviceAccount {account:?} is kept; only Kubernetes has such accounts"
-    ));
+    let account = input.text("serviceAccount", notes)?;
+    let why = match other.filter(|_| in_pods) {
+        Some(other) => format!("the pods have {other:?}"),
+        None => "only Kubernetes has such accounts".to_owned(),
+    };
+    notes
+        .notices
+        .push(format!("{PATH}.serviceAccount {account:?} is kept; {why}"));
     None
 }

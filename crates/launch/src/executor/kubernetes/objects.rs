@@ -131,6 +131,11 @@ impl<'a> Making<'a> {
         };
         let cluster = naming.cluster(|at| Address::new(self.host(at), PORT));
         objects.extend((0..self.plan.tasks.len()).map(|at| self.job(at, &naming, &cluster)));
+        if let Some(namespace) = &self.spec.ours.kubernetes.namespace {
+            for object in &mut objects {
+                object["metadata"]["namespace"] = json!(namespace);
+            }
+        }
         objects
     }
 
