@@ -30,6 +30,8 @@ pub enum Verdict {
 
 /// A job that is preempted more often than this is not getting on.
 const MOST_PREEMPTIONS: u32 = 100;
+/// A job that was preempted more often may be one that ends in this way by itself.
+const PREEMPTIONS_AT_ONCE: u32 = 5;
 /// The longest wait before another attempt.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -37,18 +39,24 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub fn verdict(end: TaskEnd, restarts: u32, budget: &mut Budget) -> Verdict {
     match end.how().exit_code() {
         143 | 42 if budget.preemptions < MOST_PREEMPTIONS => {
+            let wait = pause(budget.preemptions, PREEMPTIONS_AT_ONCE);
             budget.preemptions += 1;
-            Verdict::Again(Duration::ZERO)
+            Verdict::Again(wait)
         }
         TRY_AGAIN if budget.losses < restarts => {
             // At once the first time: a lost peer is no sign of a fault that stays.
-            let wait = match budget.losses {
-                0 => Duration::ZERO,
-                losses => Duration::from_secs(1 << (losses - 1).min(6)),
-            };
+            let wait = pause(budget.losses, 1);
             budget.losses += 1;
-            Verdict::Again(wait.min(LONGEST))
+            Verdict::Again(wait)
         }
         _ => Verdict::Over,
+    }
+}
+
+/// How long to wait after this number of ends of the same kind: not at all after the first ones, then twice as long each time.
+fn pause(before: u32, at_once: u32) -> Duration {
+    match before.checked_sub(at_once) {
+        None => Duration::ZERO,
+        Some(more) => Duration::from_secs(1 << more.min(6)).min(LONGEST),
     }
 }
