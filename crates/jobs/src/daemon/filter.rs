@@ -1,7 +1,8 @@
 //! Filters of lists, as `gcloud` and the API write them: `jobId:rnn* AND state:FAILED`, `createTime>"2026-01-01"`, `labels.team=vision`.
 //!
-//! A term is a field, one of `:` (has; `*` at the end takes any rest), `=`, `!=`, `<`, `<=`, `>`, `>=`, and a value. Terms are joined by
-//! AND, which may be left out, and OR; NOT or `-` stands before a term or a bracket.
+//! A term is a field, one of `:` (contains, in letters of either case), `=`, `!=`, `<`, `<=`, `>`, `>=`, and a value. With `:` and `=` a `*`
+//! at the end takes any rest, and `*` alone whatever is there. Terms are joined by AND, which may be left out, and OR; NOT or `-` stands
+//! before a term or a bracket.
 
 use serde_json::Value as Json;
 
@@ -60,7 +61,11 @@ impl Filter {
                     Some(name) => &job["labels"][name],
                     None => &job[field.as_str()],
                 };
-                compare(found.as_str().unwrap_or_default(), relation, value)
+                match found.as_str() {
+                    Some(found) => compare(found, relation, value),
+                    // What is not there is another than each value, and nothing else.
+                    None => *relation == "!=",
+                }
             }
         }
     }
@@ -68,12 +73,10 @@ impl Filter {
 
 fn compare(found: &str, relation: &str, value: &str) -> bool {
     match relation {
-        ":" | "=" => match value.strip_suffix('*') {
-            Some(start) => found.starts_with(start),
-            None => found == value,
-        },
+        ":" | "=" if value.ends_with('*') => found.starts_with(value.trim_end_matches('*')),
+        ":" => found.to_lowercase().contains(&value.to_lowercase()),
+        "=" => found == value,
         "!=" => found != value,
-        _ if found.is_empty() => false,
         "<" => found < value,
         "<=" => found <= value,
         ">" => found > value,
@@ -125,7 +128,12 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
             });
             rest = &inner[end + 1..];
         } else {
-            let end = rest.find(|c: char| c.is_whitespace() || "!<>=:()\"'".contains(c));
+            // A time has colons, and a value stands behind a relation.
+            let is_value = words.last().is_some_and(|word: &Word| {
+                !word.quoted && [":", "=", "!=", "<", "<=", ">", ">="].contains(&word.text.as_str())
+            });
+            let is_end = |c: char| c.is_whitespace() || "!<>=()\"'".contains(c);
+            let end = rest.find(|c: char| is_end(c) || (c == ':' && !is_value));
             let end = end.unwrap_or(rest.len()).max(first.len_utf8());
             words.push(Word {
                 text: rest[..end].to_owned(),
@@ -234,7 +242,8 @@ mod tests {
     #[test]
     fn filters_take_what_they_say() {
         let job = json!({
-            "jobId": "rnn_1", "state": "FAILED", "createTime": "2026-11-22T10:00:00.000Z", "labels": {"team": "vision"}
+            "jobId": "rnn_1", "state": "FAILED", "createTime": "2026-11-22T10:00:00.000Z",
+            "errorMessage": "chief-0 (rank 0) ended with exit code 1", "labels": {"team": "vision"}
         });
         for (filter, takes) in [
             ("jobId:rnn*", true),
@@ -252,6 +261,19 @@ mod tests {
             ("(state=RUNNING OR state=FAILED) AND (jobId!=x)", true),
             ("labels.none=x", false),
             ("jobId:*", true),
+            ("labels.team:*", true),
+            ("labels.none:*", false),
+            ("labels.none!=x", true),
+            ("NOT labels.none:*", true),
+            ("errorMessage:\"exit code\"", true),
+            ("errorMessage:EXIT", true),
+            ("errorMessage=exit", false),
+            ("state:fail", true),
+            (
+                "createTime>2026-11-22T09:59:00 AND createTime<=2026-11-22T10:00:00.000Z",
+                true,
+            ),
+            ("createTime>2026-11-22T10:07:00", false),
         ] {
             assert_eq!(
                 Filter::parse(filter).unwrap().takes(&job),
