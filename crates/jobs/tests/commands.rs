@@ -106,6 +106,8 @@ fn a_task_or_a_change_that_is_none_is_a_mistake() {
         error.contains("worker-0") && error.contains("chief-0"),
         "{error}"
     );
+    // A time that no clock reaches is no time out.
+    service.ok(&["wait", "demo", "--timeout", "18446744073709551615"]);
     let (code, error) = service.fails(&["update", "demo"]);
     assert_eq!(code, 2);
     assert!(error.contains("--update-labels"), "{error}");

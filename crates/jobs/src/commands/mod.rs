@@ -159,7 +159,8 @@ fn code(state: &str) -> ExitCode {
 
 fn wait(context: &Context, job: &str, timeout: Option<u64>) -> Done {
     let client = context.client()?;
-    let until = timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    // A time that the clock does not reach is no bound.
+    let until = timeout.and_then(|time| Instant::now().checked_add(Duration::from_secs(time)));
     loop {
         let shown = client.job(job)?;
         if let Some(state) = shown["state"]
