@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use crate::daemon::{TOKEN, WHERE};
 use crate::failure::{FAILED, Failure};
 use crate::trust;
+use crate::proof::{CHALLENGE, PROOF, proof};
 
 /// How long a daemon may take to answer for the first time.
 const START: Duration = Duration::from_secs(20);
@@ -20,8 +21,10 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// A daemon that answers.
 pub(crate) struct Client {
     agent: ureq::Agent,
-    /// Such as `http://127.0.0.1:8080`.
-    address: String,
+    /// `http` or `https`.
+    scheme: &'static str,
+    /// Such as `127.0.0.1:8080`.
+    host: String,
     token: String,
     project: String,
 }
@@ -115,13 +118,13 @@ impl Client {
         };
         let client = Self {
             agent: config.build().into(),
-            address: format!("{scheme}://{address}"),
+            scheme,
+            host: address.to_owned(),
             token,
             project: project.to_owned(),
         };
-        let health = client.agent.get(client.url("/healthz")).call();
-        match health {
-            Ok(answer) => Ok((answer.status() == 200).then_some(client)),
+        match client.is_daemon() {
+            Ok(is_daemon) => Ok(is_daemon.then_some(client)),
             Err(error) => match trust::refusal(&error) {
                 Some(why) => Err(Failure::not_ready(why)),
                 None => Ok(None),
@@ -130,7 +133,7 @@ impl Client {
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.address)
+        format!("{}://{}{path}", self.scheme, self.host)
     }
 
     fn jobs(&self) -> String {
@@ -150,18 +153,43 @@ impl Client {
     /// What a GET answers.
     pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
         let request = self.agent.get(self.url(path));
-        let request = request.header("Authorization", format!("Bearer {}", self.token));
-        answer(request.call())
+        answer(request.header("Authorization", authorization).call())
+    }
+    /// Whether who answers has the token, without telling it.
+    fn is_daemon(&self) -> Result<bool, ureq::Error> {
+        let challenge = phalanx_launch::random_hex(16);
+        let request = self.agent.get(self.url("/healthz"));
+        let request = request
+            .header("Host", &self.host)
+            .header(CHALLENGE, &challenge);
+        let mut answer = request.call()?;
+        let given = answer.headers().get(PROOF);
+        let given = given.and_then(|given| Some(given.to_str().ok()?.to_owned()));
+        // The connection is used for the next request once all of the answer is read.
+        let _ = answer.body_mut().with_config().limit(64).read_to_string();
+        Ok(given.is_some() && given == proof(&self.token, &self.host, &challenge))
     }
 
+    /// The token as a header, for the daemon and nobody else: it may have gone since, and another program have its port.
+    fn authorization(&self) -> Result<String, Failure> {
+        if self.is_daemon().map_err(|error| lost(&error))? {
+            return Ok(format!("Bearer {}", self.token));
+        }
+        Err(Failure::not_ready(format!(
+            "the daemon has gone, and another program answers at {}; try again",
+            self.host
+        )))
+    }
+
+
     fn send(&self, method: &str, path: &str, body: &Json) -> Result<Json, Failure> {
-        let url = self.url(path);
+        let (url, authorization) = (self.url(path), self.authorization()?);
         let request = match method {
             "PATCH" => self.agent.patch(url),
             _ => self.agent.post(url),
         };
         let request = request
-            .header("Authorization", format!("Bearer {}", self.token))
+            .header("Authorization", authorization)
             .header("Content-Type", "application/json");
         answer(request.send(body.to_string()))
     }
@@ -173,6 +201,7 @@ impl Client {
 
     /// A job.
     pub(crate) fn job(&self, job: &str) -> Result<Json, Failure> {
+        let authorization = self.authorization()?;
         self.get(&format!("{}/{}", self.jobs(), encode(job)))
     }
 
@@ -230,9 +259,7 @@ impl Client {
         mut take: impl FnMut(&str, &Json) -> bool,
     ) -> Result<(), Failure> {
         let request = self.agent.get(self.url(path));
-        let response = request
-            .header("Authorization", format!("Bearer {}", self.token))
-            .call();
+        let response = request.header("Authorization", authorization).call();
         let response = response.map_err(|error| lost(&error))?;
         if response.status() != 200 {
             return answer(Ok(response)).map(drop);
@@ -253,6 +280,7 @@ impl Client {
         }
         Ok(())
     }
+        let authorization = self.authorization()?;
 }
 
 /// A text as part of an address.

@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod daemon;
 mod failure;
+mod proof;
 mod trust;
 
 use std::ffi::OsString;

@@ -5,9 +5,12 @@
 mod service;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -127,6 +130,45 @@ fn nothing_is_answered_without_the_token_or_to_another_page() {
     assert_eq!(status, 200, "{answer}");
     assert!(answer.contains("default-src 'none'"), "{answer}");
     assert_eq!(service.job("demo")["state"], "RUNNING");
+}
+
+/// Takes the place of a daemon that was killed; gives what it is asked.
+fn another_program(service: &Service) -> Arc<Mutex<String>> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let place = serde_json::json!({"address": address, "pid": 1}).to_string();
+    fs::write(service.root().join("daemon.json"), place).unwrap();
+    let asked = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&asked);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut bytes = [0; 4096];
+            let count = stream.read(&mut bytes).unwrap_or(0);
+            heard
+                .lock()
+                .unwrap()
+                .push_str(&String::from_utf8_lossy(&bytes[..count]));
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nphalanx-proof: 00\r\n\r\nok\n",
+            );
+        }
+    });
+    asked
+}
+
+#[test]
+fn who_has_taken_the_daemons_port_does_not_get_the_token() {
+    let service = Service::new("port");
+    service.ok(&["list"]);
+    let pid = Pid::from_raw(service.daemon().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let asked = another_program(&service);
+    // It is no daemon: another one is started.
+    service.script("demo", &[], "true");
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    let asked = asked.lock().unwrap();
+    assert!(asked.contains("GET /healthz"), "{asked}");
+    assert!(!asked.to_lowercase().contains("bearer"), "{asked}");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{get, post};
 use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::package;
@@ -20,6 +20,7 @@ use serde_json::{Map, Value as Json, json};
 use super::error::ApiError;
 use super::filter::Filter;
 use super::{Shared, access, dashboard, queue, resource, stream};
+use crate::proof::{CHALLENGE, PROOF, proof};
 
 type Shares = State<Arc<Shared>>;
 type Answer = Result<Response, ApiError>;
@@ -54,8 +55,15 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .with_state(Arc::clone(shared))
 }
 
-async fn health() -> &'static str {
-    "ok\n"
+/// That the daemon is there, with the proof that it is, where one is asked for.
+async fn health(State(shared): Shares, headers: HeaderMap) -> Response {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let (host, challenge) = (text(header::HOST), text(HeaderName::from_static(CHALLENGE)));
+    let proof = host
+        .zip(challenge)
+        .and_then(|(host, challenge)| proof(&shared.token, host, challenge));
+    let proof = proof.map(|proof| (PROOF, proof));
+    (AppendHeaders(proof), "ok\n").into_response()
 }
 
 async fn nothing() -> ApiError {
