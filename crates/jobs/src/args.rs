@@ -352,7 +352,7 @@ pub(crate) struct UpdateArgs {
 /// How to serve.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen; another than loopback is for networks of your own
+    /// Where to listen; another address than this machine's own loopback needs a certificate
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     pub(crate) listen: String,
     /// Serve by TLS with this certificate: a file in PEM format, those between it and its authority after it

@@ -172,6 +172,16 @@ fn who_has_taken_the_daemons_port_does_not_get_the_token() {
 }
 
 #[test]
+fn other_machines_are_served_by_tls_only() {
+    let service = Service::new("plain");
+    let (code, error) = service.fails(&["serve", "--listen", "0.0.0.0:0"]);
+    assert!(
+        code == 2 && error.contains("add --tls-certificate"),
+        "{error}"
+    );
+}
+
+#[test]
 fn the_token_and_secrets_are_in_no_command_line_log_or_plan() {
     let service = Service::new("canary");
     let canary = "CANARYc0ffee";

@@ -114,6 +114,13 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             ))
         })?;
         let address = listener.local_addr().map_err(Failure::not_ready)?;
+        if tls.is_none() && !address.ip().is_loopback() {
+            return Err(Failure::usage(format!(
+                "--listen {} is reached from other machines, and without TLS all on the way read the token; \
+                 add --tls-certificate and --tls-key, or listen at 127.0.0.1",
+                args.listen
+            )));
+        }
         let shared = Arc::new(Shared {
             jobs: Mutex::new(queue::load(&store)),
             store,
