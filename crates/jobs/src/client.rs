@@ -1,7 +1,8 @@
 //! The commands' side of the API: finds the daemon, or starts it.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use serde_json::Value as Json;
 
 use crate::daemon::{TOKEN, WHERE};
 use crate::failure::{FAILED, Failure};
-use crate::trust;
 use crate::proof::{CHALLENGE, PROOF, proof};
+use crate::trust;
 
 /// How long a daemon may take to answer for the first time.
 const START: Duration = Duration::from_secs(20);
@@ -32,19 +33,44 @@ pub(crate) struct Client {
 /// The folder of all jobs.
 ///
 /// # Errors
-/// Its path is not in UTF-8: descriptions of jobs have it.
+/// Nothing says where it is; its path is not in UTF-8, and descriptions of jobs have it; or others may write to it.
 pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let root = found_root(given);
-    if root.to_str().is_some() {
-        return Ok(root);
+    let root = found_root(given).ok_or_else(|| {
+        Failure::usage(
+            "neither HOME nor XDG_STATE_HOME says where the folder of all jobs is; name it with --root or PHALANX_JOBS_DIR",
+        )
+    })?;
+    if root.to_str().is_none() {
+        return Err(Failure::usage(format!(
+            "the path of the folder of all jobs, {:?}, is not in UTF-8; name another with --root or PHALANX_JOBS_DIR",
+            root.to_string_lossy()
+        )));
     }
-    Err(Failure::usage(format!(
-        "the path of the folder of all jobs, {:?}, is not in UTF-8; name another with --root or PHALANX_JOBS_DIR",
-        root.to_string_lossy()
-    )))
+    check_owner(&root)?;
+    Ok(root)
 }
 
-fn found_root(given: Option<&Path>) -> PathBuf {
+/// Whether a folder that is there is the user's alone to write to: who puts a token into it runs jobs as this user.
+fn check_owner(root: &Path) -> Result<(), Failure> {
+    let Ok(found) = fs::metadata(root) else {
+        return Ok(());
+    };
+    let (user, path) = (rustix::process::geteuid().as_raw(), root.display());
+    if found.uid() != user {
+        return Err(Failure::not_ready(format!(
+            "the folder of all jobs, {path}, is of user {}, and this is user {user}; name another with --root or PHALANX_JOBS_DIR",
+            found.uid()
+        )));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(Failure::not_ready(format!(
+            "others may write to the folder of all jobs, {path}; keep them out by `chmod go-w {path}`, or name another with --root or PHALANX_JOBS_DIR"
+        )));
+    }
+    Ok(())
+}
+
+fn found_root(given: Option<&Path>) -> Option<PathBuf> {
     let variable = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())
@@ -54,12 +80,10 @@ fn found_root(given: Option<&Path>) -> PathBuf {
         .map(Path::to_owned)
         .or_else(|| variable("PHALANX_JOBS_DIR"))
     {
-        return std::path::absolute(&root).unwrap_or(root);
+        return Some(std::path::absolute(&root).unwrap_or(root));
     }
     let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
-    state
-        .unwrap_or_else(|| PathBuf::from("/tmp"))
-        .join("phalanx")
+    Some(state?.join("phalanx"))
 }
 
 impl Client {
@@ -132,29 +156,6 @@ impl Client {
         }
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("{}://{}{path}", self.scheme, self.host)
-    }
-
-    fn jobs(&self) -> String {
-        format!("/v1/projects/{}/jobs", encode(&self.project))
-    }
-
-    /// The address with which a browser may use the daemon.
-    pub(crate) fn dashboard(&self) -> String {
-        self.url(&format!("/?token={}", self.token))
-    }
-
-    /// The address of a job in the dashboard, without the token.
-    pub(crate) fn page(&self, job: &str) -> String {
-        self.url(&format!("/#{job}"))
-    }
-
-    /// What a GET answers.
-    pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
-        let request = self.agent.get(self.url(path));
-        answer(request.header("Authorization", authorization).call())
-    }
     /// Whether who answers has the token, without telling it.
     fn is_daemon(&self) -> Result<bool, ureq::Error> {
         let challenge = phalanx_launch::random_hex(16);
@@ -181,6 +182,30 @@ impl Client {
         )))
     }
 
+    fn url(&self, path: &str) -> String {
+        format!("{}://{}{path}", self.scheme, self.host)
+    }
+
+    fn jobs(&self) -> String {
+        format!("/v1/projects/{}/jobs", encode(&self.project))
+    }
+
+    /// The address with which a browser may use the daemon.
+    pub(crate) fn dashboard(&self) -> String {
+        self.url(&format!("/?token={}", self.token))
+    }
+
+    /// The address of a job in the dashboard, without the token.
+    pub(crate) fn page(&self, job: &str) -> String {
+        self.url(&format!("/#{job}"))
+    }
+
+    /// What a GET answers.
+    pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
+        let authorization = self.authorization()?;
+        let request = self.agent.get(self.url(path));
+        answer(request.header("Authorization", authorization).call())
+    }
 
     fn send(&self, method: &str, path: &str, body: &Json) -> Result<Json, Failure> {
         let (url, authorization) = (self.url(path), self.authorization()?);
@@ -201,7 +226,6 @@ impl Client {
 
     /// A job.
     pub(crate) fn job(&self, job: &str) -> Result<Json, Failure> {
-        let authorization = self.authorization()?;
         self.get(&format!("{}/{}", self.jobs(), encode(job)))
     }
 
@@ -258,6 +282,7 @@ impl Client {
         path: &str,
         mut take: impl FnMut(&str, &Json) -> bool,
     ) -> Result<(), Failure> {
+        let authorization = self.authorization()?;
         let request = self.agent.get(self.url(path));
         let response = request.header("Authorization", authorization).call();
         let response = response.map_err(|error| lost(&error))?;
@@ -280,7 +305,6 @@ impl Client {
         }
         Ok(())
     }
-        let authorization = self.authorization()?;
 }
 
 /// A text as part of an address.
@@ -335,10 +359,12 @@ fn start(root: &Path) -> Result<(), Failure> {
             root.display()
         ))
     };
-    fs::create_dir_all(root).map_err(|error| refused("make", error))?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(root);
+    made.map_err(|error| refused("make", error))?;
     let log = OpenOptions::new()
         .append(true)
         .create(true)
+        .mode(0o600)
         .open(root.join("daemon.log"));
     let log = log.map_err(|error| refused("write into", error))?;
     let other = log

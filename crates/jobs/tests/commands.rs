@@ -242,8 +242,6 @@ fn the_plan_says_what_follows_where_nothing_is_given() {
 }
 
 #[test]
-fn a_description_says_where_more_is_shown_beside_what_programs_read() {
-#[test]
 fn slurm_is_asked_for_the_memory_of_all_tasks_of_a_node() {
     let service = Service::new("memory");
     let config = "phalanx: {executor: slurm, workers: 4, memory: 2GiB, slurm: {nodes: 2}}\n";
@@ -253,6 +251,8 @@ fn slurm_is_asked_for_the_memory_of_all_tasks_of_a_node() {
     assert!(plan.contains("#SBATCH --mem=4096M\n"), "{plan}");
 }
 
+#[test]
+fn a_description_says_where_more_is_shown_beside_what_programs_read() {
     let service = Service::new("more");
     service.script("demo", &[], "true");
     service.end("demo");

@@ -172,6 +172,50 @@ fn who_has_taken_the_daemons_port_does_not_get_the_token() {
 }
 
 #[test]
+fn a_folder_that_others_write_to_is_refused_and_ours_is_closed() {
+    let service = Service::new("folder");
+    let root = service.root();
+    let mode = |path: &str| fs::metadata(root.join(path)).unwrap().permissions().mode() & 0o777;
+    let set = |path: &str, mode| {
+        fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    service.script("demo", &[], "true");
+    service.end("demo");
+    for (path, expected) in [
+        ("", 0o700),
+        ("token", 0o600),
+        ("daemon.log", 0o600),
+        ("jobs/demo/share.json", 0o600),
+    ] {
+        assert_eq!(mode(path), expected, "{path}");
+    }
+    for open in [0o777, 0o770, 0o1777] {
+        set("", open);
+        let (code, error) = service.fails(&["list"]);
+        assert!(code == 3 && error.contains("chmod go-w"), "{error}");
+    }
+    set("", 0o755);
+    // A token that others may have read is replaced by the next daemon.
+    let token = fs::read(root.join("token")).unwrap();
+    set("token", 0o644);
+    let pid = Pid::from_raw(service.daemon().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    service.ok(&["list"]);
+    assert_ne!(fs::read(root.join("token")).unwrap(), token);
+    assert_eq!(mode("token"), 0o600);
+    let mut command = service.command();
+    for name in ["PHALANX_JOBS_DIR", "XDG_STATE_HOME", "HOME"] {
+        command.env_remove(name);
+    }
+    let output = command.arg("list").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && error.contains("name it with --root"),
+        "{error}"
+    );
+}
+
+#[test]
 fn other_machines_are_served_by_tls_only() {
     let service = Service::new("plain");
     let (code, error) = service.fails(&["serve", "--listen", "0.0.0.0:0"]);

@@ -56,8 +56,13 @@ type Done = Result<ExitCode, Failure>;
 
 /// Runs what was typed.
 pub(crate) fn run(args: Args) -> Done {
+    let root = match args.command {
+        // In a pod, or in the background of one job: neither looks at other jobs.
+        Command::BringPackage { .. } | Command::Guard { .. } => PathBuf::new(),
+        _ => root(args.root.as_deref())?,
+    };
     let context = Context {
-        root: root(args.root.as_deref())?,
+        root,
         ca: args
             .ca
             .or_else(|| std::env::var_os(trust::VARIABLE).map(PathBuf::from)),

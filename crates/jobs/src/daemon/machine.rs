@@ -1,7 +1,9 @@
 //! What this machine has for jobs, and what of it is taken.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use phalanx_launch::spec::{ExecutorKind, Plan, Spec};
@@ -113,7 +115,13 @@ impl Share {
 
     pub(super) fn write(&self, folder: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self).unwrap_or_default();
-        fs::write(folder.join(SHARE), text)
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(folder.join(SHARE));
+        file?.write_all(&text)
     }
 }
 

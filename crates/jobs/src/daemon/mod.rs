@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,11 +193,12 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The token of this folder, made at the first start, for its owner alone.
+/// The token of this folder, made at the first start, for its owner alone. One that others may have read is made anew.
 fn token(root: &Path) -> io::Result<String> {
     let path = root.join(TOKEN);
     if let Ok(token) = fs::read_to_string(&path)
         && token.len() >= 32
+        && fs::metadata(&path)?.mode() & 0o077 == 0
     {
         return Ok(token);
     }
