@@ -52,6 +52,54 @@ fn service(name: &str) -> Option<Service> {
 }
 
 #[test]
+fn a_training_file_that_cannot_be_trained_is_refused_at_submission() {
+    let Some(service) = service("untrainable") else {
+        return;
+    };
+    let good = fs::read_to_string(service.folder.join("examples/digits.yaml")).unwrap();
+    let line = good.lines().find(|line| line.contains("csv:")).unwrap();
+    for (name, text) in [
+        ("good", good.clone()),
+        ("broken", "a: [1".to_owned()),
+        ("field", good.replace("epochs:", "epoch:")),
+        ("data", good.replace(line, "  csv: none.csv")),
+    ] {
+        fs::write(service.folder.join(format!("examples/{name}.yaml")), text).unwrap();
+    }
+    for (words, said) in [
+        ("examples/broken.yaml", "this is not yaml"),
+        ("examples/field.yaml", "did you mean `epochs`?"),
+        ("examples/data.yaml", "cannot open"),
+        (
+            "examples/good.yaml --nonsense",
+            "unexpected argument '--nonsense' found",
+        ),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let start = ["submit", "training", "demo", "--"];
+        let (code, error) = service.fails(&[&start[..], &words].concat());
+        assert!(code == 2 && error.contains(said), "{words:?}: {error}");
+        // Other machines may have what this one has not.
+        let start = [
+            "submit",
+            "training",
+            "demo",
+            "--to",
+            "slurm",
+            "--dry-run",
+            "--",
+        ];
+        let output = service.run(&[&start[..], &words].concat());
+        let notes = String::from_utf8_lossy(&output.stderr);
+        let note = "note: on this machine the training would not start: ";
+        assert!(output.status.success() && notes.contains(note), "{notes}");
+    }
+    let words = ["examples/good.yaml", "--epochs", "1", "--progress", "plain"];
+    service.ok(&[&["submit", "training", "demo", "--"], &words[..]].concat());
+    digits::succeeds(&service, "demo");
+}
+
+#[test]
 fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
     let Some(service) = service("estimate") else {
         return;

@@ -16,7 +16,7 @@ use super::estimate::{self, EstimateRequest};
 use super::package::{self, Upload};
 use super::prices::Prices;
 use super::submit::Request;
-use super::{Context, Done};
+use super::{Context, Done, training_file};
 use crate::args::PlanArgs;
 use crate::daemon::submitted;
 use crate::failure::{Failure, NOT_READY};
@@ -72,7 +72,8 @@ pub(super) fn check_files(
         Some(package) => plan.in_package(package, package),
         None => plan,
     };
-    check_program(&plan.program, directory, spec.ours.executor)
+    check_program(&plan.program, directory, spec.ours.executor)?;
+    training_file::check(spec, &plan, directory)
 }
 
 fn check_program(

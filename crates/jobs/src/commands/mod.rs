@@ -9,6 +9,7 @@ mod search;
 mod show;
 mod spec;
 mod submit;
+mod training_file;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,97 @@
+//! Whether a training file can be trained, as far as that is seen in a moment: `phalanx train --dry-run` reads it, the arguments and the data.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use phalanx_launch::executor::{RunArgs, phalanx, words};
+use phalanx_launch::spec::{ExecutorKind, Plan, Program, Spec};
+use serde_json::Value as Json;
+
+use crate::failure::Failure;
+
+/// How long that may take; what takes longer is seen when the job starts.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Refuses a training file that this machine cannot train where it is to. For other machines, which may have what this one has not, it is a
+/// note.
+pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Failure> {
+    let (Program::Training { .. }, Some(task)) = (&plan.program, plan.tasks.first()) else {
+        return Ok(());
+    };
+    let job_dir = spec.job_dir.clone().unwrap_or_else(|| "runs".to_owned());
+    let run = RunArgs {
+        job_dir: Some(job_dir),
+        ..RunArgs::default()
+    };
+    let mut words = words(&plan.program, task, &run, &phalanx());
+    words.push("--dry-run".to_owned());
+    if !task.args.iter().any(|arg| arg.starts_with("--progress")) {
+        words.push("--progress=json".to_owned());
+    }
+    let Some(why) = refusal(&words, directory, WITHIN) else {
+        return Ok(());
+    };
+    if spec.ours.executor == ExecutorKind::Local && task.image.is_none() {
+        return Err(Failure::usage(why));
+    }
+    for line in why.lines() {
+        eprintln!("note: on this machine the training would not start: {line}");
+    }
+    Ok(())
+}
+
+/// What a dry run says that does not come as far as the model.
+fn refusal(words: &[String], directory: &Path, within: Duration) -> Option<String> {
+    let child = Command::new(words.first()?)
+        .args(&words[1..])
+        .current_dir(directory)
+        .env_clear()
+        .envs(phalanx_launch::environment())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    // Without the program there is nothing to ask.
+    let mut child = child.ok()?;
+    let said = child.stderr.take().map(|mut stderr| {
+        thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        })
+    });
+    if has_data(&mut child, within) {
+        let _ = child.kill();
+        let _ = child.wait();
+        return None;
+    }
+    let has_failed = child.wait().is_ok_and(|status| !status.success());
+    let said = said?.join().unwrap_or_default();
+    let said = said.trim_end().replace("error: ", "");
+    let said = match said.split_once("\n\n") {
+        // A mistake in the arguments, and how they are written.
+        Some((mistake, _)) => format!("phalanx train says: {mistake}; correct the arguments"),
+        None => said,
+    };
+    has_failed.then_some(said).filter(|said| !said.is_empty())
+}
+
+/// Whether the data are read, or take longer than this; not so if the program ends first.
+fn has_data(child: &mut Child, within: Duration) -> bool {
+    let Some(stdout) = child.stdout.take() else {
+        return true;
+    };
+    let (send, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let is_data = |line: &String| {
+            serde_json::from_str(line).is_ok_and(|line: Json| line["event"] == "data")
+        };
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let _ = send.send(lines.any(|line| is_data(&line)));
+    });
+    ended.recv_timeout(within).unwrap_or(true)
+}
