@@ -7,12 +7,14 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
 
 /// A longer line is kept in parts.
 const LONGEST_LINE: usize = 64 << 10;
+/// A line that is drawn again and again is kept so often, as far as it has come.
+const REDRAWN: Duration = Duration::from_secs(1);
 /// The most bytes that one look at a file takes.
 const MOST_BYTES: u64 = 4 << 20;
 
@@ -57,6 +59,7 @@ impl Sink {
     pub(crate) fn take_all(&self, stream: char, mut from: impl Read) {
         let mut chunk = vec![0; 64 << 10];
         let mut pending: Vec<u8> = Vec::new();
+        let mut written = Instant::now();
         loop {
             let length = match from.read(&mut chunk) {
                 Ok(0) => break,
@@ -65,14 +68,14 @@ impl Sink {
                 Err(_) => break,
             };
             pending.extend_from_slice(&chunk[..length]);
-            let whole = pending
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map(|at| at + 1);
-            let until = whole.or((pending.len() > LONGEST_LINE).then_some(pending.len()));
+            let whole = pending.iter().rposition(|byte| *byte == b'\n');
+            let drawn = || drawn(&pending).filter(|_| written.elapsed() >= REDRAWN);
+            let until = whole.map(|at| at + 1).or_else(drawn);
+            let until = until.or((pending.len() > LONGEST_LINE).then_some(pending.len()));
             if let Some(until) = until {
                 self.write(stream, &pending[..until]);
                 pending.drain(..until);
+                written = Instant::now();
             }
         }
         if !pending.is_empty() {
@@ -102,6 +105,12 @@ impl Sink {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = file.write_all(&text);
     }
+}
+
+/// The end of what a program has drawn and begun to draw again, as bars of progress are.
+fn drawn(bytes: &[u8]) -> Option<usize> {
+    let at = bytes.iter().rposition(|byte| *byte == b'\r')?;
+    (at + 1 < bytes.len()).then_some(at + 1)
 }
 
 /// The output of all tasks of a job, read where it grows.
@@ -313,6 +322,38 @@ mod tests {
         assert!(logs.next(&all).is_empty());
         file.write_all(b"f\n").unwrap();
         assert_eq!(texts(&logs.next(&all)), ["worker-0|INFO|half"]);
+    }
+
+    #[test]
+    fn a_bar_of_progress_is_seen_while_it_grows() {
+        /// Writes a bar, and again what it looks like after a while.
+        struct Bar<'a>(&'a Path, u32);
+        impl Read for Bar<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 += 1;
+                let text = match self.1 {
+                    1 => "10%\r20%",
+                    2 => {
+                        std::thread::sleep(REDRAWN);
+                        "\r30%\r40%"
+                    }
+                    3 => {
+                        let last = last_lines(self.0, "chief-0", 1);
+                        assert_eq!(last, ["10%\r20%\r30%"]);
+                        "\r"
+                    }
+                    4 => "\nend\n",
+                    _ => "",
+                };
+                buffer[..text.len()].copy_from_slice(text.as_bytes());
+                Ok(text.len())
+            }
+        }
+        let scratch = Scratch::new("bar");
+        let sink = Sink::append_to(&Logs::path(&scratch.0, "chief-0")).unwrap();
+        sink.take_all('O', Bar(&scratch.0, 0));
+        let all = last_lines(&scratch.0, "chief-0", 20);
+        assert_eq!(all, ["10%\r20%\r30%", "40%", "end"]);
     }
 
     #[test]
