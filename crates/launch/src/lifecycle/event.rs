@@ -159,6 +159,9 @@ impl TaskEnd {
 
 impl fmt::Display for TaskEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.told && self.signal == Some(9) {
+            return f.write_str("was told to end, and ended by SIGKILL when it had not in time");
+        }
         self.how().fmt(f)
     }
 }

@@ -100,6 +100,16 @@ fn a_job_that_has_ended_takes_labels_and_nothing_else() {
 }
 
 #[test]
+fn a_task_that_we_kill_is_none_that_lacked_memory() {
+    let killed = |told| {
+        let (code, signal) = (None, Some(9));
+        TaskEnd { code, signal, told }.to_string()
+    };
+    assert!(killed(false).contains("want of memory"));
+    assert!(killed(true).contains("when it had not in time"));
+}
+
+#[test]
 fn exit_codes_lead_to_the_right_retry() {
     let end = TaskEnd::code;
     let signal = |signal| TaskEnd {

@@ -238,7 +238,7 @@ impl Searching<'_> {
         match &board.failure {
             Some(failure) => RunEnd::Failed(failure.clone()),
             None => RunEnd::Refused(format!(
-                "no trial has told the metric {:?}; write it with cloudml-hypertune, as a summary of that tag, or take a name of history.jsonl",
+                "no trial has told a finite value of the metric {:?}; write it with cloudml-hypertune, as a summary of that tag, or take a name of history.jsonl",
                 self.search.metric
             )),
         }
