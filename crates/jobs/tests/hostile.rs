@@ -75,18 +75,55 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-fn post(address: &str, token: &str, path: &str, body: &Json) -> (u16, String) {
+fn post(address: &str, token: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let body = body.to_string();
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + &body).as_bytes()).unwrap();
+    stream.write_all((head + body).as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[test]
+fn what_is_not_read_is_answered_as_an_error_of_the_interface() {
+    let service = Service::new("unread");
+    service.script("demo", &[], "true");
+    service.end("demo");
+    let (address, token) = daemon(&service);
+    let jobs = "/v1/projects/local/jobs";
+    let job = |directory: &str| {
+        let keys = json!({"program": "true", "directory": directory});
+        json!({"jobId": "other", "phalanx": keys}).to_string()
+    };
+    let log = service.root().join("jobs/demo/events.log");
+    fs::write(&log, "no log\n".repeat(3)).unwrap();
+    let pid = rustix::process::Pid::from_raw(service.daemon().unwrap()).unwrap();
+    for (path, body, status, said) in [
+        (jobs, job("relative"), 400, "expected the absolute path"),
+        (jobs, job("/none/there"), 400, "a folder that is there"),
+        (
+            jobs,
+            "x".repeat((4 << 20) + 1),
+            413,
+            "length limit exceeded",
+        ),
+        ("/v1/projects/%ff/jobs", job("/"), 400, "cannot be read"),
+    ] {
+        let (found, answer) = post(&address, &token, path, &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Json = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
+        let message = body["error"]["message"].as_str().unwrap_or_default();
+        assert!(found == status && message.contains(said), "{answer}");
+        assert_eq!(body["error"]["code"], status, "{answer}");
+    }
+    // A job whose log cannot be read is not one that there never was.
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let (_, error) = service.fails(&["describe", "demo"]);
+    assert!(error.contains("is damaged from byte 0 on"), "{error}");
 }
 
 #[test]
@@ -128,12 +165,12 @@ fn no_name_leads_out_of_the_folder_of_jobs() {
         }
         let job = |id: &str, input: Json| json!({"jobId": id, "trainingInput": input, "phalanx": {"program": "true"}});
         let jobs = "/v1/projects/local/jobs";
-        let (status, answer) = post(&address, &token, jobs, &job(name, json!({})));
+        let (status, answer) = post(&address, &token, jobs, &job(name, json!({})).to_string());
         assert!(status == 400, "{name:?}: {answer}");
         let input = json!({"pythonModule": name});
         let mut body = job("module", input);
         body["phalanx"] = json!({});
-        let (status, answer) = post(&address, &token, jobs, &body);
+        let (status, answer) = post(&address, &token, jobs, &body.to_string());
         assert!(status == 400, "{name:?}: {answer}");
     }
     assert_eq!(files(&service.folder), before, "something was written");

@@ -67,8 +67,11 @@ pub(super) async fn check(
         Admitted::WithCookie => to_cookie(&shared, &request),
         Admitted::No(error) => error.into_response(),
     };
-    drop(answering);
     let refused = response.status().is_client_error();
+    if refused && !is_json(response.headers()) {
+        response = ApiError::of(response).await.into_response();
+    }
+    drop(answering);
     let headers = response.headers_mut();
     if refused {
         // What else was sent is not read, so the connection cannot be used again: the client hears of it.
@@ -133,6 +136,10 @@ fn admit(shared: &Shared, request: &Request) -> Admitted {
     Admitted::No(ApiError::unauthenticated(
         "the token is missing or wrong; `phalanx jobs dashboard` prints an address with it, programs send `Authorization: Bearer TOKEN`",
     ))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    text(headers, header::CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/json"))
 }
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {

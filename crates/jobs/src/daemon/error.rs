@@ -1,9 +1,13 @@
 //! Errors as Google's interfaces answer them.
 
+use axum::body::to_bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use phalanx_launch::store::StoreError;
 use serde_json::json;
+
+/// More of an answer of the server itself is no message.
+const MOST_BYTES: usize = 4096;
 
 /// An error with its status.
 #[derive(Debug)]
@@ -29,6 +33,19 @@ impl ApiError {
 
     pub(super) fn precondition(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "FAILED_PRECONDITION", message)
+    }
+
+    /// What the server itself answers to a request that no route has seen, such as one that is too large.
+    pub(super) async fn of(response: Response) -> Self {
+        let status = response.status();
+        let text = to_bytes(response.into_body(), MOST_BYTES).await;
+        let text = text.unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let message = match text.trim() {
+            "" => status.to_string(),
+            text => format!("the request cannot be read: {text}"),
+        };
+        Self::new(status, "INVALID_ARGUMENT", message)
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {

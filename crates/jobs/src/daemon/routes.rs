@@ -13,7 +13,7 @@ use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{get, post};
 use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::package;
-use phalanx_launch::spec::{JobName, Plan, Source, Spec};
+use phalanx_launch::spec::{ExecutorKind, JobName, Plan, Source, Spec};
 use phalanx_launch::store::StoreError;
 use serde_json::{Map, Value as Json, json};
 
@@ -111,7 +111,14 @@ fn body(bytes: &Bytes) -> Result<Json, ApiError> {
 fn shown(shared: &Shared, name: &JobName, project: Option<&str>) -> Result<Json, ApiError> {
     let mut jobs = shared.jobs();
     let missing = || ApiError::from(StoreError::NoJob(name.clone()));
-    let followed = jobs.get_mut(name).ok_or_else(missing)?;
+    // One that cannot be read is not among them.
+    let unread = || {
+        shared
+            .store
+            .load(name)
+            .map_or_else(ApiError::from, |_| missing())
+    };
+    let followed = jobs.get_mut(name).ok_or_else(unread)?;
     if project.is_some_and(|project| project != followed.life.job.project) {
         return Err(missing());
     }
@@ -154,6 +161,13 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
     Plan::new(&spec).map_err(ApiError::invalid)?;
     let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let directory = (spec.ours.directory.clone()).map_or_else(home, PathBuf::from);
+    let is_here = spec.ours.executor == ExecutorKind::Local;
+    if !directory.is_absolute() || (is_here && !directory.is_dir()) {
+        return Err(ApiError::invalid(format!(
+            "phalanx.directory is {}, expected the absolute path of a folder that is there; correct it",
+            directory.display()
+        )));
+    }
     package::check_for_pods(&spec, &directory).map_err(ApiError::invalid)?;
     let object = |name: &str| match &body[name] {
         Json::Null => Json::Object(Map::new()),
