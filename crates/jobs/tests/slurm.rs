@@ -236,6 +236,38 @@ fn a_job_may_give_its_variables_any_name() {
     }
 }
 
+#[test]
+fn a_job_waits_in_slurms_queue_as_long_as_it_may() {
+    let service = Service::new("slurm-wait");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let keys = "phalanx: {cpus: 2}\ntrainingInput: {scheduling: {maxWaitTime: 4s, priority: 9}}\n";
+    fs::write(service.folder.join("wait.yaml"), keys).unwrap();
+    fs::write(service.folder.join("all.yaml"), "phalanx: {cpus: 2}\n").unwrap();
+    let all = [&SLURM[..], &["--config", "all.yaml"]].concat();
+    slurm.script(&service, "first", &all, "exec sleep 1000");
+    service.state("first", "RUNNING");
+    let options = [&SLURM[..], &["--config", "wait.yaml"]].concat();
+    slurm.script(&service, "second", &options, "true");
+    let second = service.end("second");
+    assert_eq!(second["state"], "CANCELLED", "{second:#}");
+    let why = second["errorMessage"].as_str().unwrap();
+    assert!(why.contains("longer than maxWaitTime, 4 s"), "{why}");
+    let dry = [
+        &["submit", "training", "third", "--dry-run"],
+        &options[..],
+        &["--", "true"],
+    ]
+    .concat();
+    let output = service.run(&dry);
+    let notes = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        notes.contains("priority is kept; Slurm orders its queue itself"),
+        "{notes}"
+    );
+}
+
 /// How many lines of logs say this.
 fn lines(logs: &str, said: &str) -> usize {
     logs.lines()

@@ -299,8 +299,20 @@ impl Wishes<'_> {
             );
             return self.job.append(Event::Cancelling { why }).is_ok();
         }
+        if let Some(why) = waited_too_long(&life, self.spec) {
+            return self.job.append(Event::Cancelling { why }).is_ok();
+        }
         life.state == State::Cancelling
     }
+}
+
+/// Why a job that has waited in the queue of another scheduler for longer than it may is to end.
+fn waited_too_long(life: &Life, spec: &Spec) -> Option<String> {
+    let most = spec.scheduling.max_wait?;
+    let waits = life.state == State::Preparing && spec.ours.executor != ExecutorKind::Local;
+    let is_over = now().saturating_sub(life.created) >= most.as_millis() as u64;
+    let seconds = most.as_secs();
+    (waits && is_over).then(|| format!("it waited for longer than maxWaitTime, {seconds} s"))
 }
 
 /// Whether a job's results go into a bucket.

@@ -26,6 +26,18 @@ pub(super) fn kept(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     if spec.ours.executor == ExecutorKind::Kubernetes {
         check_pods(input, spec, notes);
     }
+    let order = match spec.ours.executor {
+        ExecutorKind::Local => None,
+        ExecutorKind::Slurm => {
+            Some("Slurm orders its queue itself, by phalanx.slurm.qos and its like")
+        }
+        ExecutorKind::Kubernetes => Some("the cluster orders its pods itself"),
+    };
+    if let Some(order) = order.filter(|_| spec.scheduling.priority > 0) {
+        notes
+            .notices
+            .push(format!("{PATH}.scheduling.priority is kept; {order}"));
+    }
     accelerators(input, spec, notes);
     for (name, why) in [
         ("region", "the job runs where the executor is"),
