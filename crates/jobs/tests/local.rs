@@ -168,6 +168,33 @@ fn the_task_that_failed_first_is_shown_with_its_last_lines() {
 }
 
 #[test]
+fn a_job_succeeds_when_its_chief_does_whatever_becomes_of_the_others_then() {
+    let service = Service::new("after");
+    let keys = "phalanx: {workers: 2, restarts: 2}\n";
+    fs::write(service.folder.join("two.yaml"), keys).unwrap();
+    // The worker ends when the chief has gone, or is a zombie that nobody has looked at.
+    let script = |code: u32| {
+        format!(
+            "case $RANK in
+0) echo $$ > $CLOUD_ML_JOB_ID.new; mv $CLOUD_ML_JOB_ID.new $CLOUD_ML_JOB_ID; until [ -e $CLOUD_ML_JOB_ID.seen ]; do sleep 0.05; done;;
+1) until [ -e $CLOUD_ML_JOB_ID ]; do sleep 0.05; done; touch $CLOUD_ML_JOB_ID.seen
+   while grep -q '^State:.[^ZX]' /proc/$(cat $CLOUD_ML_JOB_ID)/status 2>/dev/null; do sleep 0.05; done
+   exit {code};;
+esac"
+        )
+    };
+    for (name, code) in [("failed", 1), ("lost", 75)] {
+        service.script(name, &["--config", "two.yaml"], &script(code));
+    }
+    for (name, code) in [("failed", 1), ("lost", 75)] {
+        let job = service.end(name);
+        assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+        assert_eq!(job["phalanx"]["attempt"], 1, "{job:#}");
+        assert_eq!(task(&job, "worker-0")["exitCode"], code, "{job:#}");
+    }
+}
+
+#[test]
 fn exit_codes_lead_to_the_right_retry() {
     let service = Service::new("retry");
     fs::write(

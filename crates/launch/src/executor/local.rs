@@ -214,8 +214,7 @@ impl Tasks<'_> {
     }
 
     fn judge(&self) -> RunEnd {
-        let failed = self.ended.iter().copied().filter(|(_, end)| end.failed());
-        if let Some(failure) = self.run.first_failure(failed) {
+        if let Some(failure) = self.run.first_failure(self.ended.iter().copied()) {
             return RunEnd::Failed(failure);
         }
         let done = self.done.is_some();
@@ -245,11 +244,11 @@ impl Tasks<'_> {
                 continue;
             }
             self.ended.push((at, end));
-            if end.failed() {
-                self.failed.get_or_insert_with(Instant::now);
-            }
             if at == 0 && end.code == Some(0) {
                 self.done.get_or_insert_with(Instant::now);
+            }
+            if end.failed() && self.done.is_none() {
+                self.failed.get_or_insert_with(Instant::now);
             }
         }
     }

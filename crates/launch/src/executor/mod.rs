@@ -181,12 +181,14 @@ impl Run<'_> {
         is_replaced(self.spec, self.plan, at) && end.how().exit_code() == TRY_AGAIN
     }
 
-    /// The failure that made others fail, of the tasks that failed in the order of their ends: the first that did not merely lose
-    /// another.
+    /// The failure that made others fail, of the ends of tasks in their order: the first that did not merely lose another. What comes
+    /// after the chief has ended as it should is none: then the work is done, and others may have lost it.
     fn first_failure(
         &self,
-        mut failed: impl Iterator<Item = (usize, TaskEnd)> + Clone,
+        ends: impl Iterator<Item = (usize, TaskEnd)> + Clone,
     ) -> Option<Box<FirstFailure>> {
+        let before = ends.take_while(|(at, end)| *at > 0 || end.code != Some(0));
+        let mut failed = before.filter(|(_, end)| end.failed());
         let own = |(_, end): &(usize, TaskEnd)| end.code != Some(TRY_AGAIN);
         let first = failed.clone().find(own).or_else(|| failed.next());
         let (at, end) = first?;

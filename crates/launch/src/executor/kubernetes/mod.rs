@@ -390,11 +390,11 @@ impl<'a> PodWatch<'a> {
         self.ended.push((at, when, end));
         let task = self.name(at);
         self.run.note(Event::TaskEnded { task, end });
-        if end.failed() {
-            self.failed.get_or_insert_with(Instant::now);
-        }
         if at == 0 && end.code == Some(0) {
             self.done.get_or_insert_with(Instant::now);
+        }
+        if end.failed() && self.done.is_none() {
+            self.failed.get_or_insert_with(Instant::now);
         }
     }
 
@@ -445,9 +445,8 @@ impl<'a> PodWatch<'a> {
         if let Some(why) = self.lost.filter(|_| !done) {
             return RunEnd::Lost(why);
         }
-        let failed = self.ended.iter().map(|(at, _, end)| (*at, *end));
-        let failed = failed.filter(|(_, end)| end.failed());
-        let first = self.run.first_failure(failed);
+        let ends = self.ended.iter().map(|(at, _, end)| (*at, *end));
+        let first = self.run.first_failure(ends);
         first.map_or(RunEnd::Succeeded, RunEnd::Failed)
     }
 }

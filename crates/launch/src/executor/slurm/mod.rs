@@ -304,11 +304,9 @@ impl<'a> Watching<'a> {
         self.run.note(Event::Handle { handle: None });
         self.ended.sort_by_key(|(_, when, _)| *when);
         let chief = (self.ended.iter()).any(|(at, _, end)| *at == 0 && end.code == Some(0));
-        let counts = |at: usize, end: &TaskEnd| {
-            end.failed() && !(chief && self.run.goes_on_without(at, *end))
-        };
-        let failed = self.ended.iter().map(|(at, _, end)| (*at, *end));
-        let failed = failed.filter(|(at, end)| counts(*at, end));
+        let counts = |at: usize, end: TaskEnd| !(chief && self.run.goes_on_without(at, end));
+        let ends = self.ended.iter().map(|(at, _, end)| (*at, *end));
+        let ends = ends.filter(|(at, end)| counts(*at, *end));
         let lost = ["NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"].contains(&state);
         if self.told.is_some() {
             return RunEnd::Stopped;
@@ -316,7 +314,7 @@ impl<'a> Watching<'a> {
         if let Some((why, _)) = self.lost.take().filter(|_| !chief) {
             return RunEnd::Lost(why);
         }
-        let first = self.run.first_failure(failed);
+        let first = self.run.first_failure(ends);
         if let Some(failure) = first.filter(|_| !lost) {
             return RunEnd::Failed(failure);
         }
