@@ -28,7 +28,8 @@ use std::time::Duration;
 
 use phalanx_launch::curves::CurveReader;
 use phalanx_launch::spec::JobName;
-use phalanx_launch::store::{Followed, Store, now};
+use phalanx_launch::store::{Followed, Store, StoreError, now};
+use queue::Terms;
 use rustls::ServerConfig;
 use serde_json::json;
 use tls::TlsListener;
@@ -50,6 +51,8 @@ const MOST_READERS: usize = 16;
 pub(crate) struct Shared {
     store: Store,
     jobs: Mutex<BTreeMap<JobName, Followed>>,
+    /// What jobs that were in the queue ask of it.
+    terms: Mutex<BTreeMap<JobName, Terms>>,
     token: String,
     /// Names under which this daemon is reached, as Host has them.
     hosts: Vec<String>,
@@ -69,6 +72,22 @@ pub(crate) struct Shared {
 impl Shared {
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobName, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the daemon is about to end, and takes no job any more.
+    fn is_ending(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What a job asks of the queue; its file is read once for that.
+    fn terms(&self, life: &Life) -> Terms {
+        let mut all = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&life.job.name).copied();
+        known.unwrap_or_else(|| {
+            let terms = Terms::of(life);
+            all.insert(life.job.name.clone(), terms);
+            terms
+        })
     }
 
     /// The reader of a job's curves; of some jobs at a time.
@@ -123,6 +142,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
         }
         let shared = Arc::new(Shared {
             jobs: Mutex::new(queue::load(&store)),
+            terms: Mutex::default(),
             store,
             token,
             hosts: access::hosts(address, &args.host),

@@ -1,5 +1,6 @@
 //! The queue: which job starts next, and what becomes of jobs whose supervisor has gone.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -39,21 +40,41 @@ pub(super) fn load(store: &Store) -> BTreeMap<JobName, Followed> {
     names.into_iter().filter_map(read).collect()
 }
 
+/// What a job asks of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Terms {
+    priority: u32,
+    max_wait: Option<Duration>,
+}
+
+impl Terms {
+    /// Read from its file, which takes much longer than a look at them.
+    pub(super) fn of(life: &Life) -> Self {
+        let scheduling = prepare(life).map(|(spec, _)| spec.scheduling);
+        scheduling.map_or(
+            Self {
+                priority: 0,
+                max_wait: None,
+            },
+            |scheduling| Self {
+                priority: scheduling.priority,
+                max_wait: scheduling.max_wait,
+            },
+        )
+    }
+}
+
 /// Jobs that wait, in the order in which they start: by priority, then by age.
-pub(super) fn in_order(jobs: &BTreeMap<JobName, Followed>) -> Vec<JobName> {
+pub(super) fn in_order(shared: &Shared, jobs: &BTreeMap<JobName, Followed>) -> Vec<JobName> {
     let waits = |followed: &&Followed| followed.life.state == State::Queued;
     let mut waiting: Vec<&Life> = jobs
         .values()
         .filter(waits)
         .map(|followed| &followed.life)
         .collect();
-    waiting.sort_by_key(|life| {
-        let priority = prepare(life).map_or(0, |(spec, _)| spec.scheduling.priority);
-        (
-            std::cmp::Reverse(priority),
-            life.created,
-            life.job.name.clone(),
-        )
+    waiting.sort_by_cached_key(|life| {
+        let priority = shared.terms(life).priority;
+        (Reverse(priority), life.created, &life.job.name)
     });
     waiting
         .into_iter()
@@ -112,7 +133,9 @@ impl Scheduler {
         let mut changed = false;
         let mut active = Vec::new();
         for (name, followed) in self.shared.jobs().iter_mut() {
-            if !followed.life.state.is_final() {
+            // Nobody but this process writes of a job that waits.
+            let waits = followed.life.state == State::Queued;
+            if !waits && !followed.life.state.is_final() {
                 changed |= self.shared.store.refresh(followed).unwrap_or(false);
             }
             if !followed.life.state.is_final() {
@@ -271,16 +294,14 @@ impl Scheduler {
             .filter(|(_, job)| !job.life.state.is_final() && !queued(&job.life));
         let begun: Vec<JobName> = begun.map(|(name, _)| name.clone()).collect();
         let any = jobs.values().any(|job| queued(&job.life));
-        any.then(|| (in_order(&jobs), begun))
+        any.then(|| (in_order(&self.shared, &jobs), begun))
     }
 
     /// Ends jobs that have waited for too long.
     fn expire(&self, queue: &[JobName]) {
         for name in queue {
             let _ = self.with(name, |store, followed| {
-                let most = prepare(&followed.life)
-                    .ok()
-                    .and_then(|(spec, _)| spec.scheduling.max_wait);
+                let most = self.shared.terms(&followed.life).max_wait;
                 let waited = now().saturating_sub(followed.life.created);
                 match most {
                     Some(most) if waited >= most.as_millis() as u64 => {

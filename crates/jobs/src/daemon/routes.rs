@@ -124,7 +124,7 @@ fn shown(shared: &Shared, name: &JobName, project: Option<&str>) -> Result<Json,
     }
     shared.store.refresh(followed)?;
     let life = followed.life.clone();
-    let place = queue::in_order(&jobs)
+    let place = queue::in_order(shared, &jobs)
         .iter()
         .position(|waiting| waiting == name);
     Ok(resource::job(&life, place.map(|place| place + 1)))
@@ -210,7 +210,7 @@ async fn list(
         .map(|token| position(token))
         .transpose()?;
     let jobs = shared.jobs();
-    let queue = queue::in_order(&jobs);
+    let queue = queue::in_order(&shared, &jobs);
     let mut lives: Vec<&Life> = jobs.values().map(|followed| &followed.life).collect();
     lives.retain(|life| life.job.project == project);
     lives.sort_by_key(|life| std::cmp::Reverse(key(life)));
@@ -316,7 +316,7 @@ async fn patch(
 /// Jobs that wait, in the order in which they will start.
 async fn queue(State(shared): Shares) -> Answer {
     let jobs = shared.jobs();
-    let waiting = queue::in_order(&jobs);
+    let waiting = queue::in_order(&shared, &jobs);
     let lives = waiting.iter().filter_map(|name| jobs.get(name));
     let shown = lives
         .enumerate()
