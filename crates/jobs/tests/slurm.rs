@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch;
+use rustix::process::{Pid, Signal, kill_process};
 use service::Service;
 
 const TOOL: &str = concat!(
@@ -77,6 +78,25 @@ impl Slurm {
         let conf = self.0.join("slurm.conf");
         command.args(["show", "node"]).env("SLURM_CONF", conf);
         String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    /// How many jobs it has.
+    fn jobs(&self) -> usize {
+        let mut command = Command::new("squeue");
+        let conf = self.0.join("slurm.conf");
+        command.arg("--noheader").env("SLURM_CONF", conf);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).lines().count()
+    }
+
+    /// Waits until it has no job.
+    fn until_empty(&self) {
+        let until = Instant::now() + service::PATIENCE;
+        while self.jobs() > 0 {
+            assert!(Instant::now() < until, "a job goes on in Slurm");
+            thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// Has its tool do something to a node.
@@ -419,6 +439,68 @@ fn a_job_without_its_first_node_starts_again_as_soon_as_slurm_says_so() {
     let job = service.end("demo");
     let logs = service.ok(&["logs", "demo"]);
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+}
+
+/// Kills the process that runs a job, once there is one, and waits for its end.
+fn kill_supervisor(service: &Service, name: &str) {
+    let until = Instant::now() + service::PATIENCE;
+    let words = format!("supervise\0{name}");
+    let find = || {
+        assert!(Instant::now() < until, "{:?}", service.processes());
+        thread::sleep(Duration::from_millis(20));
+        let all = service.processes();
+        all.into_iter().find(|process| process.contains(&words))
+    };
+    let process = loop {
+        if let Some(process) = find() {
+            break process;
+        }
+    };
+    let pid = process.split(['/', ' ']).nth(2).unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    while find().as_ref() == Some(&process) {}
+}
+
+#[test]
+fn the_trials_of_a_search_go_on_without_its_supervisor_and_end_with_a_cancel() {
+    let service = Service::new("slurm-trials");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let keys = "trainingInput: {hyperparameters: {hyperparameterMetricTag: loss, maxTrials: 2, maxParallelTrials: 2, params: [{parameterName: x, type: DISCRETE, discreteValues: [1, 2]}]}}\nphalanx: {executor: slurm}\n";
+    fs::write(service.folder.join("search.yaml"), keys).unwrap();
+    let script = "echo $CLOUD_ML_TRIAL_ID >> started; until [ -e go ]; do sleep 0.1; done";
+    slurm.script(&service, "demo", &["--config", "search.yaml"], script);
+    let started = || fs::read_to_string(service.folder.join("started")).unwrap_or_default();
+    service.until("demo", |_| started().lines().count() == 2);
+    kill_supervisor(&service, "demo");
+    // The next one has begun an attempt of each.
+    service.until("demo", |job| job["phalanx"]["attempt"] == 4);
+    assert_eq!(slurm.jobs(), 2);
+    let daemon = Pid::from_raw(service.daemon().unwrap()).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    kill_supervisor(&service, "demo");
+    service.ok(&["cancel", "demo"]);
+    assert_eq!(service.end("demo")["state"], "CANCELLED");
+    slurm.until_empty();
+    assert_eq!(started().lines().count(), 2, "{}", started());
+}
+
+#[test]
+fn a_job_that_is_given_up_does_not_go_on_in_slurm() {
+    let service = Service::new("slurm-given-up");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    slurm.script(&service, "demo", &SLURM[..2], "sleep 1000");
+    service.state("demo", "RUNNING");
+    for _ in 0..5 {
+        kill_supervisor(&service, "demo");
+    }
+    let job = service.end("demo");
+    let error = job["errorMessage"].as_str().unwrap();
+    assert!(error.contains("its supervisor ended 5 times"), "{job:#}");
+    slurm.until_empty();
 }
 
 #[test]

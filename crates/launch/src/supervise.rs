@@ -4,9 +4,9 @@
 //! job where it was: the next supervisor goes on with the next attempt.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_store::ObjectUrl;
@@ -21,7 +21,9 @@ use crate::transfer::{FOLDER, Transfer};
 /// From SIGTERM to SIGKILL of a job that is cancelled.
 const CANCEL_GRACE: Duration = Duration::from_millis(2500);
 /// How often the log is looked at for wishes.
-const LOOK_EVERY_MS: u64 = 50;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it is tried to write how the job ended.
+const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs a job until it has ended, or does nothing if another process runs it.
 ///
@@ -34,11 +36,14 @@ pub fn supervise(store: &Store, name: &JobName) -> Result<(), StoreError> {
     let job = Job::new(store.clone(), store.load(name)?);
     let life = job.life()?;
     match life.state {
-        State::Cancelling => end_what_is_left(&job, &life),
+        State::Cancelling => {
+            end_what_is_left(job.folder(), &life);
+            record(&job, &Event::Cancelled)
+        }
         state if state.is_final() || state == State::Queued => Ok(()),
         _ => match prepare(&life) {
             Ok((spec, plan)) => drive(store, &job, &life, &spec, plan),
-            Err(why) => job.append(Event::Failed { why }),
+            Err(why) => record(&job, &Event::Failed { why }),
         },
     }
 }
@@ -62,8 +67,8 @@ fn tree(life: &Life) -> serde_json::Value {
     })
 }
 
-/// A job whose supervisor was lost while it was being cancelled.
-fn end_what_is_left(job: &Job, life: &Life) -> Result<(), StoreError> {
+/// Ends what runs of a job that has no supervisor any more, here and by schedulers outside.
+pub fn end_what_is_left(folder: &Path, life: &Life) {
     crate::executor::cancel_in_slurm(life);
     if let Ok((spec, _)) = prepare(life)
         && spec.ours.executor == ExecutorKind::Kubernetes
@@ -72,10 +77,9 @@ fn end_what_is_left(job: &Job, life: &Life) -> Result<(), StoreError> {
     }
     let trials = life.trials.keys().copied().map(Some);
     for trial in trials.chain([None]) {
-        let id = run_id(job.folder(), life, trial);
+        let id = run_id(folder, life, trial);
         phalanx_cluster::launch::end_what_is_left(&id);
     }
-    job.append(Event::Cancelled)
 }
 
 /// The spec and the plan with the job's package in a folder, fetched if it is in a bucket. Pods bring it themselves: here it is seen what
@@ -98,7 +102,7 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
     let wishes = Wishes {
         job,
         spec,
-        looked: AtomicU64::new(0),
+        looked: Mutex::default(),
     };
     let stop = || wishes.stop();
     let end = match Transfer::start(job, life, spec, &stop) {
@@ -114,19 +118,36 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
             }
         }
     };
-    match end {
-        RunEnd::Succeeded => job
-            .append(Event::Succeeded)
-            .or_else(|error| settle(job, error)),
-        RunEnd::Stopped => job.append(Event::Cancelled),
+    // What Slurm has still, such as trials of before whose turn did not come again.
+    crate::executor::cancel_in_slurm(&job.life()?);
+    let event = match end {
+        RunEnd::Succeeded => Event::Succeeded,
+        RunEnd::Stopped => Event::Cancelled,
         RunEnd::Failed(failure) => {
             let why = failure.to_string();
-            job.append(Event::Failed { why })
-                .or_else(|error| settle(job, error))
+            Event::Failed { why }
         }
-        RunEnd::Lost(why) | RunEnd::Refused(why) => job
-            .append(Event::Failed { why })
-            .or_else(|error| settle(job, error)),
+        RunEnd::Lost(why) | RunEnd::Refused(why) => Event::Failed { why },
+    };
+    record(job, &event)
+}
+
+/// Writes how the job ended, however long the disk has no room for it: nobody else knows, and another supervisor would begin once more.
+fn record(job: &Job, end: &Event) -> Result<(), StoreError> {
+    loop {
+        let next = |life: &Life| match (life.state, end) {
+            // It ended by itself between the wish to end it and its hearing of it.
+            (State::Cancelling, _) => Event::Cancelled,
+            // There was no room for this either.
+            (State::Preparing, Event::Succeeded) => Event::Running,
+            _ => end.clone(),
+        };
+        match job.update(next) {
+            Ok(state) if state.is_final() => return Ok(()),
+            Ok(_) => {}
+            Err(StoreError::Io { .. }) => thread::sleep(RECORD_EVERY),
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -171,14 +192,6 @@ fn resumed(store: &Store, search: &Hyperparameters) -> Result<Vec<Trial>, String
     Ok(ended
         .filter(|trial| trial.state != TrialState::Running)
         .collect())
-}
-
-/// A job that ended by itself between the wish to end it and its hearing of it.
-fn settle(job: &Job, error: StoreError) -> Result<(), StoreError> {
-    match job.life()?.state {
-        State::Cancelling => job.append(Event::Cancelled),
-        _ => Err(error),
-    }
 }
 
 /// Where a job's results go: `jobDir`, or a folder of the job's name under `runs`.
@@ -239,7 +252,7 @@ pub(crate) fn attempts(
             Verdict::Again(wait) => {
                 let until = now() + wait.as_millis() as u64;
                 while now() < until && stop().is_none() {
-                    thread::sleep(Duration::from_millis(LOOK_EVERY_MS));
+                    thread::sleep(LOOK_EVERY);
                 }
                 why = Some(cause);
             }
@@ -262,47 +275,48 @@ fn begin(job: &Job, why: Option<String>) -> Result<u32, StoreError> {
 struct Wishes<'a> {
     job: &'a Job,
     spec: &'a Spec,
-    /// Milliseconds since 1970 of the last look at the log, and whether the job is to end in the lowest bit.
-    looked: AtomicU64,
+    looked: Mutex<Looked>,
+}
+
+/// The last look at the log for wishes.
+#[derive(Default)]
+struct Looked {
+    at: Option<Instant>,
+    found: Option<Stop>,
 }
 
 impl Wishes<'_> {
     fn stop(&self) -> Option<Stop> {
-        let stop = Some(Stop {
-            grace: CANCEL_GRACE,
-        });
-        let (now, looked) = (now() << 1, self.looked.load(Ordering::Relaxed));
-        if looked & 1 == 1 {
-            return stop;
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            looked.found = self.look().or(looked.found);
+            looked.at = Some(Instant::now());
         }
-        if now.saturating_sub(looked) < LOOK_EVERY_MS << 1 {
-            return None;
-        }
-        let wished = self.look();
-        self.looked
-            .store(now | u64::from(wished), Ordering::Relaxed);
-        stop.filter(|_| wished)
+        looked.found
     }
 
-    fn look(&self) -> bool {
-        let Ok(life) = self.job.life() else {
-            return false;
-        };
+    fn look(&self) -> Option<Stop> {
+        let life = self.job.life().ok()?;
         let most = self.spec.scheduling.max_running;
         let over = life
             .started
             .is_some_and(|at| now().saturating_sub(at) >= most.as_millis() as u64);
+        let mut cancelled = life.state == State::Cancelling;
         if over && life.state == State::Running {
             let why = format!(
                 "it ran for longer than maxRunningTime, {} s",
                 most.as_secs()
             );
-            return self.job.append(Event::Cancelling { why }).is_ok();
+            cancelled = self.job.append(Event::Cancelling { why }).is_ok();
         }
         if let Some(why) = waited_too_long(&life, self.spec) {
-            return self.job.append(Event::Cancelling { why }).is_ok();
+            cancelled = self.job.append(Event::Cancelling { why }).is_ok();
         }
-        life.state == State::Cancelling
+        let grace = match life.hurried {
+            true => Duration::ZERO,
+            false => CANCEL_GRACE,
+        };
+        cancelled.then_some(Stop { grace })
     }
 }
 
@@ -327,5 +341,76 @@ pub fn results_folder(life: &Life, spec: &Spec, folder: &Path) -> PathBuf {
     match in_bucket(life, spec) {
         true => folder.join(FOLDER),
         false => life.job.directory.join(job_dir(life, spec)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::lifecycle::Submitted;
+    use crate::testing::Scratch;
+
+    /// A job that was given room.
+    fn prepared(store: &Store) -> Job {
+        let job = Submitted {
+            name: "demo".parse().unwrap(),
+            project: "p".to_owned(),
+            training_input: json!({}),
+            phalanx: json!({}),
+            labels: Default::default(),
+            directory: PathBuf::from("/"),
+            environment: Default::default(),
+        };
+        let job = Job::new(store.clone(), store.create(job).unwrap());
+        job.append(Event::Prepared).unwrap();
+        job
+    }
+
+    #[test]
+    fn how_a_job_ended_is_written_as_soon_as_the_disk_takes_it() {
+        let scratch = Scratch::new("record");
+        let store = Store::open(&scratch.0).unwrap();
+        let job = prepared(&store);
+        let log = job.folder().join("events.log");
+        let aside = job.folder().join("aside");
+        // In the place of a disk that is full: a folder that cannot be written as a file.
+        fs::rename(&log, &aside).unwrap();
+        fs::create_dir(&log).unwrap();
+        thread::scope(|scope| {
+            let recorded = scope.spawn(|| record(&job, &Event::Succeeded));
+            thread::sleep(Duration::from_millis(100));
+            assert!(!recorded.is_finished());
+            fs::remove_dir(&log).unwrap();
+            fs::rename(&aside, &log).unwrap();
+            recorded.join().unwrap().unwrap();
+        });
+        let life = store.load(&"demo".parse().unwrap()).unwrap().life;
+        assert_eq!(life.state, State::Succeeded);
+        // That it ran was not written while there was no room.
+        assert!(life.started.is_some());
+    }
+
+    #[test]
+    fn a_second_cancel_leaves_no_time() {
+        let scratch = Scratch::new("hurried");
+        let job = prepared(&Store::open(&scratch.0).unwrap());
+        let source = json!({"trainingInput": {"args": ["true"]}});
+        let spec = Spec::read(&Source::of_json(&source)).unwrap();
+        let wishes = Wishes {
+            job: &job,
+            spec: &spec,
+            looked: Mutex::default(),
+        };
+        assert_eq!(wishes.look(), None);
+        let why = String::new();
+        job.append(Event::Cancelling { why }).unwrap();
+        let stop = |grace| Some(Stop { grace });
+        assert_eq!(wishes.look(), stop(CANCEL_GRACE));
+        job.append(Event::Hurried).unwrap();
+        assert_eq!(wishes.look(), stop(Duration::ZERO));
     }
 }

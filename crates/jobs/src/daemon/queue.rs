@@ -16,7 +16,7 @@ use phalanx_launch::lifecycle::{Event, Life, State, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
-use phalanx_launch::supervise::prepare;
+use phalanx_launch::supervise::{end_what_is_left, prepare};
 
 use super::Shared;
 use super::machine::{Machine, Share};
@@ -205,16 +205,25 @@ impl Scheduler {
         if ended.unwrap_or(true) {
             return;
         }
-        if count >= MOST_SUPERVISORS {
-            let why = format!(
-                "its supervisor ended {count} times without having ended it; supervisor.log in its folder says why"
-            );
-            let _ = self.with(name, |store, followed| {
-                store.append(followed, Event::Failed { why })
-            });
-            return;
+        match count >= MOST_SUPERVISORS {
+            true => self.give_up(name, count),
+            false => self.supervise(name),
         }
-        self.supervise(name);
+    }
+
+    /// Ends a job that no supervisor has brought to its end. What Slurm or Kubernetes has of it would go on.
+    fn give_up(&self, name: &JobName, supervisors: u32) {
+        let life = self.with(name, |_, followed| Ok(followed.life.clone()));
+        let Ok(life) = life else { return };
+        end_what_is_left(&self.shared.store.folder(name), &life);
+        let why = format!(
+            "its supervisor ended {supervisors} times without having ended it; supervisor.log in its folder says why"
+        );
+        let decide = |life: &Life| match life.state {
+            State::Cancelling => Ok::<_, StoreError>(Some(Event::Cancelled)),
+            _ => Ok(Some(Event::Failed { why })),
+        };
+        let _ = self.with(name, |store, followed| store.update(followed, decide));
     }
 
     fn with<T>(

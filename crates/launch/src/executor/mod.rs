@@ -25,7 +25,7 @@ pub use quoted::quoted;
 pub(crate) use slurm::cancel as cancel_in_slurm;
 pub(crate) use variables::secrets as task_secrets;
 
-use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
+use crate::lifecycle::{Event, FirstFailure, Life, State, TaskEnd};
 use crate::logs::{Logs, last_lines};
 use crate::spec::{ExecutorKind, Plan, Spec};
 use crate::store::{Followed, Store, StoreError};
@@ -79,6 +79,17 @@ impl Job {
     /// It cannot happen now, or the log cannot be written.
     pub fn append(&self, event: Event) -> Result<(), StoreError> {
         self.store.append(&mut self.followed(), event)
+    }
+
+    /// Adds what `decide` makes of the job as it is now, and gives the state after that.
+    ///
+    /// # Errors
+    /// As of [`Job::append`].
+    pub(crate) fn update(&self, decide: impl FnOnce(&Life) -> Event) -> Result<State, StoreError> {
+        let mut followed = self.followed();
+        let event = |life: &Life| Ok::<_, StoreError>(Some(decide(life)));
+        self.store.update(&mut followed, event)?;
+        Ok(followed.life.state)
     }
 
     /// Begins the next attempt: its number, which no other thread or process is given.

@@ -50,10 +50,13 @@ pub enum Event {
     },
     /// Its tasks have started.
     Running,
-    /// A scheduler outside has taken it, or forgotten it.
+    /// A scheduler outside has taken it, or one of its trials, or forgotten it.
     Handle {
         /// What it is called there.
         handle: Option<String>,
+        /// The trial, in a search.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trial: Option<u32>,
     },
     /// A task has started.
     TaskStarted {
@@ -93,6 +96,8 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// It was cancelled once more: what is left of it ends at once.
+    Hurried,
     /// All of its processes have gone.
     Cancelled,
     /// Its labels were replaced.

@@ -114,6 +114,10 @@ pub struct Life {
     pub attempt: u32,
     /// What the scheduler outside calls it.
     pub handle: Option<String>,
+    /// What the scheduler outside calls its trials, those that it has.
+    pub trial_handles: BTreeMap<u32, String>,
+    /// Whether it is to end without any more time.
+    pub hurried: bool,
     /// Tasks by name; a task of a trial has the trial's number before its own name, as in `3/worker-0`.
     pub tasks: BTreeMap<String, TaskLife>,
     /// Trials by number, from 1.
@@ -154,6 +158,8 @@ impl Life {
             error: None,
             attempt: 0,
             handle: None,
+            trial_handles: BTreeMap::new(),
+            hurried: false,
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
             failure: None,
@@ -200,7 +206,12 @@ impl Life {
             | Event::Succeeded
             | Event::Cancelled => {}
             Event::Attempt { number, .. } => self.attempt = number,
-            Event::Handle { handle } => self.handle = handle,
+            Event::Handle { handle, trial } => match (trial, handle) {
+                (None, handle) => self.handle = handle,
+                (Some(trial), Some(handle)) => drop(self.trial_handles.insert(trial, handle)),
+                (Some(trial), None) => drop(self.trial_handles.remove(&trial)),
+            },
+            Event::Hurried => self.hurried = true,
             Event::TaskStarted {
                 task,
                 attempt,

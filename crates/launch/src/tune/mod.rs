@@ -41,7 +41,7 @@ pub(crate) fn search(
         Err(error) => return RunEnd::Refused(error.to_string()),
     };
     let mut trials: Vec<Trial> = life.trials.values().cloned().collect();
-    // A supervisor before this one was killed: its trials have ended with it, and their values are tried again.
+    // A supervisor before this one was killed: what its trials did not do they do now, and those that Slurm has go on.
     let lost: Vec<Trial> = trials
         .extract_if(.., |trial| trial.state == TrialState::Running)
         .collect();

@@ -116,7 +116,10 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
     }
     if run.args.trial.is_none() {
         let handle = Some(format!("{HANDLE}{} {}", api.namespace(), names.run));
-        run.note(Event::Handle { handle });
+        run.note(Event::Handle {
+            handle,
+            trial: None,
+        });
     }
     PodWatch::of(run, api, names).watch()
 }
@@ -240,7 +243,10 @@ impl<'a> PodWatch<'a> {
         };
         let removed = patiently(|| remove(&self.api, &self.names.of_run(), grace));
         if self.run.args.trial.is_none() && removed.is_ok() {
-            self.run.note(Event::Handle { handle: None });
+            self.run.note(Event::Handle {
+                handle: None,
+                trial: None,
+            });
         }
         self.judge()
     }

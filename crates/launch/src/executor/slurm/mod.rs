@@ -26,6 +26,11 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// How long Slurm's commands may fail before the job counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long they may fail where nobody waits for the job any more.
+const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+/// What they say of a job that ended long ago.
+const FORGOTTEN: &str = "Invalid job id";
+
 /// What stands before Slurm's number of a job.
 const HANDLE: &str = "slurm ";
 
@@ -46,38 +51,44 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
     if let Some((id, folder)) = left(run, &life) {
         return Watching::of(run, id, folder).watch();
     }
-    let folder = folder_of(run);
+    let folder = folder_of(run, run.attempt);
     let id = match submit(run, &life, &folder) {
         Ok(id) => id,
         Err(why) => return RunEnd::Refused(why),
     };
     run.note(Event::Handle {
         handle: Some(format!("{HANDLE}{id}")),
+        trial: run.args.trial,
     });
     Watching::of(run, id, folder).watch()
 }
 
 /// Slurm's job and the folder of the attempt before, whose supervisor was killed: that job goes on.
 fn left(run: &Run<'_>, life: &Life) -> Option<(String, PathBuf)> {
-    let id = life.handle.as_ref()?.strip_prefix(HANDLE)?;
-    let attempts = run.job.folder().join("slurm");
-    let before = (1..run.attempt)
-        .rev()
-        .map(|attempt| attempts.join(attempt.to_string()));
-    let folder = before
-        .filter(|_| run.args.trial.is_none())
-        .find(|folder| folder.is_dir())?;
-    Some((id.to_owned(), folder))
+    let handle = match run.args.trial {
+        None => life.handle.as_ref(),
+        Some(trial) => life.trial_handles.get(&trial),
+    };
+    let id = handle?.strip_prefix(HANDLE)?;
+    let mut before = (1..run.attempt).rev();
+    let folder = before.find_map(|attempt| {
+        let folder = folder_of(run, attempt);
+        folder.is_dir().then_some(folder)
+    });
+    Some((id.to_owned(), folder?))
 }
 
-/// Ends what Slurm has of a job that nobody watches any more.
+/// Ends what Slurm has of a job and of its trials that nobody watches any more.
 pub(crate) fn cancel(life: &Life) {
-    if let Some(id) = life
-        .handle
-        .as_ref()
-        .and_then(|handle| handle.strip_prefix(HANDLE))
-    {
-        let _ = ask(tool("scancel", life).arg(id));
+    let until = Instant::now() + CANCEL_WITHIN;
+    let handles = life.handle.iter().chain(life.trial_handles.values());
+    for id in handles.filter_map(|handle| handle.strip_prefix(HANDLE)) {
+        while let Err(why) = ask(tool("scancel", life).arg(id)) {
+            if why.contains(FORGOTTEN) || Instant::now() >= until {
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
     }
 }
 
@@ -301,7 +312,10 @@ impl<'a> Watching<'a> {
     }
 
     fn judge(mut self, state: &str) -> RunEnd {
-        self.run.note(Event::Handle { handle: None });
+        self.run.note(Event::Handle {
+            handle: None,
+            trial: self.run.args.trial,
+        });
         self.ended.sort_by_key(|(_, when, _)| *when);
         let chief = (self.ended.iter()).any(|(at, _, end)| *at == 0 && end.code == Some(0));
         let counts = |at: usize, end: TaskEnd| !(chief && self.run.goes_on_without(at, end));

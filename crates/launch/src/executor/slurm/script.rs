@@ -20,8 +20,8 @@ const EVALUATION: u64 = 600;
 /// The name of the file that each task runs.
 pub(super) const TASK: &str = "task.sh";
 
-/// The folder of an attempt within the job's folder.
-pub(super) fn folder_of(run: &Run<'_>) -> PathBuf {
+/// The folder of an attempt of the run's job or trial within the job's folder.
+pub(super) fn folder_of(run: &Run<'_>, attempt: u32) -> PathBuf {
     let trial = run
         .args
         .trial
@@ -29,7 +29,7 @@ pub(super) fn folder_of(run: &Run<'_>) -> PathBuf {
     run.job
         .folder()
         .join("slurm")
-        .join(format!("{trial}{}", run.attempt))
+        .join(format!("{trial}{attempt}"))
 }
 
 /// The scripts of a run.
@@ -42,7 +42,7 @@ pub(super) struct Scripts {
 
 /// Writes the scripts of a run.
 pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
-    let folder = &folder_of(run);
+    let folder = &folder_of(run, run.attempt);
     let (spec, plan) = (run.spec, run.plan);
     let secret = run.job.folder().join("secret");
     let id = run.id(life);
