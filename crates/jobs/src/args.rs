@@ -63,7 +63,7 @@ pub(crate) enum Command {
     Logs(LogArgs),
     /// The same as `logs --follow`, under gcloud's name
     StreamLogs(LogArgs),
-    /// End a job
+    /// End a job: its tasks have 30 s from SIGTERM on to save, and one cancel more ends them at once
     Cancel {
         /// The job
         job: String,

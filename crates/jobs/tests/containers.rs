@@ -131,6 +131,7 @@ fn a_container_whose_client_is_killed_is_removed() {
     service.submit("demo", &[]);
     service.until("demo", |_| service.ok(&["logs", "demo"]).contains("up"));
     service.ok(&["cancel", "demo"]);
+    service.ok(&["cancel", "demo"]);
     assert_eq!(service.end("demo")["state"], "CANCELLED");
     let asked = fs::read_to_string(service.folder.join("asked")).unwrap();
     assert!(asked.trim_end().ends_with("rm --force 0123abcd"), "{asked}");

@@ -194,6 +194,7 @@ fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
     world.script("long", "trap '' TERM; echo up; while :; do sleep 0.2; done");
     world.service.state("long", "RUNNING");
     world.service.ok(&["cancel", "long"]);
+    world.service.ok(&["cancel", "long"]);
     assert_eq!(world.service.end("long")["state"], "CANCELLED");
     world.until_empty();
 }

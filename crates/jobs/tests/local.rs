@@ -96,6 +96,9 @@ fn a_cancelled_job_leaves_no_process_behind() {
     });
     let begun = Instant::now();
     service.ok(&["cancel", "demo"]);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(service.job("demo")["state"], "CANCELLING");
+    service.ok(&["cancel", "demo"]);
     let job = service.end("demo");
     assert_eq!(job["state"], "CANCELLED", "{job:#}");
     assert!(
@@ -113,6 +116,19 @@ fn a_cancelled_job_leaves_no_process_behind() {
     assert_eq!(code, 2);
     assert!(error.contains("is CANCELLED"), "{error}");
     assert_eq!(service.run(&["wait", "demo"]).status.code(), Some(130));
+}
+
+#[test]
+fn a_task_that_is_cancelled_has_time_to_save() {
+    let service = Service::new("saves");
+    // As a program whose step and checkpoint take a few seconds.
+    let script =
+        "trap 'sleep 4; echo saved > saved; exit 143' TERM; echo up; while :; do sleep 0.1; done";
+    service.script("demo", &[], script);
+    service.until("demo", |_| service.ok(&["logs", "demo"]).contains("up"));
+    service.ok(&["cancel", "demo"]);
+    assert_eq!(service.end("demo")["state"], "CANCELLED");
+    assert!(service.folder.join("saved").exists());
 }
 
 #[test]

@@ -18,8 +18,8 @@ use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
 use crate::store::{Store, StoreError, now};
 use crate::transfer::{FOLDER, Transfer};
 
-/// From SIGTERM to SIGKILL of a job that is cancelled.
-const CANCEL_GRACE: Duration = Duration::from_millis(2500);
+/// From SIGTERM to SIGKILL of a job that is cancelled for the first time, as pods have by default: a training ends its step and saves.
+const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// How often the log is looked at for wishes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it is tried to write how the job ended.

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use phalanx_launch::lifecycle::{Event, Life};
+use phalanx_launch::lifecycle::Life;
 use phalanx_launch::store::StoreError;
 use phalanx_launch::supervise::{prepare, results_folder};
 use phalanx_launch::usage::usage;
@@ -96,15 +96,6 @@ pub(super) async fn cancel(
     Path(job): Path<String>,
     _: Bytes,
 ) -> Result<Response, ApiError> {
-    let name = name(&job)?;
-    {
-        let mut jobs = shared.jobs();
-        let followed = jobs
-            .get_mut(&name)
-            .ok_or_else(|| StoreError::NoJob(name.clone()))?;
-        let why = "it was cancelled".to_owned();
-        shared.store.append(followed, Event::Cancelling { why })?;
-    }
-    shared.changed();
+    shared.cancel(&name(&job)?)?;
     Ok(reply(&json!({})))
 }

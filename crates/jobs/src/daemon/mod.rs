@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx_launch::curves::CurveReader;
+use phalanx_launch::lifecycle::{Event, Life, State};
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
 use queue::Terms;
@@ -97,6 +98,25 @@ impl Shared {
             all.clear();
         }
         Arc::clone(all.entry(job.clone()).or_default())
+    }
+
+    /// Has a job end; one that was told so already ends at once.
+    fn cancel(&self, name: &JobName) -> Result<(), StoreError> {
+        let decide = |life: &Life| {
+            Ok::<_, StoreError>(Some(match life.state {
+                State::Cancelling => Event::Hurried,
+                _ => Event::Cancelling {
+                    why: "it was cancelled".to_owned(),
+                },
+            }))
+        };
+        let missing = || StoreError::NoJob(name.clone());
+        let mut jobs = self.jobs();
+        let followed = jobs.get_mut(name).ok_or_else(missing)?;
+        self.store.update(followed, decide)?;
+        drop(jobs);
+        self.changed();
+        Ok(())
     }
 
     /// Tells those who watch that a job has changed.

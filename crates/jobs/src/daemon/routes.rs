@@ -267,14 +267,7 @@ async fn act(
     };
     let name = name(job)?;
     shown(&shared, &name, Some(&project))?;
-    {
-        let mut jobs = shared.jobs();
-        let missing = || StoreError::NoJob(name.clone());
-        let followed = jobs.get_mut(&name).ok_or_else(missing)?;
-        let why = "it was cancelled".to_owned();
-        shared.store.append(followed, Event::Cancelling { why })?;
-    }
-    shared.changed();
+    shared.cancel(&name)?;
     Ok(reply(&json!({})))
 }
 

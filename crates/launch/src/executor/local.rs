@@ -300,6 +300,7 @@ impl Tasks<'_> {
     /// Whether the tasks that are left have had their time: after a failure, after the chief's end, at a wish.
     fn press(&mut self) {
         if let Some((told, grace)) = self.told {
+            let grace = (self.run.stop)().map_or(grace, |stop| grace.min(stop.grace));
             if told.elapsed() >= grace {
                 self.signal(Signal::KILL, |_| true);
             }

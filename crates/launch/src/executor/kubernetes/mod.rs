@@ -407,7 +407,8 @@ impl<'a> PodWatch<'a> {
     /// Whether the tasks that are left have had their time: after a failure, after the chief's end, at a wish.
     fn press(&mut self) {
         if let Some((told, grace)) = self.told {
-            if told.elapsed() > grace + STOP_GRACE {
+            let hurried = (self.run.stop)().is_some_and(|stop| stop.grace.is_zero());
+            if hurried || told.elapsed() > grace + STOP_GRACE {
                 let _ = self.api.delete("pods", &self.names.of_run(), Some(0));
             }
             return;

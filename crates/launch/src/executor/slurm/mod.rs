@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use places::PLACES;
 use script::{TASK, folder_of, scripts};
 
-use super::{Run, RunEnd};
+use super::{Run, RunEnd, Stop};
 use crate::lifecycle::{Event, Life, TaskEnd};
 
 /// How often Slurm and the files are asked.
@@ -153,6 +153,8 @@ struct Watching<'a> {
     ended: Vec<(usize, u64, TaskEnd)>,
     answered: Instant,
     told: Option<Instant>,
+    /// Whether what is left of the tasks was ended without any more time.
+    killed: bool,
     running: bool,
     /// The job's nodes as Slurm last wrote them.
     nodes: String,
@@ -172,6 +174,7 @@ impl<'a> Watching<'a> {
             ended: Vec::new(),
             answered: Instant::now(),
             told: None,
+            killed: false,
             running: false,
             nodes: String::new(),
             lost: None,
@@ -181,10 +184,7 @@ impl<'a> Watching<'a> {
     fn watch(mut self) -> RunEnd {
         loop {
             self.look_at_files();
-            if self.told.is_none() && (self.run.stop)().is_some() {
-                self.told = Some(Instant::now());
-                let _ = self.command("scancel", &[]);
-            }
+            self.press();
             match self.state() {
                 Ok(state) if is_over(&state) => {
                     self.settle(&state);
@@ -200,6 +200,22 @@ impl<'a> Watching<'a> {
                 return RunEnd::Lost(format!("Slurm does not end job {}", self.id));
             }
             thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Has the tasks end where they are to: Slurm gives them the time that it is set to, but for a second wish.
+    fn press(&mut self) {
+        let Some(Stop { grace }) = (self.run.stop)() else {
+            return;
+        };
+        if self.told.is_none() {
+            self.told = Some(Instant::now());
+            let _ = self.command("scancel", &[]);
+        }
+        if grace.is_zero() && !self.killed {
+            self.killed = self
+                .command("scancel", &["--signal=KILL", "--full"])
+                .is_ok();
         }
     }
 
