@@ -3,6 +3,7 @@
 //! It owns nothing that is not on disk: killed at any moment, the next one finds every job in its log, and supervisors that go on.
 
 mod access;
+mod connections;
 mod dashboard;
 mod error;
 mod filter;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use connections::{Connections, Limits};
 use phalanx_launch::curves::CurveReader;
 use phalanx_launch::lifecycle::{Event, Life, State};
 use phalanx_launch::spec::JobName;
@@ -45,6 +47,8 @@ pub(crate) const WHERE: &str = "daemon.json";
 /// The file of the token.
 pub(crate) const TOKEN: &str = "token";
 const LOCK: &str = "daemon.lock";
+/// How long requests that are being answered, and streams that are read, may hold up the end of the daemon.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Of more jobs than these curves are read anew.
 const MOST_READERS: usize = 16;
 
@@ -190,19 +194,32 @@ async fn answer(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
 ) -> io::Result<()> {
-    let (router, stopped) = (routes::router(shared), stopped(Arc::clone(shared)));
-    match tls {
-        None => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .await
+    let router = routes::router(shared);
+    let listener = Connections::new(listener, Limits::DEFAULT);
+    let signal = || stopped(Arc::clone(shared));
+    let served = async {
+        match tls {
+            None => {
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(signal())
+                    .await
+            }
+            Some(config) => {
+                let listener = TlsListener::new(listener, config)?;
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(signal())
+                    .await
+            }
         }
-        Some(config) => {
-            let listener = TlsListener::new(listener, config)?;
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .await
-        }
+    };
+    // A reader that pauses, or who does not finish a request, does not keep others from the next daemon.
+    let late = async {
+        signal().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        served = served => served,
+        () = late => Ok(()),
     }
 }
 
@@ -214,7 +231,7 @@ fn refused(what: &str, path: &Path, error: &io::Error) -> Failure {
 }
 
 async fn stopped(shared: Arc<Shared>) {
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !shared.is_ending() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -11,18 +11,16 @@ use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::connections::{Connection, Connections};
 use crate::failure::Failure;
 
 /// How long a client may take to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// How long nothing is accepted after the system had no room for a connection.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Connections that have shaken hands and wait to be served.
 const WAITING: usize = 64;
 
@@ -71,12 +69,12 @@ pub(super) fn config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>
 /// Accepts connections, each once its client has shaken hands.
 pub(super) struct TlsListener {
     address: SocketAddr,
-    accepted: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    accepted: mpsc::Receiver<(TlsStream<Connection>, SocketAddr)>,
 }
 
 impl TlsListener {
     /// Accepts from here on, on a task of the runtime, until this is dropped.
-    pub(super) fn new(listener: TcpListener, config: Arc<ServerConfig>) -> io::Result<Self> {
+    pub(super) fn new(listener: Connections, config: Arc<ServerConfig>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (send, accepted) = mpsc::channel(WAITING);
         tokio::spawn(accept_all(listener, TlsAcceptor::from(config), send));
@@ -85,18 +83,14 @@ impl TlsListener {
 }
 
 async fn accept_all(
-    listener: TcpListener,
+    mut listener: Connections,
     acceptor: TlsAcceptor,
-    send: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
+    send: mpsc::Sender<(TlsStream<Connection>, SocketAddr)>,
 ) {
     loop {
-        let accepted = tokio::select! {
+        let (stream, from) = tokio::select! {
             accepted = listener.accept() => accepted,
             () = send.closed() => return,
-        };
-        let Ok((stream, from)) = accepted else {
-            sleep(PAUSE).await;
-            continue;
         };
         let (acceptor, send) = (acceptor.clone(), send.clone());
         tokio::spawn(async move {
@@ -109,7 +103,7 @@ async fn accept_all(
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
+    type Io = TlsStream<Connection>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
