@@ -7,15 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::launch::TRY_AGAIN;
 use serde_json::Value as Json;
 
 use crate::daemon::{TOKEN, WHERE};
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, NOT_READY};
 use crate::proof::{CHALLENGE, PROOF, proof};
 use crate::trust;
 
 /// How long a daemon may take to answer for the first time.
 const START: Duration = Duration::from_secs(20);
+/// How long it has before another is started, which ends at once if the first one serves.
+const START_AGAIN: Duration = Duration::from_secs(3);
 /// How long it may take to answer later.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -28,6 +31,17 @@ pub(crate) struct Client {
     host: String,
     token: String,
     project: String,
+    /// What it was found by.
+    root: PathBuf,
+    ca: Option<PathBuf>,
+}
+
+/// One event of a stream.
+pub(crate) struct Event<'a> {
+    pub(crate) name: &'a str,
+    /// With this the stream goes on after the event.
+    pub(crate) id: &'a str,
+    pub(crate) data: Json,
 }
 
 /// The folder of all jobs.
@@ -90,14 +104,15 @@ impl Client {
     /// The daemon of a folder, started if none answers. `ca` is the file of whom to trust where it serves by TLS.
     pub(crate) fn connect(root: &Path, project: &str, ca: Option<&Path>) -> Result<Self, Failure> {
         let until = Instant::now() + START;
-        let mut started = false;
+        let mut started: Option<Instant> = None;
         loop {
             if let Some(client) = Self::find(root, project, ca)? {
                 return Ok(client);
             }
-            if !started {
+            // Once more where the one before was still about to end.
+            if started.is_none_or(|at| at.elapsed() >= START_AGAIN) {
                 start(root)?;
-                started = true;
+                started = Some(Instant::now());
             }
             if Instant::now() >= until {
                 let log = root.join("daemon.log");
@@ -146,6 +161,8 @@ impl Client {
             host: address.to_owned(),
             token,
             project: project.to_owned(),
+            root: root.to_owned(),
+            ca: ca.map(Path::to_owned),
         };
         match client.is_daemon() {
             Ok(is_daemon) => Ok(is_daemon.then_some(client)),
@@ -180,6 +197,11 @@ impl Client {
             "the daemon has gone, and another program answers at {}; try again",
             self.host
         )))
+    }
+
+    /// The daemon that serves the same jobs by now, started if none does.
+    pub(crate) fn again(&self) -> Result<Self, Failure> {
+        Self::connect(&self.root, &self.project, self.ca.as_deref())
     }
 
     fn url(&self, path: &str) -> String {
@@ -219,9 +241,14 @@ impl Client {
         answer(request.send(body.to_string()))
     }
 
-    /// Submits a job.
+    /// Submits a job. A daemon that is about to end takes none, and the next one does.
     pub(crate) fn create(&self, job: &Json) -> Result<Json, Failure> {
-        self.send("POST", &self.jobs(), job)
+        match self.send("POST", &self.jobs(), job) {
+            Err(failure) if failure.exit == TRY_AGAIN => {
+                self.again()?.send("POST", &self.jobs(), job)
+            }
+            answer => answer,
+        }
     }
 
     /// A job.
@@ -347,6 +374,7 @@ fn answer(
     Err(match response.status().as_u16() {
         400 | 404 | 409 => Failure::usage(message),
         401 | 403 => Failure::not_ready(message),
+        503 => Failure::new(TRY_AGAIN, message),
         _ => Failure::new(FAILED, message),
     })
 }

@@ -64,6 +64,10 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "ABORTED", message)
     }
 
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message)
+    }
+
     pub(super) fn unauthenticated(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message)
     }

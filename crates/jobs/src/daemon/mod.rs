@@ -129,6 +129,28 @@ impl Shared {
     }
 }
 
+#[cfg(test)]
+impl Shared {
+    /// What a daemon of a store shares that serves nobody.
+    fn of(store: Store) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        Self {
+            jobs: Mutex::new(queue::load(&store)),
+            terms: Mutex::default(),
+            store,
+            token: String::new(),
+            hosts: Vec::new(),
+            is_secure: false,
+            address,
+            curves: Mutex::default(),
+            changes: watch::channel(0).0,
+            asked: AtomicU64::new(0),
+            answering: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        }
+    }
+}
+
 /// Serves until nothing has been asked for a while. Another daemon that serves already is no failure.
 pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
     let store = Store::open(root).map_err(Failure::not_ready)?;

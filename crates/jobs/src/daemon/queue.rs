@@ -112,6 +112,14 @@ struct Scheduler {
     swept: usize,
 }
 
+/// Has the daemon end, unless a job has come since its jobs were looked at. None comes after this.
+fn end(shared: &Shared) {
+    let jobs = shared.jobs();
+    if jobs.values().all(|job| job.life.state.is_final()) {
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The folders of the packages that a job names.
 fn packages(job: &Submitted) -> Vec<PathBuf> {
     let uris = job.training_input["packageUris"].as_array();
@@ -121,7 +129,7 @@ fn packages(job: &Submitted) -> Vec<PathBuf> {
 
 impl Scheduler {
     fn run(&mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.shared.is_ending() {
             self.look();
             thread::sleep(LOOK_EVERY);
         }
@@ -159,7 +167,7 @@ impl Scheduler {
             && quiet
             && self.shared.answering.load(Ordering::Relaxed) == 0
         {
-            self.shared.stop.store(true, Ordering::Relaxed);
+            end(&self.shared);
         }
     }
 
@@ -362,5 +370,68 @@ impl Scheduler {
             .stderr(log)
             .env_remove("PHALANX_JOB_ID")
             .spawn()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use axum::extract::{Path, State};
+    use axum::response::IntoResponse;
+    use phalanx_testkit::Scratch;
+    use serde_json::json;
+
+    use super::super::routes::create;
+    use super::*;
+
+    fn shared(scratch: &Scratch) -> Arc<Shared> {
+        Arc::new(Shared::of(Store::open(&**scratch).unwrap()))
+    }
+
+    /// The status of the answer to a submission.
+    async fn submit(shared: &Arc<Shared>, name: &str) -> u16 {
+        let body = json!({"jobId": name, "trainingInput": {"args": ["true"]}});
+        let body = Bytes::from(body.to_string());
+        let answer = create(State(Arc::clone(shared)), Path("p".to_owned()), body).await;
+        answer.into_response().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn the_file_of_a_job_that_waits_is_read_once() {
+        let scratch = Scratch::temporary("jobs-queue");
+        let shared = shared(&scratch);
+        for name in ["first", "second"] {
+            assert_eq!(submit(&shared, name).await, 200);
+        }
+        let order = || in_order(&shared, &shared.jobs());
+        assert_eq!(
+            order(),
+            ["first", "second"].map(|name| name.parse().unwrap())
+        );
+        // What is remembered is what counts.
+        let urgent = Terms {
+            priority: 9,
+            max_wait: None,
+        };
+        let second = "second".parse().unwrap();
+        shared.terms.lock().unwrap().insert(second, urgent);
+        assert_eq!(
+            order(),
+            ["second", "first"].map(|name| name.parse().unwrap())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_ends_takes_no_job_and_one_with_a_job_does_not_end() {
+        let scratch = Scratch::temporary("jobs-ending");
+        let shared = shared(&scratch);
+        end(&shared);
+        assert!(shared.is_ending());
+        assert_eq!(submit(&shared, "late").await, 503);
+        assert!(shared.store.names().unwrap().is_empty());
+        shared.stop.store(false, Ordering::Relaxed);
+        assert_eq!(submit(&shared, "early").await, 200);
+        end(&shared);
+        assert!(!shared.is_ending());
     }
 }

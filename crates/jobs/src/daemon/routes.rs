@@ -57,6 +57,9 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
 
 /// That the daemon is there, with the proof that it is, where one is asked for.
 async fn health(State(shared): Shares, headers: HeaderMap) -> Response {
+    if shared.is_ending() {
+        return ending().into_response();
+    }
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let (host, challenge) = (text(header::HOST), text(HeaderName::from_static(CHALLENGE)));
     let proof = host
@@ -64,6 +67,11 @@ async fn health(State(shared): Shares, headers: HeaderMap) -> Response {
         .and_then(|(host, challenge)| proof(&shared.token, host, challenge));
     let proof = proof.map(|proof| (PROOF, proof));
     (AppendHeaders(proof), "ok\n").into_response()
+}
+
+/// To whom a daemon would give what it does not live to keep.
+fn ending() -> ApiError {
+    ApiError::unavailable("the daemon is about to end; ask again, and another one answers")
 }
 
 async fn nothing() -> ApiError {
@@ -130,12 +138,22 @@ fn shown(shared: &Shared, name: &JobName, project: Option<&str>) -> Result<Json,
     Ok(resource::job(&life, place.map(|place| place + 1)))
 }
 
-async fn create(State(shared): Shares, Path(project): Path<String>, bytes: Bytes) -> Answer {
+pub(super) async fn create(
+    State(shared): Shares,
+    Path(project): Path<String>,
+    bytes: Bytes,
+) -> Answer {
     let body = body(&bytes)?;
     let job = submitted(&project, &body)?;
     let name = job.name.clone();
-    let created = shared.store.create(job)?;
-    shared.jobs().insert(name.clone(), created);
+    {
+        let mut jobs = shared.jobs();
+        if shared.is_ending() {
+            return Err(ending());
+        }
+        let created = shared.store.create(job)?;
+        jobs.insert(name.clone(), created);
+    }
     shared.changed();
     shown(&shared, &name, None).map(|job| reply(&job))
 }
