@@ -222,8 +222,17 @@ impl Client {
         self.url(&format!("/#{job}"))
     }
 
-    /// What a GET answers.
+    /// What a GET answers, by the next daemon where this one has gone.
     pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
+        match self.ask(path) {
+            Err(failure) if [NOT_READY, TRY_AGAIN].contains(&failure.exit) => {
+                self.again()?.ask(path)
+            }
+            answer => answer,
+        }
+    }
+
+    fn ask(&self, path: &str) -> Result<Json, Failure> {
         let authorization = self.authorization()?;
         let request = self.agent.get(self.url(path));
         answer(request.header("Authorization", authorization).call())
@@ -303,34 +312,40 @@ impl Client {
         Ok(all)
     }
 
-    /// Gives each event of a stream, its name and its data, until there are no more or one says that it is enough.
+    /// Gives each event of a stream that comes after the one with an id, until one says that it is enough. Returns whether one did: the
+    /// daemon may end before.
     pub(crate) fn events(
         &self,
         path: &str,
-        mut take: impl FnMut(&str, &Json) -> bool,
-    ) -> Result<(), Failure> {
+        after: &str,
+        mut take: impl FnMut(&Event<'_>) -> bool,
+    ) -> Result<bool, Failure> {
         let authorization = self.authorization()?;
-        let request = self.agent.get(self.url(path));
+        let mut request = self.agent.get(self.url(path));
+        if !after.is_empty() {
+            request = request.header("Last-Event-ID", after);
+        }
         let response = request.header("Authorization", authorization).call();
         let response = response.map_err(|error| lost(&error))?;
         if response.status() != 200 {
-            return answer(Ok(response)).map(drop);
+            return answer(Ok(response)).map(|_| true);
         }
-        let mut name = String::new();
+        let (mut name, mut id) = (String::new(), String::new());
         for line in BufReader::new(response.into_body().into_reader()).lines() {
-            let line = line.map_err(|error| {
-                Failure::not_ready(format!("the daemon's stream ended: {error}"))
-            })?;
+            let Ok(line) = line else { break };
             if let Some(event) = line.strip_prefix("event: ") {
                 event.clone_into(&mut name);
+            } else if let Some(text) = line.strip_prefix("id: ") {
+                text.clone_into(&mut id);
             } else if let Some(data) = line.strip_prefix("data: ") {
                 let data = serde_json::from_str(data).unwrap_or(Json::Null);
-                if !take(&name, &data) {
-                    return Ok(());
+                let (name, id) = (&name, &id);
+                if !take(&Event { name, id, data }) {
+                    return Ok(true);
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 

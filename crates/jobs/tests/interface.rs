@@ -5,11 +5,11 @@
 mod service;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -366,4 +366,50 @@ fn a_job_whose_supervisor_is_killed_starts_again_without_orphans() {
             "{pids}"
         );
     }
+}
+
+#[test]
+fn a_reader_that_pauses_and_a_half_request_do_not_keep_the_next_daemon_out() {
+    let service = Service::new("half");
+    service.script("demo", &[], "seq 200000");
+    service.end("demo");
+    let (address, token) = daemon(&service);
+    let before = service.daemon();
+    let mut half = TcpStream::connect(&address).unwrap();
+    half.write_all(b"GET /healthz HTTP/1.1\r\nHost: x").unwrap();
+    let mut paused = TcpStream::connect(&address).unwrap();
+    let request = format!(
+        "GET /api/jobs/demo/logs HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    paused.write_all(request.as_bytes()).unwrap();
+    paused.read_exact(&mut [0; 64]).unwrap();
+    let bearer = format!("Bearer {token}");
+    let headers = [("Host", address.as_str()), ("Authorization", &bearer)];
+    assert_eq!(ask(&address, "POST", "/api/stop", &headers).0, 200);
+    let begun = Instant::now();
+    service.ok(&["list"]);
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    assert_ne!(service.daemon(), before);
+    drop((half, paused));
+}
+
+#[test]
+fn who_follows_a_job_goes_on_by_the_next_daemon() {
+    let service = Service::new("follow");
+    let script = "echo line 1; echo line 2; until [ -e go ]; do sleep 0.05; done; echo line 3";
+    service.script("demo", &[], script);
+    let mut command = service.command();
+    command.args(["logs", "-f", "demo"]).stdout(Stdio::piped());
+    let mut following = command.spawn().unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    while !next().contains("line 2") {}
+    let daemon = Pid::from_raw(service.daemon().unwrap()).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    fs::write(service.folder.join("go"), "").unwrap();
+    // Each line is shown once.
+    assert!(next().contains("line 3"));
+    assert!(lines.next().is_none());
+    assert!(following.wait().unwrap().success());
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
 }

@@ -2,6 +2,7 @@
 //!
 //! Text alone, so that it can be read without this program, and so that what a task wrote last is there whoever was killed.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -144,6 +145,19 @@ impl Logs {
             let from = start_of_last(&path, lines).unwrap_or(0);
             self.read.push((task, from));
         }
+    }
+
+    /// How many bytes of each task have been read, for [`Logs::go_on_from`].
+    #[must_use]
+    pub fn positions(&self) -> BTreeMap<&str, u64> {
+        let read = self.read.iter();
+        read.map(|(task, at)| (task.as_str(), *at)).collect()
+    }
+
+    /// Goes on where others stopped: at these bytes of tasks, and where it is of tasks that are not among them.
+    pub fn go_on_from(&mut self, positions: BTreeMap<String, u64>) {
+        self.read.retain(|(task, _)| !positions.contains_key(task));
+        self.read.extend(positions);
     }
 
     /// What has been written since the last call, by time; at most some megabytes of each task. Lines that are not whole wait.

@@ -8,9 +8,12 @@ use serde_json::Value as Json;
 use super::show::{failure, out, printable};
 use super::{Context, Done, code};
 use crate::args::{Format, LogArgs};
-use crate::client::{Client, encode};
+use crate::client::{Client, Event, encode};
 use crate::daemon::is_task;
 use crate::failure::Failure;
+
+/// A daemon that ends this often while a job runs is killed again and again.
+const MOST_DAEMONS: u32 = 100;
 
 pub(super) fn logs(context: &Context, args: &LogArgs, follow: bool) -> Done {
     let client = context.client()?;
@@ -64,25 +67,55 @@ pub(super) fn follow(client: &Client, job: &str, format: Format) -> Done {
     Ok(code(state))
 }
 
+/// Shows the lines of a stream to its end. Where the daemon ends before, as the job does not, another one goes on.
 fn stream(client: &Client, path: &str, format: Format) -> Result<(), Failure> {
-    let mut head = format == Format::Text;
-    client.events(path, |event, data| {
-        if event != "lines" {
-            return event != "end";
+    let mut shown = Shown {
+        format,
+        head: format == Format::Text,
+        last: String::new(),
+    };
+    let mut next;
+    let mut client = client;
+    for _ in 0..MOST_DAEMONS {
+        if client.events(path, &shown.last.clone(), |event| shown.take(event))? {
+            return Ok(());
+        }
+        next = client.again()?;
+        client = &next;
+    }
+    Err(Failure::not_ready(format!(
+        "the daemon ended {MOST_DAEMONS} times while its logs were read; daemon.log in the folder of all jobs says why"
+    )))
+}
+
+/// What was shown of a stream.
+struct Shown {
+    format: Format,
+    /// Whether the names of the columns are to come.
+    head: bool,
+    /// The id of the last event.
+    last: String,
+}
+
+impl Shown {
+    fn take(&mut self, event: &Event<'_>) -> bool {
+        if event.name != "lines" {
+            return event.name != "end";
         }
         let mut text = String::new();
-        if std::mem::take(&mut head) {
+        if std::mem::take(&mut self.head) {
             text.push_str("SEVERITY  TIMESTAMP                 TASK_NAME   MESSAGE\n");
         }
-        for line in data.as_array().into_iter().flatten() {
-            match format {
+        for line in event.data.as_array().into_iter().flatten() {
+            match self.format {
                 Format::Text => text.push_str(&row(line)),
                 _ => text.push_str(&format!("{line}\n")),
             }
         }
         out(&text);
+        event.id.clone_into(&mut self.last);
         true
-    })
+    }
 }
 
 fn row(line: &Json) -> String {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
@@ -32,11 +32,13 @@ struct Following {
 }
 
 /// The lines of a job: `lines` with a list of them, then `end` with its state. `follow` goes on until the job has ended, `task` names
-/// a task or a kind of them, `tail` is the number of lines of each task to begin with.
+/// a task or a kind of them, `tail` is the number of lines of each task to begin with. Who sends the id of an event as `Last-Event-ID`, as
+/// browsers do when they ask again, is given what comes after it.
 pub(super) async fn logs(
     State(shared): State<Arc<Shared>>,
     Path(job): Path<String>,
     Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let job = name(&job)?;
     if !shared.jobs().contains_key(&job) {
@@ -48,6 +50,10 @@ pub(super) async fn logs(
             .parse()
             .map_err(|_| ApiError::invalid("tail is no whole number"))?;
         logs.start_at_last(tail);
+    }
+    let after = headers.get("last-event-id");
+    if let Some(positions) = after.and_then(|id| serde_json::from_slice(id.as_bytes()).ok()) {
+        logs.go_on_from(positions);
     }
     let following = Following {
         shared,
@@ -83,10 +89,16 @@ impl Following {
                 return Some(
                     Event::default()
                         .event("lines")
+                        .id(json!(self.logs.positions()).to_string())
                         .data(json!(lines).to_string()),
                 );
             }
-            if state.is_final() || !self.follow || self.shared.stop.load(Ordering::Relaxed) {
+            let goes_on = self.follow && !state.is_final();
+            if goes_on && self.shared.is_ending() {
+                // Without an `end`, so that who follows asks the next daemon.
+                return None;
+            }
+            if !goes_on {
                 self.over = true;
                 return Some(
                     Event::default()
@@ -115,7 +127,7 @@ pub(super) async fn changes(State(shared): State<Arc<Shared>>) -> Response {
     let stream = unfold((shared, changes), |(shared, mut changes)| async move {
         let wait = tokio::time::timeout(Duration::from_secs(10), changes.changed());
         let stop = async {
-            while !shared.stop.load(Ordering::Relaxed) {
+            while !shared.is_ending() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
