@@ -1,5 +1,5 @@
 module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
-  func.func public @main(%arg0: tensor<4x3xf32> loc("dense/kernel"), %arg1: tensor<3xf32> loc("dense/bias"), %arg2: tensor<3xf32> loc("batch_norm/gamma"), %arg3: tensor<3xf32> loc("batch_norm/beta"), %arg4: tensor<3xf32> loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> loc("class/kernel"), %arg7: tensor<2xf32> loc("class/bias"), %arg8: tensor<5xf64> {tf.aliasing_output = 0 : i32} loc("tally"), %arg9: tensor<8x4xf32> loc("x"), %arg10: tensor<8xi32> loc("y"), %arg11: tensor<8xf32> loc("weight")) -> (tensor<5xf64> {jax.result_info = "tally"}) {
+  func.func public @main(%arg0: tensor<4x3xf32> loc("dense/kernel"), %arg1: tensor<3xf32> loc("dense/bias"), %arg2: tensor<3xf32> loc("batch_norm/gamma"), %arg3: tensor<3xf32> loc("batch_norm/beta"), %arg4: tensor<3xf32> loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> loc("class/kernel"), %arg7: tensor<2xf32> loc("class/bias"), %arg8: tensor<7xf64> {tf.aliasing_output = 0 : i32} loc("tally"), %arg9: tensor<8x4xf32> loc("x"), %arg10: tensor<8xi32> loc("y"), %arg11: tensor<8xf32> loc("weight")) -> (tensor<7xf64> {jax.result_info = "tally"}) {
     %0 = stablehlo.multiply %arg0, %arg0 : tensor<4x3xf32> loc("dense")
     %1 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
     %2 = stablehlo.reduce(%0 init: %1) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<f32> loc("dense")
@@ -59,37 +59,33 @@ module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas =
     %56 = stablehlo.reduce(%54 init: %55) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
     %57 = stablehlo.constant dense<0.0> : tensor<f32>
     %58 = stablehlo.reduce(%arg11 init: %57) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %59 = stablehlo.compare EQ, %58, %8 : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %60 = stablehlo.constant dense<1.0> : tensor<f32>
-    %61 = stablehlo.select %59, %60, %58 : tensor<i1>, tensor<f32>
-    %62 = stablehlo.divide %56, %61 : tensor<f32>
-    %63 = stablehlo.add %8, %62 : tensor<f32>
-    %64 = stablehlo.add %63, %4 : tensor<f32>
-    %65 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %66 = stablehlo.reduce(%24 init: %65) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %67 = stablehlo.broadcast_in_dim %66, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %68 = stablehlo.compare LT, %24, %67 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %69 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %70 = stablehlo.select %68, %69, %29 : tensor<8x2xi1>, tensor<8x2xi32>
-    %71 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %72 = stablehlo.reduce(%70 init: %71) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %73 = stablehlo.compare EQ, %arg10, %72 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %74 = stablehlo.convert %73 : (tensor<8xi1>) -> tensor<8xf32>
-    %75 = stablehlo.constant dense<0.0> : tensor<f32>
-    %76 = stablehlo.reduce(%74 init: %75) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %77 = stablehlo.convert %64 : (tensor<f32>) -> tensor<f64>
-    %78 = stablehlo.convert %58 : (tensor<f32>) -> tensor<f64>
-    %79 = stablehlo.multiply %77, %78 : tensor<f64>
-    %80 = stablehlo.reshape %79 : (tensor<f64>) -> tensor<1xf64>
-    %81 = stablehlo.reshape %78 : (tensor<f64>) -> tensor<1xf64>
-    %82 = stablehlo.convert %76 : (tensor<f32>) -> tensor<f64>
-    %83 = stablehlo.reshape %82 : (tensor<f64>) -> tensor<1xf64>
-    %84 = stablehlo.constant dense<8.0> : tensor<f64>
-    %85 = stablehlo.broadcast_in_dim %84, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %86 = stablehlo.constant dense<0.0> : tensor<f64>
-    %87 = stablehlo.broadcast_in_dim %86, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %88 = stablehlo.concatenate %80, %81, %83, %85, %87, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %89 = stablehlo.add %arg8, %88 : tensor<5xf64>
-    return %89 : tensor<5xf64>
+    %59 = stablehlo.convert %4 : (tensor<f32>) -> tensor<f64>
+    %60 = stablehlo.constant dense<8.0> : tensor<f64>
+    %61 = stablehlo.multiply %59, %60 : tensor<f64>
+    %62 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %63 = stablehlo.reduce(%24 init: %62) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %64 = stablehlo.broadcast_in_dim %63, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %65 = stablehlo.compare LT, %24, %64 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %66 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %67 = stablehlo.select %65, %66, %29 : tensor<8x2xi1>, tensor<8x2xi32>
+    %68 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %69 = stablehlo.reduce(%67 init: %68) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %70 = stablehlo.compare EQ, %arg10, %69 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %71 = stablehlo.convert %70 : (tensor<8xi1>) -> tensor<8xf32>
+    %72 = stablehlo.constant dense<0.0> : tensor<f32>
+    %73 = stablehlo.reduce(%71 init: %72) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %74 = stablehlo.convert %56 : (tensor<f32>) -> tensor<f64>
+    %75 = stablehlo.reshape %74 : (tensor<f64>) -> tensor<1xf64>
+    %76 = stablehlo.convert %58 : (tensor<f32>) -> tensor<f64>
+    %77 = stablehlo.reshape %76 : (tensor<f64>) -> tensor<1xf64>
+    %78 = stablehlo.reshape %61 : (tensor<f64>) -> tensor<1xf64>
+    %79 = stablehlo.broadcast_in_dim %60, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %80 = stablehlo.convert %73 : (tensor<f32>) -> tensor<f64>
+    %81 = stablehlo.reshape %80 : (tensor<f64>) -> tensor<1xf64>
+    %82 = stablehlo.constant dense<0.0> : tensor<f64>
+    %83 = stablehlo.broadcast_in_dim %82, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %84 = stablehlo.concatenate %75, %77, %78, %79, %81, %79, %83, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
+    %85 = stablehlo.add %arg8, %84 : tensor<7xf64>
+    return %85 : tensor<7xf64>
   }
 }

@@ -1,5 +1,5 @@
 module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
-  func.func public @main(%arg0: tensor<4x3xf32> {tf.aliasing_output = 0 : i32} loc("dense/kernel"), %arg1: tensor<3xf32> {tf.aliasing_output = 1 : i32} loc("dense/bias"), %arg2: tensor<3xf32> {tf.aliasing_output = 2 : i32} loc("batch_norm/gamma"), %arg3: tensor<3xf32> {tf.aliasing_output = 3 : i32} loc("batch_norm/beta"), %arg4: tensor<3xf32> {tf.aliasing_output = 4 : i32} loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> {tf.aliasing_output = 5 : i32} loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> {tf.aliasing_output = 6 : i32} loc("class/kernel"), %arg7: tensor<2xf32> {tf.aliasing_output = 7 : i32} loc("class/bias"), %arg8: tensor<f32> loc("learning_rate"), %arg9: tensor<4x3xf32> {tf.aliasing_output = 8 : i32} loc("dense/kernel/momentum"), %arg10: tensor<3xf32> {tf.aliasing_output = 9 : i32} loc("dense/bias/momentum"), %arg11: tensor<3xf32> {tf.aliasing_output = 10 : i32} loc("batch_norm/gamma/momentum"), %arg12: tensor<3xf32> {tf.aliasing_output = 11 : i32} loc("batch_norm/beta/momentum"), %arg13: tensor<3x2xf32> {tf.aliasing_output = 12 : i32} loc("class/kernel/momentum"), %arg14: tensor<2xf32> {tf.aliasing_output = 13 : i32} loc("class/bias/momentum"), %arg15: tensor<i64> {tf.aliasing_output = 14 : i32} loc("iterations"), %arg16: tensor<5xf64> {tf.aliasing_output = 15 : i32} loc("tally"), %arg17: tensor<2xui32> loc("seed"), %arg18: tensor<8x4xf32> loc("x"), %arg19: tensor<8xi32> loc("y"), %arg20: tensor<8xf32> loc("weight")) -> (tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<i64> {jax.result_info = "state"}, tensor<5xf64> {jax.result_info = "tally"}) {
+  func.func public @main(%arg0: tensor<4x3xf32> {tf.aliasing_output = 0 : i32} loc("dense/kernel"), %arg1: tensor<3xf32> {tf.aliasing_output = 1 : i32} loc("dense/bias"), %arg2: tensor<3xf32> {tf.aliasing_output = 2 : i32} loc("batch_norm/gamma"), %arg3: tensor<3xf32> {tf.aliasing_output = 3 : i32} loc("batch_norm/beta"), %arg4: tensor<3xf32> {tf.aliasing_output = 4 : i32} loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> {tf.aliasing_output = 5 : i32} loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> {tf.aliasing_output = 6 : i32} loc("class/kernel"), %arg7: tensor<2xf32> {tf.aliasing_output = 7 : i32} loc("class/bias"), %arg8: tensor<f32> loc("learning_rate"), %arg9: tensor<4x3xf32> {tf.aliasing_output = 8 : i32} loc("dense/kernel/momentum"), %arg10: tensor<3xf32> {tf.aliasing_output = 9 : i32} loc("dense/bias/momentum"), %arg11: tensor<3xf32> {tf.aliasing_output = 10 : i32} loc("batch_norm/gamma/momentum"), %arg12: tensor<3xf32> {tf.aliasing_output = 11 : i32} loc("batch_norm/beta/momentum"), %arg13: tensor<3x2xf32> {tf.aliasing_output = 12 : i32} loc("class/kernel/momentum"), %arg14: tensor<2xf32> {tf.aliasing_output = 13 : i32} loc("class/bias/momentum"), %arg15: tensor<i64> {tf.aliasing_output = 14 : i32} loc("iterations"), %arg16: tensor<7xf64> {tf.aliasing_output = 15 : i32} loc("tally"), %arg17: tensor<2xui32> loc("seed"), %arg18: tensor<8x4xf32> loc("x"), %arg19: tensor<8xi32> loc("y"), %arg20: tensor<8xf32> loc("weight")) -> (tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<i64> {jax.result_info = "state"}, tensor<7xf64> {jax.result_info = "tally"}) {
     %0 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<ui32>
     %1 = func.call @random_bits_1x2(%arg17, %0) : (tensor<2xui32>, tensor<ui32>) -> tensor<1x2xui32>
     %2 = stablehlo.reshape %1 : (tensor<1x2xui32>) -> tensor<2xui32>
@@ -100,134 +100,137 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %97 = stablehlo.select %95, %96, %94 : tensor<i1>, tensor<f32>
     %98 = stablehlo.divide %92, %97 : tensor<f32>
     %99 = stablehlo.add %12, %98 : tensor<f32>
-    %100 = stablehlo.add %99, %8 : tensor<f32>
-    %101 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %102 = stablehlo.reduce(%56 init: %101) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %103 = stablehlo.broadcast_in_dim %102, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %104 = stablehlo.compare LT, %56, %103 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %105 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %106 = stablehlo.select %104, %105, %65 : tensor<8x2xi1>, tensor<8x2xi32>
-    %107 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %108 = stablehlo.reduce(%106 init: %107) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %109 = stablehlo.compare EQ, %arg19, %108 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %110 = stablehlo.convert %109 : (tensor<8xi1>) -> tensor<8xf32>
-    %111 = stablehlo.constant dense<0.0> : tensor<f32>
-    %112 = stablehlo.reduce(%110 init: %111) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %113 = stablehlo.divide %96, %97 : tensor<f32>
-    %114 = stablehlo.broadcast_in_dim %113, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %115 = stablehlo.select %88, %114, %87 : tensor<8xi1>, tensor<8xf32>
-    %116 = stablehlo.multiply %115, %arg20 : tensor<8xf32>
-    %117 = stablehlo.select %83, %116, %87 : tensor<8xi1>, tensor<8xf32>
-    %118 = stablehlo.negate %117 : tensor<8xf32>
-    %119 = stablehlo.divide %117, %74 : tensor<8xf32>
-    %120 = stablehlo.broadcast_in_dim %119, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %121 = stablehlo.multiply %120, %72 : tensor<8x2xf32>
-    %122 = stablehlo.broadcast_in_dim %118, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %123 = stablehlo.select %67, %122, %68 : tensor<8x2xi1>, tensor<8x2xf32>
-    %124 = stablehlo.add %121, %123 : tensor<8x2xf32>
-    %125 = stablehlo.select %60, %124, %68 : tensor<8x2xi1>, tensor<8x2xf32>
-    %126 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
-    %127 = stablehlo.reduce(%125 init: %126) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
-    %128 = stablehlo.dot_general %125, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
-    %129 = stablehlo.dot_general %53, %125, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
-    %130 = stablehlo.select %49, %128, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
-    %131 = stablehlo.divide %130, %51 : tensor<8x3xf32> loc("dropout")
-    %132 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
-    %133 = stablehlo.broadcast_in_dim %132, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %134 = stablehlo.add %25, %133 : tensor<3xf32> loc("batch_norm")
-    %135 = stablehlo.rsqrt %134 : tensor<3xf32> loc("batch_norm")
-    %136 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %137 = stablehlo.subtract %14, %136 : tensor<8x3xf32> loc("batch_norm")
-    %138 = stablehlo.broadcast_in_dim %135, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %139 = stablehlo.multiply %137, %138 : tensor<8x3xf32> loc("batch_norm")
-    %140 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %141 = stablehlo.reduce(%131 init: %140) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %142 = stablehlo.multiply %131, %139 : tensor<8x3xf32> loc("batch_norm")
+    %100 = stablehlo.convert %8 : (tensor<f32>) -> tensor<f64>
+    %101 = stablehlo.constant dense<8.0> : tensor<f64>
+    %102 = stablehlo.multiply %100, %101 : tensor<f64>
+    %103 = stablehlo.add %99, %8 : tensor<f32>
+    %104 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %105 = stablehlo.reduce(%56 init: %104) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %106 = stablehlo.broadcast_in_dim %105, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %107 = stablehlo.compare LT, %56, %106 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %108 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %109 = stablehlo.select %107, %108, %65 : tensor<8x2xi1>, tensor<8x2xi32>
+    %110 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %111 = stablehlo.reduce(%109 init: %110) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %112 = stablehlo.compare EQ, %arg19, %111 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %113 = stablehlo.convert %112 : (tensor<8xi1>) -> tensor<8xf32>
+    %114 = stablehlo.constant dense<0.0> : tensor<f32>
+    %115 = stablehlo.reduce(%113 init: %114) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %116 = stablehlo.divide %96, %97 : tensor<f32>
+    %117 = stablehlo.broadcast_in_dim %116, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %118 = stablehlo.select %88, %117, %87 : tensor<8xi1>, tensor<8xf32>
+    %119 = stablehlo.multiply %118, %arg20 : tensor<8xf32>
+    %120 = stablehlo.select %83, %119, %87 : tensor<8xi1>, tensor<8xf32>
+    %121 = stablehlo.negate %120 : tensor<8xf32>
+    %122 = stablehlo.divide %120, %74 : tensor<8xf32>
+    %123 = stablehlo.broadcast_in_dim %122, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %124 = stablehlo.multiply %123, %72 : tensor<8x2xf32>
+    %125 = stablehlo.broadcast_in_dim %121, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %126 = stablehlo.select %67, %125, %68 : tensor<8x2xi1>, tensor<8x2xf32>
+    %127 = stablehlo.add %124, %126 : tensor<8x2xf32>
+    %128 = stablehlo.select %60, %127, %68 : tensor<8x2xi1>, tensor<8x2xf32>
+    %129 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
+    %130 = stablehlo.reduce(%128 init: %129) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
+    %131 = stablehlo.dot_general %128, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
+    %132 = stablehlo.dot_general %53, %128, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
+    %133 = stablehlo.select %49, %131, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %134 = stablehlo.divide %133, %51 : tensor<8x3xf32> loc("dropout")
+    %135 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %137 = stablehlo.add %25, %136 : tensor<3xf32> loc("batch_norm")
+    %138 = stablehlo.rsqrt %137 : tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %140 = stablehlo.subtract %14, %139 : tensor<8x3xf32> loc("batch_norm")
+    %141 = stablehlo.broadcast_in_dim %138, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %142 = stablehlo.multiply %140, %141 : tensor<8x3xf32> loc("batch_norm")
     %143 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %144 = stablehlo.reduce(%142 init: %143) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %145 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
-    %146 = stablehlo.broadcast_in_dim %145, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %147 = stablehlo.divide %141, %146 : tensor<3xf32> loc("batch_norm")
-    %148 = stablehlo.broadcast_in_dim %147, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %149 = stablehlo.subtract %131, %148 : tensor<8x3xf32> loc("batch_norm")
-    %150 = stablehlo.divide %144, %146 : tensor<3xf32> loc("batch_norm")
+    %144 = stablehlo.reduce(%134 init: %143) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %145 = stablehlo.multiply %134, %142 : tensor<8x3xf32> loc("batch_norm")
+    %146 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %147 = stablehlo.reduce(%145 init: %146) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %148 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
+    %149 = stablehlo.broadcast_in_dim %148, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %150 = stablehlo.divide %144, %149 : tensor<3xf32> loc("batch_norm")
     %151 = stablehlo.broadcast_in_dim %150, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %152 = stablehlo.multiply %139, %151 : tensor<8x3xf32> loc("batch_norm")
-    %153 = stablehlo.subtract %149, %152 : tensor<8x3xf32> loc("batch_norm")
-    %154 = stablehlo.multiply %arg2, %135 : tensor<3xf32> loc("batch_norm")
-    %155 = stablehlo.broadcast_in_dim %154, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %156 = stablehlo.multiply %153, %155 : tensor<8x3xf32> loc("batch_norm")
-    %157 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
-    %158 = stablehlo.select %157, %156, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
-    %159 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %160 = stablehlo.reduce(%158 init: %159) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
-    %161 = stablehlo.dot_general %arg18, %158, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
-    %162 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
-    %163 = stablehlo.multiply %162, %arg0 : tensor<4x3xf32> loc("dense")
-    %164 = stablehlo.add %161, %163 : tensor<4x3xf32>
-    %165 = stablehlo.add %164, %163 : tensor<4x3xf32>
-    %166 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %167 = stablehlo.multiply %165, %166 : tensor<4x3xf32>
-    %168 = stablehlo.constant dense<0.9> : tensor<f32>
-    %169 = stablehlo.broadcast_in_dim %168, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %170 = stablehlo.multiply %arg9, %169 : tensor<4x3xf32>
-    %171 = stablehlo.subtract %170, %167 : tensor<4x3xf32>
-    %172 = stablehlo.add %arg0, %171 : tensor<4x3xf32>
-    %173 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %174 = stablehlo.multiply %160, %173 : tensor<3xf32>
-    %175 = stablehlo.broadcast_in_dim %168, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %176 = stablehlo.multiply %arg10, %175 : tensor<3xf32>
-    %177 = stablehlo.subtract %176, %174 : tensor<3xf32>
-    %178 = stablehlo.add %arg1, %177 : tensor<3xf32>
-    %179 = stablehlo.multiply %144, %173 : tensor<3xf32>
-    %180 = stablehlo.multiply %arg11, %175 : tensor<3xf32>
-    %181 = stablehlo.subtract %180, %179 : tensor<3xf32>
-    %182 = stablehlo.add %arg2, %181 : tensor<3xf32>
-    %183 = stablehlo.multiply %141, %173 : tensor<3xf32>
-    %184 = stablehlo.multiply %arg12, %175 : tensor<3xf32>
-    %185 = stablehlo.subtract %184, %183 : tensor<3xf32>
-    %186 = stablehlo.add %arg3, %185 : tensor<3xf32>
-    %187 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %188 = stablehlo.multiply %129, %187 : tensor<3x2xf32>
-    %189 = stablehlo.broadcast_in_dim %168, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %190 = stablehlo.multiply %arg13, %189 : tensor<3x2xf32>
-    %191 = stablehlo.subtract %190, %188 : tensor<3x2xf32>
-    %192 = stablehlo.add %arg6, %191 : tensor<3x2xf32>
-    %193 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %194 = stablehlo.multiply %127, %193 : tensor<2xf32>
-    %195 = stablehlo.broadcast_in_dim %168, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %196 = stablehlo.multiply %arg14, %195 : tensor<2xf32>
-    %197 = stablehlo.subtract %196, %194 : tensor<2xf32>
-    %198 = stablehlo.add %arg7, %197 : tensor<2xf32>
-    %199 = stablehlo.constant dense<1> : tensor<i64>
-    %200 = stablehlo.add %arg15, %199 : tensor<i64>
-    %201 = stablehlo.convert %100 : (tensor<f32>) -> tensor<f64>
-    %202 = stablehlo.convert %94 : (tensor<f32>) -> tensor<f64>
-    %203 = stablehlo.multiply %201, %202 : tensor<f64>
-    %204 = stablehlo.reshape %203 : (tensor<f64>) -> tensor<1xf64>
-    %205 = stablehlo.reshape %202 : (tensor<f64>) -> tensor<1xf64>
-    %206 = stablehlo.convert %112 : (tensor<f32>) -> tensor<f64>
+    %152 = stablehlo.subtract %134, %151 : tensor<8x3xf32> loc("batch_norm")
+    %153 = stablehlo.divide %147, %149 : tensor<3xf32> loc("batch_norm")
+    %154 = stablehlo.broadcast_in_dim %153, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %155 = stablehlo.multiply %142, %154 : tensor<8x3xf32> loc("batch_norm")
+    %156 = stablehlo.subtract %152, %155 : tensor<8x3xf32> loc("batch_norm")
+    %157 = stablehlo.multiply %arg2, %138 : tensor<3xf32> loc("batch_norm")
+    %158 = stablehlo.broadcast_in_dim %157, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %159 = stablehlo.multiply %156, %158 : tensor<8x3xf32> loc("batch_norm")
+    %160 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %161 = stablehlo.select %160, %159, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %162 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %163 = stablehlo.reduce(%161 init: %162) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %164 = stablehlo.dot_general %arg18, %161, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %165 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %166 = stablehlo.multiply %165, %arg0 : tensor<4x3xf32> loc("dense")
+    %167 = stablehlo.add %164, %166 : tensor<4x3xf32>
+    %168 = stablehlo.add %167, %166 : tensor<4x3xf32>
+    %169 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %170 = stablehlo.multiply %168, %169 : tensor<4x3xf32>
+    %171 = stablehlo.constant dense<0.9> : tensor<f32>
+    %172 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %173 = stablehlo.multiply %arg9, %172 : tensor<4x3xf32>
+    %174 = stablehlo.subtract %173, %170 : tensor<4x3xf32>
+    %175 = stablehlo.add %arg0, %174 : tensor<4x3xf32>
+    %176 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %177 = stablehlo.multiply %163, %176 : tensor<3xf32>
+    %178 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %179 = stablehlo.multiply %arg10, %178 : tensor<3xf32>
+    %180 = stablehlo.subtract %179, %177 : tensor<3xf32>
+    %181 = stablehlo.add %arg1, %180 : tensor<3xf32>
+    %182 = stablehlo.multiply %147, %176 : tensor<3xf32>
+    %183 = stablehlo.multiply %arg11, %178 : tensor<3xf32>
+    %184 = stablehlo.subtract %183, %182 : tensor<3xf32>
+    %185 = stablehlo.add %arg2, %184 : tensor<3xf32>
+    %186 = stablehlo.multiply %144, %176 : tensor<3xf32>
+    %187 = stablehlo.multiply %arg12, %178 : tensor<3xf32>
+    %188 = stablehlo.subtract %187, %186 : tensor<3xf32>
+    %189 = stablehlo.add %arg3, %188 : tensor<3xf32>
+    %190 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %191 = stablehlo.multiply %132, %190 : tensor<3x2xf32>
+    %192 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %193 = stablehlo.multiply %arg13, %192 : tensor<3x2xf32>
+    %194 = stablehlo.subtract %193, %191 : tensor<3x2xf32>
+    %195 = stablehlo.add %arg6, %194 : tensor<3x2xf32>
+    %196 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %197 = stablehlo.multiply %130, %196 : tensor<2xf32>
+    %198 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %199 = stablehlo.multiply %arg14, %198 : tensor<2xf32>
+    %200 = stablehlo.subtract %199, %197 : tensor<2xf32>
+    %201 = stablehlo.add %arg7, %200 : tensor<2xf32>
+    %202 = stablehlo.constant dense<1> : tensor<i64>
+    %203 = stablehlo.add %arg15, %202 : tensor<i64>
+    %204 = stablehlo.convert %92 : (tensor<f32>) -> tensor<f64>
+    %205 = stablehlo.reshape %204 : (tensor<f64>) -> tensor<1xf64>
+    %206 = stablehlo.convert %94 : (tensor<f32>) -> tensor<f64>
     %207 = stablehlo.reshape %206 : (tensor<f64>) -> tensor<1xf64>
-    %208 = stablehlo.constant dense<8.0> : tensor<f64>
-    %209 = stablehlo.broadcast_in_dim %208, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %210 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
-    %211 = stablehlo.abs %201 : tensor<f64>
-    %212 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
-    %213 = stablehlo.compare LT, %211, %212 : (tensor<f64>, tensor<f64>) -> tensor<i1>
-    %214 = stablehlo.not %213 : tensor<i1>
-    %215 = stablehlo.constant dense<0.0> : tensor<f64>
-    %216 = stablehlo.broadcast_in_dim %215, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %217 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
-    %218 = stablehlo.constant dense<1.0> : tensor<f64>
-    %219 = stablehlo.add %217, %218 : tensor<f64>
-    %220 = stablehlo.compare EQ, %210, %216 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
-    %221 = stablehlo.broadcast_in_dim %219, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %222 = stablehlo.select %220, %221, %216 : tensor<1xi1>, tensor<1xf64>
-    %223 = stablehlo.broadcast_in_dim %214, dims = [] : (tensor<i1>) -> tensor<1xi1>
-    %224 = stablehlo.select %223, %222, %216 : tensor<1xi1>, tensor<1xf64>
-    %225 = stablehlo.concatenate %204, %205, %207, %209, %224, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %226 = stablehlo.add %arg16, %225 : tensor<5xf64>
-    return %172, %178, %182, %186, %40, %43, %192, %198, %171, %177, %181, %185, %191, %197, %200, %226 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
+    %208 = stablehlo.reshape %102 : (tensor<f64>) -> tensor<1xf64>
+    %209 = stablehlo.broadcast_in_dim %101, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %210 = stablehlo.convert %115 : (tensor<f32>) -> tensor<f64>
+    %211 = stablehlo.reshape %210 : (tensor<f64>) -> tensor<1xf64>
+    %212 = stablehlo.slice %arg16 [6:7] : (tensor<7xf64>) -> tensor<1xf64>
+    %213 = stablehlo.convert %103 : (tensor<f32>) -> tensor<f64>
+    %214 = stablehlo.abs %213 : tensor<f64>
+    %215 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %216 = stablehlo.compare LT, %214, %215 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %217 = stablehlo.not %216 : tensor<i1>
+    %218 = stablehlo.constant dense<0.0> : tensor<f64>
+    %219 = stablehlo.broadcast_in_dim %218, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %220 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %221 = stablehlo.constant dense<1.0> : tensor<f64>
+    %222 = stablehlo.add %220, %221 : tensor<f64>
+    %223 = stablehlo.compare EQ, %212, %219 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %224 = stablehlo.broadcast_in_dim %222, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %225 = stablehlo.select %223, %224, %219 : tensor<1xi1>, tensor<1xf64>
+    %226 = stablehlo.broadcast_in_dim %217, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %227 = stablehlo.select %226, %225, %219 : tensor<1xi1>, tensor<1xf64>
+    %228 = stablehlo.concatenate %205, %207, %208, %209, %211, %209, %227, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
+    %229 = stablehlo.add %arg16, %228 : tensor<7xf64>
+    return %175, %181, %185, %189, %40, %43, %195, %201, %174, %180, %184, %188, %194, %200, %203, %229 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<7xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

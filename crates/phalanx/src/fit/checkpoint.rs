@@ -263,11 +263,17 @@ fn check_optimizer(setup: &Setup, manifest: &Manifest) -> Result<()> {
 
 fn checked_sums(setup: &Setup, manifest: &Manifest, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
     let (there, here) = (&manifest.logs, log_names(setup));
-    let rows = rows(sums, setup.epoch_totals.len).filter(|_| *there == here);
-    rows.ok_or_else(|| {
+    if *there != here {
         let (there, here) = (there.join(", "), here.join(", "));
-        Error::user(format!(
+        return Err(Error::user(format!(
             "it is of the middle of an epoch with the results {there}, and this training has {here}; use the losses and metrics that it was saved with"
+        )));
+    }
+    let len = setup.epoch_totals.len;
+    rows(sums, len).ok_or_else(|| {
+        Error::user(format!(
+            "it is of the middle of an epoch, whose sums are {}, expected {len} numbers for each replica: another version of Phalanx wrote it, or the metrics have other settings; go on from a checkpoint of the end of an epoch, with the metrics' settings as they were, or {WEIGHTS_ALONE}",
+            sums.shape()
         ))
     })
 }

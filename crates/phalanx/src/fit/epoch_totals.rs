@@ -6,31 +6,56 @@ use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use super::compile::{Losses, NamedMetric};
 use super::loss_scale::FiniteCheck;
 
-/// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
-/// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
-/// not finite, 0 when there is none.
+/// Sums over the steps of an epoch, in one f64 array that is read at once: sum and weight of the loss of each output, then of the
+/// penalties, the states of the metrics, and last the number (from 1) of the first step whose loss is not finite, 0 when
+/// there is none.
+///
+/// Each loss has a weight of its own, since outputs differ in what of them is padding; penalties count by examples.
 #[derive(Clone, Debug)]
 pub(super) struct EpochTotals {
     pub(super) len: usize,
-    per_output: usize,
+    /// What the loss of each output counts in the total.
+    factors: Vec<f64>,
     metrics: Vec<Vec<Shape>>,
 }
 
-/// What one replica's rows of a batch add to the totals; losses are its share of the loss of the whole batch.
+/// What one replica's rows of a batch add to the totals.
 pub(super) struct LossAndMetrics {
+    /// Its share of the loss of the whole batch.
     pub(super) loss: Tensor,
-    /// The weight of its rows, and of the rows of all replicas.
-    pub(super) weight: Tensor,
-    pub(super) global_weight: Tensor,
-    pub(super) terms: Vec<Tensor>,
+    /// Of each output.
+    pub(super) losses: Vec<WeightedSum>,
+    /// Of what layers add to the loss, by examples.
+    pub(super) penalties: WeightedSum,
     pub(super) metrics: Vec<Vec<Tensor>>,
+}
+
+/// A sum of weighted values, and the sum of the weights.
+pub(super) struct WeightedSum {
+    pub(super) sum: Tensor,
+    pub(super) weight: Tensor,
+}
+
+impl WeightedSum {
+    fn with(&self, next: &mut impl FnMut(&Tensor) -> Tensor) -> Self {
+        Self {
+            sum: next(&self.sum),
+            weight: next(&self.weight),
+        }
+    }
 }
 
 impl LossAndMetrics {
     pub(super) fn tensors(&self) -> Vec<Tensor> {
-        let sums = [&self.loss, &self.weight, &self.global_weight].into_iter();
-        let metrics = self.metrics.iter().flatten();
-        sums.chain(&self.terms).chain(metrics).cloned().collect()
+        let added = [&self.loss].into_iter().chain(self.counts());
+        added.cloned().collect()
+    }
+
+    /// What is added up, in the order of the totals.
+    fn counts(&self) -> impl Iterator<Item = &Tensor> {
+        let losses = self.losses.iter().chain([&self.penalties]);
+        let losses = losses.flat_map(|loss| [&loss.sum, &loss.weight]);
+        losses.chain(self.metrics.iter().flatten())
     }
 
     /// The same of other tensors, in the order of [`tensors`](Self::tensors).
@@ -38,9 +63,10 @@ impl LossAndMetrics {
         let mut next = |_: &Tensor| tensors.next().expect("as many as there are");
         Self {
             loss: next(&self.loss),
-            weight: next(&self.weight),
-            global_weight: next(&self.global_weight),
-            terms: self.terms.iter().map(&mut next).collect(),
+            losses: (self.losses.iter())
+                .map(|loss| loss.with(&mut next))
+                .collect(),
+            penalties: self.penalties.with(&mut next),
             metrics: (self.metrics.iter())
                 .map(|states| states.iter().map(&mut next).collect())
                 .collect(),
@@ -50,11 +76,7 @@ impl LossAndMetrics {
 
 impl EpochTotals {
     pub(super) fn new(losses: &Losses, metrics: &[NamedMetric]) -> Self {
-        let per_output = if losses.terms.len() > 1 {
-            losses.terms.len()
-        } else {
-            0
-        };
+        let factors: Vec<f64> = losses.terms.iter().map(|term| term.weight).collect();
         let metrics: Vec<Vec<Shape>> = metrics
             .iter()
             .map(|metric| {
@@ -68,8 +90,8 @@ impl EpochTotals {
             .collect();
         let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
         Self {
-            len: 2 + per_output + counts + 1,
-            per_output,
+            len: 2 * (factors.len() + 1) + counts + 1,
+            factors,
             metrics,
         }
     }
@@ -79,8 +101,6 @@ impl EpochTotals {
     }
 
     /// The totals after a batch; with `iterations`, of a training step, a loss that is not finite is noted too.
-    ///
-    /// A loss counts by the weight of its batch, so that the mean of an epoch does not depend on the batch size.
     pub(super) fn add_batch(
         &self,
         totals: &Tensor,
@@ -89,12 +109,7 @@ impl EpochTotals {
         workers: usize,
     ) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
-        let loss = loss_and_metrics.loss.convert(DType::F64);
-        let whole = loss_and_metrics.global_weight.convert(DType::F64);
-        let mut added = vec![flat(&(&loss * &whole)), flat(&loss_and_metrics.weight)];
-        let terms = loss_and_metrics.terms.iter().take(self.per_output);
-        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &whole))));
-        added.extend(loss_and_metrics.metrics.iter().flatten().map(flat));
+        let mut added: Vec<Tensor> = loss_and_metrics.counts().map(flat).collect();
         let counts: usize = added.iter().map(|part| part.dim(0)).sum();
         if counts + 1 != self.len {
             let message = format!("states of {} numbers are updated by {counts}", self.len - 1);
@@ -102,12 +117,13 @@ impl EpochTotals {
             return totals.clone();
         }
         let first_non_finite = totals.slice_dim(0, counts, self.len);
-        let mut loss = loss;
+        let mut loss = loss_and_metrics.loss.convert(DType::F64);
         if workers > 1 && iterations.is_some() {
+            added.push(flat(&loss));
             let parts: Vec<&Tensor> = added.iter().collect();
             let sums = Tensor::concat(&parts, 0).all_reduce(ReduceOp::Sum);
-            loss = sums.slice_dim(0, 0, 1).reshape(&[]);
-            added = vec![sums];
+            loss = sums.slice_dim(0, counts, counts + 1).reshape(&[]);
+            added = vec![sums.slice_dim(0, 0, counts)];
         }
         added.push(match iterations {
             Some(iterations) => {
@@ -149,9 +165,25 @@ impl EpochTotals {
         all
     }
 
+    /// The weight of the losses of all outputs together.
+    pub(super) fn weight(&self, totals: &[f64]) -> f64 {
+        let losses = self.losses(totals);
+        losses.map(|(_, weight)| weight).sum()
+    }
+
     /// Whether any example had a weight above 0.
-    pub(super) fn has_weight(totals: &[f64]) -> bool {
-        totals.get(1).is_some_and(|&weight| weight > 0.0)
+    pub(super) fn has_weight(&self, totals: &[f64]) -> bool {
+        let mut losses = self.losses(totals);
+        losses.any(|(_, weight)| weight > 0.0)
+    }
+
+    /// Sum and weight of the loss of each output.
+    fn losses(&self, totals: &[f64]) -> impl Iterator<Item = (f64, f64)> {
+        let (pairs, _) = totals.as_chunks();
+        pairs
+            .iter()
+            .take(self.factors.len())
+            .map(|&[sum, weight]| (sum, weight))
     }
 
     /// The first step, counted from 0, whose loss is not finite.
@@ -160,17 +192,29 @@ impl EpochTotals {
         (number > 0.0).then(|| number as u64 - 1)
     }
 
-    /// The loss, the loss of each output, and the results of the metrics; losses are `none` where nothing has weight.
+    /// The loss, the loss of each output where there are several, and the results of the metrics; losses are `none` where nothing
+    /// has weight.
+    ///
+    /// The loss is the weighted sum of the outputs' means and the mean of the penalties, so it does not depend on how examples are cut
+    /// into batches. Keras weighs the loss of each batch by its number of rows.
     pub(super) fn read(
         &self,
         totals: &[f64],
         metrics: &[NamedMetric],
         none: f64,
     ) -> (f64, Vec<f64>, Vec<f64>) {
-        let weight = totals[1];
-        let mean = |sum: f64| if weight == 0.0 { none } else { sum / weight };
-        let terms = totals[2..][..self.per_output].iter().map(|&sum| mean(sum));
-        let mut at = 2 + self.per_output;
+        let means = |(sum, weight): (f64, f64)| (weight != 0.0).then(|| sum / weight);
+        let means: Vec<Option<f64>> = self.losses(totals).map(means).collect();
+        let mut at = 2 * (means.len() + 1);
+        let penalty = totals[at - 2] / totals[at - 1].max(1.0);
+        let weighted = means.iter().zip(&self.factors);
+        let weighted = weighted.filter_map(|(mean, factor)| Some((*mean)? * factor));
+        let loss = match means.iter().any(Option::is_some) {
+            true => weighted.sum::<f64>() + penalty,
+            false => none,
+        };
+        let terms = means.iter().map(|mean| mean.unwrap_or(none));
+        let terms = terms.filter(|_| self.factors.len() > 1);
         let results = metrics.iter().zip(&self.metrics).map(|(metric, shapes)| {
             let mut take = |shape: &Shape| {
                 let values = &totals[at..][..shape.len()];
@@ -180,7 +224,8 @@ impl EpochTotals {
             let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
             metric.metric.result(&state)
         });
-        (mean(totals[0]), terms.collect(), results.collect())
+        let results = results.collect();
+        (loss, terms.collect(), results)
     }
 }
 

@@ -8,7 +8,6 @@ use super::batch::{check_values, put, tensors};
 use super::callback_calls::{OwnHooks, at_test};
 use super::callbacks::{IntoCallback, SharedCallback};
 use super::compiled_model::CompiledModel;
-use super::epoch_totals::EpochTotals;
 use super::history::Logs;
 use super::in_flight::InFlight;
 use super::options::check_batch_size;
@@ -106,12 +105,13 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
             None => self.totals(batches.read_ahead().iter(0, 0), batches.most_rows())?,
         };
         let skipped = batches.dataset().skipped() - before;
-        if !EpochTotals::has_weight(&totals) {
+        let setup = &self.trainer.compiled.setup;
+        if !setup.epoch_totals.has_weight(&totals) {
             return Err(Error::User(format!(
                 "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
             )));
         }
-        Ok((self.trainer.compiled.setup.logs(&totals, 0.0), skipped))
+        Ok((setup.logs(&totals, 0.0), skipped))
     }
 
     /// The totals of batches of `size` rows or fewer.

@@ -9,7 +9,7 @@ use phalanx_graph::{DType, Tensor};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
-use super::epoch_totals::LossAndMetrics;
+use super::epoch_totals::{LossAndMetrics, WeightedSum};
 use super::outputs::Output;
 use crate::config::Described;
 use crate::losses::{BinaryCrossentropy, Loss, without_unweighted};
@@ -56,9 +56,8 @@ impl Objective {
         replicas: usize,
     ) -> LossAndMetrics {
         let row_weights = batch.row_weights();
-        let mut terms = Vec::new();
+        let mut losses = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
-        let mut unmasked = None;
         for term in &self.losses.terms {
             let output = &outputs[term.output];
             let weight = output.weight(row_weights.as_ref());
@@ -66,40 +65,19 @@ impl Objective {
             let y_true = self.target(term.output, batch);
             let values = term.loss.per_example(y_true, &y_pred);
             check_rows(term.loss.name(), &values, batch.rows());
-            let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = global_weight(&own, weight.is_some(), batch, replicas);
-            if output.mask.is_some() {
-                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
-            }
+            let varies = weight.is_some();
+            let (sum, weight) = weighted_sum(&values, weight.as_ref());
+            let whole = global_weight(&weight, varies, batch, replicas);
             let mean = divide_or_zero(&sum, &whole);
             loss = loss.convert(mean.dtype()) + &mean * term.weight;
-            terms.push(mean);
+            losses.push(WeightedSum { sum, weight });
         }
-        for added in &effects.losses {
-            let added = added.convert(loss.dtype());
-            loss = match replicas * batch.micro_batches {
-                1 => &loss + added,
-                parts => &loss + added * (1.0 / parts as f64),
-            };
-        }
-        let (weight, whole) = unmasked.unwrap_or_else(|| match &row_weights {
-            Some(weight) => {
-                let own = weight.sum_all();
-                let whole = global_weight(&own, true, batch, replicas);
-                (own, whole)
-            }
-            None => {
-                let own = loss.like(batch.rows() as f64);
-                let whole = global_weight(&own, false, batch, replicas);
-                (own, whole)
-            }
-        });
+        let (loss, penalties) = with_penalties(loss, batch, effects, replicas);
         LossAndMetrics {
             metrics: self.metric_updates(outputs, batch, row_weights.as_ref()),
-            weight,
-            global_weight: whole,
             loss,
-            terms,
+            losses,
+            penalties,
         }
     }
 
@@ -138,6 +116,36 @@ impl Objective {
         });
         updates.collect()
     }
+}
+
+/// The loss with a replica's share of what layers add to it, and what that adds to the totals: it counts by examples, whatever their
+/// weights are.
+fn with_penalties(
+    loss: Tensor,
+    batch: &BatchTensors,
+    effects: &Effects,
+    replicas: usize,
+) -> (Tensor, WeightedSum) {
+    let examples = match &batch.mask {
+        Some(mask) => mask.sum_all().convert(loss.dtype()),
+        None => loss.like(batch.rows() as f64),
+    };
+    let added = effects.losses.iter();
+    let added = added.map(|added| added.convert(loss.dtype()));
+    let Some(added) = added.reduce(|all, added| all + added) else {
+        let (sum, weight) = (loss.like(0.0), examples);
+        return (loss, WeightedSum { sum, weight });
+    };
+    let penalty = match replicas * batch.micro_batches {
+        1 => added,
+        parts => added * (1.0 / parts as f64),
+    };
+    let whole = global_weight(&examples, batch.mask.is_some(), batch, replicas);
+    let penalties = WeightedSum {
+        sum: penalty.convert(DType::F64) * whole.convert(DType::F64),
+        weight: examples,
+    };
+    (loss + penalty, penalties)
 }
 
 /// Which targets are integer classes, and how many classes there are.

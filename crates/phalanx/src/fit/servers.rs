@@ -127,7 +127,7 @@ impl ServerTraining<'_, '_> {
         servers.done(
             phase,
             &begun.work,
-            (totals[1], begun.rows),
+            (model.setup.epoch_totals.weight(&totals), begun.rows),
             staleness,
             &bytes,
         )
@@ -412,7 +412,7 @@ impl FitRun<'_> {
         set_sums(&mut trainer.compiled, &sums)?;
         let (stages, starved) = (Vec::new(), Default::default());
         let input = input_of(data, stages, starved, start.elapsed(), skipped);
-        if before == 0 && !EpochTotals::has_weight(&sums) {
+        if before == 0 && !trainer.compiled.setup.epoch_totals.has_weight(&sums) {
             return Err(empty_epoch_error(done, input.skipped));
         }
         let mut logs = trainer.compiled.setup.logs(&sums, f64::NAN);

@@ -344,6 +344,43 @@ pub(crate) fn transformer_but(out: Part) -> Case {
     }
 }
 
+/// An output for each step, of which padding weighs nothing, and one for the whole sequence, with penalties: some rows are padding alone.
+fn two_outputs() -> Case {
+    let mut network = Network::new();
+    let x = network.input([4, 3]);
+    let kept = network.add(Masking::new(0.0), &[x]);
+    let penalty = Regularizer::L2 { l2: 0.01 };
+    let wide = Dense::new(8).activation(tanh).activity_regularizer(penalty);
+    let wide = network.add(wide, &[kept]);
+    let tags = network.add(Dense::new(3).named("tags"), &[wide]);
+    let pooled = network.add(GlobalAveragePool1d::new(), &[wide]);
+    let score = network.add(Dense::new(1).named("score"), &[pooled]);
+    let model = network.build(&[x], &[tags, score]).unwrap();
+    let mut x = wave(24 * 12, 0.37);
+    for (row, steps) in x.chunks_mut(12).enumerate() {
+        steps[row % 5 * 3..].fill(0.0);
+    }
+    let classes: Vec<i32> = (0..24 * 4).map(|i| i * i % 3).collect();
+    let targets = vec![
+        HostTensor::new([24, 4], &classes),
+        HostTensor::new([24, 1], &wave(24, 0.7)),
+    ];
+    let data = Dataset::from_arrays(vec![HostTensor::new([24, 4, 3], &x)], targets).unwrap();
+    let compile = Compile {
+        optimizer: Sgd::new(0.1).momentum(0.9).into(),
+        loss: Losses::default()
+            .and(0, SparseCategoricalCrossentropy::from_logits(), 1.0)
+            .and(1, MeanSquaredError, 0.5),
+        weighted_metrics: vec![Accuracy.into()],
+        ..Compile::default()
+    };
+    let data = weighted(&data, Part::None);
+    Case {
+        batch: 7,
+        ..plain("two outputs", model, data, compile)
+    }
+}
+
 /// Tables large enough that their gradients travel as rows, with indices that come again within and across replicas.
 pub(crate) fn recommender_but(out: Part) -> Case {
     let model = Recommender::new(RecommenderKind::Dlrm, [500, 300])
@@ -382,6 +419,7 @@ pub(crate) fn all() -> Vec<Case> {
         exact(),
         cnn_but(Part::None),
         transformer_but(Part::None),
+        two_outputs(),
         recommender_but(Part::None),
         mobilenet_but(Part::None),
     ]);

@@ -75,6 +75,22 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
     );
 }
 
+/// As a version leaves that kept other sums of an epoch.
+#[test]
+fn sums_of_an_epoch_that_are_others_are_refused() {
+    let scratch = scratch("other-sums");
+    let path = scratch.join("checkpoint");
+    let mut trainer = one().compile(model(), compile()).unwrap();
+    broken_off(&mut trainer, quiet(), 2);
+    trainer.save_checkpoint(&path).unwrap();
+    let other_sums = Compile {
+        metrics: vec![Metric::from(Auc::default()).named("accuracy").into()],
+        ..compile()
+    };
+    let told = "whose sums are f64[1,7], expected 405 numbers for each replica: another version of Phalanx wrote it";
+    check_refused(&path, model(), other_sums, &[told]);
+}
+
 #[test]
 fn a_checkpoint_that_is_not_there_is_named() {
     let missing = scratch("missing").join("nothing");

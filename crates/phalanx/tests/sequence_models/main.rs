@@ -5,6 +5,7 @@ mod any_device;
 mod lengths;
 mod memories;
 mod mistakes;
+mod outputs;
 mod translation;
 
 use std::sync::OnceLock;
