@@ -34,19 +34,19 @@ pub(super) fn state() -> Vec<MetricStateSpec> {
     ["total", "count"].map(scalar).into()
 }
 
-/// The weighted sum of examples' means, and the sum of their weights.
+/// The weighted sum of all values, and the sum of their weights: a step of a sequence counts as much in any batch.
+///
+/// Keras adds up examples' means, in which a step counts less the longer the batch is that its sequence is padded to.
 #[track_caller]
 pub(super) fn update(values: &Tensor, weight: Option<&Tensor>) -> Option<Vec<Tensor>> {
     let values = in_float(values);
     let dims = values.dims();
-    let rows = dims.first().copied().unwrap_or(1);
-    let per_row = dims.iter().skip(1).product::<usize>().max(1) as f64;
     let (total, count) = match weight {
-        None => (values.sum_all() / per_row, values.like(rows as f64)),
+        None => (values.sum_all(), values.like(values.shape().len() as f64)),
         Some(weight) => {
             let weight = aligned_weight(&values, weight)?.broadcast_to(&dims);
             let total = weighted_or_zero(&values, &weight).sum_all();
-            (total / per_row, weight.sum_all() / per_row)
+            (total, weight.sum_all())
         }
     };
     Some(vec![total.convert(DType::F32), count.convert(DType::F32)])

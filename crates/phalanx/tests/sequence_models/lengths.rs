@@ -112,6 +112,49 @@ fn predictions_of_batches_of_several_lengths_are_in_one_tensor_where_they_have_o
     );
 }
 
+/// Sequences of words with a class for each word.
+struct Tagged;
+
+impl Source for Tagged {
+    fn len(&self) -> usize {
+        Sentences.len()
+    }
+
+    fn get(&self, i: usize) -> phalanx::Result<Example> {
+        let example = Sentences.get(i)?;
+        let classes: Vec<i32> = (0..OF_EXAMPLES[i])
+            .map(|k| ((i + k * k) % 3) as i32)
+            .collect();
+        Ok(Example {
+            y: vec![HostTensor::new([classes.len()], &classes)],
+            ..example
+        })
+    }
+}
+
+#[test]
+fn a_step_counts_as_much_in_metrics_however_long_its_batch_is() {
+    let crossentropy = SparseCategoricalCrossentropy::from_logits();
+    let compile = Compile {
+        metrics: vec![Accuracy.into(), Loss::from(crossentropy).into()],
+        ..tokens_loss()
+    };
+    let model = Sequential::new(indices(7).any_length())
+        .add(Embedding::new(9, 5).mask_zero(true))
+        .add(Dense::new(3));
+    let mut tagger = trainer(model, compile);
+    let data = Dataset::from_source(Tagged);
+    let whole = tagger
+        .evaluate(&data.batch(22).pad(Pad::default()))
+        .unwrap();
+    let (loss, metric) = (whole["loss"], whole["sparse_categorical_crossentropy"]);
+    assert!((loss - metric).abs() < 1e-6, "{whole:?}");
+    let cut = tagger.evaluate(&data.batch(4).pad(Pad::default())).unwrap();
+    for ((name, cut), (_, whole)) in cut.iter().zip(whole.iter()) {
+        assert!((cut - whole).abs() < 1e-6, "{name}: {cut} {whole}");
+    }
+}
+
 #[test]
 fn a_written_model_keeps_that_it_takes_any_length() {
     let model = classifier(indices(7).any_length()).build().unwrap();
