@@ -333,12 +333,18 @@ impl Optimizer {
         }
     }
 
-    /// Keras keeps nothing of the averages while no update is counted, so they start as the variables.
+    /// Keras keeps nothing of the averages while no update is counted, so they start as the variables. Within a window of accumulated
+    /// batches averages and variables keep still, where Keras averages and overwrites in every batch.
     fn average(&self, items: &mut [Item<'_>], clock: &Clock) {
         if !self.options.use_ema {
             return;
         }
         let started = clock.updates.not_equal(&clock.updates.like(0.0));
+        // Averages are never without a value: before the first update they are the variables.
+        let kept = |new: &Tensor, old: &Tensor| match &clock.is_update {
+            Some(_) => started.select(&clock.choose(new, old), new),
+            None => new.clone(),
+        };
         let momentum = started.convert(DType::F32) * self.options.ema_momentum;
         let overwrite = self.options.ema_overwrite_frequency.map(|frequency| {
             let next = &clock.updates + 1.0;
@@ -350,9 +356,11 @@ impl Optimizer {
                 continue;
             };
             let momentum = momentum.convert(item.param.dtype());
-            *average = &momentum * &*average + (1.0 - &momentum) * &item.param;
+            let next = &momentum * &*average + (1.0 - &momentum) * &item.param;
+            *average = kept(&next, average);
             if let Some(overwrite) = &overwrite {
-                item.param = overwrite.select(average, &item.param);
+                let overwritten = overwrite.select(average, &item.param);
+                item.param = clock.choose(&overwritten, &item.param);
             }
         }
     }

@@ -79,7 +79,7 @@ pub(super) const EVERY_OPTIMIZER: &[Field] = &[
     Field::optional(
         "ema_momentum",
         Kind::DECAY,
-        "share that the average keeps in each step",
+        "share that the average keeps in each update",
     ),
     Field::optional(
         "ema_overwrite_frequency",
@@ -180,7 +180,7 @@ impl Optimizer {
     }
 
     /// Keeps an average of each variable: `momentum * average + (1 - momentum) * variable`, from the
-    /// variables after the first update on.
+    /// variables after the first update on. With [accumulated](Self::gradient_accumulation) gradients Keras averages in every batch.
     #[must_use]
     pub fn ema(self, momentum: f64) -> Self {
         self.with(|options| (options.use_ema, options.ema_momentum) = (true, momentum))
