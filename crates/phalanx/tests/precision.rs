@@ -122,6 +122,35 @@ mod policies {
         }
     }
 
+    #[test]
+    fn tails_and_sums_that_16_bits_cannot_hold_on_the_way_are_there() {
+        let predicted = |layer: Sequential, policy, x: HostTensor| {
+            let mut trainer = trainer(layer, settings(policy, LossScale::Auto));
+            trainer.predict_on_batch(&[x]).unwrap()[0].to_f64()
+        };
+        let x = [-2.5f32, -3.0, -3.09375, -3.5];
+        for (activation, expected) in [
+            (
+                Activation::Gelu,
+                [-0.015_524, -0.004_050, -0.003_057, -0.000_814],
+            ),
+            (
+                Activation::GeluTanh,
+                [-0.015_084, -0.003_637, -0.002_682, -0.000_616],
+            ),
+        ] {
+            let layer = Sequential::new([4]).add(ActivationLayer::new(activation));
+            let got = predicted(layer, Policy::MixedBfloat16, HostTensor::new([1, 4], &x));
+            for (got, expected) in got.iter().zip(expected) {
+                let off = (got / expected - 1.0).abs();
+                assert!(off < 5e-3, "{activation:?}: {got}, expected {expected}");
+            }
+        }
+        let image = HostTensor::new([1, 7, 7, 1], &[1400.0f32; 49]);
+        let layer = Sequential::new([7, 7, 1]).add(AveragePool2d::new(7));
+        assert_eq!(predicted(layer, Policy::MixedFloat16, image), [1400.0]);
+    }
+
     /// XLA:CPU's library for reductions took other bits for these.
     #[test]
     fn a_mean_of_bf16_is_one() {

@@ -95,8 +95,8 @@ impl Activation {
             }
             Self::Elu { alpha } => elu_of(x, alpha),
             Self::Selu => elu_of(x, SELU_ALPHA) * SELU_SCALE,
-            Self::Gelu => x * (((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5),
-            Self::GeluTanh => x * ((gelu_argument(x).tanh() + 1.0) * 0.5),
+            Self::Gelu => gelu_of(x, |x| (x * FRAC_1_SQRT_2).erf()),
+            Self::GeluTanh => gelu_of(x, |x| gelu_argument(x).tanh()),
             Self::Sigmoid => x.logistic(),
             Self::HardSigmoid => hard_sigmoid_of(x),
             Self::HardSilu => x * hard_sigmoid_of(x),
@@ -133,6 +133,14 @@ fn elu_of(x: &Tensor, alpha: f64) -> Tensor {
     let positive = x.greater(&x.like(0.0));
     let below = positive.select(&x.like(0.0), x);
     positive.select(x, &(below.expm1() * alpha))
+}
+
+/// `x (1 + f(x)) / 2`, where the sum cancels far below 0: 16 bits have nothing left of it.
+#[track_caller]
+fn gelu_of(x: &Tensor, function: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let wide = widened(x);
+    let share = (function(&wide) + 1.0) * 0.5;
+    (wide * share).convert(x.dtype())
 }
 
 #[track_caller]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
+use super::precision::widened;
 use super::sizes::{SlidingWindow, one_image};
 use super::{Cx, Padding, Pair, fields};
 use crate::config::{self, Component, Described, Field, Kind};
@@ -113,8 +114,14 @@ fn largest(x: &Tensor, window: SlidingWindow) -> Tensor {
     x.max_pool2d(windows(x, window))
 }
 
+/// In f32 or more: the sum of a large window is more than f16 holds, and bf16 rounds it.
 #[track_caller]
 fn average(x: &Tensor, window: SlidingWindow) -> Tensor {
+    mean_of_windows(&widened(x), window).convert(x.dtype())
+}
+
+#[track_caller]
+fn mean_of_windows(x: &Tensor, window: SlidingWindow) -> Tensor {
     let dims = windows(x, window).window();
     let total = x.reduce_window(ReduceOp::Sum, &dims);
     if window.padding == Padding::Valid {
