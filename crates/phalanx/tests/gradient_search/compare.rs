@@ -388,9 +388,7 @@ fn apart_along(
     exact: &[Vec<f64>],
     directions: &[Option<Vec<f64>>],
 ) -> Result<f64, String> {
-    let Some(slope) = step.along(directions)? else {
-        return Ok(0.0);
-    };
+    let slope = step.along(directions)?;
     let difference = (slope - product(exact, directions)).abs();
     Ok(if difference.is_nan() {
         f64::INFINITY

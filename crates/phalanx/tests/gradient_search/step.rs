@@ -37,7 +37,7 @@ pub(crate) struct Step {
     /// What each replica gives it.
     pub(crate) inputs: Vec<Vec<HostTensor>>,
     pub(crate) replaced: Vec<Replaced>,
-    /// The output with the sums: the loss times its weight, the weight, ...
+    /// The output with the sums: of the loss and of its weights, of the penalties and of the examples, ...
     pub(crate) tally: usize,
     /// Whether it is compiled in little time.
     quick: bool,
@@ -174,14 +174,14 @@ impl Step {
     pub(crate) fn loss_is_finite(&self) -> Result<bool, String> {
         let tallies = Interpreter::new(&self.program).run(&self.inputs, &[self.tally])?;
         let is_finite = |tally: &Vec<Array>| match &tally[0] {
-            Array::Floats(sums) => sums[0].is_finite(),
+            Array::Floats(sums) => sums[0].is_finite() && sums[2].is_finite(),
             Array::Ints(_) => false,
         };
         Ok(tallies.iter().all(is_finite))
     }
 
     /// The derivative of the loss along directions of variables, by the interpreter's forward mode.
-    pub(crate) fn along(&self, directions: &[Option<Vec<f64>>]) -> Result<Option<f64>, String> {
+    pub(crate) fn along(&self, directions: &[Option<Vec<f64>>]) -> Result<f64, String> {
         let tangents = self.inputs.iter().map(|inputs| {
             let mut tangents = vec![None; inputs.len()];
             for (replaced, direction) in self.replaced.iter().zip(directions) {
@@ -192,16 +192,20 @@ impl Step {
         let tangents: Vec<_> = tangents.collect();
         let interpreter = Interpreter::new(&self.program);
         let tallies = interpreter.run_with_tangents(&self.inputs, &tangents, &[self.tally])?;
-        let (mut slope, mut weight) = (0.0, 0.0);
+        let (mut slopes, mut weights) = ([0.0; 2], [0.0; 2]);
         for tally in &tallies {
             let Array::Floats(sums) = &tally[0].value else {
                 return Err("the sums are not floats".into());
             };
-            weight += sums[1];
-            slope += tally[0].tangent.first().copied().unwrap_or(0.0);
+            for (part, (slope, weight)) in slopes.iter_mut().zip(&mut weights).enumerate() {
+                *weight += sums[2 * part + 1];
+                *slope += tally[0].tangent.get(2 * part).copied().unwrap_or(0.0);
+            }
         }
-        // The sums of an epoch hold the loss times the weight: without weight they say nothing of the penalties.
-        Ok((weight > 0.0).then(|| slope / weight))
+        // What has no weight adds nothing to the loss.
+        let parts = slopes.iter().zip(&weights);
+        let parts = parts.filter(|(_, weight)| **weight > 0.0);
+        Ok(parts.map(|(slope, weight)| slope / weight).sum())
     }
 
     /// Floating-point operations of a replica.
