@@ -348,6 +348,13 @@ impl Communicator {
         });
     }
 
+    /// Tells the other ranks that this one has had its last exchange, as its end does: who waits for it learns that it waits in vain.
+    pub fn leave(&self) {
+        if let Some(announce) = self.0.state.announce.get() {
+            announce.leaves();
+        }
+    }
+
     /// Why the group works no more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<CollectiveError> {

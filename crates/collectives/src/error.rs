@@ -40,6 +40,14 @@ pub enum CollectiveError {
         /// What the other has.
         got: String,
     },
+    /// A rank has had its last exchange, and this one has more.
+    #[error(
+        "rank {rank} left the group after its last exchange; all ranks must make the same calls in the same order"
+    )]
+    Left {
+        /// The rank that has left.
+        rank: usize,
+    },
     /// Bytes on the way were damaged, or are not ours at all.
     #[error("what rank {rank} sent is damaged: {detail}")]
     Corrupt {
@@ -128,6 +136,7 @@ impl CollectiveError {
         match self {
             Self::PeerLost { rank, .. }
             | Self::Mismatch { rank, .. }
+            | Self::Left { rank }
             | Self::Corrupt { rank, .. }
             | Self::WrongJob { rank, .. }
             | Self::WrongGeneration { rank, .. }
@@ -138,14 +147,20 @@ impl CollectiveError {
         }
     }
 
+    /// Whether ranks that are alive make other calls than each other: making them again would lead to the same.
+    #[must_use]
+    pub const fn is_of_other_calls(&self) -> bool {
+        matches!(self, Self::Mismatch { .. } | Self::Left { .. })
+    }
+
     /// What other ranks hear from the one that found it.
     pub(crate) fn as_told_by(&self, rank: usize) -> Self {
         match self {
             Self::Aborted { .. } => self.clone(),
-            // Which of two is wrong, neither knows.
-            Self::Mismatch { rank: other, .. } => Self::Aborted {
+            // Nobody is lost, and which of two is wrong neither knows.
+            Self::Mismatch { .. } => Self::Aborted {
                 by: rank,
-                blamed: vec![*other, rank],
+                blamed: Vec::new(),
                 reason: self.to_string(),
             },
             other => Self::Aborted {

@@ -12,6 +12,9 @@ use crate::tickets::Turns;
 /// How often who sleeps looks for a failure that came while it fell asleep.
 pub(crate) const GLANCE: Duration = Duration::from_millis(10);
 
+/// How long what a rank has sent before it left may be on its way.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+
 /// Tells the other ranks.
 pub(crate) trait Announce: Send + Sync {
     /// This rank has failed; also wakes this rank's own exchange.
@@ -112,15 +115,13 @@ impl State {
 
     /// The loss of a rank.
     pub(crate) fn lost(&self, rank: usize, detail: impl Into<String>) -> CollectiveError {
-        let detail = if self.has_left(rank) {
-            "it left the group after its last exchange".to_owned()
-        } else {
-            detail.into()
-        };
+        if self.has_left(rank) {
+            return CollectiveError::Left { rank };
+        }
         CollectiveError::PeerLost {
             rank,
             address: self.addresses[rank].clone(),
-            detail,
+            detail: detail.into(),
         }
     }
 }
@@ -168,10 +169,15 @@ impl<'a> Wait<'a> {
     /// for such ranks it waits a quarter longer: one of them knows whom they wait for, and says it at its own end.
     pub(crate) fn left(
         &self,
-        ranks: impl FnOnce() -> Vec<usize>,
+        mut ranks: impl FnMut() -> Vec<usize>,
     ) -> Result<Duration, CollectiveError> {
         self.state.check()?;
         let waited = self.since.elapsed();
+        if waited >= ARRIVES_WITHIN
+            && let Some(rank) = ranks().into_iter().find(|rank| self.state.has_left(*rank))
+        {
+            return Err(CollectiveError::Left { rank });
+        }
         let limit = self.state.timeout;
         let left = |limit: Duration| limit.checked_sub(waited).filter(|left| !left.is_zero());
         if !self.told.get() {
