@@ -46,7 +46,7 @@ pub(super) fn join(
         request.secret = Some(launcher.secret.clone());
     }
     let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
-    let mut report = Report::new(membership, request.deadline, tell);
+    let mut report = Report::new(membership, (request.deadline, request.stop.clone()), tell);
     match membership.worker {
         _ if !membership.rendezvous.etcd.is_empty() => {
             meet_in_etcd(membership, &request, &mut report)
@@ -69,7 +69,7 @@ pub(super) fn rejoin(
         request.secret = Some(launcher.secret.clone());
     }
     let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
-    let mut report = Report::new(membership, request.deadline, tell);
+    let mut report = Report::new(membership, (request.deadline, request.stop.clone()), tell);
     match hosted {
         Some(hosted) => enter_own(hosted, membership, &request, &mut report),
         None => look_for_host(membership, &request, &mut report),

@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{Address, Membership};
@@ -12,6 +14,8 @@ pub(super) struct Report {
     start: Instant,
     deadline: Duration,
     next: Duration,
+    /// Whether nobody is to be waited for any more.
+    stop: Option<Arc<AtomicBool>>,
     tell: Box<dyn FnMut(&str) + Send>,
 }
 
@@ -20,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(10);
 impl Report {
     pub(super) fn new(
         membership: &Membership,
-        deadline: Duration,
+        (deadline, stop): (Duration, Option<Arc<AtomicBool>>),
         tell: Box<dyn FnMut(&str) + Send>,
     ) -> Self {
         Self {
@@ -28,18 +32,30 @@ impl Report {
             start: Instant::now(),
             deadline,
             next: EVERY,
+            stop,
             tell,
         }
     }
 
     /// The time until the deadline.
     pub(super) fn left(&self) -> Duration {
-        self.deadline.saturating_sub(self.start.elapsed())
+        match self.is_stopped() {
+            true => Duration::ZERO,
+            false => self.deadline.saturating_sub(self.start.elapsed()),
+        }
     }
 
     /// The time since the deadline.
     pub(super) fn overdue(&self) -> Duration {
-        self.start.elapsed().saturating_sub(self.deadline)
+        match self.is_stopped() {
+            true => Duration::MAX,
+            false => self.start.elapsed().saturating_sub(self.deadline),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stop = self.stop.as_ref();
+        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Tells what `text` says, if it is time.
@@ -112,7 +128,11 @@ mod tests {
         let (sender, told) = channel();
         let membership = Membership::new(2, 1, Address::new("127.0.0.1", 1));
         let tell = move |line: &str| sender.send(line.to_owned()).unwrap();
-        let mut report = Report::new(&membership, Duration::from_secs(300), Box::new(tell));
+        let mut report = Report::new(
+            &membership,
+            (Duration::from_secs(300), None),
+            Box::new(tell),
+        );
         report.perhaps(|| panic!("it is too early"));
         report.next = Duration::ZERO;
         report.perhaps(|| "worker 0".into());

@@ -1,6 +1,8 @@
 //! What a worker brings when it joins, and what it learns.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::event::Recovery;
@@ -45,6 +47,7 @@ pub struct JoinRequest {
     pub(super) generation: u64,
     pub(super) secret: Option<Vec<u8>>,
     pub(super) on_waiting: Box<dyn FnMut(&str) + Send>,
+    pub(super) stop: Option<Arc<AtomicBool>>,
 }
 
 impl JoinRequest {
@@ -61,7 +64,15 @@ impl JoinRequest {
             generation: 0,
             secret: None,
             on_waiting: Box::new(|line| eprintln!("{line}")),
+            stop: None,
         }
+    }
+
+    /// Sets a flag that ends the wait for the others, as the deadline does, when it is found set.
+    #[must_use]
+    pub fn stop_when(mut self, flag: Option<Arc<AtomicBool>>) -> Self {
+        self.stop = flag;
+        self
     }
 
     /// Sets how long all may take to join.
