@@ -37,9 +37,9 @@ impl Signals {
     /// The system refuses a handler.
     pub(crate) fn watch() -> io::Result<Self> {
         let (stop, last, over) = (Arc::default(), Arc::default(), Arc::default());
-        let ignored = ignored();
+        let ignores_hangup = ignores_hangup();
         for (signal, exit) in ENDING {
-            if signal == SIGHUP && ignored & (1 << (SIGHUP - 1)) != 0 {
+            if signal == SIGHUP && ignores_hangup {
                 continue;
             }
             flag::register_conditional_default(signal, Arc::clone(&over))?;
@@ -58,6 +58,11 @@ impl Signals {
         // Without one it was another process of this training that was asked to end.
         found.map_or(Exit::Terminated, |(_, exit)| *exit)
     }
+}
+
+/// Whether the program was started to ignore SIGHUP, as by `nohup`.
+pub(crate) fn ignores_hangup() -> bool {
+    ignored() & (1 << (SIGHUP - 1)) != 0
 }
 
 /// The signals that the program was started to ignore, a bit for each from 1 on; none where the system does not say.

@@ -199,15 +199,21 @@ fn a_killed_launch_leaves_nothing_behind() {
 #[test]
 fn a_signal_is_passed_on_to_the_workers() {
     let home = folder("signal");
-    let script = "trap 'exit 143' TERM; setsid sleep 1000 & while :; do sleep 0.05; done";
-    let (mut child, mark) = sleeping(&home, "signal", script);
-    let pid = child.id().to_string();
-    Command::new("/bin/kill")
-        .args(["-TERM", &pid])
-        .status()
-        .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert_eq!(processes_with(&mark), 0);
+    for signal in ["TERM", "HUP", "USR1"] {
+        let script = format!(
+            "trap 'echo {signal} >> told; exit 143' {signal}; setsid sleep 1000 & while :; do sleep 0.05; done"
+        );
+        let (mut child, mark) = sleeping(&home, signal, &script);
+        let pid = child.id().to_string();
+        Command::new("/bin/kill")
+            .args([&format!("-{signal}"), &pid])
+            .status()
+            .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(143), "{signal}");
+        assert_eq!(processes_with(&mark), 0, "{signal}");
+        let told = std::fs::read_to_string(home.join("told")).unwrap();
+        assert_eq!(told.matches(signal).count(), 2, "{told}");
+    }
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use phalanx_cluster::launch::{self, Console, Launch, LaunchError, Outcome, Show, Stop, TRY_AGAIN};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 use super::Context;
 use crate::args::LaunchArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::notice;
+use crate::signals;
 
 /// The hidden command that ends workers whose launch was killed.
 const GUARD: &str = "launch-guard";
@@ -118,6 +119,10 @@ fn stop() -> io::Result<Stop> {
     let stop = Stop::default();
     flag::register(SIGINT, stop.interrupt.clone())?;
     flag::register(SIGTERM, stop.terminate.clone())?;
+    flag::register(SIGUSR1, stop.user.clone())?;
+    if !signals::ignores_hangup() {
+        flag::register(SIGHUP, stop.hangup.clone())?;
+    }
     Ok(stop)
 }
 

@@ -89,6 +89,10 @@ pub struct Stop {
     pub interrupt: Arc<AtomicBool>,
     /// SIGTERM.
     pub terminate: Arc<AtomicBool>,
+    /// SIGHUP: the terminal was closed.
+    pub hangup: Arc<AtomicBool>,
+    /// SIGUSR1, which Slurm sends some time before the end of a job.
+    pub user: Arc<AtomicBool>,
 }
 
 /// Where output goes.

@@ -124,6 +124,8 @@ impl<'a> Workers<'a> {
             (&stop.interrupt, Signal::INT, 130),
             (&stop.terminate, Signal::TERM, 143),
         ] {
+            (&stop.hangup, Signal::HUP, 143),
+            (&stop.user, Signal::USR1, 143),
             if !flag.swap(false, Ordering::Relaxed) {
                 continue;
             }
