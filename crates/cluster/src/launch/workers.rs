@@ -188,7 +188,8 @@ impl<'a> Workers<'a> {
         let task = self.launch.task(rank);
         if task.kind == TaskKind::Evaluator {
             (self.tell)(&format!("{task} {how}; the training goes on without it"));
-            return false;
+            // What it got wrong is told at the end; that it was lost costs the training nothing.
+            return may_try_again;
         }
         let is_worker = task.kind.trains();
         // Who has ended well has gone on to the end.
