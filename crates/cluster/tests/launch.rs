@@ -378,3 +378,26 @@ fn the_others_go_on_without_a_worker_where_they_are_enough() {
     run.launch.least_workers = NonZeroUsize::new(1).unwrap();
     assert_eq!(run.outcome().exit_code(), 0);
 }
+
+#[test]
+fn the_output_of_the_first_worker_that_is_left_is_shown() {
+    let mut run = Run::new(3, "[ $RANK = 0 ] && exit 75; sleep 0.5; echo from $RANK");
+    run.launch.least_workers = NonZeroUsize::MIN;
+    assert_eq!(run.outcome().exit_code(), 0);
+    assert_eq!(run.out.lines(), ["from 1"]);
+}
+
+#[test]
+fn an_evaluator_that_is_lost_costs_the_training_nothing() {
+    let ended = |how: &str| {
+        let script = format!("case \"$TF_CONFIG\" in *'\"type\":\"evaluator\"'*) {how};; esac");
+        let mut run = Run::new(1, &script);
+        run.launch.evaluator = true;
+        let code = run.outcome().exit_code();
+        (code, run.err.lines().join("\n"))
+    };
+    let (code, told) = ended("kill -9 $$");
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("the training goes on without it"), "{told}");
+    assert_eq!(ended("exit 3").0, 3);
+}

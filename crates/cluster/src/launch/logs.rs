@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub(super) struct Logs {
     show: Show,
     console: Arc<Mutex<Console>>,
     names: Vec<String>,
+    /// The first of the workers that are there.
+    chief: Arc<AtomicUsize>,
     last: Vec<Arc<Mutex<VecDeque<String>>>>,
     readers: Vec<Readers>,
 }
@@ -43,6 +46,7 @@ impl Logs {
             show: launch.show.clone(),
             console: Arc::new(Mutex::new(console)),
             names: (0..launch.processes()).map(|at| launch.name(at)).collect(),
+            chief: Arc::default(),
             last: (0..launch.processes()).map(|_| Arc::default()).collect(),
             readers: (0..launch.processes())
                 .map(|_| Readers::default())
@@ -72,13 +76,21 @@ impl Logs {
         let mut sink = Sink {
             file,
             console: Arc::clone(&self.console),
-            prefix: prefix(&self.show, rank, &self.names[rank], stream),
+            show: self.show.clone(),
+            chief: Arc::clone(&self.chief),
+            rank,
+            name: self.names[rank].replace('-', ""),
             stream,
             last: Arc::clone(&self.last[rank]),
         };
         let read = move || sink.take_all(from);
         let started = self.readers[rank].start(format!("worker-{rank}-output"), read);
         started.map_err(LaunchError::Watch)
+    }
+
+    /// Shows from now on the output of this worker as the first one's.
+    pub(super) fn set_chief(&self, rank: usize) {
+        self.chief.store(rank, Ordering::Relaxed);
     }
 
     /// Waits until all output of a worker that has ended was taken, before another one writes to its files.
@@ -113,21 +125,13 @@ impl Logs {
     }
 }
 
-/// What stands before each shown line of a stream; `None` if none is shown.
-fn prefix(show: &Show, rank: usize, name: &str, stream: Stream) -> Option<String> {
-    let shown = match show {
-        Show::Chief if rank == 0 => return Some(String::new()),
-        Show::Chief => stream == Stream::Err,
-        Show::Ranks(ranks) => ranks.contains(&rank),
-        Show::All => true,
-    };
-    shown.then(|| format!("[{}] ", name.replace('-', "")))
-}
-
 struct Sink {
     file: File,
     console: Arc<Mutex<Console>>,
-    prefix: Option<String>,
+    show: Show,
+    chief: Arc<AtomicUsize>,
+    rank: usize,
+    name: String,
     stream: Stream,
     last: Arc<Mutex<VecDeque<String>>>,
 }
@@ -161,8 +165,21 @@ impl Sink {
         last.push_back(text.trim_end_matches(['\n', '\r']).to_owned());
     }
 
+    /// What stands before each shown line; `None` if none is shown.
+    fn prefix(&self) -> Option<String> {
+        let shown = match &self.show {
+            Show::Chief if self.rank == self.chief.load(Ordering::Relaxed) => {
+                return Some(String::new());
+            }
+            Show::Chief => self.stream == Stream::Err,
+            Show::Ranks(ranks) => ranks.contains(&self.rank),
+            Show::All => true,
+        };
+        shown.then(|| format!("[{}] ", self.name))
+    }
+
     fn show(&self, line: &[u8]) {
-        let Some(prefix) = &self.prefix else {
+        let Some(prefix) = self.prefix() else {
             return;
         };
         let mut text = Vec::with_capacity(prefix.len() + line.len() + 1);

@@ -82,6 +82,7 @@ impl<'a> Workers<'a> {
             source,
         })?;
         self.running.push(Running { rank, process });
+        self.show_first();
         self.logs.follow(rank, Stream::Out, out)?;
         self.logs.follow(rank, Stream::Err, err)
     }
@@ -123,9 +124,9 @@ impl<'a> Workers<'a> {
         for (flag, signal, code) in [
             (&stop.interrupt, Signal::INT, 130),
             (&stop.terminate, Signal::TERM, 143),
-        ] {
             (&stop.hangup, Signal::HUP, 143),
             (&stop.user, Signal::USR1, 143),
+        ] {
             if !flag.swap(false, Ordering::Relaxed) {
                 continue;
             }
@@ -211,8 +212,18 @@ impl<'a> Workers<'a> {
         let goes_on = may_try_again && can_lose && others >= least;
         if goes_on {
             (self.tell)(&format!("{task} {how}; {others} go on"));
+            self.show_first();
         }
         goes_on
+    }
+
+    /// Shows the output of the first of the workers that are there, which is the one that reports.
+    fn show_first(&self) {
+        let ranks = self.running.iter().map(|running| running.rank);
+        let first = ranks.filter(|rank| self.launch.task(*rank).kind.trains());
+        if let Some(first) = first.min() {
+            self.logs.set_chief(first);
+        }
     }
 
     /// Ends processes that the others went on without, such as one that was stopped for too long: another takes its place.
