@@ -330,7 +330,7 @@ impl Batches {
     }
 
     /// The epoch and index, as `batch` made them, of batch `i` after all stages.
-    fn locate(&self, epoch: u64, i: usize) -> Result<(u64, usize)> {
+    pub(super) fn locate(&self, epoch: u64, i: usize) -> Result<(u64, usize)> {
         let stages: Vec<&dyn Reindex> =
             self.stages.iter().filter_map(BatchStage::reindex).collect();
         let mut lens = vec![self.len_before_stages()];

@@ -21,6 +21,7 @@
 //! # Ok::<(), phalanx::Error>(())
 //! ```
 
+mod agreement;
 mod batch_builder;
 mod batch_iter;
 mod batches;
@@ -56,6 +57,7 @@ mod test_folder;
 mod training_data;
 mod vocabulary;
 
+pub(crate) use agreement::Facts;
 pub use batch_iter::BatchIter;
 pub use batches::Batches;
 pub use bottleneck::InputBottleneck;

@@ -25,7 +25,7 @@ pub enum AutoShardPolicy {
     File,
     /// Each worker takes its slice of every global batch: the same examples in a step for any number of workers.
     Data,
-    /// Each worker reads everything.
+    /// Each worker reads everything that it has: the same data, or its own part where the user has divided them. All need as many batches.
     Off,
 }
 

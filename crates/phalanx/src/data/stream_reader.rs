@@ -4,6 +4,7 @@
 //! that is no list of files. A step then has the same examples for any number of processes. That holds only if the stream is the same in
 //! each of them, so each computes a checksum of what it reads, which they compare after an epoch.
 
+use super::agreement::of_example;
 use super::global_batch::slice_of;
 use super::stream::Examples;
 use super::{Batch, Example, Stream, Worker, WorkerPart};
@@ -56,7 +57,7 @@ impl StreamReader {
         let example = self.examples.next()?;
         if let Ok(example) = &example {
             self.read += 1;
-            self.checksum = checksum(self.checksum, example);
+            self.checksum = of_example(self.checksum, example);
         }
         Some(example)
     }
@@ -110,13 +111,4 @@ impl Iterator for StreamReader {
         }
         (!examples.is_empty()).then(|| self.part_of(examples))
     }
-}
-
-fn checksum(before: u32, example: &Example) -> u32 {
-    let tensors = example.x.iter().chain(&example.y);
-    let tensors = tensors.fold(before, |sum, tensor| {
-        crc32c::crc32c_append(sum, tensor.bytes())
-    });
-    let weight = example.weight.unwrap_or(1.0);
-    crc32c::crc32c_append(tensors, &weight.to_bits().to_le_bytes())
 }

@@ -3,6 +3,7 @@
 use phalanx_graph::{HOST_ALIGNMENT, HostTensor, Shape};
 
 use super::{Sharded, Stage};
+use crate::data::agreement::of_rows;
 use crate::data::buffer_pool::BufferPool;
 use crate::data::shard::NotShardable;
 use crate::data::{Batch, Dataset, Example, Worker};
@@ -163,6 +164,13 @@ impl Stage for Arrays {
 
     fn gather(&self, _epoch: u64, indices: &[usize], _pool: &BufferPool) -> Result<Batch> {
         self.gather_rows(indices)
+    }
+
+    fn contents(&self) -> u32 {
+        let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
+        tensors.fold(0, |sum, tensor| {
+            of_rows(sum, tensor.bytes(), tensor.row_bytes())
+        })
     }
 
     fn shard_by_file(&self, _worker: Worker) -> Sharded {

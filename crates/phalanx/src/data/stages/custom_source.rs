@@ -2,6 +2,7 @@
 
 use super::Stage;
 use crate::Result;
+use crate::data::agreement::{of_example, of_some};
 use crate::data::buffer_pool::BufferPool;
 use crate::data::formats::ParsedRecords;
 use crate::data::{Batch, Dataset, Example, LostBytes, Records, Source};
@@ -46,6 +47,10 @@ impl<S: Source> Stage for CustomSource<S> {
 
     fn gather(&self, _epoch: u64, indices: &[usize], _pool: &BufferPool) -> Result<Batch> {
         self.0.gather(indices)
+    }
+
+    fn contents(&self) -> u32 {
+        of_some(self.0.len(), |sum, i| Ok(of_example(sum, &self.0.get(i)?)))
     }
 
     fn per_file(&self) -> Option<Vec<usize>> {

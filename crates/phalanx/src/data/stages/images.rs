@@ -6,6 +6,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 
 use super::Stage;
 use crate::Result;
+use crate::data::agreement::of_some;
 use crate::data::buffer_pool::BufferPool;
 use crate::data::formats::placed;
 use crate::data::random_key::random_key;
@@ -56,6 +57,14 @@ impl Stage for Images {
 
     fn gather(&self, epoch: u64, indices: &[usize], _pool: &BufferPool) -> Result<Batch> {
         self.gather_images(epoch, indices)
+    }
+
+    fn contents(&self) -> u32 {
+        of_some(self.encoded.len(), |sum, i| {
+            let image = self.encoded.get(i)?;
+            let sum = crc32c::crc32c_append(sum, &image.class.to_le_bytes());
+            Ok(crc32c::crc32c_append(sum, &image.bytes))
+        })
     }
 
     fn per_file(&self) -> Option<Vec<usize>> {

@@ -42,6 +42,7 @@ mod zip;
 
 use phalanx_graph::HostTensor;
 
+use super::agreement::of_place;
 use super::batch_builder::BatchBuilder;
 use super::buffer_pool::BufferPool;
 use super::shard::NotShardable;
@@ -113,6 +114,22 @@ pub(super) trait Stage: Send + Sync {
     /// its input, since a worker's place differs.
     fn identity(&self, epoch: u64, i: usize) -> Result<(u64, u64)> {
         Ok((epoch, i as u64))
+    }
+
+    /// Adds where example `i` comes from to a checksum, down to the place in a source.
+    fn origin(&self, sum: u32, epoch: u64, i: usize) -> Result<u32> {
+        let at = self.locate(epoch, i)?;
+        let sum = of_place(sum, 0, at.input);
+        Ok(match self.inputs().get(at.input) {
+            Some(input) => input.origin(sum, at.epoch, at.index),
+            None => of_place(sum, at.epoch, at.index),
+        })
+    }
+
+    /// A checksum of what the sources hold, as far as that is quickly read: what several processes compare.
+    fn contents(&self) -> u32 {
+        let inputs = self.inputs().iter().map(Dataset::contents);
+        inputs.fold(0, |sum, input| sum.rotate_left(1) ^ input)
     }
 
     /// Window length guaranteed to contain every example at least once, at any offset of an endless output.

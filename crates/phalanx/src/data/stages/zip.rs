@@ -26,6 +26,11 @@ impl Stage for Zip {
         self.inputs.iter().filter_map(Dataset::len).min()
     }
 
+    fn origin(&self, sum: u32, epoch: u64, i: usize) -> Result<u32> {
+        let inputs = self.inputs.iter();
+        Ok(inputs.fold(sum, |sum, input| input.origin(sum, epoch, i)))
+    }
+
     fn read(&self, epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
         let mut whole = Example::default();
         for input in &self.inputs {
