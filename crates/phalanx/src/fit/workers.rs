@@ -13,6 +13,9 @@ use crate::replicas::{Placement, World};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// The most steps between two votes.
 const MOST_STEPS: u64 = 1024;
+/// A vote is due sooner where the steps since the last one took this many times as long as it: whoever is asked to stop when steps have
+/// become much slower is to be heard all the same.
+const WORTH: f64 = 100.0;
 
 /// This process as a reader of data.
 pub(super) fn reader(world: &World) -> Worker {
@@ -118,14 +121,17 @@ impl Trainer {
 
 /// The next vote: after which step, an answer that is equal in every process.
 ///
-/// A vote waits for all steps begun, so there is one about every half second and not at every step. How many steps that is the first
-/// process measures, and says it with its vote: no two processes decide by their own clocks.
+/// A vote waits for all steps begun, so there is not one at every step, but one about every half second, or sooner where it costs no more
+/// than a hundredth of the time. How many steps that is the first process measures, and says it with its vote: no two processes decide by
+/// their own clocks.
 #[derive(Default)]
 pub(super) struct StopVote {
     /// The number of steps after which the next vote is held.
     due: i64,
     /// When the last vote was held, and after which step.
     last: Option<(Instant, i64)>,
+    /// How long one takes, at the least.
+    cost: Duration,
 }
 
 impl StopVote {
@@ -138,7 +144,14 @@ impl StopVote {
     pub(super) fn hold(&mut self, world: &World, wants_stop: bool, step: i64) -> Result<bool> {
         let steps = self.steps_to_next(step);
         let vote = [&[u8::from(wants_stop)], &steps.to_le_bytes()[..]].concat();
+        let begun = Instant::now();
         let votes = world.all_gather(&vote)?;
+        // Who waits for a slower process would wait for it in the next step.
+        let most = match self.cost {
+            Duration::ZERO => Duration::MAX,
+            cost => cost * 2,
+        };
+        self.cost = begun.elapsed().min(most);
         let chief = votes
             .first()
             .and_then(|vote| vote.get(1..9)?.try_into().ok());
@@ -148,13 +161,34 @@ impl StopVote {
         Ok(votes.iter().any(|vote| vote.first() == Some(&1)))
     }
 
-    /// The number of steps that take about `INTERVAL`, by the pace since the last vote.
+    /// The number of steps that take about `INTERVAL`, or as long as makes a vote worth its cost, by the pace since the last vote.
     fn steps_to_next(&self, step: i64) -> u64 {
         let Some((at, last)) = self.last else {
             return 1;
         };
         let taken = step.saturating_sub(last).max(1) as f64;
         let each = at.elapsed().as_secs_f64() / taken;
-        (INTERVAL.as_secs_f64() / each.max(1e-6)) as u64
+        let interval = INTERVAL.min(self.cost.mul_f64(WORTH));
+        (interval.as_secs_f64() / each.max(1e-6)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn votes_are_as_frequent_as_they_are_cheap() {
+        let at = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        let steps = |taken, cost| {
+            let (last, due) = (Some((at, 0)), 0);
+            StopVote { due, last, cost }.steps_to_next(taken)
+        };
+        let near = |found: u64, expected: u64| found.abs_diff(expected) <= expected / 10;
+        // A thousand steps a second.
+        assert!(near(steps(1000, Duration::from_micros(100)), 10));
+        assert!(near(steps(1000, Duration::from_secs(1)), 500));
+        // One each ten seconds is asked at every step.
+        assert_eq!(steps(0, Duration::from_secs(1)), 0);
     }
 }
