@@ -37,6 +37,8 @@ impl Trainer {
     ///
     /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
     ///
+    /// Where several processes train together all must call this, with the same data, and all get the whole result.
+    ///
     /// # Errors
     /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
@@ -90,7 +92,14 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
     }
 
     /// Loss and metrics, and how many examples were left out.
-    pub(super) fn run(mut self, batches: &Batches) -> Result<(Logs, u64)> {
+    pub(super) fn run(self, batches: &Batches) -> Result<(Logs, u64)> {
+        match self.trainer.placement().world().cloned() {
+            Some(world) => world.during("evaluates", || self.run_part(batches)),
+            None => self.run_part(batches),
+        }
+    }
+
+    fn run_part(mut self, batches: &Batches) -> Result<(Logs, u64)> {
         let own;
         let batches = match self.trainer.placement().world() {
             Some(world) => {

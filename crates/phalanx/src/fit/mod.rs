@@ -4,6 +4,7 @@
 //! in `train_loop.rs` only hands it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod accumulation_window;
+mod agreement;
 mod batch;
 mod batch_gradients;
 mod batch_tensors;

@@ -22,6 +22,8 @@ use crate::{Error, Result};
 impl Trainer {
     /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
     ///
+    /// Where several processes train together all must call this, with the same data, and all get the whole result.
+    ///
     /// # Errors
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
@@ -78,7 +80,7 @@ impl Prediction<'_> {
             return self.with_servers(&servers);
         }
         match placement.world().cloned() {
-            Some(world) => self.in_world(&world),
+            Some(world) => world.during("predicts", || self.in_world(&world)),
             None => self.here(self.batches).map(|(outputs, _)| outputs),
         }
     }

@@ -21,6 +21,8 @@ use crate::{Error, Result};
 
 /// More steps than are ever in flight.
 const MOST: usize = 32;
+/// So many generations in a row that end without a step end the training: the next one would, too.
+const MOST_IDLE: u32 = 10;
 /// What a process says of its progress has the number of its `fit` in front, and the steps of that behind.
 const STEP_BITS: u32 = 40;
 
@@ -92,6 +94,8 @@ pub(super) struct Attempts {
     world: Option<(Arc<World>, u64)>,
     /// Whether this process has the state that the next attempt begins with.
     joined: Result<()>,
+    /// The step that the last generation has begun with, and how many in a row have ended there.
+    idle: (i64, u32),
 }
 
 impl Attempts {
@@ -101,6 +105,7 @@ impl Attempts {
             fit,
             world: None,
             joined: Ok(()),
+            idle: (-1, 0),
         };
         if let Some(world) = trainer.compiled.placement.world().cloned() {
             let number = world.begin_fit();
@@ -152,9 +157,25 @@ impl Attempts {
             let _ = trainer.compiled.state.iterations();
             return Err(error);
         };
+        let last = failure.to_string();
         self.joined = meet_again(trainer, world, *number, failure)
             .and_then(|()| take_over(trainer, world, &mut self.fit, *number));
-        Ok(None)
+        let worker = world.worker();
+        let Some(step) = self.stuck_at(trainer.iterations()) else {
+            return Ok(None);
+        };
+        let error = format!(
+            "worker {worker}: the last {MOST_IDLE} generations of workers have made no step after step {step}, the last one since {last}; see the logs of all workers for what ends them"
+        );
+        self.world.iter().for_each(|(world, _)| world.abort(&error));
+        Err(Error::Cluster(error))
+    }
+
+    /// The step after which too many generations have made none, if so.
+    fn stuck_at(&mut self, step: i64) -> Option<i64> {
+        let (last, idle) = self.idle;
+        self.idle = (step, if step == last { idle + 1 } else { 0 });
+        (self.idle.1 >= MOST_IDLE).then_some(step)
     }
 }
 
@@ -313,6 +334,20 @@ mod tests {
         for cut in (1..packed.len()).filter(|cut| *cut != first) {
             assert_eq!(unpack(&packed[..cut]), None, "{cut}");
         }
+    }
+
+    #[test]
+    fn generations_without_a_step_come_to_an_end() {
+        let mut attempts = Attempts {
+            fit: Fit::epochs(1),
+            world: None,
+            joined: Ok(()),
+            idle: (-1, 0),
+        };
+        let mut ends = |step, times| (0..times).filter_map(|_| attempts.stuck_at(step)).collect();
+        let none: Vec<i64> = Vec::new();
+        assert_eq!((ends(3, 10), ends(4, 10)), (none.clone(), none));
+        assert_eq!(ends(4, 1), [4]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::setup::Setup;
 use super::step_program::{BatchShape, SentToServers, StepKind, StepProgram};
 use crate::engine::Compiled;
 use crate::optim::WindowPart;
-use crate::replicas::{Placement, World, differs};
+use crate::replicas::{Placement, SAME_PROGRAM, World, differs};
 use crate::{Error, Result};
 
 /// How a compiled step runs, with the same cases as [`StepKind`].
@@ -195,7 +195,12 @@ impl StepCache {
             Some(theirs) => {
                 let (here, ours) = (world.worker(), text(program));
                 let there = usize::from(here == 0);
-                return Err(differs(&what, (here, &ours), (there, &text(*theirs))));
+                return Err(differs(
+                    &what,
+                    (here, &ours),
+                    (there, &text(*theirs)),
+                    SAME_PROGRAM,
+                ));
             }
             None => world.agree(&what, &text(program))?,
         }

@@ -33,6 +33,8 @@ impl Trainer {
     /// does, or the loss or, after the last step, a variable becomes infinite or not a number. [`Error::Stopped`]:
     /// [`Fit::stop_when`].
     pub fn fit(&mut self, data: &dyn TrainingData, fit: Fit) -> Result<History> {
+        let world = self.placement().world().cloned();
+        let _call = world.as_ref().map(|world| world.enter("trains in `fit`"));
         let Some(mut attempts) = Attempts::begin(self, fit) else {
             return Ok(History::default());
         };
@@ -127,7 +129,7 @@ impl<'r> FitRun<'r> {
             .own_checkpoints
             .check(trainer.placement(), &callbacks)?;
         let first = begin_progress(trainer, data, &fit)?;
-        let first = trainer.agree_on_start(first, fit.epochs)?;
+        let first = trainer.agree_on_start(first, &fit, data)?;
         let placement = &trainer.compiled.placement;
         trainer.writer.take_checkpoints(placement, &callbacks)?;
         trainer.callbacks = callbacks;

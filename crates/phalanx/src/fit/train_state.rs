@@ -18,9 +18,10 @@ use self::window_sums::WindowSums;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
+use crate::data::Facts;
 use crate::engine::{Compiled, PendingRun};
 use crate::optim::{SlotSpec, WindowPart};
-use crate::replicas::Placement;
+use crate::replicas::{Placement, SAME_PROGRAM};
 use crate::servers::PulledValues;
 use crate::{Error, Result};
 
@@ -67,7 +68,17 @@ impl TrainState {
             None => setup.model.init_without(&setup.tables, seed)?,
         };
         if let Some(world) = placement.world() {
-            world.broadcast(&mut host)?;
+            let variables = setup.model.variables().iter().enumerate();
+            let facts: Facts = variables
+                .map(|(at, variable)| {
+                    let value = format!("`{}` {}", variable.name, variable.shape);
+                    (format!("variable {at} of the model"), value)
+                })
+                .collect();
+            world.during("compiles a model", || {
+                world.agree_on(&facts, SAME_PROGRAM)?;
+                world.broadcast(&mut host)
+            })?;
         }
         let variables = host.len();
         let slots = first_slots(setup, &host, setup.tables.is_empty() || is_given);

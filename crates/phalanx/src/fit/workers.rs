@@ -6,7 +6,7 @@ use super::in_flight::InFlight;
 use super::step_times::StepPart;
 use super::{Fit, Trainer};
 use crate::Result;
-use crate::data::Worker;
+use crate::data::{TrainingData, Worker};
 use crate::replicas::{Placement, World};
 
 /// The time between two votes that the first process aims at.
@@ -49,14 +49,23 @@ pub(super) fn on_chief(
         world.abort(&error.to_string());
         return written;
     }
-    world.barrier()
+    let call = match what {
+        "save" => "saves the model",
+        "weights" => "saves weights",
+        "removal" => "ends `fit`",
+        "the trace" => "writes a trace",
+        _ => "writes a checkpoint",
+    };
+    world.during(call, || world.barrier())
 }
 
 /// Waits for all steps of an epoch, in every process: none goes on to the next epoch before all have made the last step of this one.
 pub(super) fn finish_together(placement: &Placement, flight: &mut InFlight) -> Result<()> {
     flight.finish(placement.engine())?;
     match placement.world() {
-        Some(world) => world.check().and_then(|()| world.barrier()),
+        Some(world) => world.during("ends an epoch of `fit`", || {
+            world.check().and_then(|()| world.barrier())
+        }),
         None => Ok(()),
     }
 }
@@ -93,19 +102,23 @@ impl Trainer {
         votes
     }
 
-    /// Refuses to train unless all processes begin at the same place, from where their steps are counted; the first epoch.
-    pub(super) fn agree_on_start(&mut self, first: usize, epochs: usize) -> Result<usize> {
+    /// Refuses to train unless all processes begin at the same place with the same settings and data, from where their steps are counted;
+    /// the first epoch.
+    pub(super) fn agree_on_start(
+        &mut self,
+        first: usize,
+        fit: &Fit,
+        data: &dyn TrainingData,
+    ) -> Result<usize> {
         let (model, progress) = (&mut self.compiled, &mut self.progress);
         if let Some(servers) = model.placement.servers() {
             return progress.begin_with_servers(servers, first);
         }
-        let Some(world) = model.placement.world() else {
+        if model.placement.world().is_none() {
             return Ok(first);
-        };
+        }
         progress.begin_step_log(model.counted_batches()?);
-        let (step, position) = (model.iterations, &progress.position);
-        let so_far = format!("step {step}, {position:?}, epochs {first} to {epochs}");
-        world.agree("where the training begins", &so_far)?;
+        self.agree_with_workers((first, fit), data)?;
         self.exchange_sums()?;
         Ok(first)
     }

@@ -24,4 +24,4 @@ pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub(crate) use regroup::{Link, Rendezvous, Session};
 pub(crate) use run_order::RunOrder;
-pub(crate) use world::{World, differs};
+pub(crate) use world::{SAME_PROGRAM, World, differs};

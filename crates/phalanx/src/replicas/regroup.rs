@@ -17,6 +17,10 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// How long it waits for an answer to whom it lost: the coordinator may just be dying with that one, and where etcd coordinates it is the
 /// end of a lease before another process tells the time.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(20);
+/// How long a process whose calls are others than another's waits to hear which those are.
+const TOLD_WITHIN: Duration = Duration::from_millis(500);
+/// What to do where workers make other calls.
+pub(super) const SAME_CALLS: &str = "all workers must call `fit`, `evaluate`, `predict`, `save` and `save_checkpoint` alike, with the same settings, as many batches and the same callbacks";
 /// How much longer than the others wait for a replacement a process waits to hear that they do so no more.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -181,6 +185,39 @@ impl Rendezvous {
     }
 }
 
+/// Tells the others what this process does, and ends all where another does something else: they would do so again.
+pub(super) fn compare_calls(
+    coordinator: &Coordinator,
+    roster: Option<&Roster>,
+    call: &str,
+    error: &CollectiveError,
+) {
+    let number = |rank: usize| roster.and_then(|roster| roster.workers.get(rank).copied());
+    let key = |worker: usize| format!("the call of worker {worker}");
+    let is_told_by_another = matches!(error, CollectiveError::Aborted { .. });
+    if !is_told_by_another && !error.is_of_other_calls() {
+        return;
+    }
+    let own = coordinator.worker();
+    // Where the coordinator does not answer, the error names the exchanges.
+    let _ = coordinator.set(&key(own), call.into());
+    let [rank] = error.blamed()[..] else { return };
+    let other = number(rank).unwrap_or(rank);
+    let theirs = match error {
+        CollectiveError::Left { .. } => Some("has done all of its work".to_owned()),
+        CollectiveError::Mismatch { .. } => coordinator
+            .get(&key(other), TOLD_WITHIN)
+            .ok()
+            .map(|call| String::from_utf8_lossy(&call).into_owned()),
+        _ => return,
+    };
+    let calls = match theirs {
+        Some(theirs) => format!("{call} where worker {other} {theirs}"),
+        None => format!("makes other calls than worker {other}"),
+    };
+    coordinator.report_failure(format!("{calls} ({error}); {SAME_CALLS}"));
+}
+
 /// What the coordinator knows to be the first failure, if it hears of one.
 pub(super) fn first_failure(
     coordinator: &Coordinator,
@@ -190,7 +227,10 @@ pub(super) fn first_failure(
     let mut within = HEARD_WITHIN;
     if let [lost, ..] = error.blamed()[..] {
         let worker = roster.and_then(|roster| roster.workers.get(lost));
-        coordinator.report_lost(*worker.unwrap_or(&lost), format!("was lost: {error}"));
+        match error.is_of_other_calls() {
+            true => coordinator.report_failure(format!("{error}; {SAME_CALLS}")),
+            false => coordinator.report_lost(*worker.unwrap_or(&lost), error.to_string()),
+        }
         within = CONFIRMED_WITHIN;
     }
     let start = Instant::now();

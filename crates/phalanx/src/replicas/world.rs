@@ -11,13 +11,16 @@ use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, Exc
 use phalanx_pjrt::ElementType;
 
 use super::RunOrder;
-use super::regroup::{Rendezvous, Session, first_failure};
+use super::regroup::{Rendezvous, SAME_CALLS, Session, compare_calls, first_failure};
 use crate::engine::Engine;
 use crate::{Error, Result};
 
 /// How much longer than the communicator a program waits for an exchange: for replicas of its own process, and for the
 /// exchanges before it.
 const DEADLINE_FACTOR: u32 = 12;
+/// What to do about programs that differ.
+pub(crate) const SAME_PROGRAM: &str =
+    "run the same program with the same settings, data and version on all workers";
 /// How long a process at its end waits for the others to get there.
 const LEFT_WITHIN: Duration = Duration::from_secs(60);
 
@@ -42,6 +45,8 @@ pub(crate) struct World {
     fits: AtomicU64,
     /// The runs of custom training loops.
     runs: RunOrder,
+    /// What this process does, as errors say it.
+    call: Mutex<&'static str>,
 }
 
 impl World {
@@ -65,6 +70,7 @@ impl World {
             is_left_behind: AtomicBool::new(false),
             fits: AtomicU64::new(0),
             runs: RunOrder::default(),
+            call: Mutex::new("runs the program outside of `fit`"),
         };
         world.greet()?;
         Ok(Arc::new(world))
@@ -294,15 +300,56 @@ impl World {
 
     /// Refuses to go on unless every process has the same value; `what` names it in the error.
     pub(crate) fn agree(&self, what: &str, value: &str) -> Result<()> {
+        self.agree_on(&[(what.to_owned(), value.to_owned())], SAME_PROGRAM)
+    }
+
+    /// Refuses to go on unless every process has the same values, in the order in which they are compared, each with its name in the
+    /// error; `advice` is what to do then.
+    pub(crate) fn agree_on(&self, facts: &[(String, String)], advice: &str) -> Result<()> {
         if self.is_catching_up() {
             return Ok(());
         }
-        let all = self.all_gather(value.as_bytes())?;
-        let here = self.worker();
-        let other = all.iter().position(|other| other != value.as_bytes());
-        let Some(other) = other else { return Ok(()) };
-        let theirs = String::from_utf8_lossy(&all[other]).into_owned();
-        Err(differs(what, (here, value), (other, &theirs)))
+        let bug = |error: serde_json::Error| Error::Bug(format!("facts of a worker: {error}"));
+        let own = serde_json::to_vec(facts).map_err(bug)?;
+        let all = self.all_gather(&own)?;
+        let Some(other) = all.iter().position(|other| *other != own) else {
+            return Ok(());
+        };
+        let theirs: Vec<(String, String)> = serde_json::from_slice(&all[other]).map_err(bug)?;
+        let (what, ours) = (facts.iter().enumerate())
+            .find(|(at, fact)| theirs.get(*at) != Some(fact))
+            .map_or(("a list", "fewer"), |(_, (what, ours))| (what, ours));
+        let theirs = theirs.iter().find(|(name, _)| name == what);
+        let theirs = theirs.map_or("none", |(_, value)| value);
+        Err(differs(
+            what,
+            (self.worker(), ours),
+            (other, theirs),
+            advice,
+        ))
+    }
+
+    /// Begins a call, such as `writes a checkpoint`, by which errors of exchanges name it until it is dropped.
+    pub(crate) fn enter(&self, call: &'static str) -> CallWithOthers<'_> {
+        CallWithOthers {
+            world: self,
+            before: self.set_call(call),
+        }
+    }
+
+    /// Makes exchanges as a part of a call.
+    pub(crate) fn during<T>(
+        &self,
+        call: &'static str,
+        exchange: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let _call = self.enter(call);
+        exchange()
+    }
+
+    fn set_call(&self, call: &'static str) -> &'static str {
+        let mut current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *current, call)
     }
 
     /// The error of a failed exchange: what its coordinator knows to be the first failure, if it hears of one.
@@ -313,20 +360,44 @@ impl World {
             let session = self.session();
             (session.coordinator.clone(), session.roster.clone())
         };
-        let failure =
-            coordinator.and_then(|coordinator| first_failure(&coordinator, roster.as_ref(), error));
-        match failure {
-            Some(failure) => Error::Cluster(format!("{here}: {failure}")),
-            None => Error::Cluster(format!("{here}: {error}")),
+        let call = *self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = coordinator.and_then(|coordinator| {
+            compare_calls(&coordinator, roster.as_ref(), call, error);
+            first_failure(&coordinator, roster.as_ref(), error)
+        });
+        let text = match &failure {
+            Some(failure) => format!("{here}: {failure}"),
+            None => format!("{here}: {error}"),
+        };
+        // Trying again leads to the same.
+        match error.is_of_other_calls() || text.contains(SAME_CALLS) {
+            true => Error::User(text),
+            false => Error::Cluster(text),
         }
     }
 }
 
-/// The error that two processes have something else which must be equal.
-pub(crate) fn differs(what: &str, here: (usize, &str), there: (usize, &str)) -> Error {
-    let ((here, ours), (other, theirs)) = (here, there);
-    Error::Cluster(format!(
-        "{what} differs between workers: worker {here} has {ours}, worker {other} has {theirs}; run the same program with the same settings, data and version on all workers"
+/// What a process does with others, until it is dropped.
+pub(crate) struct CallWithOthers<'w> {
+    world: &'w World,
+    before: &'static str,
+}
+
+impl Drop for CallWithOthers<'_> {
+    fn drop(&mut self) {
+        self.world.set_call(self.before);
+    }
+}
+
+/// The error that two processes have something else which must be equal. Trying again does not help.
+pub(crate) fn differs(
+    what: &str,
+    (here, ours): (usize, &str),
+    (other, theirs): (usize, &str),
+    advice: &str,
+) -> Error {
+    Error::User(format!(
+        "{what} differs between workers: worker {here} has {ours}, worker {other} has {theirs}; {advice}"
     ))
 }
 
@@ -351,6 +422,8 @@ impl Drop for World {
         let Some(coordinator) = self.coordinator() else {
             return;
         };
+        // Whoever has more to exchange waits in vain.
+        self.communicator().leave();
         let is_failing = std::thread::panicking() || self.communicator().failure().is_some();
         if !is_failing && coordinator.first_failure().is_none() {
             // What the others do at their end is no failure of this process' training.

@@ -6,6 +6,7 @@
 mod cases;
 
 mod accumulation;
+mod agreement;
 mod callbacks;
 mod custom_loops;
 #[cfg(feature = "etcd")]

@@ -118,7 +118,7 @@ impl Callbacks {
     }
 
     /// The name of each in checkpoints: its kind, and from the second of a kind on its number, as in `early_stopping_2`.
-    fn names(&self) -> Vec<String> {
+    pub(in crate::fit) fn names(&self) -> Vec<String> {
         let mut kinds: Vec<&'static str> = Vec::with_capacity(self.0.len());
         let kind = |callback: &SharedCallback| {
             callback

@@ -73,6 +73,7 @@ pub(super) use list::Callbacks;
 pub use list::IntoCallback;
 pub use model_checkpoint::{ModelCheckpoint, SaveFreq};
 pub use monitor::MonitorMode;
+pub(in crate::fit) use named::ACT_TOGETHER;
 pub(crate) use named::descriptions;
 pub use named::{KINDS, SharedCallback, from_config};
 pub use progress_bar::ProgressBar;

@@ -28,6 +28,18 @@ pub const KINDS: [&str; 9] = [
     "remote_monitor",
 ];
 
+/// The kinds by which all processes of a training do something together, such as save or stop; of the others one may be at the first alone.
+pub(in crate::fit) const ACT_TOGETHER: [&str; 8] = [
+    "early_stopping",
+    "reduce_lr_on_plateau",
+    "learning_rate_scheduler",
+    "model_checkpoint",
+    "backup_and_restore",
+    "terminate_on_nan",
+    "swap_ema_weights",
+    "keep_best",
+];
+
 /// The callback of a kind with these settings, as a JSON object.
 ///
 /// # Errors
