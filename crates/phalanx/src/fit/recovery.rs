@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use super::compiled_model::CompiledModel;
 use super::divergence::Comparison;
+use super::reports::stopped_error;
+use super::saving::write_alone;
 use super::workers::{StopVote, reader};
 use super::{Fit, History, Trainer};
 use crate::checkpoint::TrainingState;
@@ -158,8 +160,14 @@ impl Attempts {
             return Err(error);
         };
         let last = failure.to_string();
-        self.joined = meet_again(trainer, world, *number, failure)
+        self.joined = meet_again(trainer, world, (*number, &self.fit), failure)
             .and_then(|()| take_over(trainer, world, &mut self.fit, *number));
+        if world.is_left_behind() && !world.is_catching_up() {
+            save_alone(trainer, world, &self.fit);
+            if self.fit.is_stop_asked() {
+                return Err(stopped_error(trainer.iterations(), trainer.position()));
+            }
+        }
         let worker = world.worker();
         let Some(step) = self.stuck_at(trainer.iterations()) else {
             return Ok(None);
@@ -198,7 +206,12 @@ impl Interruption {
 }
 
 /// Goes back to the last step made, and meets the others.
-fn meet_again(trainer: &mut Trainer, world: &World, number: u64, failure: Failure) -> Result<()> {
+fn meet_again(
+    trainer: &mut Trainer,
+    world: &World,
+    (number, fit): (u64, &Fit),
+    failure: Failure,
+) -> Result<()> {
     let worker = world.worker();
     trainer.engine().notice(&format!(
         "worker {worker}: {failure}; the others meet again and go on from the last step"
@@ -212,7 +225,23 @@ fn meet_again(trainer: &mut Trainer, world: &World, number: u64, failure: Failur
         true => None,
         false => Some((number << STEP_BITS) + rewind(trainer)?),
     };
-    world.meet_again(progress)
+    world.meet_again(progress, fit.stop.as_ref())
+}
+
+/// Writes the last step, which the process that writes checkpoints has whole, before it ends without the others.
+fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
+    if !world.is_chief() {
+        return;
+    }
+    let worker = world.worker();
+    for path in fit.all_callbacks().checkpoints() {
+        let (shown, step) = (path.display(), trainer.iterations());
+        let line = match write_alone(trainer, fit, &path) {
+            Ok(()) => format!("worker {worker}: step {step} is in `{shown}`"),
+            Err(error) => format!("warning: worker {worker}: step {step} is not saved: {error}"),
+        };
+        trainer.engine().notice(&line);
+    }
 }
 
 /// Takes the state of the process that is furthest.

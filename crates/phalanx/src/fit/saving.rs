@@ -240,6 +240,26 @@ fn save_of(trainer: &Trainer, wish: &SaveWish) -> Result<Save> {
     })
 }
 
+/// Writes a checkpoint in this process without the others, in the place of the one that is there.
+pub(super) fn write_alone(trainer: &mut Trainer, fit: &Fit, path: &Path) -> Result<()> {
+    let is_of_fit = fit.checkpoint.as_deref() == Some(path);
+    let wish = SaveWish {
+        path: Some(path.to_path_buf()),
+        older: if is_of_fit {
+            fit.keep_checkpoints.saturating_sub(1)
+        } else {
+            0
+        },
+        removed: Vec::new(),
+        may_be_left_out: false,
+    };
+    let save = save_of(trainer, &wish)?;
+    save.check()?;
+    trainer.writer.finish()?;
+    save.write()?.remove();
+    Ok(())
+}
+
 /// Reads from parameter servers in the process that writes alone.
 fn write_from_servers(trainer: &Trainer, wish: &SaveWish) -> Result<()> {
     let path = wish.path.as_deref().unwrap_or(Path::new(""));

@@ -45,6 +45,9 @@ pub(super) fn on_chief(
         return Ok(());
     }
     let written = if world.is_chief() { write() } else { Ok(()) };
+    if world.is_left_behind() {
+        return written;
+    }
     if let Err(error) = &written {
         world.abort(&error.to_string());
         return written;

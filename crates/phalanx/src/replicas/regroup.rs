@@ -95,20 +95,23 @@ impl Rendezvous {
         let (coordinator, roster) = self.find(recovery)?;
         match self.connect(coordinator, roster)? {
             Ok(session) => Ok(session),
-            Err((coordinator, _)) => self.rejoin(&coordinator, None),
+            Err((coordinator, _)) => self.rejoin(&coordinator, None, None),
         }
     }
 
-    /// Meets the others again; `progress` is how far the training of this process is. Whoever is lost meanwhile is waited for anew.
+    /// Meets the others again; `progress` is how far the training of this process is. Whoever is lost meanwhile is waited for anew, until
+    /// the flag `stop` is found set.
     pub(crate) fn rejoin(
         &self,
         coordinator: &Coordinator,
         progress: Option<u64>,
+        stop: Option<&Arc<AtomicBool>>,
     ) -> Result<Session> {
         let mut coordinator = coordinator.clone();
         loop {
             let within = self.link.recover_within.saturating_add(ANSWERED_WITHIN);
             let request = self.request(progress)?.deadline(within);
+            let request = request.stop_when(stop.cloned());
             let met = coordinator.rejoin(&self.membership, request);
             let (met, roster) = met.map_err(joined)?;
             match self.connect(met, roster)? {

@@ -139,6 +139,11 @@ impl World {
         self.is_catching_up.store(false, Ordering::Release);
     }
 
+    /// Whether this process has given up to meet the others again: what it writes from now on, it writes alone.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        self.is_left_behind.load(Ordering::Acquire)
+    }
+
     /// The runs of custom training loops, which the host's exchanges wait for.
     pub(crate) const fn runs(&self) -> &RunOrder {
         &self.runs
@@ -195,7 +200,7 @@ impl World {
     /// The loss of a process that the others go on after, if that is what an error comes from.
     pub(crate) fn recoverable(&self, error: &Error) -> Option<Failure> {
         self.rendezvous.as_ref()?;
-        if self.is_left_behind.load(Ordering::Acquire) {
+        if self.is_left_behind() {
             return None;
         }
         let failure = self.coordinator()?.first_failure()?;
@@ -203,12 +208,17 @@ impl World {
         (is_of_cluster && failure.next.is_some()).then_some(failure)
     }
 
-    /// Meets the others in the next generation, where all say how far their training is. No program may be running.
-    pub(crate) fn meet_again(&self, progress: Option<u64>) -> Result<()> {
+    /// Meets the others in the next generation, where all say how far their training is. No program may be running. The flag `stop` ends
+    /// the wait for them.
+    pub(crate) fn meet_again(
+        &self,
+        progress: Option<u64>,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<()> {
         let (Some(rendezvous), Some(coordinator)) = (&self.rendezvous, self.coordinator()) else {
             return Err(Error::Bug("a group made by hand meets once".into()));
         };
-        let met = rendezvous.rejoin(&coordinator, progress);
+        let met = rendezvous.rejoin(&coordinator, progress, stop);
         self.is_left_behind.store(met.is_err(), Ordering::Release);
         let session = met?;
         let exchange = watched(&session, self.local_replicas, self.timeout);
