@@ -1,7 +1,7 @@
 //! The results of epochs as a CSV file.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,8 @@ pub struct CsvLogger {
 #[serde(deny_unknown_fields)]
 struct RowsWritten {
     keys: Option<Vec<String>>,
-    /// The length of the file.
-    bytes: u64,
+    /// The length of the file; none in a process that has none.
+    bytes: Option<u64>,
     /// Rows that could not be written yet.
     #[serde(default)]
     unwritten: String,
@@ -114,33 +114,52 @@ impl CsvLogger {
         }
     }
 
-    /// Opens the file; of one that a training goes on with only the rows of its epochs stay.
-    fn open(&mut self, is_resumed: bool) -> std::io::Result<()> {
+    /// Opens the file; of one that a training goes on with, in this epoch, only the rows of the epochs before stay.
+    fn open(&mut self, resumed_in: Option<usize>) -> std::io::Result<()> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
-            .truncate(!self.append && !is_resumed)
+            .truncate(!self.append && resumed_in.is_none())
             .open(&self.filename)?;
-        if is_resumed {
-            let length = file.metadata()?.len();
-            file.set_len(length.min(self.seen.bytes))?;
+        if let Some(epoch) = resumed_in {
+            let length = match self.seen.bytes {
+                Some(bytes) => file.metadata()?.len().min(bytes),
+                None => self.end_of_rows_before(&mut file, epoch)?,
+            };
+            file.set_len(length)?;
         }
-        self.seen.bytes = file.seek(SeekFrom::End(0))?;
-        self.needs_header = self.seen.bytes == 0;
+        let bytes = file.seek(SeekFrom::End(0))?;
+        self.seen.bytes = Some(bytes);
+        self.needs_header = bytes == 0;
         self.file = Some(file);
         Ok(())
     }
 
+    /// Where the rows of epochs before this one end, in a file that another process has written.
+    fn end_of_rows_before(&self, file: &mut File, epoch: usize) -> std::io::Result<u64> {
+        let (mut text, mut at, mut end) = (Vec::new(), 0, 0);
+        file.read_to_end(&mut text)?;
+        for line in String::from_utf8_lossy(&text).split_inclusive('\n') {
+            at += line.len() as u64;
+            let first = line.split(&*self.separator).next().unwrap_or_default();
+            let is_before = first.parse().is_ok_and(|row: usize| row < epoch);
+            if is_before || first == "epoch" {
+                end = at;
+            }
+        }
+        Ok(end.min(text.len() as u64))
+    }
+
     /// Adds text at the end of what was written whole.
     fn write_whole(&mut self, text: &str) -> std::io::Result<()> {
-        let Some(file) = &mut self.file else {
+        let (Some(file), Some(bytes)) = (&mut self.file, self.seen.bytes) else {
             return Ok(());
         };
-        file.set_len(self.seen.bytes)?;
-        file.seek(SeekFrom::Start(self.seen.bytes))?;
+        file.set_len(bytes)?;
+        file.seek(SeekFrom::Start(bytes))?;
         file.write_all(text.as_bytes())?;
-        self.seen.bytes += text.len() as u64;
+        self.seen.bytes = Some(bytes + text.len() as u64);
         self.is_refused = false;
         Ok(())
     }
@@ -176,13 +195,14 @@ impl Callback for CsvLogger {
             )));
         }
         let restored: Option<RowsWritten> = cx.restored()?;
-        let is_resumed = restored.is_some();
+        let resumed_in = restored.as_ref().map(|_| cx.epoch());
         self.seen = restored.unwrap_or_default();
-        if cx.is_chief() {
-            let refused = self.refused("open");
-            self.open(is_resumed).map_err(refused)?;
+        if !cx.is_chief() {
+            self.seen.bytes = None;
+            return Ok(());
         }
-        Ok(())
+        let refused = self.refused("open");
+        self.open(resumed_in).map_err(refused)
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
