@@ -6,6 +6,8 @@
 //! `phalanx launch --workers 2 --ps 2 -- target/release/examples/recommender`. With `PHALANX_EXAMPLE_STEPS` set it takes one epoch of
 //! that many steps.
 
+use std::process::ExitCode;
+
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::metrics::Auc;
 use phalanx::models::{Recommender, RecommenderKind};
@@ -15,7 +17,11 @@ use phalanx::strategy::{OneDeviceStrategy, ParameterServerOptions, ParameterServ
 const USERS: u32 = 4_000;
 const ITEMS: u32 = 1_000;
 
-fn main() -> phalanx::Result<()> {
+fn main() -> ExitCode {
+    phalanx::run(program)
+}
+
+fn program() -> phalanx::Result<()> {
     let engine = Engine::new(&EngineOptions::default())?;
     if std::env::var_os("TF_CONFIG").is_none() {
         return train(&OneDeviceStrategy::on(&engine), true);

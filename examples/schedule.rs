@@ -4,13 +4,19 @@
 //! `phalanx launch --workers 3 --ps 1 -- target/release/examples/schedule`. Without a cluster it says so and ends. With
 //! `PHALANX_EXAMPLE_STEPS` set it takes that many steps.
 
+use std::process::ExitCode;
+
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{ClusterCoordinator, ParameterServerOptions, ParameterServerStrategy};
 
 const STEPS: usize = 20;
 
-fn main() -> phalanx::Result<()> {
+fn main() -> ExitCode {
+    phalanx::run(program)
+}
+
+fn program() -> phalanx::Result<()> {
     if std::env::var_os("TF_CONFIG").is_none() {
         println!(
             "there is no cluster; start it by `phalanx launch --workers 3 --ps 1 -- target/release/examples/schedule`"

@@ -28,7 +28,7 @@ mod servers;
 mod storage;
 pub mod strategy;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, run};
 pub use phalanx_graph::op::ReduceOp;
 pub use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
 /// Settings of your own layers are values of this crate.

@@ -57,9 +57,9 @@ pub(crate) fn wrong(problems: Problems) -> Failure {
 
 /// An error of the library, which says what to do.
 pub(crate) fn failed(error: &Error) -> Failure {
-    let exit = match error {
-        Error::User(_) | Error::Data { .. } | Error::Graph(_) => Exit::Usage,
-        Error::Cluster(_) => Exit::TryAgain,
+    let exit = match error.exit_code() {
+        2 => Exit::Usage,
+        75 => Exit::TryAgain,
         _ => Exit::Failed,
     };
     Failure::of(exit, error)
