@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{EpochLogs, History, Logs};
+use phalanx::replicas::Placement;
+use phalanx_cluster::Variables;
 use serde_json::json;
 
 use crate::commands::session::failed;
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
+
+/// The name that a launcher gives a job.
+const JOB: &str = "PHALANX_JOB_ID";
 
 /// The folder of a training.
 #[derive(Debug, Clone)]
@@ -22,6 +27,8 @@ pub(crate) struct RunFolder {
     checkpoint: Option<PathBuf>,
     /// Whether files are written: not by all workers of a training.
     writes: bool,
+    /// Where this training runs, whose first worker writes; another one becomes that when it is lost.
+    placement: Option<Placement>,
 }
 
 /// While this lives no other training writes to the folder.
@@ -36,7 +43,22 @@ impl RunFolder {
             model: None,
             checkpoint: None,
             writes: true,
+            placement: None,
         }
+    }
+
+    /// The same, written by the process that is the first of this placement.
+    pub(crate) fn written_by(self, placement: &Placement) -> Self {
+        Self {
+            placement: Some(placement.clone()),
+            ..self
+        }
+    }
+
+    /// Whether this process writes files now.
+    pub(crate) fn writes(&self) -> bool {
+        let placement = self.placement.as_ref();
+        placement.map_or(self.writes, Placement::is_chief)
     }
 
     /// The folder that a training file names.
@@ -118,6 +140,28 @@ impl RunFolder {
         )))
     }
 
+    /// Whether a launcher has started this process again, and the checkpoint here is of its own job, which goes on with it: it neither
+    /// refuses nor removes what was trained until then.
+    pub(crate) fn is_of_restart(&self) -> Result<bool, Failure> {
+        let variables = Variables::of_process();
+        let restarts = variables.get("PHALANX_RESTART_COUNT");
+        let is_restarted = restarts.is_some_and(|count| count != "0");
+        let job = variables.get(JOB).unwrap_or_default();
+        if !is_restarted || job.is_empty() {
+            return Ok(false);
+        }
+        let of = fs::read_to_string(self.path.join(".job")).unwrap_or_default();
+        Ok(of == job && self.has_checkpoint()?)
+    }
+
+    /// Notes of which job the training here is, where a launcher has given it a name.
+    pub(crate) fn write_job(&self) -> Result<(), Failure> {
+        match Variables::of_process().get(JOB) {
+            Some(job) => self.write(".job", job),
+            None => Ok(()),
+        }
+    }
+
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -153,7 +197,7 @@ impl RunFolder {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn append_history(&self, epoch: &EpochLogs) -> io::Result<()> {
-        if !self.writes {
+        if !self.writes() {
             return Ok(());
         }
         let path = self.path.join("history.jsonl");
@@ -167,7 +211,7 @@ impl RunFolder {
 
     /// Writes the results of the test rows, if there are any.
     pub(crate) fn write_test(&self, logs: Option<&Logs>) -> Result<(), Failure> {
-        if !self.writes {
+        if !self.writes() {
             return Ok(());
         }
         let Some(logs) = logs else {
@@ -179,11 +223,14 @@ impl RunFolder {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
-        if !self.writes {
+        if !self.writes() {
             return Ok(());
         }
         let path = self.path.join(name);
-        fs::write(&path, text).map_err(|error| self.refused("write", &path, &error))
+        // Another machine's first worker may have made it there alone.
+        let made = fs::create_dir_all(&self.path);
+        made.and_then(|()| fs::write(&path, text))
+            .map_err(|error| self.refused("write", &path, &error))
     }
 
     fn refused(&self, action: &str, path: &Path, error: &io::Error) -> Failure {

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use phalanx::checkpoint::TrainingState;
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_testkit::{Random, Scratch};
 
 /// A folder with data and a `t.yaml`, removed at the end.
@@ -259,4 +260,112 @@ fn a_full_disk_of_logs_alone_ends_no_training() {
         String::from_utf8(whole).unwrap()
     );
     folder.check();
+}
+
+/// Waits until something holds, while a process runs.
+fn wait_for(what: &str, child: &mut Child, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "{what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// The first worker of a launch.
+fn first_worker(launch: &Child) -> String {
+    let id = launch.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let is_first = |child: &&str| {
+        let variables = fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        variables
+            .split(|byte| *byte == 0)
+            .any(|one| one == b"RANK=0")
+    };
+    let mut children = children.split_whitespace();
+    children.find(is_first).unwrap().to_owned()
+}
+
+/// A launch whose first worker is killed after two epochs: what it printed.
+fn with_the_first_killed(folder: &Folder, launch: &[&str], train: &[&str]) -> String {
+    let program = ["--", "phalanx", "train", "t.yaml"];
+    let arguments = [&["launch", "--logs", "logs"], launch, &program, train].concat();
+    let mut command = folder.command(&arguments);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let history = folder.0.join("out/history.jsonl");
+    let epochs = || fs::read_to_string(&history).map_or(0, |text| text.lines().count());
+    wait_for("two epochs", &mut child, || epochs() >= 2);
+    let first = first_worker(&child);
+    let killed = Command::new("kill").args(["-9", &first]).status().unwrap();
+    assert!(killed.success());
+    let saved = |name: &str| folder.0.join("out").join(name).exists();
+    while child.try_wait().unwrap().is_none() {
+        assert!(
+            saved("checkpoint") || saved("checkpoint.1"),
+            "no checkpoint"
+        );
+        sleep(Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn another_process_goes_on_with_all_that_a_first_worker_had_begun() {
+    const EPOCHS: usize = 120;
+    let ways: [(&[&str], &[&str]); 3] = [
+        (&["--workers", "2", "--max-restarts", "1"], &[]),
+        (&["--workers", "2", "--max-restarts", "1"], &["--overwrite"]),
+        (&["--workers", "1..2"], &[]),
+    ];
+    for (launch, train) in ways {
+        let folder = Folder::new("first");
+        let more = "callbacks: [{csv_logger: {filename: log.csv}}]\n";
+        folder.describe(EPOCHS, ", save_freq: epoch", more);
+        let printed = with_the_first_killed(&folder, launch, train);
+        assert_eq!(folder.logs("out").len(), EPOCHS, "{launch:?} {train:?}");
+        let rows = String::from_utf8(folder.read("log.csv")).unwrap();
+        let epochs = rows.lines().skip(1).map(|row| row.split(',').next());
+        let expected: Vec<String> = (0..EPOCHS).map(|epoch| epoch.to_string()).collect();
+        assert!(epochs.flatten().eq(&expected), "{launch:?}: {rows}");
+        let last = format!("epoch {EPOCHS}/{EPOCHS}: ");
+        assert!(printed.contains(&last), "{launch:?}: {printed}");
+        assert!(
+            printed.contains("model: out/model"),
+            "{launch:?}: {printed}"
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_while_it_waits_for_another_saves_its_last_step() {
+    let folder = Folder::new("waits");
+    folder.describe(1000, ", save_freq: epoch", "");
+    let ports = ReservedPorts::new(2, None).unwrap();
+    let addresses: Vec<String> = (ports.of_workers().iter())
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    let [mut first, mut second] = [0, 1].map(|index| {
+        let config = format!(
+            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
+        );
+        let mut command = folder.command(&["train", "t.yaml"]);
+        command.env("TF_CONFIG", config).spawn().unwrap()
+    });
+    let path = folder.0.join("out/checkpoint.1");
+    wait_for("a checkpoint", &mut first, || path.exists());
+    second.kill().unwrap();
+    second.wait().unwrap();
+    sleep(Duration::from_millis(200));
+    send("TERM", &first);
+    let asked = Instant::now();
+    let output = first.wait_with_output().unwrap();
+    let text = told(&output);
+    assert!(asked.elapsed() < GRACE, "{text}");
+    assert_eq!(output.status.code(), Some(143), "{text}");
+    let (_, rest) = text.split_once("stopped after step ").unwrap();
+    let step: i64 = rest.split(';').next().unwrap().parse().unwrap();
+    let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
+    assert_eq!(state.iterations(), step, "{text}");
 }

@@ -40,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) output: Output,
     /// The place of this process among the workers of a training, where there are several.
     pub(crate) worker: Option<Membership>,
+    /// How the training shows its progress in the first process, which another one becomes when it is lost.
+    pub(crate) progress: phalanx::fit::Progress,
     /// Whether this process evaluates what others train.
     pub(crate) is_evaluator: bool,
     /// Whether there is such a process, which needs checkpoints.
@@ -82,6 +84,13 @@ impl Context {
         self.worker.as_ref().is_none_or(Membership::is_chief)
     }
 
+    /// This process is the first of its training by now, and prints what comes of it.
+    pub(crate) fn become_chief(&mut self) {
+        if !self.is_chief() {
+            self.output = Output::stdout();
+        }
+    }
+
     /// Whether this process is a parameter server.
     pub(crate) fn is_server(&self) -> bool {
         let kind = self.worker.as_ref().map(|membership| membership.task.kind);
@@ -110,6 +119,7 @@ impl Context {
 /// Runs a command.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut context = Context {
+        progress: args.global.fit_progress(),
         global: args.global,
         search: PluginSearch::from_process(),
         output: Output::stdout(),

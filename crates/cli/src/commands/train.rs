@@ -47,10 +47,12 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let (folder, _lock) = run_folder(context, &config, args)?;
     let (rows, model) = data_and_model(context, &config)?;
     let mut session = Session::start(context, &config, model)?;
+    let folder = folder.written_by(session.trainer.placement());
     check(context, &config, &rows, |batch| {
         session.trainer.check_batch(batch)
     })?;
-    let resumed = args.resume && resume(context, &mut session, &folder)?;
+    let goes_on = args.resume || folder.is_of_restart()?;
+    let resumed = goes_on && resume(context, &mut session, &folder)?;
     if !resumed {
         session.load_first_weights(context)?;
     }
@@ -62,6 +64,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let record = context.record(&config, &rows.facts);
     if is_chief {
         record.write(folder.path())?;
+        folder.write_job()?;
     }
     folder.write_history(session.trainer.history())?;
     folder.write_test(None)?;
@@ -69,7 +72,8 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let plan = if resumed { plan.resume() } else { plan };
     let history = fit(&mut session, &rows, plan, args, &folder)?;
     session.save(&folder)?;
-    if is_chief {
+    if folder.writes() {
+        context.become_chief();
         record.write(&folder.model())?;
     }
     folder.write_history(&history)?;
@@ -88,7 +92,7 @@ fn run_folder(
         return Ok((RunFolder::of_another(config), None));
     }
     let (folder, lock) = RunFolder::create(config)?;
-    if !args.overwrite {
+    if !args.overwrite && !folder.is_of_restart()? {
         folder.check_unused(args.resume)?;
     }
     Ok((folder, Some(lock)))
@@ -256,7 +260,7 @@ fn plan(
     folder: &RunFolder,
 ) -> Result<Fit, Failure> {
     let mut fit = Fit::epochs(session.config.fit.epochs)
-        .progress(context.global.fit_progress())
+        .progress(context.progress)
         .data_settings(data_settings(&session.config));
     let logs = folder.clone();
     fit = fit.after_epoch(move |epoch| {

@@ -187,8 +187,10 @@ impl Placement {
         }
     }
 
-    /// Whether this process writes files and shows progress: the first of several, or the only one.
-    pub(crate) fn is_chief(&self) -> bool {
+    /// Whether this process writes files and shows progress: the first of several, or the only one. Another process becomes the first when
+    /// that one is lost for good.
+    #[must_use]
+    pub fn is_chief(&self) -> bool {
         let of_servers = self
             .servers
             .as_ref()
