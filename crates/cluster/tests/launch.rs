@@ -401,3 +401,16 @@ fn an_evaluator_that_is_lost_costs_the_training_nothing() {
     assert!(told.contains("the training goes on without it"), "{told}");
     assert_eq!(ended("exit 3").0, 3);
 }
+
+#[test]
+fn the_state_of_servers_is_of_one_launch_and_gone_after_it() {
+    let server = "mkdir -p $PHALANX_PS_STATE; echo $PHALANX_PS_STATE $(ls $PHALANX_PS_STATE); echo >$PHALANX_PS_STATE/kept; exit $((75 - 75 * PHALANX_RESTART_COUNT))";
+    let script = format!("case $TF_CONFIG in *ps*index*) [ \"$RANK\" ] || {{ {server}; }};; esac");
+    let mut run = Run::new(1, &script);
+    (run.launch.servers, run.launch.max_restarts) = (1, 1);
+    assert_eq!(run.outcome().exit_code(), 0, "{:?}", run.err.lines());
+    let state = run.launch.logs.join(format!("state-{}", run.launch.job));
+    let shown = state.display();
+    assert_eq!(run.log("ps-0.out"), format!("{shown}\n{shown} kept\n"));
+    assert!(!state.exists());
+}

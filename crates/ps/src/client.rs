@@ -81,14 +81,30 @@ impl Client {
             options,
         };
         let within = client.options.join_within;
+        let mut have_values = Vec::new();
         for server in &client.values {
             let mut line = locked(server);
             line.open(&client.options, Instant::now() + within)?;
-            client.has_values &= line.welcome;
+            have_values.push(line.welcome);
         }
+        client.has_values = have_values.iter().all(|has| *has);
+        client.check_values(&have_values)?;
         locked(&client.control).open(&client.options, Instant::now() + within)?;
         client.beats = Mutex::new(Some(Heartbeat::start(&client.options, &client.failure)?));
         Ok(client)
+    }
+
+    /// Refuses servers of which some have kept what the others have not: a new job would go on with a part of an old one.
+    fn check_values(&self, have_values: &[bool]) -> Result<(), PsError> {
+        let old = have_values.iter().position(|has| *has);
+        let new = have_values.iter().position(|has| !*has);
+        match (self.worker(), old, new) {
+            // Others may come while the first one brings the values.
+            (0, Some(old), Some(new)) => Err(PsError::User(format!(
+                "parameter server {old} has kept values of a job before, and parameter server {new} has none; remove the folders of all servers to begin anew"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The number of servers.

@@ -158,6 +158,9 @@ pub struct Control {
     values: BTreeMap<String, Vec<u8>>,
     is_stopping: bool,
     failure: Option<(String, String)>,
+    /// Whether a worker has said so, rather than been lost.
+    #[serde(default)]
+    was_failed: bool,
     #[serde(skip)]
     pub(crate) members: BTreeMap<usize, Member>,
     #[serde(skip)]
@@ -184,6 +187,7 @@ impl Control {
             values: BTreeMap::new(),
             is_stopping: false,
             failure: None,
+            was_failed: false,
             members: BTreeMap::new(),
             started: None,
         }
@@ -354,6 +358,17 @@ impl Control {
     /// The job cannot go on.
     pub fn fail(&mut self, who: String, why: String) {
         self.failure.get_or_insert((who, why));
+    }
+
+    /// A worker says that the job cannot go on.
+    pub(crate) fn fail_by(&mut self, worker: usize, why: String) {
+        self.fail(format!("worker {worker}"), why);
+        self.was_failed = true;
+    }
+
+    /// Whether a worker has said that the job cannot go on.
+    pub(crate) const fn was_failed(&self) -> bool {
+        self.was_failed
     }
 
     /// Who ended the job, and why.

@@ -161,7 +161,7 @@ fn change(
         Request::Put { key } => control.put(key.clone(), bytes),
         Request::Stop => control.stop(None),
         Request::StopAt { end } => control.stop(*end),
-        Request::Fail { reason } => control.fail(format!("worker {worker}"), reason.clone()),
+        Request::Fail { reason } => control.fail_by(worker, reason.clone()),
         _ => {}
     }
     Ok(())

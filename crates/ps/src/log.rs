@@ -2,10 +2,10 @@
 //!
 //! `snapshot` is one frame that names a log; `log-<n>` has a frame for each request that changed something, in the order in which they
 //! did. A snapshot is written beside and renamed, then the next log is begun; so at every instant the two belong together. A log may
-//! end in half a frame, which was never acknowledged and is cut off.
+//! end in half a frame, which was never acknowledged and is cut off. `job` says whose all this is.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, Seek, Write};
+use std::io::{BufReader, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -140,6 +140,32 @@ impl Log {
         let _ = fs::remove_file(old);
         Ok(())
     }
+}
+
+/// Makes the folder of a server the one of a job. What it holds is taken up by the same job alone.
+pub(crate) fn claim(folder: &Path, job: &str) -> Result<(), PsError> {
+    let path = folder.join("job");
+    let foreign = |whose: &str| {
+        PsError::User(format!(
+            "{} has the state of {whose}, which has not ended, and this is job `{job}`; remove the folder to begin anew, or name another",
+            folder.display()
+        ))
+    };
+    match fs::read_to_string(&path) {
+        Ok(found) if found == job => return Ok(()),
+        Ok(found) => return Err(foreign(&format!("job `{found}`"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(source) => return Err(io("read", &path, source)),
+    }
+    if folder.join("control").exists() || folder.join("shards").exists() {
+        return Err(foreign("a job without a name"));
+    }
+    let made = fs::create_dir_all(folder).and_then(|()| {
+        let new = folder.join("job.new");
+        fs::write(&new, job)?;
+        fs::rename(new, &path)
+    });
+    made.map_err(|source| io("write", &path, source))
 }
 
 fn log_path(folder: &Path, number: u64) -> PathBuf {

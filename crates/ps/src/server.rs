@@ -1,19 +1,19 @@
 //! A server: connections, threads and clocks around [`Control`] and [`Shards`].
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use crate::PsError;
 use crate::connection::Connection;
 use crate::durable::{ControlState, ShardState};
-use crate::log::Durability;
+use crate::log::{Durability, claim};
 use crate::pushes::Values;
 use crate::wire::Secret;
 
@@ -26,7 +26,7 @@ pub struct ServerOptions {
     pub version: String,
     /// The number of this server; the first one has the control.
     pub server: usize,
-    /// Where what was acknowledged is kept.
+    /// Where what was acknowledged is kept until the job ends. The state of another job is refused.
     pub folder: Option<PathBuf>,
     /// What survives what.
     pub durability: Durability,
@@ -75,6 +75,14 @@ impl Default for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// The folder of what was acknowledged, if it is kept.
+    fn kept_in(&self) -> Option<&Path> {
+        let folder = self.folder.as_deref();
+        folder.filter(|_| self.durability != Durability::None)
+    }
+}
+
 /// How often the server looks at its clock and at who connects.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Connections at a time; more are closed as they come.
@@ -110,16 +118,15 @@ pub(crate) struct Connections {
 }
 
 impl Server {
-    /// A server whose updates are computed by `values`. What a server before it has kept in the folder is taken up.
+    /// A server whose updates are computed by `values`. What a server of the same job before it has kept in the folder is taken up.
     ///
     /// # Errors
-    /// The folder cannot be read or written, or holds something else.
+    /// The folder cannot be read or written, or holds the state of another job.
     pub fn new(options: ServerOptions, values: Box<dyn Values>) -> Result<Self, PsError> {
         let mut control = ControlState::default();
         let mut shards = ShardState::new(values);
-        let folder = options.folder.as_ref();
-        let folder = folder.filter(|_| options.durability != Durability::None);
-        if let Some(folder) = folder {
+        if let Some(folder) = options.kept_in() {
+            claim(folder, &options.job)?;
             control.recover(folder, options.durability)?;
             shards.recover(folder, options.durability)?;
         }
@@ -138,7 +145,7 @@ impl Server {
         })
     }
 
-    /// Serves until the job ends.
+    /// Serves until the job ends. Nothing is kept of a job that will not go on.
     ///
     /// # Errors
     /// The job failed, or nobody came; the listener fails.
@@ -146,6 +153,9 @@ impl Server {
         let ended = self.serve(listener);
         self.shared.ends.store(true, Ordering::Relaxed);
         self.shared.changed.notify_all();
+        if ended.is_ok() || self.shared.was_failed() {
+            self.shared.forget();
+        }
         ended
     }
 
@@ -202,6 +212,29 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// Whether the job has failed in a way in which it would again: by what a worker has said, or since the program that scheduled
+    /// functions is lost, which begins anew and schedules them all.
+    fn was_failed(&self) -> bool {
+        let state = locked(&self.control);
+        let control = state.control.as_ref();
+        control.is_some_and(|control| {
+            control.was_failed() || control.failure().is_some() && control.tasks().was_opened()
+        })
+    }
+
+    /// Removes what was kept, so that the next job does not find it.
+    fn forget(&self) {
+        let Some(folder) = self.options.kept_in() else {
+            return;
+        };
+        if let Err(error) = fs::remove_dir_all(folder) {
+            let (server, shown) = (self.options.server, folder.display());
+            (self.options.tell.0)(&format!(
+                "warning: parameter server {server} cannot remove its state in {shown}: {error}; remove it before the next job"
+            ));
+        }
     }
 
     /// Whether the job has ended.

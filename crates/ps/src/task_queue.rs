@@ -84,6 +84,12 @@ impl TaskQueue {
         };
     }
 
+    /// Whether a process schedules, or has scheduled.
+    #[must_use]
+    pub const fn was_opened(&self) -> bool {
+        self.is_open
+    }
+
     /// No more tasks will come.
     pub fn close(&mut self) {
         self.is_closed = true;

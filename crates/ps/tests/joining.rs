@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -48,6 +49,15 @@ fn join(address: &str, secret: Option<&str>) -> Result<Client, PsError> {
 
 /// Joins as a worker of how many.
 fn join_as(
+    place: (usize, usize),
+    servers: &[String],
+    secret: Option<&str>,
+) -> Result<Client, PsError> {
+    join_job("", place, servers, secret)
+}
+
+fn join_job(
+    job: &str,
     (worker, workers): (usize, usize),
     servers: &[String],
     secret: Option<&str>,
@@ -55,7 +65,7 @@ fn join_as(
     Client::connect(ClientOptions {
         servers: servers.to_vec(),
         hello: Hello {
-            job: String::new(),
+            job: job.into(),
             version: String::new(),
             worker,
             incarnation: 1,
@@ -163,6 +173,67 @@ fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
     for server in running {
         server.join().unwrap().unwrap();
     }
+}
+
+/// A server of a job that keeps its state in a folder, and where it is.
+fn keeping(
+    job: &str,
+    folder: &Path,
+) -> Result<(String, thread::JoinHandle<Result<(), PsError>>), PsError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let options = ServerOptions {
+        job: job.into(),
+        folder: Some(folder.join("ps-0")),
+        alone_within: Duration::from_millis(300),
+        ..ServerOptions::default()
+    };
+    let server = Server::new(options, Box::new(Nothing))?;
+    Ok((address, thread::spawn(move || server.run(&listener))))
+}
+
+/// What a job does with servers that keep their state: puts `own` under a key, and returns what is there.
+fn put(client: &Client, own: &[u8]) -> Vec<u8> {
+    let key = "key".to_owned();
+    let request = Request::Put { key: key.clone() };
+    client.ask(&request, own).unwrap();
+    let within_ms = 0;
+    client.ask(&Request::Get { key, within_ms }, &[]).unwrap().1
+}
+
+#[test]
+fn what_a_server_kept_is_taken_up_by_its_job_until_that_has_ended() {
+    let folder = std::env::temp_dir().join(format!("phalanx-ps-of-a-job-{}", std::process::id()));
+    let serve = |job| keeping(job, &folder).unwrap();
+    let of = |job: &str, address: &str| join_job(job, (0, 1), &[address.to_owned()], None).unwrap();
+    // The only worker is gone without a word, and the server waits no longer: the job goes on later.
+    let (address, server) = serve("one");
+    assert_eq!(put(&of("one", &address), b"first"), b"first");
+    assert!(server.join().unwrap().is_err());
+    let error = keeping("two", &folder).unwrap_err();
+    assert!(matches!(error, PsError::User(_)), "{error}");
+    let shown = error.to_string();
+    assert!(shown.contains("job `one`, which has not ended"), "{shown}");
+    let (address, server) = serve("one");
+    let client = of("one", &address);
+    assert_eq!(put(&client, b"second"), b"first");
+    client.leave();
+    drop(client);
+    server.join().unwrap().unwrap();
+    // Now it has ended.
+    for job in ["two", "two"] {
+        let (address, server) = serve(job);
+        let client = of(job, &address);
+        assert_eq!(put(&client, b"third"), b"third");
+        // What failed would fail again.
+        client.fail("the loss is not a number");
+        drop(client);
+        assert!(matches!(
+            server.join().unwrap(),
+            Err(PsError::Failed { .. })
+        ));
+    }
+    std::fs::remove_dir(&folder).unwrap();
 }
 
 /// A server without a secret, and where it is.

@@ -15,6 +15,7 @@ mod variables;
 mod workers;
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -234,8 +235,8 @@ impl Launch {
             }
             command.envs(variables[rank].iter().cloned());
             command.envs(variables::of_restart(restarts));
-            if self.servers > 0 && self.max_restarts > 0 {
-                command.env("PHALANX_PS_STATE", self.logs.join("state"));
+            if let Some(folder) = self.state_of_servers() {
+                command.env("PHALANX_PS_STATE", folder);
             }
             command
         };
@@ -250,8 +251,18 @@ impl Launch {
         if let Some(guard) = guard {
             guard.finish();
         }
+        if let Some(folder) = self.state_of_servers() {
+            // Where servers have ended well nothing is there any more.
+            let _ = fs::remove_dir_all(folder);
+        }
         drop(ports);
         Ok(outcome)
+    }
+
+    /// Where servers that are started again find the state of those before them: of this job and no other.
+    fn state_of_servers(&self) -> Option<PathBuf> {
+        let is_kept = self.servers > 0 && self.max_restarts > 0;
+        is_kept.then(|| self.logs.join(format!("state-{}", self.job)))
     }
 
     /// Starts the service that coordinates the workers, which outlives each of them.

@@ -14,7 +14,8 @@ pub(crate) type Ended = (u64, TaskEnd, Vec<u8>);
 impl Servers {
     /// This process schedules tasks from now on; the number of the first.
     pub(crate) fn open_tasks(&self) -> Result<u64> {
-        self.ask(&Request::OpenTasks, &[])?;
+        // All know then that nobody can go on without this process.
+        self.ask_all(|_| (Request::OpenTasks, Vec::new()))?;
         Ok(self.ended(Duration::ZERO)?.0)
     }
 
