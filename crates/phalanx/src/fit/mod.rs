@@ -5,6 +5,7 @@
 
 mod accumulation_window;
 mod agreement;
+mod agreement_with_servers;
 mod batch;
 mod batch_gradients;
 mod batch_tensors;

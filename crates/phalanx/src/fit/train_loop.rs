@@ -130,6 +130,7 @@ impl<'r> FitRun<'r> {
             .check(trainer.placement(), &callbacks)?;
         let first = begin_progress(trainer, data, &fit)?;
         let first = trainer.agree_on_start(first, &fit, data)?;
+        trainer.agree_with_servers((first, &fit), data)?;
         let placement = &trainer.compiled.placement;
         trainer.writer.take_checkpoints(placement, &callbacks)?;
         trainer.callbacks = callbacks;

@@ -15,6 +15,7 @@ pub(super) use self::on_servers::BegunGradient;
 use self::on_servers::layout_on_servers;
 use self::replica_arrays::ReplicaArrays;
 use self::window_sums::WindowSums;
+use super::agreement_with_servers::agree_on_model;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
@@ -100,6 +101,7 @@ impl TrainState {
             return Ok(state);
         };
         host.extend(slots);
+        agree_on_model(servers, setup, seed)?;
         servers.create(layout_on_servers(setup, seed), &host)?;
         if is_given && !setup.tables.is_empty() {
             servers.set_state(&host)?;

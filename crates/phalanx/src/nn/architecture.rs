@@ -80,6 +80,21 @@ impl Model {
         reader.model(&Path(String::new()), config, 0)
     }
 
+    /// The paths of the layers that switch a setting on, or hold layers that do.
+    pub(crate) fn layers_with(&self, setting: &str) -> Vec<String> {
+        let of_layer = |entry: &NamedLayer| match &entry.body {
+            Body::Layer { layer, .. } if switches_on(&layer.config(), setting) => {
+                vec![entry.name.clone()]
+            }
+            Body::Layer { .. } => Vec::new(),
+            Body::Model(model) => {
+                let inner = model.layers_with(setting).into_iter();
+                inner.map(|path| format!("{}/{path}", entry.name)).collect()
+            }
+        };
+        self.layers.iter().flat_map(of_layer).collect()
+    }
+
     /// Whether every layer is called once, with the output of the one before.
     pub(super) fn is_stack(&self) -> bool {
         let first = |node| Place { node, output: 0 };
@@ -88,6 +103,18 @@ impl Model {
             && self.layers.len() == self.calls.len()
             && calls.all(|(i, call)| call.layer == i && call.inputs == [first(i)])
             && self.outputs == [first(self.calls.len())]
+    }
+}
+
+/// Whether a setting is true in a configuration, at any depth.
+fn switches_on(config: &Value, setting: &str) -> bool {
+    match config {
+        Value::Object(fields) => {
+            fields.get(setting) == Some(&Value::Bool(true))
+                || fields.values().any(|value| switches_on(value, setting))
+        }
+        Value::Array(values) => values.iter().any(|value| switches_on(value, setting)),
+        _ => false,
     }
 }
 

@@ -13,6 +13,7 @@ use phalanx_ps::{
     Client, Commit, Grant, Mode, Partitioner, Phase, PhaseKind, PushKey, Reply, Request, Work,
 };
 
+pub(crate) use self::agreement::Facts;
 use self::pulls::Pull;
 pub(crate) use self::pulls::{PulledRows, PulledValues};
 use super::explained;
@@ -131,7 +132,9 @@ impl Servers {
     ) -> Result<()> {
         let layout = Arc::new(layout(&self.exchange.partitioner, self.client.servers()));
         *locked(&self.layout) = Some(Arc::clone(&layout));
-        self.agree("the model", &format!("{:?}", layout.held))?;
+        let held = format!("{:?}", layout.held);
+        let facts = vec![("what the servers hold".to_owned(), held)];
+        self.agree_on("placing the variables", &facts)?;
         if !self.is_chief() || self.client.had_values() {
             return Ok(());
         }

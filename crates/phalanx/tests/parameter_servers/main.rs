@@ -1,6 +1,7 @@
 //! Workers and parameter servers train as one process does: the cases of the replica tests, with workers and servers as threads of
 //! this process, over real connections.
 
+mod agreement;
 mod cached_rows;
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]

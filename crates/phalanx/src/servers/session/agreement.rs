@@ -1,4 +1,5 @@
-//! What the workers of a job agree on, under keys whose first bytes stay.
+//! What the workers of a job agree on, under keys whose first bytes stay: also with a process that comes later, or in the place of
+//! another.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +8,34 @@ use phalanx_ps::{Reply, Request};
 use super::{ASK_WITHIN, Servers, unexpected};
 use crate::{Error, Result};
 
+/// Names of what is compared, and what this worker has.
+pub(crate) type Facts = Vec<(String, String)>;
+
+/// The most characters of a value that an error shows.
+const MOST_SHOWN: usize = 80;
+
 impl Servers {
-    /// Refuses to go on unless every worker has the same value as the first.
-    pub(super) fn agree(&self, what: &str, value: &str) -> Result<()> {
-        let key = format!("equal/{what}");
-        if self.is_chief() {
-            let request = Request::Put { key: key.clone() };
-            self.ask(&request, value.as_bytes())?;
-        }
-        let first = self.get(&key)?;
-        if first == value.as_bytes() {
+    /// Refuses to go on unless this worker has the same facts as the first, and the first as the one before it in a job that goes on;
+    /// `place` is where in the program they are compared.
+    pub(crate) fn agree_on(&self, place: &str, facts: &Facts) -> Result<()> {
+        let bug = |error: serde_json::Error| Error::Bug(format!("facts of a worker: {error}"));
+        let own = serde_json::to_vec(facts).map_err(bug)?;
+        let first = self.of_chief(place, &own)?;
+        if first == own {
             return Ok(());
         }
-        Err(Error::Cluster(format!(
-            "{what} of worker {} differs from the first worker's; start all with the same program and settings",
-            self.worker()
-        )))
+        let first: Facts = serde_json::from_slice(&first).map_err(bug)?;
+        let (what, here, there) = first_difference(facts, &first);
+        let (here, there) = excerpts(&here, &there);
+        Err(Error::User(match self.is_chief() {
+            false => format!(
+                "{what} differs between workers: worker {} has {here}, the first worker {there}; start all with the same program, settings and data",
+                self.worker()
+            ),
+            true => format!(
+                "{what} is {here} in this training, and in the one whose state the parameter servers keep it is {there}; start with the same program, settings and data to go on, or remove the servers' folder to begin anew"
+            ),
+        }))
     }
 
     /// Refuses to go on unless a value is the one that another worker has brought first.
@@ -66,7 +79,8 @@ impl Servers {
             if let Some(bytes) = self.try_get(key, ASK_WITHIN)? {
                 return Ok(bytes);
             }
-            self.check_patience(start, &[0], &format!("it has not come to `{key}`"))?;
+            let (_, place) = key.split_once('/').unwrap_or_default();
+            self.check_patience(start, &[0], &format!("it has not come to `{place}`"))?;
         }
     }
 
@@ -78,5 +92,53 @@ impl Servers {
             (Reply::NotYet { .. }, _) => Ok(None),
             (other, _) => Err(unexpected(&other)),
         }
+    }
+}
+
+/// The first fact that differs: its name, and both values.
+fn first_difference(ours: &Facts, theirs: &Facts) -> (String, String, String) {
+    let value = |facts: &Facts, name: &str| {
+        let found = facts.iter().find(|(other, _)| other == name);
+        found.map_or("none".to_owned(), |(_, value)| value.clone())
+    };
+    let names = ours.iter().chain(theirs).map(|(name, _)| name);
+    let both = names.map(|name| (name.clone(), value(ours, name), value(theirs, name)));
+    let mut differing = both.filter(|(_, here, there)| here != there);
+    differing.next().unwrap_or_default()
+}
+
+/// Two values, shortened to what is around their first difference.
+fn excerpts(here: &str, there: &str) -> (String, String) {
+    let pairs = here.chars().zip(there.chars());
+    let same = pairs.take_while(|(here, there)| here == there).count();
+    let from = same.saturating_sub(MOST_SHOWN / 2);
+    let shown = |value: &str| {
+        if value.chars().count() <= MOST_SHOWN {
+            return value.to_owned();
+        }
+        let part: String = value.chars().skip(from).take(MOST_SHOWN).collect();
+        format!("`..{part}..`")
+    };
+    (shown(here), shown(there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_named_and_long_values_are_shortened() {
+        let facts = |layer: &str, seed: &str| -> Facts {
+            let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+            vec![named("layer 0", layer), named("the seed", seed)]
+        };
+        let (what, here, there) = first_difference(&facts("a", "1"), &facts("a", "2"));
+        assert_eq!([&what[..], &here, &there], ["the seed", "1", "2"]);
+        let (what, here, there) = first_difference(&facts("a", "1"), &Facts::new());
+        assert_eq!([&what[..], &here, &there], ["layer 0", "a", "none"]);
+        let long = "x".repeat(200);
+        let (here, there) = excerpts(&format!("{long}1{long}"), &format!("{long}2{long}"));
+        assert!(here.len() < 100 && here.contains("xx1xx"), "{here}");
+        assert!(there.contains("xx2xx"), "{there}");
     }
 }

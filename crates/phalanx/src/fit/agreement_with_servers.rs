@@ -1,0 +1,97 @@
+//! What the workers of parameter servers compare, with each other and with the state that the servers kept: what is trained and how.
+//!
+//! Gradients of another model, of other data or at another precision would be added without anybody's notice. Programs are not compared,
+//! since workers may have different devices: only what they were made from.
+
+use super::setup::Setup;
+use super::{Fit, Trainer};
+use crate::data::TrainingData;
+use crate::servers::{Facts, Servers};
+use crate::{Error, Result};
+
+/// Refuses a model, a loss or a precision other than the first worker's.
+pub(super) fn agree_on_model(servers: &Servers, setup: &Setup, seed: u64) -> Result<()> {
+    check_statistics(servers, setup)?;
+    let mut facts = Facts::new();
+    let config = setup.model.config();
+    let layers = config["layers"].as_array();
+    for (at, layer) in layers.into_iter().flatten().enumerate() {
+        facts.push((format!("layer {at} of the model"), layer.to_string()));
+    }
+    for part in ["input", "inputs", "calls", "outputs"] {
+        let value = config[part].to_string();
+        facts.push((format!("`{part}` of the model"), value));
+    }
+    let losses = setup.objective.losses.terms.iter();
+    let losses = losses.map(|term| {
+        let (output, name, config) = (term.output, term.loss.name(), term.loss.config());
+        let what = format!("the loss of output {output}");
+        (what, format!("{} times {name} {config}", term.weight))
+    });
+    facts.extend(losses);
+    let metrics = setup.objective.metrics.iter();
+    let metrics = metrics.map(|metric| {
+        let what = format!("the metric `{}`", metric.name);
+        (what, metric.metric.config().to_string())
+    });
+    facts.extend(metrics);
+    let (optimizer, settings) = (setup.optimizer.kind(), setup.optimizer.config());
+    facts.extend([
+        ("the optimizer".into(), format!("{optimizer} {settings}")),
+        ("the precision".into(), format!("{:?}", setup.precision)),
+        ("the loss scale".into(), format!("{:?}", setup.loss_scale)),
+        ("the seed".into(), seed.to_string()),
+    ]);
+    let number = servers.count("compile");
+    servers.agree_on(&format!("compile {number}"), &facts)
+}
+
+impl Trainer {
+    /// Refuses to train on other data or in other steps than the first worker.
+    pub(super) fn agree_with_servers(
+        &self,
+        (first, fit): (usize, &Fit),
+        data: &dyn TrainingData,
+    ) -> Result<()> {
+        let Some(servers) = self.compiled.placement.servers() else {
+            return Ok(());
+        };
+        let or_none = |count: Option<usize>| count.map_or("none".to_owned(), |n| n.to_string());
+        let save_freq = fit.save_freq.filter(|_| fit.checkpoint.is_some());
+        let facts = [
+            ("the first epoch", (first + 1).to_string()),
+            ("the number of epochs", fit.epochs.to_string()),
+            ("`steps_per_epoch`", or_none(fit.steps_per_epoch)),
+            (
+                "the number of batches between checkpoints",
+                or_none(save_freq),
+            ),
+            (
+                "the size of training batches",
+                data.batch_size().to_string(),
+            ),
+            ("the number of training examples", or_none(data.examples())),
+        ];
+        let facts: Facts = facts
+            .into_iter()
+            .map(|(what, value)| (what.to_owned(), value))
+            .collect();
+        servers.agree_on(
+            &format!("the begin of fit {}", self.progress.fit_number),
+            &facts,
+        )
+    }
+}
+
+/// Refuses statistics of all rows of a step, of which each worker has its own alone.
+fn check_statistics(servers: &Servers, setup: &Setup) -> Result<()> {
+    let is_together = servers.mode().backup_workers().is_some() && servers.workers() > 1;
+    let synchronized = setup.model.layers_with("synchronized");
+    match synchronized.first() {
+        Some(layer) if is_together => Err(Error::User(format!(
+            "layer `{layer}` is `synchronized`, and in the mode {} of parameter servers each worker normalizes its own rows of a batch; leave `synchronized` out, train in the mode `async`, in which a batch is of one worker, or in copies (`strategy: multi_worker`)",
+            servers.mode()
+        ))),
+        _ => Ok(()),
+    }
+}

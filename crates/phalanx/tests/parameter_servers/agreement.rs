@@ -1,0 +1,136 @@
+//! Workers that train something else than the first one are refused, with an error that names what differs.
+
+use phalanx::prelude::*;
+use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
+use phalanx::{Error, Result};
+
+use super::on_cluster;
+
+fn together() -> ParameterServerOptions {
+    ParameterServerOptions::new().mode(Mode::Sync { backup_workers: 0 })
+}
+
+/// A training of one worker.
+struct Training {
+    model: Sequential,
+    compile: Compile,
+    rows: usize,
+    batch: usize,
+    fit: Fit,
+}
+
+impl Training {
+    fn new() -> Self {
+        Self {
+            model: network(Activation::Relu, 0.5),
+            compile: Compile {
+                optimizer: Sgd::new(0.1).into(),
+                loss: MeanSquaredError.into(),
+                seed: 7,
+                ..Compile::default()
+            },
+            rows: 8,
+            batch: 4,
+            fit: Fit::epochs(1),
+        }
+    }
+
+    fn run(self, strategy: &ParameterServerStrategy) -> Result<History> {
+        let values: Vec<f32> = (0..self.rows * 2).map(|i| i as f32 / 10.0).collect();
+        let x = HostTensor::new([self.rows, 2], &values);
+        let y = HostTensor::new([self.rows, 1], &values[..self.rows]);
+        let data = Dataset::from_arrays([x], [y])?.batch(self.batch);
+        let mut trainer = strategy.compile(self.model.build()?, self.compile)?;
+        trainer.fit(&data, self.fit)
+    }
+}
+
+fn network(activation: Activation, rate: f64) -> Sequential {
+    Sequential::new([2])
+        .add(Dense::new(3).activation(activation))
+        .add(Dropout::new(rate))
+        .add(Dense::new(1))
+}
+
+/// What the second of two workers is told, whose training was changed.
+fn refused(change: fn(&mut Training)) -> String {
+    let ends = on_cluster(
+        (2, 1),
+        &together(),
+        |strategy| {
+            let mut training = Training::new();
+            if !strategy.is_chief() {
+                change(&mut training);
+            }
+            let ended = training.run(&strategy);
+            (strategy.is_chief(), ended)
+        },
+        // What a worker finds in `fit` ends the job.
+        drop,
+    );
+    let mut others = ends.into_iter().filter(|(is_chief, _)| !is_chief);
+    match others.next() {
+        Some((_, Err(Error::User(message)))) => message,
+        Some((_, other)) => panic!("{other:?}"),
+        None => panic!("there is one worker"),
+    }
+}
+
+#[test]
+fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
+    let cases: [(&str, fn(&mut Training)); 8] = [
+        ("layer 0 of the model", |t| {
+            t.model = network(Activation::Tanh, 0.5)
+        }),
+        ("layer 1 of the model", |t| {
+            t.model = network(Activation::Relu, 0.25)
+        }),
+        ("the loss of output 0", |t| {
+            t.compile.loss = Huber::new(1.0).into();
+        }),
+        ("the precision", |t| {
+            t.compile.precision = Policy::MixedBfloat16
+        }),
+        ("the seed", |t| t.compile.seed = 8),
+        ("the number of training examples", |t| t.rows = 6),
+        ("the size of training batches", |t| t.batch = 2),
+        ("the number of epochs", |t| t.fit = Fit::epochs(2)),
+    ];
+    for (what, change) in cases {
+        let message = refused(change);
+        assert!(
+            message.starts_with(&format!("{what} differs between workers: worker 1 has ")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn statistics_of_all_rows_are_refused_where_each_worker_has_a_part() {
+    let normalized = || {
+        let mut training = Training::new();
+        training.model = Sequential::new([2])
+            .add(BatchNorm::new().synchronized(true))
+            .add(Dense::new(1));
+        training
+    };
+    let ends = |options: &ParameterServerOptions| {
+        on_cluster(
+            (2, 1),
+            options,
+            |strategy| normalized().run(&strategy),
+            drop,
+        )
+    };
+    for ended in ends(&together()) {
+        let message = ended.unwrap_err().to_string();
+        assert!(
+            message.contains("`batch_norm` is `synchronized`"),
+            "{message}"
+        );
+    }
+    // Each has all rows of its batches.
+    for ended in ends(&ParameterServerOptions::new()) {
+        ended.unwrap();
+    }
+}
