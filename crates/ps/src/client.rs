@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::PsError;
 use crate::message::{FrameProblem, Hello, Reply, Request};
-use crate::server::locked;
+use crate::server::{Tell, locked};
 use crate::wire::{Secret, Side, Wire, draw};
 
 /// How a worker finds its servers.
@@ -23,10 +23,14 @@ pub struct ClientOptions {
     pub join_within: Duration,
     /// How long one may be away later: as long as it takes to start it again.
     pub server_within: Duration,
+    /// The same once this worker was asked to stop ([`Client::stop_when`]).
+    pub stop_within: Duration,
     /// How long an answer may take once a request was sent.
     pub answer_within: Duration,
     /// What servers must prove to know, as this worker does.
     pub secret: Option<Secret>,
+    /// Where it is said which server is waited for.
+    pub tell: Tell,
 }
 
 /// How often a worker says that it is alive.
@@ -35,6 +39,8 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The time between two attempts.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+/// After how long it is said which server is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A worker's connections to the servers of its job.
 pub struct Client {
@@ -44,11 +50,27 @@ pub struct Client {
     control: Mutex<Line>,
     beats: Mutex<Option<Heartbeat>>,
     has_values: bool,
-    failure: Failure,
+    news: Arc<News>,
 }
 
-/// Who ended the job and why, as the heartbeat has heard it: a server that has ended with the job cannot say so any more.
-type Failure = Arc<Mutex<Option<(String, String)>>>;
+/// Why a server is waited for no longer.
+#[derive(Default)]
+struct News {
+    /// Who ended the job and why, as the heartbeat has heard it: a server that has ended with the job cannot say so any more.
+    failure: Mutex<Option<(String, String)>>,
+    /// Set when this worker is to stop.
+    stop: Mutex<Option<Arc<AtomicBool>>>,
+    /// Whether this worker ends before its work is done.
+    has_given_up: AtomicBool,
+}
+
+impl News {
+    fn is_to_stop(&self) -> bool {
+        let stop = locked(&self.stop);
+        stop.as_ref()
+            .is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+}
 
 /// A connection that may have to be opened again.
 struct Line {
@@ -56,7 +78,7 @@ struct Line {
     wire: Option<Wire>,
     welcome: bool,
     was_open: bool,
-    failure: Failure,
+    news: Arc<News>,
 }
 
 struct Heartbeat {
@@ -70,14 +92,14 @@ impl Client {
     /// # Errors
     /// One is not there in time, or refuses this worker.
     pub fn connect(options: ClientOptions) -> Result<Self, PsError> {
-        let failure = Failure::default();
-        let line = |server| Mutex::new(Line::to(server, &failure));
+        let news = Arc::<News>::default();
+        let line = |server| Mutex::new(Line::to(server, &news));
         let mut client = Self {
             values: (0..options.servers.len()).map(line).collect(),
             control: line(0),
             beats: Mutex::new(None),
             has_values: true,
-            failure,
+            news,
             options,
         };
         let within = client.options.join_within;
@@ -90,7 +112,7 @@ impl Client {
         client.has_values = have_values.iter().all(|has| *has);
         client.check_values(&have_values)?;
         locked(&client.control).open(&client.options, Instant::now() + within)?;
-        client.beats = Mutex::new(Some(Heartbeat::start(&client.options, &client.failure)?));
+        client.beats = Mutex::new(Some(Heartbeat::start(&client.options, &client.news)?));
         Ok(client)
     }
 
@@ -105,6 +127,11 @@ impl Client {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Waits no longer than [`ClientOptions::stop_within`] for a server once this flag is set.
+    pub fn stop_when(&self, flag: &Arc<AtomicBool>) {
+        *locked(&self.news.stop) = Some(Arc::clone(flag));
     }
 
     /// The number of servers.
@@ -179,9 +206,17 @@ impl Client {
         })
     }
 
-    /// Says to all servers that this worker has done its work; what goes wrong then is no failure of the work.
+    /// This worker waits no longer for a server or for others, and its work is not done: servers lose it.
+    pub fn give_up(&self) {
+        self.news.has_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Says to all servers that this worker has done its work, unless it has given up; what goes wrong then is no failure of the work.
     pub fn leave(&self) {
         self.stop_beats();
+        if self.news.has_given_up.load(Ordering::Relaxed) {
+            return;
+        }
         for server in (1..self.servers()).chain([0]) {
             let mut line = locked(&self.values[server]);
             let until = Instant::now() + CONNECT_WITHIN;
@@ -218,19 +253,19 @@ impl Drop for Client {
 }
 
 impl Heartbeat {
-    fn start(options: &ClientOptions, failure: &Failure) -> Result<Self, PsError> {
+    fn start(options: &ClientOptions, news: &Arc<News>) -> Result<Self, PsError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (theirs, options) = (Arc::clone(&stop), options.clone());
-        let failure = Arc::clone(failure);
+        let news = Arc::clone(news);
         let is_over = AtomicBool::new(false);
         let body = move || {
-            let mut line = Line::to(0, &failure);
+            let mut line = Line::to(0, &news);
             while !is_over.load(Ordering::Relaxed) {
                 // Whether the server is there is found by who asks it.
                 let until = Instant::now() + CONNECT_WITHIN;
                 let beat = line.try_ask(&options, &Request::Heartbeat, &[], until);
                 if let Ok((Reply::Failed { who, why }, _)) = beat {
-                    locked(&failure).get_or_insert((who, why));
+                    locked(&news.failure).get_or_insert((who, why));
                 }
                 let stopped = locked(&theirs.0);
                 let waited = theirs
@@ -251,37 +286,64 @@ impl Heartbeat {
 }
 
 impl Line {
-    fn to(server: usize, failure: &Failure) -> Self {
+    fn to(server: usize, news: &Arc<News>) -> Self {
         Self {
             server,
             wire: None,
             welcome: false,
             was_open: false,
-            failure: Arc::clone(failure),
+            news: Arc::clone(news),
         }
     }
 
     /// Connects until it works.
-    fn open(&mut self, options: &ClientOptions, until: Instant) -> Result<(), PsError> {
+    fn open(&mut self, options: &ClientOptions, mut until: Instant) -> Result<(), PsError> {
+        let (start, mut said, mut is_to_stop) = (Instant::now(), Duration::ZERO, false);
         loop {
             let why = match self.try_open(options) {
                 Ok(()) => return Ok(()),
                 Err(PsError::Lost(why)) => why,
                 Err(error) => return Err(error),
             };
-            if let Some((who, why)) = locked(&self.failure).clone() {
+            if let Some((who, why)) = locked(&self.news.failure).clone() {
                 return Err(PsError::Failed { who, why });
             }
+            if !is_to_stop && self.news.is_to_stop() {
+                is_to_stop = true;
+                until = until.min(Instant::now() + options.stop_within);
+            }
             if Instant::now() >= until {
-                let address = &options.servers[self.server];
-                let server = self.server;
-                return Err(PsError::Lost(format!(
-                    "worker {} does not reach parameter server {server} at {address}: {why}; look whether it runs, and start the job again",
-                    options.hello.worker
-                )));
+                return Err(self.out_of_reach(options, &why, is_to_stop));
+            }
+            let waited = start.elapsed();
+            if waited >= said + SAY_EVERY {
+                said = waited;
+                (options.tell.0)(&format!(
+                    "worker {} waits for parameter server {} at {}: {why} ({} s)",
+                    options.hello.worker,
+                    self.server,
+                    options.servers[self.server],
+                    waited.as_secs()
+                ));
             }
             thread::sleep(RETRY_EVERY);
         }
+    }
+
+    /// The error that the server is not reached.
+    fn out_of_reach(&self, options: &ClientOptions, why: &str, is_to_stop: bool) -> PsError {
+        let (server, address) = (self.server, &options.servers[self.server]);
+        let (asked, next) = match is_to_stop {
+            true => (
+                "was asked to stop and ",
+                "nothing is saved of what was trained since the last checkpoint; start the job again to go on from there",
+            ),
+            false => ("", "look whether it runs, and start the job again"),
+        };
+        PsError::Lost(format!(
+            "worker {} {asked}does not reach parameter server {server} at {address}: {why}; {next}",
+            options.hello.worker
+        ))
     }
 
     fn try_open(&mut self, options: &ClientOptions) -> Result<(), PsError> {
@@ -364,7 +426,10 @@ impl Line {
         bytes: &[u8],
     ) -> Result<(Reply, Vec<u8>), PsError> {
         let until = Instant::now() + options.server_within;
-        let (reply, bytes) = self.try_ask(options, request, bytes, until)?;
+        let answer = self.try_ask(options, request, bytes, until);
+        let (reply, bytes) = answer.inspect_err(|_| {
+            self.news.has_given_up.store(true, Ordering::Relaxed);
+        })?;
         if matches!(request, Request::Create { .. }) {
             self.welcome = true;
         }

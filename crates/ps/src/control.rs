@@ -8,6 +8,7 @@
 //! A worker that comes later goes through the phases that are over in no time: it is answered with their results.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,16 @@ impl ControlSettings {
             )));
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ControlSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let without = match self.goes_on_without_chief {
+            true => " that go on without the first one",
+            false => "",
+        };
+        write!(f, "{} workers, {}{without}", self.workers, self.mode)
     }
 }
 
@@ -225,7 +236,7 @@ impl Control {
     ) -> Result<(), PsError> {
         if *settings != self.settings {
             return Err(PsError::User(format!(
-                "worker {worker} says {settings:?}, the job is {:?}; start all with the same settings",
+                "worker {worker} is one of {settings}, and the job is of {}; start all with the same settings",
                 self.settings
             )));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     /// Threads that answer a connection.
     answering: AtomicUsize,
     pub(crate) ends: AtomicBool,
+    /// For how many times ten seconds it was said that there are no workers.
+    said: AtomicU64,
 }
 
 /// Who is connected, and who has left in good order.
@@ -139,6 +141,7 @@ impl Server {
             connections: Mutex::default(),
             answering: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
+            said: AtomicU64::new(0),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -237,6 +240,18 @@ impl Shared {
         }
     }
 
+    /// Says every ten seconds that workers are waited for while there are none.
+    fn say_alone(&self, is_alone: bool, since: Duration) {
+        let tens = if is_alone { since.as_secs() / 10 } else { 0 };
+        if self.said.swap(tens, Ordering::Relaxed) < tens {
+            (self.options.tell.0)(&format!(
+                "parameter server {} waits for workers ({} s)",
+                self.options.server,
+                since.as_secs()
+            ));
+        }
+    }
+
     /// Whether the job has ended.
     fn look(&self) -> Option<Result<(), PsError>> {
         let mut state = locked(&self.control);
@@ -273,6 +288,7 @@ impl Shared {
         if is_over && (all_came || since > LATE_WITHIN) {
             return Some(Ok(()));
         }
+        self.say_alone(nobody, since);
         (nobody && since > self.options.alone_within).then(|| {
             Err(PsError::Lost(format!(
                 "no worker was there for {} seconds; start the job again",

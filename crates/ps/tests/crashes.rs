@@ -7,13 +7,13 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_ps::{
     Client, ClientOptions, ControlSettings, Hello, Mode, Part, PushKey, Reply, Request, Secret,
-    Server, ServerOptions, Values,
+    Server, ServerOptions, Tell, Values,
 };
 
 const WORKERS: usize = 3;
@@ -113,8 +113,10 @@ fn client(port: u16, worker: usize) -> Client {
         },
         join_within: Duration::from_secs(30),
         server_within: Duration::from_secs(30),
+        stop_within: Duration::from_millis(100),
         answer_within: Duration::from_secs(30),
         secret: Some(Secret::new("crashes")),
+        tell: Tell(Arc::new(|_| {})),
     };
     Client::connect(options).unwrap()
 }
@@ -208,6 +210,29 @@ fn applied(client: &Client) -> Counts {
     counts
 }
 
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn a_worker_that_is_to_stop_does_not_wait_long_for_a_server() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stops");
+    let _ = std::fs::remove_dir_all(&folder);
+    let port = free_port();
+    let mut server = start(port, &folder);
+    let client = client(port, 0);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    client.stop_when(&Arc::new(AtomicBool::new(true)));
+    let start = Instant::now();
+    let error = client.ask_server(0, &Request::Heartbeat, &[]).unwrap_err();
+    let shown = error.to_string();
+    let expected = "worker 0 was asked to stop and does not reach parameter server 0 at 127.0.0.1";
+    assert!(shown.starts_with(expected), "{shown}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{start:?}");
+}
+
 #[test]
 fn acknowledged_pushes_survive_a_server_that_is_killed_again_and_again() {
     let pushes = std::env::var("PHALANX_PUSHES").ok();
@@ -215,10 +240,7 @@ fn acknowledged_pushes_survive_a_server_that_is_killed_again_and_again() {
     let each = pushes.div_ceil(WORKERS as u64);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("crashes");
     let _ = std::fs::remove_dir_all(&folder);
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    let port = free_port();
     let mut killed = Killed {
         server: start(port, &folder),
         kills: 0,

@@ -72,13 +72,15 @@ fn join_job(
             settings: ControlSettings {
                 workers,
                 mode: Mode::Async,
-                goes_on_without_chief: true,
+                goes_on_without_chief: false,
             },
         },
         join_within: Duration::from_secs(60),
         server_within: Duration::from_secs(60),
+        stop_within: Duration::from_millis(100),
         answer_within: Duration::from_secs(60),
         secret: secret.map(Secret::new),
+        tell: Tell(Arc::new(|_| {})),
     })
 }
 
@@ -232,6 +234,15 @@ fn what_a_server_kept_is_taken_up_by_its_job_until_that_has_ended() {
             server.join().unwrap(),
             Err(PsError::Failed { .. })
         ));
+    }
+    // Nobody else knows what was scheduled.
+    for job in ["three", "four"] {
+        let (address, server) = serve(job);
+        let client = of(job, &address);
+        assert_eq!(put(&client, b"fourth"), b"fourth");
+        client.ask(&Request::OpenTasks, &[]).unwrap();
+        drop(client);
+        assert!(server.join().unwrap().is_err());
     }
     std::fs::remove_dir(&folder).unwrap();
 }

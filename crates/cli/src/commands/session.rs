@@ -316,7 +316,8 @@ fn engine_options(context: &Context, strategy: &NamedStrategy) -> Result<EngineO
         .devices()
         .map_or(Platform::Cpu, DeviceChoice::platform);
     let found = locate::plugin(&context.search, &context.global, platform)?;
-    let quiet = context.global.quiet;
+    // What a parameter server says, such as whom it has refused, nobody else does.
+    let quiet = context.global.quiet && !context.is_server();
     Ok(EngineOptions {
         plugin: Some(found.path),
         offline: context.global.offline,

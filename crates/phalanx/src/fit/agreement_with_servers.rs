@@ -47,7 +47,8 @@ pub(super) fn agree_on_model(servers: &Servers, setup: &Setup, seed: u64) -> Res
 }
 
 impl Trainer {
-    /// Refuses to train on other data or in other steps than the first worker.
+    /// Refuses to train on other data or in other steps than the first worker; from now on the flag of `fit` is looked at where servers
+    /// are waited for.
     pub(super) fn agree_with_servers(
         &self,
         (first, fit): (usize, &Fit),
@@ -56,6 +57,7 @@ impl Trainer {
         let Some(servers) = self.compiled.placement.servers() else {
             return Ok(());
         };
+        fit.stop.iter().for_each(|flag| servers.stop_when(flag));
         let or_none = |count: Option<usize>| count.map_or("none".to_owned(), |n| n.to_string());
         let save_freq = fit.save_freq.filter(|_| fit.checkpoint.is_some());
         let facts = [

@@ -5,6 +5,7 @@ mod pulls;
 mod tasks;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -158,6 +159,7 @@ impl Servers {
             whom.join(", ")
         );
         if waited > self.patience {
+            self.client.give_up();
             return Err(Error::Cluster(format!(
                 "{line}; that took longer than {} seconds: look at their logs, and start the job again",
                 self.patience.as_secs()
@@ -192,6 +194,11 @@ impl Servers {
         request: impl Fn(usize) -> (Request, Vec<u8>) + Sync,
     ) -> Result<Vec<(Reply, Vec<u8>)>> {
         self.client.ask_all(request).map_err(explained)
+    }
+
+    /// Waits no longer than a few seconds for a server once this flag is set.
+    pub(crate) fn stop_when(&self, flag: &Arc<AtomicBool>) {
+        self.client.stop_when(flag);
     }
 
     /// Sets the whole state; only the first worker does, and not one that came back: the servers know better.
@@ -405,7 +412,7 @@ fn staleness_of(answers: &[(Reply, Vec<u8>)], values: &PulledValues) -> Result<u
 }
 
 impl Drop for Servers {
-    /// Leaves in good order; a worker that fails has said so before.
+    /// Leaves in good order; a worker that fails has said so before, or is lost.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.client.leave();
@@ -416,5 +423,77 @@ impl Drop for Servers {
 impl std::fmt::Debug for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use phalanx_ps::{ClientOptions, ControlSettings, Hello, PsError, Server, ServerOptions, Tell};
+
+    use super::*;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::servers::HeldValues;
+
+    /// A server, and the second of two workers whose first one does not come.
+    fn without_chief() -> (
+        thread::JoinHandle<std::result::Result<(), PsError>>,
+        Arc<Servers>,
+    ) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let options = ServerOptions {
+            alone_within: Duration::from_millis(300),
+            ..ServerOptions::default()
+        };
+        let engine = Engine::new(&EngineOptions::default()).unwrap();
+        let server = Server::new(options, Box::new(HeldValues::new(&engine))).unwrap();
+        let within = Duration::from_secs(60);
+        let running = thread::spawn(move || server.run(&listener));
+        let client = Client::connect(ClientOptions {
+            servers: vec![address],
+            hello: Hello {
+                job: String::new(),
+                version: String::new(),
+                worker: 1,
+                incarnation: 1,
+                settings: ControlSettings {
+                    workers: 2,
+                    mode: Mode::Async,
+                    goes_on_without_chief: false,
+                },
+            },
+            join_within: within,
+            server_within: within,
+            stop_within: Duration::from_millis(100),
+            answer_within: within,
+            secret: None,
+            tell: Tell(Arc::new(|_| {})),
+        });
+        let exchange = ExchangeOptions {
+            partitioner: Partitioner::Whole,
+            table_bytes: 0,
+            overlaps: false,
+            wire: Wire::Same,
+            cache: CacheOptions { rows: 0, steps: 0 },
+        };
+        let notice: Notice = Arc::new(|_: &str| {});
+        let servers = Servers::new(client.unwrap(), exchange, Duration::ZERO, notice);
+        (running, servers)
+    }
+
+    #[test]
+    fn a_worker_that_waits_no_longer_does_not_end_the_job_well() {
+        let (running, servers) = without_chief();
+        let error = servers.of_chief("fit 0", b"").unwrap_err().to_string();
+        assert!(
+            error.contains("waits for worker 0: it has not come to `fit 0`"),
+            "{error}"
+        );
+        drop(servers);
+        let ended = running.join().unwrap();
+        assert!(matches!(ended, Err(PsError::Lost(_))), "{ended:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Variables on parameter servers, and workers that come and go.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use phalanx_cluster::{Membership, Task, TaskKind, Variables, membership_from_env};
@@ -15,6 +16,9 @@ use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, WireFormat};
 use crate::servers::{CacheOptions, ExchangeOptions, HeldValues, Servers, Wire, explained};
 use crate::{Error, Result};
+
+/// How long a worker that was asked to stop waits for a server that is away: as long as it takes to start it again.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Keeps the variables on parameter servers; workers take batches in turns, compute gradients and push them.
 ///
@@ -307,6 +311,11 @@ impl ParameterServerStrategy {
         options.exchange.partitioner.check().map_err(explained)?;
         options.check_exchange()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let notice = match membership.is_chief() {
+            true => engine.notice_handle(),
+            // Whom a worker waits for is said also where the first one alone gives notices.
+            false => Arc::new(|line: &str| eprintln!("{line}")),
+        };
         let client = Client::connect(ClientOptions {
             servers: servers_of(membership)?,
             hello: Hello {
@@ -318,11 +327,12 @@ impl ParameterServerStrategy {
             },
             join_within: options.join_timeout,
             server_within: options.server_timeout,
+            stop_within: STOP_WITHIN.min(options.server_timeout),
             answer_within: options.timeout,
             secret: options.secret_of(membership)?,
+            tell: Tell(Arc::clone(&notice)),
         });
         let client = client.map_err(explained)?;
-        let notice = engine.notice_handle();
         let servers = Servers::new(client, options.exchange, options.timeout, notice);
         Ok(Self(Placement::all(engine).with_servers(servers)))
     }
