@@ -8,7 +8,7 @@ use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{EpochLogs, History, Logs};
 use phalanx::replicas::Placement;
 use phalanx_cluster::Variables;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::commands::session::failed;
 use crate::config::TrainConfig;
@@ -192,7 +192,8 @@ impl RunFolder {
         )
     }
 
-    /// Adds the line of an epoch, whole or not at all.
+    /// Adds the line of an epoch, whole or not at all, in place of what is there of it and of later ones: a first worker that was started
+    /// again may hear of epochs once more that its checkpoint had.
     ///
     /// # Errors
     /// Those of the file system.
@@ -201,6 +202,7 @@ impl RunFolder {
             return Ok(());
         }
         let path = self.path.join("history.jsonl");
+        drop_from(&path, epoch.epoch as u64 + 1)?;
         let mut file = File::options().append(true).create(true).open(path)?;
         let length = file.metadata()?.len();
         file.write_all(line(epoch).as_bytes()).or_else(|error| {
@@ -242,6 +244,26 @@ impl RunFolder {
     }
 }
 
+/// Drops the lines of an epoch and of later ones.
+fn drop_from(path: &Path, epoch: u64) -> io::Result<()> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_before = |line: &&str| {
+        let line: Option<Value> = serde_json::from_str(line).ok();
+        line.is_some_and(|line| line["epoch"].as_u64() < Some(epoch))
+    };
+    if text.lines().next_back().as_ref().is_none_or(is_before) {
+        return Ok(());
+    }
+    let kept = text.split_inclusive('\n').filter(is_before);
+    let new = path.with_extension("jsonl.new");
+    fs::write(&new, kept.collect::<String>())?;
+    fs::rename(new, path)
+}
+
 /// The line of an epoch.
 fn line(epoch: &EpochLogs) -> String {
     let mut line = json!({
@@ -255,4 +277,29 @@ fn line(epoch: &EpochLogs) -> String {
         line["verdict"] = json!(epoch.verdict);
     }
     format!("{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_that_comes_again_takes_the_place_of_its_line_and_of_later_ones() {
+        let path = std::env::temp_dir().join(format!("history-{}.jsonl", std::process::id()));
+        let left = |text: &str, epoch: u64| {
+            fs::write(&path, text).unwrap();
+            drop_from(&path, epoch).unwrap();
+            let left = fs::read_to_string(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            left
+        };
+        let [first, second, third] = [1, 2, 3].map(|epoch| format!("{{\"epoch\":{epoch}}}\n"));
+        let all = [&first[..], &second, &third].concat();
+        assert_eq!(left(&all, 4), all);
+        assert_eq!(left(&all, 2), first);
+        assert_eq!(left(&all, 1), "");
+        // Of a line that was cut off nothing is read.
+        assert_eq!(left(&format!("{first}{{\"epo"), 2), first);
+        drop_from(&path, 1).unwrap();
+    }
 }

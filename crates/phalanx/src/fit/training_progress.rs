@@ -137,7 +137,8 @@ impl TrainingProgress {
         Ok(steps)
     }
 
-    /// Goes on where the first worker does, and names the phases of this `fit`.
+    /// Goes on where the first worker does, and names the phases of this `fit`. A first worker that was started again may know later
+    /// epochs from its checkpoint; the servers answer with the results of all.
     pub(super) fn begin_with_servers(&mut self, servers: &Servers, first: usize) -> Result<usize> {
         self.fit_number = servers.count("fit");
         let bug = |error: serde_json::Error| Error::Bug(format!("a position: {error}"));
@@ -146,6 +147,7 @@ impl TrainingProgress {
         let (first, position): (usize, Position) = serde_json::from_slice(&chief).map_err(bug)?;
         self.is_mid_epoch &= self.position == position;
         self.position = position;
+        self.history.epochs.retain(|done| done.epoch < first);
         Ok(first)
     }
 

@@ -115,7 +115,13 @@ impl Trainer {
     ) -> Result<usize> {
         let (model, progress) = (&mut self.compiled, &mut self.progress);
         if let Some(servers) = model.placement.servers() {
-            return progress.begin_with_servers(servers, first);
+            let own = progress.position.clone();
+            let first = progress.begin_with_servers(servers, first)?;
+            if progress.position != own {
+                // What callbacks remember is of epochs whose results come again.
+                self.callback_states.clear();
+            }
+            return Ok(first);
         }
         if model.placement.world().is_none() {
             return Ok(first);

@@ -1,10 +1,17 @@
-//! Workers that train something else than the first one are refused, with an error that names what differs.
+//! Workers that train something else than the first one are refused, with an error that names what differs; a first worker that was
+//! lost goes on in another process.
+
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::thread;
 
 use phalanx::prelude::*;
 use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
 use phalanx::{Error, Result};
+use phalanx_cluster::ClusterSpec;
 
-use super::on_cluster;
+use super::{engine, member, on_cluster, on_routed, scratch};
 
 fn together() -> ParameterServerOptions {
     ParameterServerOptions::new().mode(Mode::Sync { backup_workers: 0 })
@@ -17,6 +24,7 @@ struct Training {
     rows: usize,
     batch: usize,
     fit: Fit,
+    resumes: Option<PathBuf>,
 }
 
 impl Training {
@@ -32,6 +40,7 @@ impl Training {
             rows: 8,
             batch: 4,
             fit: Fit::epochs(1),
+            resumes: None,
         }
     }
 
@@ -41,6 +50,9 @@ impl Training {
         let y = HostTensor::new([self.rows, 1], &values[..self.rows]);
         let data = Dataset::from_arrays([x], [y])?.batch(self.batch);
         let mut trainer = strategy.compile(self.model.build()?, self.compile)?;
+        if let Some(path) = &self.resumes {
+            trainer.restore_checkpoint(path)?;
+        }
         trainer.fit(&data, self.fit)
     }
 }
@@ -78,7 +90,7 @@ fn refused(change: fn(&mut Training)) -> String {
 
 #[test]
 fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
-    let cases: [(&str, fn(&mut Training)); 8] = [
+    let cases: [(&str, fn(&mut Training)); 9] = [
         ("layer 0 of the model", |t| {
             t.model = network(Activation::Tanh, 0.5)
         }),
@@ -95,6 +107,9 @@ fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
         ("the number of training examples", |t| t.rows = 6),
         ("the size of training batches", |t| t.batch = 2),
         ("the number of epochs", |t| t.fit = Fit::epochs(2)),
+        ("`data_settings`", |t| {
+            t.fit = Fit::epochs(1).data_settings("other")
+        }),
     ];
     for (what, change) in cases {
         let message = refused(change);
@@ -133,4 +148,38 @@ fn statistics_of_all_rows_are_refused_where_each_worker_has_a_part() {
     for ended in ends(&ParameterServerOptions::new()) {
         ended.unwrap();
     }
+}
+
+#[test]
+fn a_first_worker_that_was_lost_has_each_epoch_once() {
+    let folder = scratch("lost-chief");
+    let path = folder.join("checkpoint");
+    let seen = OnceLock::new();
+    let route = |cluster: &ClusterSpec| seen.get_or_init(|| cluster.clone()).clone();
+    let options = ParameterServerOptions::new().go_on_without_chief();
+    let training = |fit: Fit| Training {
+        fit: fit.checkpoint(&path),
+        ..Training::new()
+    };
+    let work = |strategy: ParameterServerStrategy| {
+        // After the third epoch and before its checkpoint.
+        let fit = Fit::epochs(4).after_epoch(|done| match done.epoch {
+            2 => resume_unwind(Box::new("this process is lost")),
+            _ => Ok(()),
+        });
+        let first = training(fit);
+        let lost = thread::scope(|scope| scope.spawn(move || first.run(&strategy)).join());
+        assert!(lost.is_err());
+        let cluster = seen.get().unwrap();
+        let place = member(cluster, cluster.worker(0));
+        let strategy = ParameterServerStrategy::join(engine(0), &place, &options).unwrap();
+        let again = Training {
+            resumes: Some(path.clone()),
+            ..training(Fit::epochs(4).resume())
+        };
+        let history = again.run(&strategy).unwrap();
+        let epochs = history.epochs.iter().map(|done| (done.epoch, done.steps));
+        assert_eq!(epochs.collect::<Vec<_>>(), [(0, 2), (1, 2), (2, 2), (3, 2)]);
+    };
+    on_routed((1, 1), &options, (route, work), |served| served.unwrap());
 }
