@@ -339,6 +339,10 @@ fn what_decides_the_data_is_the_same_text_however_it_is_written() {
             "{shuffle: false, validation: {split: 0.5}}",
         ),
         ("{csv: a.csv}", "{validation: {split: 0.5}}"),
+        (
+            "{csv: a.csv, label: last}",
+            "{class_weight: {0: 50.0}, validation: {split: 0.5}}",
+        ),
     ] {
         assert_ne!(one, text(data, fit), "{data} {fit}");
     }

@@ -546,9 +546,11 @@ pub(super) fn as_usize(value: i64) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// The data section, the validation and the shuffling.
+/// The data section, the validation, the shuffling, and the weights of classes where there are some.
 fn data_text(root: &Node, shuffle: bool) -> String {
-    let validation = root.entry("fit").and_then(|fit| fit.entry("validation"));
-    let parts = [root.entry("data"), validation].map(|node| node.map(Node::canonical));
-    format!("{parts:?} {shuffle}")
+    let of_fit = |name| root.entry("fit").and_then(|fit| fit.entry(name));
+    let parts = [root.entry("data"), of_fit("validation")].map(|node| node.map(Node::canonical));
+    let weights = of_fit("class_weight").map(Node::canonical);
+    let weights = weights.map_or_else(String::new, |weights| format!(" {weights:?}"));
+    format!("{parts:?} {shuffle}{weights}")
 }

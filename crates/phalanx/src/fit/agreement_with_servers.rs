@@ -59,6 +59,9 @@ impl Trainer {
         };
         fit.stop.iter().for_each(|flag| servers.stop_when(flag));
         let or_none = |count: Option<usize>| count.map_or("none".to_owned(), |n| n.to_string());
+        let settings = fit
+            .data_settings
+            .map(|settings| format!("checksum {settings:08x}"));
         let save_freq = fit.save_freq.filter(|_| fit.checkpoint.is_some());
         let facts = [
             ("the first epoch", (first + 1).to_string()),
@@ -73,6 +76,7 @@ impl Trainer {
                 data.batch_size().to_string(),
             ),
             ("the number of training examples", or_none(data.examples())),
+            ("`data_settings`", settings.unwrap_or_default()),
         ];
         let facts: Facts = facts
             .into_iter()

@@ -57,6 +57,9 @@ impl Training {
     }
 }
 
+/// What one of the workers does otherwise.
+type Change = fn(&mut Training);
+
 fn network(activation: Activation, rate: f64) -> Sequential {
     Sequential::new([2])
         .add(Dense::new(3).activation(activation))
@@ -65,7 +68,7 @@ fn network(activation: Activation, rate: f64) -> Sequential {
 }
 
 /// What the second of two workers is told, whose training was changed.
-fn refused(change: fn(&mut Training)) -> String {
+fn refused(change: Change) -> String {
     let ends = on_cluster(
         (2, 1),
         &together(),
@@ -90,25 +93,25 @@ fn refused(change: fn(&mut Training)) -> String {
 
 #[test]
 fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
-    let cases: [(&str, fn(&mut Training)); 9] = [
+    let cases: [(&str, Change); 9] = [
         ("layer 0 of the model", |t| {
-            t.model = network(Activation::Tanh, 0.5)
+            t.model = network(Activation::Tanh, 0.5);
         }),
         ("layer 1 of the model", |t| {
-            t.model = network(Activation::Relu, 0.25)
+            t.model = network(Activation::Relu, 0.25);
         }),
         ("the loss of output 0", |t| {
             t.compile.loss = Huber::new(1.0).into();
         }),
         ("the precision", |t| {
-            t.compile.precision = Policy::MixedBfloat16
+            t.compile.precision = Policy::MixedBfloat16;
         }),
         ("the seed", |t| t.compile.seed = 8),
         ("the number of training examples", |t| t.rows = 6),
         ("the size of training batches", |t| t.batch = 2),
         ("the number of epochs", |t| t.fit = Fit::epochs(2)),
         ("`data_settings`", |t| {
-            t.fit = Fit::epochs(1).data_settings("other")
+            t.fit = Fit::epochs(1).data_settings("other");
         }),
     ];
     for (what, change) in cases {
