@@ -5,8 +5,8 @@
 
 use super::setup::Setup;
 use super::{Fit, Trainer};
-use crate::data::TrainingData;
-use crate::servers::{Facts, Servers};
+use crate::data::{Facts, TrainingData};
+use crate::servers::Servers;
 use crate::{Error, Result};
 
 /// Refuses a model, a loss or a precision other than the first worker's.

@@ -11,7 +11,7 @@ mod values;
 pub(crate) use layout::{Pushed, StateLayout};
 pub(crate) use narrow::Wire;
 pub(crate) use row_cache::CacheOptions;
-pub(crate) use session::{ExchangeOptions, Facts, PulledRows, PulledValues, Servers};
+pub(crate) use session::{ExchangeOptions, PulledRows, PulledValues, Servers};
 pub(crate) use table::HeldTable;
 pub(crate) use values::HeldValues;
 

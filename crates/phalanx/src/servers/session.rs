@@ -14,7 +14,6 @@ use phalanx_ps::{
     Client, Commit, Grant, Mode, Partitioner, Phase, PhaseKind, PushKey, Reply, Request, Work,
 };
 
-pub(crate) use self::agreement::Facts;
 use self::pulls::Pull;
 pub(crate) use self::pulls::{PulledRows, PulledValues};
 use super::explained;

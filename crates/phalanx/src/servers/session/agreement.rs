@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use phalanx_ps::{Reply, Request};
 
 use super::{ASK_WITHIN, Servers, unexpected};
+use crate::data::Facts;
 use crate::{Error, Result};
-
-/// Names of what is compared, and what this worker has.
-pub(crate) type Facts = Vec<(String, String)>;
 
 /// The most characters of a value that an error shows.
 const MOST_SHOWN: usize = 80;
