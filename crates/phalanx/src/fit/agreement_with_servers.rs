@@ -71,17 +71,18 @@ impl Trainer {
                 "the number of batches between checkpoints",
                 or_none(save_freq),
             ),
-            (
-                "the size of training batches",
-                data.batch_size().to_string(),
-            ),
-            ("the number of training examples", or_none(data.examples())),
             ("`data_settings`", settings.unwrap_or_default()),
         ];
-        let facts: Facts = facts
-            .into_iter()
-            .map(|(what, value)| (what.to_owned(), value))
-            .collect();
+        let facts = facts.map(|(what, value)| (what.to_owned(), value));
+        let mut facts = Facts::from(facts);
+        facts.extend(match data.by_index() {
+            Some(batches) => batches.facts("training", self.progress.position.epoch),
+            // What is read of a stream is compared after each epoch.
+            None => vec![(
+                "the size of training batches".to_owned(),
+                data.batch_size().to_string(),
+            )],
+        });
         servers.agree_on(
             &format!("the begin of fit {}", self.progress.fit_number),
             &facts,

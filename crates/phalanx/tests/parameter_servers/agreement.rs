@@ -22,6 +22,7 @@ struct Training {
     model: Sequential,
     compile: Compile,
     rows: usize,
+    first: f32,
     batch: usize,
     fit: Fit,
     resumes: Option<PathBuf>,
@@ -38,6 +39,7 @@ impl Training {
                 ..Compile::default()
             },
             rows: 8,
+            first: 0.0,
             batch: 4,
             fit: Fit::epochs(1),
             resumes: None,
@@ -45,7 +47,9 @@ impl Training {
     }
 
     fn run(self, strategy: &ParameterServerStrategy) -> Result<History> {
-        let values: Vec<f32> = (0..self.rows * 2).map(|i| i as f32 / 10.0).collect();
+        let values: Vec<f32> = (0..self.rows * 2)
+            .map(|i| self.first + i as f32 / 10.0)
+            .collect();
         let x = HostTensor::new([self.rows, 2], &values);
         let y = HostTensor::new([self.rows, 1], &values[..self.rows]);
         let data = Dataset::from_arrays([x], [y])?.batch(self.batch);
@@ -93,7 +97,7 @@ fn refused(change: Change) -> String {
 
 #[test]
 fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
-    let cases: [(&str, Change); 9] = [
+    let cases: [(&str, Change); 10] = [
         ("layer 0 of the model", |t| {
             t.model = network(Activation::Tanh, 0.5);
         }),
@@ -108,6 +112,7 @@ fn a_worker_with_another_program_is_refused_by_the_name_of_what_differs() {
         }),
         ("the seed", |t| t.compile.seed = 8),
         ("the number of training examples", |t| t.rows = 6),
+        ("what is in the training examples", |t| t.first = 1.0),
         ("the size of training batches", |t| t.batch = 2),
         ("the number of epochs", |t| t.fit = Fit::epochs(2)),
         ("`data_settings`", |t| {
