@@ -15,8 +15,13 @@ fn folder(name: &str) -> Scratch {
 }
 
 fn phalanx(home: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    // A test that runs under `nohup` ignores SIGHUP, and so would the launch.
+    let mut command = Command::new("/usr/bin/env");
     command
+        .args([
+            "--default-signal=INT,TERM,HUP,USR1",
+            env!("CARGO_BIN_EXE_phalanx"),
+        ])
         .env_clear()
         .env("HOME", home)
         .env("PATH", "/usr/bin:/bin");
@@ -209,7 +214,12 @@ fn a_signal_is_passed_on_to_the_workers() {
             .args([&format!("-{signal}"), &pid])
             .status()
             .unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(143), "{signal}");
+        let mut ended = None;
+        until("the launch to end", || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.unwrap().code(), Some(143), "{signal}");
         assert_eq!(processes_with(&mark), 0, "{signal}");
         let told = std::fs::read_to_string(home.join("told")).unwrap();
         assert_eq!(told.matches(signal).count(), 2, "{told}");

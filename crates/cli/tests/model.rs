@@ -98,7 +98,7 @@ fn a_layer_that_does_not_fit_is_told_at_its_line() {
         (
             &["reshape: {target_shape: [3, -1]}", "flatten"],
             &[4],
-            "m.yaml:5:5: ",
+            "m.yaml:5:15: ",
         ),
     ];
     for (layers, features, place) in cases {
@@ -190,7 +190,7 @@ fn a_layer_that_does_not_fit_what_it_names_is_told_at_its_line() {
                 "dense: {units: 2}",
             ],
             "m.yaml:7:5: ",
-            "[2,4]",
+            "[batch,4]",
         ),
         (
             &[
@@ -199,7 +199,7 @@ fn a_layer_that_does_not_fit_what_it_names_is_told_at_its_line() {
                 "dot: {inputs: [a, b]}",
             ],
             "m.yaml:5:5: ",
-            "expected floats, got i32[2]; the input `user` is an index, as `embedding` takes it",
+            "expected floats, got i32[batch]; the input `user` is an index, as `embedding` takes it",
         ),
         (
             &[

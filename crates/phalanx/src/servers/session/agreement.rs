@@ -6,23 +6,22 @@ use std::time::{Duration, Instant};
 use phalanx_ps::{Reply, Request};
 
 use super::{ASK_WITHIN, Servers, unexpected};
-use crate::data::Facts;
 use crate::{Error, Result};
 
 /// The most characters of a value that an error shows.
 const MOST_SHOWN: usize = 80;
 
 impl Servers {
-    /// Refuses to go on unless this worker has the same facts as the first, and the first as the one before it in a job that goes on;
+    /// Refuses to go on unless this worker has the same facts (names, each with what it has) as the first, and the first as the one before it in a job that goes on;
     /// `place` is where in the program they are compared.
-    pub(crate) fn agree_on(&self, place: &str, facts: &Facts) -> Result<()> {
+    pub(crate) fn agree_on(&self, place: &str, facts: &[(String, String)]) -> Result<()> {
         let bug = |error: serde_json::Error| Error::Bug(format!("facts of a worker: {error}"));
         let own = serde_json::to_vec(facts).map_err(bug)?;
         let first = self.of_chief(place, &own)?;
         if first == own {
             return Ok(());
         }
-        let first: Facts = serde_json::from_slice(&first).map_err(bug)?;
+        let first: Vec<(String, String)> = serde_json::from_slice(&first).map_err(bug)?;
         let (what, here, there) = first_difference(facts, &first);
         let (here, there) = excerpts(&here, &there);
         Err(Error::User(match self.is_chief() {
@@ -94,8 +93,11 @@ impl Servers {
 }
 
 /// The first fact that differs: its name, and both values.
-fn first_difference(ours: &Facts, theirs: &Facts) -> (String, String, String) {
-    let value = |facts: &Facts, name: &str| {
+fn first_difference(
+    ours: &[(String, String)],
+    theirs: &[(String, String)],
+) -> (String, String, String) {
+    let value = |facts: &[(String, String)], name: &str| {
         let found = facts.iter().find(|(other, _)| other == name);
         found.map_or("none".to_owned(), |(_, value)| value.clone())
     };
@@ -126,13 +128,13 @@ mod tests {
 
     #[test]
     fn a_difference_is_named_and_long_values_are_shortened() {
-        let facts = |layer: &str, seed: &str| -> Facts {
+        let facts = |layer: &str, seed: &str| -> Vec<(String, String)> {
             let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
             vec![named("layer 0", layer), named("the seed", seed)]
         };
         let (what, here, there) = first_difference(&facts("a", "1"), &facts("a", "2"));
         assert_eq!([&what[..], &here, &there], ["the seed", "1", "2"]);
-        let (what, here, there) = first_difference(&facts("a", "1"), &Facts::new());
+        let (what, here, there) = first_difference(&facts("a", "1"), &[]);
         assert_eq!([&what[..], &here, &there], ["layer 0", "a", "none"]);
         let long = "x".repeat(200);
         let (here, there) = excerpts(&format!("{long}1{long}"), &format!("{long}2{long}"));
