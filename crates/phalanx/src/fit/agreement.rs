@@ -35,7 +35,6 @@ impl Trainer {
 
     /// The settings by which the processes would do other things.
     fn settings(&self, first: usize, fit: &Fit) -> Result<Facts> {
-        let or_none = |number: Option<usize>| number.map_or("none".to_owned(), |n| n.to_string());
         let checkpoint = match (&fit.checkpoint, fit.save_freq) {
             (None, _) => "none".to_owned(),
             (Some(_), None) => "one after each epoch".to_owned(),
@@ -59,10 +58,7 @@ impl Trainer {
             true => "none".to_owned(),
             false => acting.join(", "),
         };
-        let facts = [
-            ("the first epoch", (first + 1).to_string()),
-            ("the number of epochs", fit.epochs.to_string()),
-            ("`steps_per_epoch`", or_none(fit.steps_per_epoch)),
+        let own = [
             ("the checkpoint of `fit`", checkpoint),
             ("the validation", validation),
             ("`save_behind`", behind.to_owned()),
@@ -75,28 +71,51 @@ impl Trainer {
             ),
             ("the seed", self.compiled.state.seed()?.to_string()),
         ];
-        Ok(owned(facts))
+        let mut facts = owned(length_of(first, fit));
+        facts.extend(owned(own));
+        Ok(facts)
     }
 
     fn data_facts(&self, fit: &Fit, data: &dyn TrainingData) -> Result<Facts> {
-        let epoch = self.progress.position.epoch;
-        let settings = fit.data_settings.map_or("none".to_owned(), |settings| {
-            format!("checksum {settings:08x}")
-        });
-        let mut facts = match data.by_index() {
-            Some(batches) => batches.facts("training", epoch),
-            // What is read of a stream is compared after each epoch.
-            None => owned([(
-                "the size of training batches",
-                data.batch_size().to_string(),
-            )]),
-        };
+        let settings = settings_of_data(fit).unwrap_or_else(|| "none".to_owned());
+        let mut facts = self.training_facts(data);
         facts.extend(owned([("the settings of the data", settings)]));
         if let Some(batches) = fit.to_validate()? {
             facts.extend(batches.facts("validation", 0));
         }
         Ok(facts)
     }
+
+    /// What all processes must have alike of the data that are trained on.
+    pub(super) fn training_facts(&self, data: &dyn TrainingData) -> Facts {
+        match data.by_index() {
+            Some(batches) => batches.facts("training", self.progress.position.epoch),
+            // What is read of a stream is compared after each epoch.
+            None => owned([(
+                "the size of training batches",
+                data.batch_size().to_string(),
+            )]),
+        }
+    }
+}
+
+/// How long a `fit` trains.
+pub(super) fn length_of(first: usize, fit: &Fit) -> [(&'static str, String); 3] {
+    [
+        ("the first epoch", (first + 1).to_string()),
+        ("the number of epochs", fit.epochs.to_string()),
+        ("`steps_per_epoch`", or_none(fit.steps_per_epoch)),
+    ]
+}
+
+/// What the caller says of how its data were made.
+pub(super) fn settings_of_data(fit: &Fit) -> Option<String> {
+    let settings = fit.data_settings?;
+    Some(format!("checksum {settings:08x}"))
+}
+
+pub(super) fn or_none(number: Option<usize>) -> String {
+    number.map_or("none".to_owned(), |number| number.to_string())
 }
 
 /// Whether all processes do what a callback of this name does, which may end in a number.
@@ -104,7 +123,7 @@ fn acts_together(name: &str) -> bool {
     ACT_TOGETHER.iter().any(|kind| name.starts_with(kind))
 }
 
-fn owned<const N: usize>(facts: [(&str, String); N]) -> Facts {
+pub(super) fn owned<const N: usize>(facts: [(&str, String); N]) -> Facts {
     let owned = facts.map(|(name, value)| (name.to_owned(), value));
     owned.into()
 }

@@ -3,6 +3,7 @@
 //! Gradients of another model, of other data or at another precision would be added without anybody's notice. Programs are not compared,
 //! since workers may have different devices: only what they were made from.
 
+use super::agreement::{length_of, or_none, owned, settings_of_data};
 use super::setup::Setup;
 use super::{Fit, Trainer};
 use crate::data::{Facts, TrainingData};
@@ -58,31 +59,16 @@ impl Trainer {
             return Ok(());
         };
         fit.stop.iter().for_each(|flag| servers.stop_when(flag));
-        let or_none = |count: Option<usize>| count.map_or("none".to_owned(), |n| n.to_string());
-        let settings = fit
-            .data_settings
-            .map(|settings| format!("checksum {settings:08x}"));
         let save_freq = fit.save_freq.filter(|_| fit.checkpoint.is_some());
-        let facts = [
-            ("the first epoch", (first + 1).to_string()),
-            ("the number of epochs", fit.epochs.to_string()),
-            ("`steps_per_epoch`", or_none(fit.steps_per_epoch)),
+        let mut facts = owned(length_of(first, fit));
+        facts.extend(owned([
             (
                 "the number of batches between checkpoints",
                 or_none(save_freq),
             ),
-            ("`data_settings`", settings.unwrap_or_default()),
-        ];
-        let facts = facts.map(|(what, value)| (what.to_owned(), value));
-        let mut facts = Facts::from(facts);
-        facts.extend(match data.by_index() {
-            Some(batches) => batches.facts("training", self.progress.position.epoch),
-            // What is read of a stream is compared after each epoch.
-            None => vec![(
-                "the size of training batches".to_owned(),
-                data.batch_size().to_string(),
-            )],
-        });
+            ("`data_settings`", settings_of_data(fit).unwrap_or_default()),
+        ]));
+        facts.extend(self.training_facts(data));
         servers.agree_on(
             &format!("the begin of fit {}", self.progress.fit_number),
             &facts,
