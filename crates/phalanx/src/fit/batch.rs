@@ -1,5 +1,7 @@
 //! Batches from the host: checked against the model, padded, put on the device.
 
+use std::cell::LazyCell;
+
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
@@ -185,7 +187,8 @@ fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let shares = y.to_f64();
-        let weights = batch.weight.as_ref().map(example_weights);
+        // Of few batches anything is asked.
+        let weights = LazyCell::new(|| batch.weight.as_ref().map(example_weights));
         let has_weight = |row: u64| {
             let weight = weights.as_ref().and_then(|rows| rows.get(row as usize));
             weight != Some(&0.0)
@@ -212,17 +215,17 @@ fn is_number_of(value: f64, count: usize) -> bool {
 }
 
 /// The row of the value at a place of a tensor.
-fn row_of(at: usize, tensor: &HostTensor) -> u64 {
+pub(super) fn row_of(at: usize, tensor: &HostTensor) -> u64 {
     let values: usize = tensor.dims().iter().skip(1).product();
     (at / values.max(1)) as u64
 }
 
-/// The size of the largest weight of each example.
+/// The largest weight of each example; none is below 0.
 fn example_weights(weights: &HostTensor) -> Vec<f64> {
     let each: usize = weights.dims().iter().skip(1).product();
     let values = weights.to_f64();
     let rows = values.chunks(each.max(1));
-    rows.map(|row| row.iter().map(|weight| weight.abs()).fold(0.0, f64::max))
+    rows.map(|row| row.iter().copied().fold(0.0, f64::max))
         .collect()
 }
 

@@ -135,9 +135,11 @@ impl Follow {
             let name = name_of(path);
             name.starts_with(b".") && !name.starts_with(&own)
         };
+        let is_candidate = |path: &Path| !is_hidden(path) || name_of(path).starts_with(&own_hidden);
         let paths = fs::read_dir(parent).into_iter().flatten().flatten();
+        let paths = paths.map(|entry| entry.path());
         let identified = |path: PathBuf| Some((CheckpointId::of(&path)?, path));
-        let all = paths.filter_map(|entry| identified(entry.path()));
+        let all = (paths.filter(|path| is_candidate(path))).filter_map(identified);
         let is_new = |(id, _): &(CheckpointId, PathBuf)| {
             !seen.contains(id) && self.since.is_none_or(|since| id.written >= since)
         };
@@ -146,9 +148,8 @@ impl Follow {
         new.retain(is_new);
         new.sort();
         new.dedup_by(|later, earlier| later.0 == earlier.0);
-        let moving = hidden.into_iter().filter(|found| {
-            is_new(found) && Some(found.0) < newest && name_of(&found.1).starts_with(&own_hidden)
-        });
+        let moving = hidden.into_iter();
+        let moving = moving.filter(|found| is_new(found) && Some(found.0) < newest);
         let moving = moving.map(|(id, _)| id).collect();
         Found { new, moving }
     }

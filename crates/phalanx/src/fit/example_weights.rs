@@ -1,5 +1,6 @@
 //! The weights of examples, looked at on the host.
 
+use super::batch::row_of;
 use crate::data::Batch;
 use crate::{Error, Result};
 
@@ -13,7 +14,7 @@ pub(super) fn check_weights(batch: &Batch) -> Result<()> {
     let Some(at) = values.iter().position(is_bad) else {
         return Ok(());
     };
-    let row = batch.first + (at / (values.len() / batch.rows().max(1)).max(1)) as u64;
+    let row = batch.first + row_of(at, weights);
     Err(Error::user(format!(
         "the weight of example {row} of the epoch is {}, expected a finite number from 0 up; correct what makes the weights, 0 leaves an example out",
         values[at]
