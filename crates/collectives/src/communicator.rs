@@ -231,7 +231,7 @@ impl Communicator {
         check(buffer.len(), element, op)?;
         let array = self.0.array(buffer);
         let done = self.run(Call::AllReduce(op), element, array);
-        if done.is_err() && (self.0.library.is_some() || array.offset.is_some()) {
+        if done.is_err() && lock(&self.0.engine).may_still_use(&array) {
             buffer.leave();
         }
         done.map(drop)
@@ -491,7 +491,7 @@ fn exchange_thread(
         let array = array_of(&job.buffer, arena);
         let mut engine = lock(engine);
         let result = engine.run(ticket, job.call, job.element, array);
-        let is_used = result.is_err() && (engine.keeps_memory() || array.offset.is_some());
+        let is_used = result.is_err() && engine.may_still_use(&array);
         drop(engine);
         state.leave();
         let mut buffer = job.buffer;

@@ -68,9 +68,9 @@ impl Engine {
         }
     }
 
-    /// Whether the memory of an exchange that failed must live on.
-    pub(crate) fn keeps_memory(&self) -> bool {
-        self.mpi.is_some()
+    /// Whether others may still use an array whose exchange has failed: MPI, or ranks that read it where it is.
+    pub(crate) fn may_still_use(&self, array: &Array) -> bool {
+        self.mpi.is_some() || array.offset.is_some()
     }
 
     pub(crate) fn table(&self) -> &AlgorithmTable {
@@ -129,7 +129,7 @@ impl Engine {
             }
         }
         let done = self.exchange(ticket, Call::AllReduce(op), wire, narrowed);
-        if done.is_err() && (self.keeps_memory() || offset.is_some()) {
+        if done.is_err() && self.may_still_use(&narrowed) {
             buffer.leave();
         }
         done?;
