@@ -1,7 +1,7 @@
 //! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `test.json`, `training.json`.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
@@ -79,10 +79,8 @@ impl RunFolder {
 
     /// The same of a training that was, whose model alone may be named: the folder that training prints as `model:`.
     pub(crate) fn or_of_model(self) -> Self {
-        let has = |name| self.path.join(name).is_file();
-        let is_model = has("model.json") && has("weights.safetensors");
         Self {
-            model: is_model.then(|| self.path.clone()),
+            model: is_model(&self.path).then(|| self.path.clone()),
             ..self
         }
     }
@@ -244,20 +242,28 @@ impl RunFolder {
     }
 }
 
-/// Drops the lines of an epoch and of later ones.
+/// Whether a folder is of a saved model.
+pub(crate) fn is_model(folder: &Path) -> bool {
+    let mut files = ["model.json", "weights.safetensors"].iter();
+    files.all(|name| folder.join(name).is_file())
+}
+
+/// Drops the lines of an epoch and of later ones. The file is read only where there are some, which its end says: an epoch is added as fast to a
+/// long history as to a short one.
 fn drop_from(path: &Path, epoch: u64) -> io::Result<()> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
     let is_before = |line: &&str| {
         let line: Option<Value> = serde_json::from_str(line).ok();
         line.is_some_and(|line| line["epoch"].as_u64() < Some(epoch))
     };
-    if text.lines().next_back().as_ref().is_none_or(is_before) {
+    let end = match end_of(path) {
+        Ok(end) => end,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if end.lines().next_back().as_ref().is_none_or(is_before) {
         return Ok(());
     }
+    let text = fs::read_to_string(path)?;
     let kept = text.split_inclusive('\n').filter(is_before);
     let new = path.with_extension("jsonl.new");
     fs::write(&new, kept.collect::<String>())?;
@@ -277,6 +283,17 @@ fn line(epoch: &EpochLogs) -> String {
         line["verdict"] = json!(epoch.verdict);
     }
     format!("{line}\n")
+}
+
+/// The end of a file, longer than a line of an epoch.
+fn end_of(path: &Path) -> io::Result<String> {
+    const LENGTH: u64 = 64 << 10;
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LENGTH)))?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end)?;
+    Ok(String::from_utf8_lossy(&end).into_owned())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::session::failed;
 use crate::args::CheckpointCommand;
 use crate::failure::{Exit, Failure};
 use crate::record;
+use crate::run_folder::is_model;
 
 /// Runs one of the commands on checkpoints.
 pub(crate) fn run(context: &mut Context, what: &CheckpointCommand) -> Result<(), Failure> {
@@ -47,7 +48,7 @@ fn other_than_checkpoint(path: &Path) -> Option<Failure> {
     let has = |name: &str| path.join(name).is_file();
     let (what, next) = if has("checkpoint.json") {
         return None;
-    } else if has("model.json") && has("weights.safetensors") {
+    } else if is_model(path) {
         (
             "a model",
             "give the directory of a checkpoint, such as `runs/digits/checkpoint`",

@@ -14,6 +14,7 @@ use phalanx::nn::{IntoModel, Model, Policy};
 use phalanx::optim::Optimizer;
 use phalanx::replicas::DeviceChoice;
 use phalanx::strategy::{NamedStrategy, Strategy};
+use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use super::Context;
@@ -59,7 +60,7 @@ pub(crate) fn wrong(problems: Problems) -> Failure {
 pub(crate) fn failed(error: &Error) -> Failure {
     let exit = match error.exit_code() {
         2 => Exit::Usage,
-        75 => Exit::TryAgain,
+        TRY_AGAIN => Exit::TryAgain,
         _ => Exit::Failed,
     };
     Failure::of(exit, error)

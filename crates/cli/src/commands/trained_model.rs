@@ -147,9 +147,9 @@ impl Used {
     fn warn_of_later_training(&self, context: &Context) {
         let (folder, model) = (self.folder.path(), self.folder.model());
         let begun = Record::read(folder).ok().flatten();
-        if begun.is_some() && begun != self.record && !context.global.quiet {
-            notice(format_args!(
-                "warning: {} is of a training with other settings than {} says: one that began later has not ended, and has no model yet",
+        if begun.is_some() && begun != self.record {
+            context.warn(&format!(
+                "{} is of a training with other settings than {} says: one that began later has not ended, and has no model yet",
                 model.display(),
                 folder.join(record::NAME).display()
             ));
