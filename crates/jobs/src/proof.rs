@@ -1,8 +1,6 @@
 //! How a daemon proves who it is before it gets the token: an HMAC-SHA256 by the token over the address that a command asks at and a
 //! random number of the command. Whoever has taken the port of a daemon that has gone cannot make one.
 
-use std::fmt::Write as _;
-
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -18,12 +16,7 @@ pub(crate) fn proof(token: &str, host: &str, challenge: &str) -> Option<String> 
         mac.update(&(part.len() as u64).to_le_bytes());
         mac.update(part.as_bytes());
     }
-    let bytes = mac.finalize().into_bytes();
-    let mut text = String::new();
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    Some(text)
+    Some(phalanx_launch::hex(&mac.finalize().into_bytes()))
 }
 
 #[cfg(test)]

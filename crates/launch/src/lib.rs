@@ -28,7 +28,13 @@ pub fn random_hex(bytes: usize) -> String {
             rustix::rand::getrandom(&mut buffer[filled..], rustix::rand::GetRandomFlags::empty());
         filled += more.unwrap_or(0);
     }
-    buffer.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&buffer)
+}
+
+/// Bytes as hexadecimal text.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The variables of this process that tasks are given, by name or by the start of it: what programs need to find their libraries,

@@ -1,6 +1,7 @@
 //! What the fields of a job file must have in common, and those that change nothing here or cannot be honoured.
 
 use phalanx_cluster::TaskKind;
+use phalanx_yaml::shown;
 
 use super::fields::{Fields, Notes};
 use super::phalanx_keys::ExecutorKind;
@@ -128,10 +129,9 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     };
     let images = spec.roles.iter().filter_map(|role| role.image.as_ref());
     if let Some(image) = images.into_iter().find(is_wrong) {
-        let shown: String = image.chars().take(60).collect();
         notes.wrong(
             input.place("masterConfig"),
-            format!("imageUri is {shown:?}, which is no image"),
+            format!("imageUri is {}, which is no image", shown(image)),
             "write it without blanks, as registry.example/name:tag",
         );
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use phalanx_yaml::{Bytes, Node};
+use phalanx_yaml::{Bytes, Node, shown};
 
 use super::fields::{Fields, Notes};
 
@@ -266,10 +266,9 @@ pub(super) fn object_name(
     let named =
         text.len() <= most && text.split('.').all(is_label) && (dots || !text.contains('.'));
     if !named {
-        let shown: String = text.chars().take(40).collect();
         notes.wrong(
             fields.place(name),
-            format!("{name} is {shown:?}, which is no name in Kubernetes"),
+            format!("{name} is {}, which is no name in Kubernetes", shown(&text)),
             format!("use small letters, digits and `-` within, {most} at most"),
         );
     }
