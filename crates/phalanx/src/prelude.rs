@@ -6,10 +6,14 @@ pub use crate::fit::{
     Compile, Fit, History, Logs, LossScale, Losses, OutputMetric, Progress, Trainer,
 };
 pub use crate::losses::{
-    BinaryCrossentropy, CategoricalCrossentropy, Huber, KlDivergence, Loss, MeanAbsoluteError,
-    MeanSquaredError, SparseCategoricalCrossentropy,
+    BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
+    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Hinge, Huber, KlDivergence,
+    LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
+    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge,
 };
-pub use crate::metrics::{Accuracy, Auc, F1Score, Metric, Precision, Recall};
+pub use crate::metrics::{
+    Accuracy, Auc, F1Score, MeanIou, Metric, Precision, R2Score, Recall, RootMeanSquaredError,
+};
 pub use crate::nn::*;
 pub use crate::optim::{
     Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, RmsProp, Sgd,

@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::{Batch, array, name, snake_case};
-use phalanx::losses::{Loss, LossReduction, SparseCategoricalCrossentropy};
+use phalanx::losses::{Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
@@ -14,7 +14,7 @@ const TOLERANCE: f64 = 2e-6;
 fn losses_and_gradients_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("losses.json");
-    assert!(records.len() >= 396, "{} records", records.len());
+    assert!(records.len() >= 873, "{} records", records.len());
     let mut batch = Batch::default();
     for record in &records {
         trace(&mut batch, record);
@@ -56,6 +56,17 @@ fn a_target_of_weight_zero_may_be_no_number() {
             assert_close(kind, &spoilt[1].to_f64(), &gradient, 0.0);
         }
     }
+}
+
+/// Each target by itself: what a replica makes of its rows does not depend on the others'.
+#[test]
+fn a_hinge_takes_0_as_minus_1_beside_any_other_target() {
+    let mut batch = Batch::default();
+    let y_true = batch.input(HostTensor::new([3, 1], &[0.0f32, -1.0, 1.0]));
+    let y_pred = batch.input(HostTensor::new([3, 1], &[0.25f32, 0.25, 0.25]));
+    batch.output(&Loss::from(Hinge).per_example(&y_true, &y_pred));
+    let losses = batch.run(&oracle::engine()).swap_remove(0).to_f64();
+    assert_eq!(losses, [1.25, 1.25, 0.75]);
 }
 
 /// Targets and predictions of one number each may come without a second dimension.

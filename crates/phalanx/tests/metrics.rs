@@ -5,8 +5,8 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, Recall, SparseCategoricalAccuracy,
-    SparseTopKCategoricalAccuracy,
+    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, R2Score, Recall,
+    RootMeanSquaredError, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
@@ -17,7 +17,7 @@ const TOLERANCE: f64 = 2e-6;
 #[test]
 fn results_are_those_of_keras() {
     let records = oracle::records("metrics.json");
-    assert!(records.len() >= 63, "{} records", records.len());
+    assert!(records.len() >= 85, "{} records", records.len());
     let cases: Vec<(Metric, &Value)> = records
         .iter()
         .map(|record| (configured(record), record))
@@ -172,10 +172,37 @@ fn rare_thresholds_and_weights() -> [Rare; 4] {
     ]
 }
 
+/// Numbers far from 0, and equal ones.
+fn rare_regressions() -> [Rare; 4] {
+    let far = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 3.0];
+    let near = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 2.0];
+    let column = |values: &[f32]| f32s(&[values.len(), 1], values);
+    let r2 = || Metric::from(R2Score::default()).bound(None, f32s(&[1, 1], &[0.0]).shape());
+    [
+        // Their variance is 5, of which sums in f32 would have nothing left.
+        (r2(), column(&far), column(&near), None, 0.8),
+        // Equal targets are explained by exact predictions alone.
+        (r2(), column(&[0.1; 3]), column(&[0.1; 3]), None, 1.0),
+        (r2(), column(&[0.1; 3]), column(&[0.1, 0.2, 0.1]), None, 0.0),
+        (
+            RootMeanSquaredError.into(),
+            column(&[1.0, 0.0]),
+            column(&[4.0, 5.0]),
+            Some([1.0, 0.0]),
+            3.0,
+        ),
+    ]
+}
+
 /// What the records do not hold.
 #[test]
 fn rare_inputs_count_as_documented() {
-    let cases = [rare_scores(), rare_thresholds_and_weights()].concat();
+    let cases = [
+        rare_scores(),
+        rare_thresholds_and_weights(),
+        rare_regressions(),
+    ]
+    .concat();
     let cases = [cases, logits()].concat();
     let mut batch = Batch::default();
     for (metric, y_true, y_pred, weight, _) in &cases {
@@ -238,10 +265,16 @@ fn configured(record: &Value) -> Metric {
     let kind = match record["metric"].as_str().unwrap() {
         "AUC" => "auc".to_owned(),
         "Accuracy" => "equality".to_owned(),
+        "MeanIoU" => "mean_io_u".to_owned(),
         kind => snake_case(kind),
     };
+    let mut config = record["config"].clone();
+    // Ours tells by the dims whether targets are rows, and takes scores.
+    for field in ["sparse_y_true", "sparse_y_pred"] {
+        config.as_object_mut().unwrap().remove(field);
+    }
     let shape = array(&record["updates"][0]["y_pred"]).unwrap();
-    let metric = Metric::from_config(&kind, &record["config"]).unwrap();
+    let metric = Metric::from_config(&kind, &config).unwrap();
     metric.bound(None, shape.shape())
 }
 

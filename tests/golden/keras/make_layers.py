@@ -97,6 +97,51 @@ def dense_and_convolution():
         yield f"depthwise_{name}", "DepthwiseConv2D", config, image
 
 
+def sequences_and_larger_images():
+    """(name, layer, config, inputs) of convolutions and pooling of steps, and of layers that make images larger."""
+    steps = {
+        "valid": {"kernel_size": 3},
+        "same": {"kernel_size": 4, "padding": "same"},
+        "causal": {"kernel_size": 3, "padding": "causal"},
+        "causal_dilation": {"kernel_size": 2, "padding": "causal", "dilation_rate": 3},
+        "causal_stride": {"kernel_size": 3, "padding": "causal", "strides": 2},
+        "stride_same": {"kernel_size": 3, "padding": "same", "strides": 2},
+        "groups": {"kernel_size": 3, "groups": 2, "padding": "same"},
+        "relu_no_bias": {"kernel_size": 2, "activation": "relu", "use_bias": False},
+    }
+    for name, config in steps.items():
+        yield f"conv1d_{name}", "Conv1D", {"filters": 4, **config}, [(2, 7, 2)]
+    transposed = {
+        "valid": {"kernel_size": 3},
+        "same": {"kernel_size": 3, "padding": "same"},
+        "stride_valid": {"kernel_size": 3, "strides": 2},
+        "stride_same": {"kernel_size": 3, "strides": 2, "padding": "same"},
+        "even_stride_same": {"kernel_size": [4, 2], "strides": [2, 3], "padding": "same"},
+        "window_below_stride": {"kernel_size": 1, "strides": 2},
+        "window_below_stride_same": {"kernel_size": 1, "strides": 3, "padding": "same"},
+        "relu_no_bias": {"kernel_size": 3, "strides": 2, "activation": "relu", "use_bias": False},
+    }
+    for name, config in transposed.items():
+        yield f"conv2d_transpose_{name}", "Conv2DTranspose", {"filters": 3, **config}, [(2, 4, 3, 2)]
+    for name, config in {"valid": {"kernel_size": 3}, "multiplier_stride_same": {
+        "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu",
+    }}.items():
+        yield f"separable_{name}", "SeparableConv2D", {"filters": 3, **config}, [(2, 6, 5, 2)]
+    windows = {
+        "valid": {"pool_size": 2},
+        "overlap_same": {"pool_size": 3, "strides": 2, "padding": "same"},
+        "stride_one_same": {"pool_size": 2, "strides": 1, "padding": "same"},
+    }
+    for kind in ("Max", "Average"):
+        for name, config in windows.items():
+            yield f"{kind.lower()}_pooling1d_{name}", f"{kind}Pooling1D", config, [(2, 7, 3)]
+    yield "up_sampling", "UpSampling2D", {}, [(2, 3, 2, 2)]
+    yield "up_sampling_sizes", "UpSampling2D", {"size": [3, 1]}, [(2, 3, 2, 2)]
+    for size in (2, 3, [4, 2]):
+        name = f"up_sampling_bilinear_{size}".replace(" ", "")
+        yield name, "UpSampling2D", {"size": size, "interpolation": "bilinear"}, [(2, 3, 4, 2)]
+
+
 def pooling():
     """(name, layer, config, inputs)."""
     windows = {
@@ -125,6 +170,12 @@ def shapes():
     yield "zero_padding", "ZeroPadding2D", {"padding": 1}, [(1, 2, 3, 2)]
     yield "zero_padding_pairs", "ZeroPadding2D", {"padding": [[0, 1], [2, 0]]}, [(1, 2, 3, 2)]
     yield "add", "Add", {}, [(2, 3), (2, 3), (2, 3)]
+    for kind in ("Multiply", "Average", "Maximum", "Minimum"):
+        yield kind.lower(), kind, {}, [(2, 3), (2, 3), (2, 3)]
+    yield "multiply_stretched", "Multiply", {}, [(2, 2, 3), (2, 1, 3)]
+    yield "subtract", "Subtract", {}, [(2, 3), (2, 3)]
+    yield "permute", "Permute", {"dims": [3, 1, 2]}, [(2, 2, 3, 4)]
+    yield "repeat_vector", "RepeatVector", {"n": 3}, [(2, 4)]
     yield "concatenate", "Concatenate", {}, [(2, 3), (2, 2)]
     yield "concatenate_axis_1", "Concatenate", {"axis": 1}, [(2, 1, 3), (2, 2, 3)]
 
@@ -225,7 +276,7 @@ def regularizers():
 
 def records():
     """Everything of this file."""
-    for spec in [*dense_and_convolution(), *pooling(), *shapes(), *embeddings()]:
+    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
     for spec in normalizations():
         yield run(*spec)

@@ -84,6 +84,45 @@ def regression_cases():
     yield Case("rank3", rng.standard_normal((2, 3, 4)).astype(np.float32), rng.standard_normal((2, 3, 4)) * 2, WEIGHTS_3)
 
 
+def away_from(values, limit):
+    """Numbers of the same signs, none nearer to 0 than the limit."""
+    return np.where(values < 0, -1, 1) * np.maximum(np.abs(values), limit)
+
+
+def percentage_cases():
+    """Targets that are not near 0: what is divided by them would have no digit in common."""
+    for case in regression_cases():
+        yield Case(case.name, away_from(case.y_true, 0.25).astype(np.float32), case.y_pred, case.weights)
+
+
+def count_cases():
+    """Counts, and rates above 0."""
+    rng = np.random.default_rng(35)
+    for name, dims, weights in (("rank2", (4, 3), WEIGHTS_2), ("one_column", (4, 1), WEIGHTS_2), ("rank3", (2, 3, 4), WEIGHTS_3)):
+        yield Case(name, rng.poisson(2.0, dims).astype(np.float32), rng.uniform(0.2, 4.0, dims), weights)
+
+
+def error_cases():
+    """Errors near 0 and far from it."""
+    yield from regression_cases()
+    far = [[100.0, -100.0, 0.0], [1e-3, -1e-3, 50.0]]
+    yield Case("extreme", np.zeros((2, 3), np.float32), far, [None])
+
+
+def vector_cases():
+    """Vectors, one of them 0."""
+    yield from regression_cases()
+    yield Case("zeros", [[0.0, 0.0], [1.0, 2.0]], [[1.0, 2.0], [0.5, -1.0]], [None])
+
+
+def hinge_cases():
+    """Answers 0 and 1, and -1 and 1."""
+    for case in binary_cases(from_logits=True):
+        if case.name != "extreme":
+            yield case
+            yield Case(f"{case.name}_signs", 2 * case.y_true - 1, case.y_pred, case.weights)
+
+
 def divergence_cases():
     """Distributions, and rows with zeros."""
     rng = np.random.default_rng(34)
@@ -116,6 +155,36 @@ def specs():
         yield "Huber", {"delta": 0.5}, case
     for case in divergence_cases():
         yield "KLDivergence", {}, case
+    for case in percentage_cases():
+        yield "MeanAbsolutePercentageError", {}, case
+    for case in count_cases():
+        yield "MeanSquaredLogarithmicError", {}, case
+        yield "Poisson", {}, case
+    for case in error_cases():
+        yield "LogCosh", {}, case
+    for case in vector_cases():
+        yield "CosineSimilarity", {}, case
+    for case in hinge_cases():
+        yield "Hinge", {}, case
+        yield "SquaredHinge", {}, case
+    for case in class_cases(from_logits=True):
+        # The extreme ones lie on the corner, where any slope of both sides is right.
+        if case.name != "extreme":
+            yield "CategoricalHinge", {}, one_hot(case)
+    yield from focal_specs()
+
+
+def focal_specs():
+    """The focal losses, without logits whose probabilities Keras clips."""
+    for from_logits in (True, False):
+        for config in ({}, {"gamma": 1.5, "label_smoothing": 0.1}, {"apply_class_balancing": True, "alpha": 0.3, "gamma": 0.0}):
+            for case in binary_cases(from_logits):
+                if case.name != "extreme":
+                    yield "BinaryFocalCrossentropy", {"from_logits": from_logits, **config}, case
+        for config in ({}, {"gamma": 1.5, "alpha": 0.6, "label_smoothing": 0.1}):
+            for case in class_cases(from_logits):
+                if case.name != "extreme":
+                    yield "CategoricalFocalCrossentropy", {"from_logits": from_logits, **config}, one_hot(case)
 
 
 def record(loss, config, case, weight_index, reduction):

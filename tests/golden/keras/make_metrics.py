@@ -99,6 +99,21 @@ def averages():
     yield "sparse_top_1_ties", "SparseTopKCategoricalAccuracy", {"k": 1}, [update(*tie)]
     yield "mean_squared_error", "MeanSquaredError", {}, three(regression())
     yield "mean_absolute_error", "MeanAbsoluteError", {}, three(regression())
+    yield "root_mean_squared_error", "RootMeanSquaredError", {}, three(columns(regression(), 1))
+    yield "cosine_similarity", "CosineSimilarity", {}, three(regression())
+    yield "r2_score", "R2Score", {}, three(regression())
+    yield "r2_score_column", "R2Score", {}, three(columns(regression(), 1))
+    yield "r2_score_by_variance", "R2Score", {"class_aggregation": "variance_weighted_average"}, three(regression())
+
+
+def whole(updates):
+    """The updates with weights that are whole numbers: `MeanIoU` truncates others."""
+    return [(y_true, y_pred, None if weight is None else np.ceil(weight)) for y_true, y_pred, weight in updates]
+
+
+def columns(make, count):
+    """The first columns of targets and predictions."""
+    return lambda: tuple(values[:, :count] for values in make())
 
 
 def confusion():
@@ -125,6 +140,17 @@ def confusion():
         yield f"{short}_both", name, {"thresholds": [0.5, 0.7]}, three(binary(3))
         yield f"{short}_at_threshold", name, {}, edge
         yield f"{short}_nothing_positive", name, {}, none
+    for name in ("TruePositives", "FalsePositives", "TrueNegatives", "FalseNegatives"):
+        yield f"{name}_defaults", name, {}, three(binary(1))
+        yield f"{name}_0.7", name, {"thresholds": 0.7}, three(binary(3))
+        yield f"{name}_both", name, {"thresholds": [0.5, 0.7]}, three(binary(3))
+    # Scores and numbers of classes: what `MeanIoU` here takes.
+    for ignored in (None, 1):
+        config = {"num_classes": 4, "sparse_y_pred": False, "ignore_class": ignored}
+        yield f"mean_io_u_{ignored}".lower(), "MeanIoU", config, whole(three(classes(4, False, seed=57)))
+        yield f"mean_io_u_{ignored}_rank3".lower(), "MeanIoU", config, whole(sequences(False))
+    config = {"num_classes": 4, "sparse_y_true": False, "sparse_y_pred": False}
+    yield "mean_io_u_one_hot", "MeanIoU", config, whole(three(classes(4, True, seed=57)))
     for average in (None, "micro", "macro", "weighted"):
         for threshold in (None, 0.5):
             config = {"average": average, "threshold": threshold}

@@ -37,13 +37,9 @@ const LAYERS: &[Alias] = &[
         Hint("write `dense: {units: N}`, or `activation: {activation: linear}`"),
     ),
     (
-        "separable_conv2d",
-        Hint("write `depthwise_conv2d`, then `conv2d` with `kernel_size: 1`"),
-    ),
-    (
-        "conv1d",
+        "time_distributed",
         Hint(
-            "there is `conv2d` alone: `reshape` to [1, steps, features] and use `kernel_size: [1, N]`",
+            "leave it out around `dense`, which works on each step by itself; other layers want examples without steps",
         ),
     ),
     (
@@ -58,12 +54,12 @@ const LAYERS: &[Alias] = &[
         "normalization",
         Hint("write `rescaling`, `batch_norm` or `layer_norm`"),
     ),
-    ("max_pooling1d", Hint(POOL_OF_SEQUENCES)),
-    ("max_pool1d", Hint(POOL_OF_SEQUENCES)),
-    ("average_pooling1d", Hint(POOL_OF_SEQUENCES)),
-    ("avg_pool1d", Hint(POOL_OF_SEQUENCES)),
+    ("max_pooling1d", Same("max_pool1d")),
+    ("average_pooling1d", Same("average_pool1d")),
+    ("avg_pool1d", Same("average_pool1d")),
+    ("conv_transpose2d", Same("conv2d_transpose")),
+    ("upsample", Same("up_sampling2d")),
 ];
-const POOL_OF_SEQUENCES: &str = "there are `max_pool2d` and `average_pool2d` alone: `reshape` to [1, steps, features] and use `pool_size: [1, N]`";
 const LOSSES: &[Alias] = &[
     ("mse", Same("mean_squared_error")),
     ("mse_loss", Same("mean_squared_error")),
@@ -72,6 +68,15 @@ const LOSSES: &[Alias] = &[
     ("huber_loss", Same("huber")),
     ("kld", Same("kl_divergence")),
     ("kullback_leibler_divergence", Same("kl_divergence")),
+    ("mape", Same("mean_absolute_percentage_error")),
+    ("msle", Same("mean_squared_logarithmic_error")),
+    ("logcosh", Same("log_cosh")),
+    (
+        "poisson_nll_loss",
+        Hint("write `poisson`, which takes rates: give the last layer the activation exponential"),
+    ),
+    ("focal_loss", Hint(FOCAL)),
+    ("focal", Hint(FOCAL)),
     ("bce", Same("binary_crossentropy")),
     (
         "cross_entropy",
@@ -93,6 +98,7 @@ const LOSSES: &[Alias] = &[
         Hint("end the model with softmax and write `sparse_categorical_crossentropy`"),
     ),
 ];
+const FOCAL: &str = "write `binary_focal_crossentropy` or `categorical_focal_crossentropy`";
 const METRICS: &[Alias] = &[
     ("acc", Same("accuracy")),
     ("mse", Same("mean_squared_error")),
@@ -107,16 +113,16 @@ const METRICS: &[Alias] = &[
         Hint("write `sparse_top_k_categorical_accuracy: {k: 5}` for classes given as numbers"),
     ),
     ("loss", Hint("remove it: the loss is always logged")),
-    ("root_mean_squared_error", Hint(ROOT)),
-    ("rmse", Hint(ROOT)),
-    (
-        "r2_score",
-        Hint(
-            "write `mean_squared_error`: 1 minus it over the variance of the labels is this score",
-        ),
-    ),
+    ("mape", Same("mean_absolute_percentage_error")),
+    ("msle", Same("mean_squared_logarithmic_error")),
+    ("logcosh", Same("log_cosh")),
+    ("log_cosh_error", Same("log_cosh")),
+    ("rmse", Same("root_mean_squared_error")),
+    ("r2", Same("r2_score")),
+    ("mean_iou", Same("mean_io_u")),
+    ("iou", Same("mean_io_u")),
+    ("one_hot_mean_io_u", Same("mean_io_u")),
 ];
-const ROOT: &str = "write `mean_squared_error`, whose square root it is";
 const OPTIMIZERS: &[Alias] = &[
     ("momentum", Hint("write `sgd: {momentum: 0.9}`")),
     (

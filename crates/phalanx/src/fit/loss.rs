@@ -12,7 +12,7 @@ use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::{LossAndMetrics, WeightedSum};
 use super::outputs::Output;
 use crate::config::Described;
-use crate::losses::{BinaryCrossentropy, Loss, without_unweighted};
+use crate::losses::{BinaryCrossentropy, BinaryFocalCrossentropy, Loss, without_unweighted};
 use crate::nn::{Effects, Model};
 use crate::{Error, Result};
 
@@ -164,11 +164,13 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 /// Which targets are shares from 0 to 1, and the loss that takes them so.
 fn shares(losses: &Losses, targets: &[usize]) -> Vec<(usize, &'static str)> {
     let of_term = |term: &LossTerm| {
-        let Loss::BinaryCrossentropy(_) = term.loss else {
-            return None;
+        let name = match term.loss {
+            Loss::BinaryCrossentropy(_) => BinaryCrossentropy::COMPONENT.name,
+            Loss::BinaryFocalCrossentropy(_) => BinaryFocalCrossentropy::COMPONENT.name,
+            _ => return None,
         };
         let target = targets.iter().position(|&target| target == term.output)?;
-        Some((target, BinaryCrossentropy::COMPONENT.name))
+        Some((target, name))
     };
     losses.terms.iter().filter_map(of_term).collect()
 }

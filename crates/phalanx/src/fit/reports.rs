@@ -163,7 +163,7 @@ fn is_constant(activation: Activation, output: &Shape) -> bool {
 fn mistaken(loss: &Loss, activation: Activation) -> Option<String> {
     let name = loss.name();
     let (wanted, is_probability) = match loss {
-        Loss::BinaryCrossentropy(_) => (
+        Loss::BinaryCrossentropy(_) | Loss::BinaryFocalCrossentropy(_) => (
             "sigmoid",
             matches!(
                 activation,

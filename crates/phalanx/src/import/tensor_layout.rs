@@ -13,6 +13,8 @@ pub(super) enum TensorLayout {
     Transposed,
     /// `[outputs, inputs / groups, height, width]`.
     Convolution,
+    /// `[outputs, inputs / groups, steps]`.
+    StepConvolution,
     /// `[channels * multiplier, 1, height, width]`.
     Depthwise,
     /// `[heads * size, inputs]` of `[inputs, heads, size]`.
@@ -28,7 +30,9 @@ impl TensorLayout {
     pub(super) fn of(convention: Convention, kind: &str, variable: &str) -> Self {
         match (convention, kind, variable) {
             (Convention::Torch, "dense", "kernel") => Self::Transposed,
-            (Convention::Torch, "conv2d", "kernel") => Self::Convolution,
+            // A transposed convolution has inputs and outputs exchanged in both.
+            (Convention::Torch, "conv2d" | "conv2d_transpose", "kernel") => Self::Convolution,
+            (Convention::Torch, "conv1d", "kernel") => Self::StepConvolution,
             (Convention::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
             (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
             (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,
@@ -44,6 +48,7 @@ impl TensorLayout {
             (Self::Convolution, &[height, width, inputs, outputs]) => {
                 vec![outputs, inputs, height, width]
             }
+            (Self::StepConvolution, &[steps, inputs, outputs]) => vec![outputs, inputs, steps],
             (Self::Depthwise, &[height, width, channels, multiplier]) => {
                 vec![channels * multiplier, 1, height, width]
             }
@@ -82,6 +87,7 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
             TensorLayout::Convolution | TensorLayout::Depthwise,
             &[outputs, inputs, height, width],
         ) => (outputs, inputs, height * width),
+        (TensorLayout::StepConvolution, &[outputs, inputs, steps]) => (outputs, inputs, steps),
         _ => return raw,
     };
     let size = shape.dtype.size();

@@ -3,10 +3,22 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{EPSILON, class_labels, in_float, paired};
+use super::shapes::{mean_of_last, of_pairs};
+use super::{EPSILON, ExampleLoss, class_labels, in_float};
 use crate::{Error, Result};
 
 use crate::config::{Component, Described, Field, Kind};
+
+pub(super) const FROM_LOGITS: Field = Field::optional(
+    "from_logits",
+    Kind::Bool,
+    "whether predictions are logits, not probabilities",
+);
+pub(super) const LABEL_SMOOTHING: Field = Field::optional(
+    "label_smoothing",
+    Kind::SHARE,
+    "how far targets move towards the uniform answer",
+);
 
 /// Cross-entropy of integer classes: `log(sum(exp(x))) - x[class]` over the last dim.
 ///
@@ -32,11 +44,7 @@ impl Described for SparseCategoricalCrossentropy {
     const COMPONENT: Component = Component {
         name: "sparse_categorical_crossentropy",
         doc: "cross-entropy of classes given as whole numbers",
-        fields: &[Field::optional(
-            "from_logits",
-            Kind::Bool,
-            "whether predictions are logits, not probabilities",
-        )],
+        fields: &[FROM_LOGITS],
     };
 }
 
@@ -63,18 +71,7 @@ impl Described for CategoricalCrossentropy {
     const COMPONENT: Component = Component {
         name: "categorical_crossentropy",
         doc: "cross-entropy of classes given as shares, such as one-hot labels",
-        fields: &[
-            Field::optional(
-                "from_logits",
-                Kind::Bool,
-                "whether predictions are logits, not probabilities",
-            ),
-            Field::optional(
-                "label_smoothing",
-                Kind::SHARE,
-                "how far targets move towards the uniform answer",
-            ),
-        ],
+        fields: &[FROM_LOGITS, LABEL_SMOOTHING],
     };
 }
 
@@ -102,18 +99,7 @@ impl Described for BinaryCrossentropy {
     const COMPONENT: Component = Component {
         name: "binary_crossentropy",
         doc: "cross-entropy of independent yes-or-no answers",
-        fields: &[
-            Field::optional(
-                "from_logits",
-                Kind::Bool,
-                "whether predictions are logits, not probabilities",
-            ),
-            Field::optional(
-                "label_smoothing",
-                Kind::SHARE,
-                "how far targets move towards the uniform answer",
-            ),
-        ],
+        fields: &[FROM_LOGITS, LABEL_SMOOTHING],
     };
 }
 
@@ -129,13 +115,15 @@ impl SparseCategoricalCrossentropy {
     pub const fn from_probabilities() -> Self {
         Self { from_logits: false }
     }
+}
 
-    pub(super) const fn takes_logits(self) -> bool {
-        self.from_logits
+impl ExampleLoss for SparseCategoricalCrossentropy {
+    fn takes_logits(&self) -> Option<bool> {
+        Some(self.from_logits)
     }
 
     #[track_caller]
-    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+    fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
         let Some(labels) = class_labels("sparse_categorical_crossentropy", y_true, y_pred) else {
             return y_pred.clone();
         };
@@ -180,7 +168,7 @@ fn picked(logits: &Tensor, labels: &Tensor) -> Tensor {
 }
 
 macro_rules! smoothed {
-    ($loss:ident, $kind:literal) => {
+    ($loss:ident) => {
         impl $loss {
             /// Predictions are logits.
             #[must_use]
@@ -206,70 +194,90 @@ macro_rules! smoothed {
                 self.label_smoothing = fraction;
                 self
             }
-
-            pub(super) const fn takes_logits(self) -> bool {
-                self.from_logits
-            }
-
-            pub(super) fn check(self) -> Result<()> {
-                if (0.0..=1.0).contains(&self.label_smoothing) {
-                    return Ok(());
-                }
-                Err(Error::user(format!(
-                    "{}: `label_smoothing` must lie between 0 and 1, got {}",
-                    $kind, self.label_smoothing
-                )))
-            }
-
-            fn smooth(self, y_true: Tensor, uniform: f64) -> Tensor {
-                if self.label_smoothing == 0.0 {
-                    return y_true;
-                }
-                y_true * (1.0 - self.label_smoothing) + self.label_smoothing * uniform
-            }
         }
     };
 }
-smoothed!(CategoricalCrossentropy, "categorical_crossentropy");
-smoothed!(BinaryCrossentropy, "binary_crossentropy");
+smoothed!(CategoricalCrossentropy);
+smoothed!(BinaryCrossentropy);
 
-impl CategoricalCrossentropy {
+impl ExampleLoss for CategoricalCrossentropy {
+    fn check(&self) -> Result<()> {
+        check_smoothing(Self::COMPONENT.name, self.label_smoothing)
+    }
+
+    fn takes_logits(&self) -> Option<bool> {
+        Some(self.from_logits)
+    }
+
     #[track_caller]
-    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
-        let Some((y_true, y_pred)) = paired("categorical_crossentropy", y_true, y_pred) else {
-            return y_pred.clone();
-        };
-        let last = y_pred.rank() - 1;
-        let y_true = self.smooth(y_true, 1.0 / y_pred.dim(last) as f64);
-        let log_probabilities = if self.from_logits {
-            y_pred.log_softmax(last)
-        } else {
-            let normalised = &y_pred / y_pred.sum(&[last]).keep_dims(&[last]);
-            normalised.clamp(EPSILON, 1.0 - EPSILON).log()
-        };
-        -(y_true * log_probabilities).sum(&[last])
+    fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        of_pairs(Self::COMPONENT.name, y_true, y_pred, |t, p| {
+            let last = p.rank() - 1;
+            let t = smooth(t, self.label_smoothing, 1.0 / p.dim(last) as f64);
+            -(t * log_probabilities(p, self.from_logits)).sum(&[last])
+        })
     }
 }
 
-impl BinaryCrossentropy {
-    #[track_caller]
-    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
-        let Some((y_true, y_pred)) = paired("binary_crossentropy", y_true, y_pred) else {
-            return y_pred.clone();
-        };
-        let y_true = self.smooth(y_true, 0.5);
-        let losses = if self.from_logits {
-            // One condition for both parts: where x is 0 their derivatives add up to the derivative of a logistic.
-            let zero = y_pred.like(0.0);
-            let above = y_pred.greater_equal(&zero);
-            let tail = above.select(&-&y_pred, &y_pred).exp().log1p();
-            above.select(&y_pred, &zero) - &y_pred * &y_true + tail
-        } else {
-            let p = y_pred.clamp(EPSILON, 1.0 - EPSILON);
-            let yes = &y_true * p.log();
-            let no = (1.0 - &y_true) * (1.0 - &p).log();
-            -(yes + no)
-        };
-        losses.mean(&[losses.rank() - 1])
+impl ExampleLoss for BinaryCrossentropy {
+    fn check(&self) -> Result<()> {
+        check_smoothing(Self::COMPONENT.name, self.label_smoothing)
     }
+
+    fn takes_logits(&self) -> Option<bool> {
+        Some(self.from_logits)
+    }
+
+    #[track_caller]
+    fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        of_pairs(Self::COMPONENT.name, y_true, y_pred, |t, p| {
+            let t = smooth(t, self.label_smoothing, 0.5);
+            mean_of_last(&binary_crossentropy(&t, p, self.from_logits))
+        })
+    }
+}
+
+pub(super) fn check_smoothing(name: &str, fraction: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&fraction) {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "{name}: `label_smoothing` must lie between 0 and 1, got {fraction}"
+    )))
+}
+
+/// Targets, a fraction of the way towards the uniform answer.
+#[track_caller]
+pub(super) fn smooth(y_true: &Tensor, fraction: f64, uniform: f64) -> Tensor {
+    if fraction == 0.0 {
+        return y_true.clone();
+    }
+    y_true * (1.0 - fraction) + fraction * uniform
+}
+
+/// The logarithm of the probability of each class, along the last dim.
+#[track_caller]
+pub(super) fn log_probabilities(y_pred: &Tensor, from_logits: bool) -> Tensor {
+    let last = y_pred.rank() - 1;
+    if from_logits {
+        return y_pred.log_softmax(last);
+    }
+    let normalised = y_pred / y_pred.sum(&[last]).keep_dims(&[last]);
+    normalised.clamp(EPSILON, 1.0 - EPSILON).log()
+}
+
+/// The cross-entropy of each yes or no.
+#[track_caller]
+pub(super) fn binary_crossentropy(y_true: &Tensor, y_pred: &Tensor, from_logits: bool) -> Tensor {
+    if from_logits {
+        // One condition for both parts: where x is 0 their derivatives add up to the derivative of a logistic.
+        let zero = y_pred.like(0.0);
+        let above = y_pred.greater_equal(&zero);
+        let tail = above.select(&-y_pred, y_pred).exp().log1p();
+        return above.select(y_pred, &zero) - y_pred * y_true + tail;
+    }
+    let p = y_pred.clamp(EPSILON, 1.0 - EPSILON);
+    let yes = y_true * p.log();
+    let no = (1.0 - y_true) * (1.0 - &p).log();
+    -(yes + no)
 }

@@ -3,6 +3,8 @@
 //! Every loss follows Keras 3 with `reduction=None`; each item documents where it differs.
 
 mod crossentropy;
+mod focal;
+mod hinge;
 mod reduction;
 mod regression;
 mod shapes;
@@ -16,37 +18,130 @@ use serde_json::Value;
 pub use crossentropy::{
     BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
 };
+pub use focal::{BinaryFocalCrossentropy, CategoricalFocalCrossentropy};
+pub use hinge::{CategoricalHinge, Hinge, SquaredHinge};
 pub use reduction::{LossReduction, weighted};
-pub use regression::{Huber, KlDivergence, MeanAbsoluteError, MeanSquaredError};
+pub use regression::{
+    CosineSimilarity, Huber, KlDivergence, LogCosh, MeanAbsoluteError, MeanAbsolutePercentageError,
+    MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
+};
 pub(crate) use shapes::{
     aligned_weight, class_labels, in_float, paired, weighted_or_zero, without_unweighted,
 };
 
 use crate::Result;
-use crate::config::{self, Description, Entry, Family};
+use crate::config::{self, Described, Description, Entry, Family};
 
 /// Keras' fuzz factor, `keras.config.epsilon()`.
 pub(crate) const EPSILON: f64 = 1e-7;
 
-/// A loss; made from one of the structs of this module with `.into()`, or by [`Loss::custom`].
-#[derive(Clone, Debug)]
-pub enum Loss {
+/// What a loss of this module is: a number for each example.
+pub(crate) trait ExampleLoss {
+    /// The unreduced loss; shapes that do not fit become the graph's error.
+    #[track_caller]
+    fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor;
+
+    /// Whether predictions are taken as logits; `None` for a loss without that choice.
+    fn takes_logits(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether the settings make sense.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The enum of losses, and what differs between them by their types alone: of each its sentence, its struct, and the struct with Keras'
+/// defaults.
+macro_rules! losses {
+    ($($(#[$doc:meta])* $loss:ident = $default:expr),* $(,)?) => {
+        /// A loss; made from one of the structs of this module with `.into()`, or by [`Loss::custom`].
+        #[derive(Clone, Debug)]
+        pub enum Loss {
+            $($(#[$doc])* $loss($loss),)*
+            /// A loss of the user's own.
+            Custom(CustomLoss),
+        }
+
+        impl Loss {
+            /// The kinds that [`from_config`](Self::from_config) knows.
+            pub const KINDS: [&'static str; [$($loss::COMPONENT.name),*].len()] = [$($loss::COMPONENT.name),*];
+
+            /// The loss, where it is one of this module.
+            const fn provided(&self) -> Option<&dyn ExampleLoss> {
+                match self {
+                    $(Self::$loss(loss) => Some(loss),)*
+                    Self::Custom(_) => None,
+                }
+            }
+
+            /// The name in logs: the kind, or the name of a custom loss.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$loss(_) => $loss::COMPONENT.name,)*
+                    Self::Custom(loss) => &loss.name,
+                }
+            }
+
+            /// The settings by their Keras names; `null` for a custom loss, which cannot be written down.
+            #[must_use]
+            pub fn config(&self) -> Value {
+                match self {
+                    $(Self::$loss(loss) => config::write(self.name(), loss),)*
+                    Self::Custom(_) => Value::Null,
+                }
+            }
+
+            fn entries() -> Vec<Entry<Self>> {
+                vec![$(Entry::new($default)),*]
+            }
+        }
+
+        $(impl From<$loss> for Loss {
+            fn from(loss: $loss) -> Self {
+                Self::$loss(loss)
+            }
+        }
+)*
+    };
+}
+losses! {
     /// Cross-entropy of integer classes.
-    SparseCategoricalCrossentropy(SparseCategoricalCrossentropy),
+    SparseCategoricalCrossentropy = SparseCategoricalCrossentropy::from_probabilities(),
     /// Cross-entropy of one-hot or soft classes.
-    CategoricalCrossentropy(CategoricalCrossentropy),
+    CategoricalCrossentropy = CategoricalCrossentropy::from_probabilities(),
     /// Cross-entropy of independent yes-or-no answers.
-    BinaryCrossentropy(BinaryCrossentropy),
+    BinaryCrossentropy = BinaryCrossentropy::from_probabilities(),
     /// Mean squared error.
-    MeanSquaredError(MeanSquaredError),
+    MeanSquaredError = MeanSquaredError,
     /// Mean absolute error.
-    MeanAbsoluteError(MeanAbsoluteError),
+    MeanAbsoluteError = MeanAbsoluteError,
     /// Quadratic near zero, linear beyond.
-    Huber(Huber),
+    Huber = Huber::default(),
     /// Kullback-Leibler divergence.
-    KlDivergence(KlDivergence),
-    /// A loss of the user's own.
-    Custom(CustomLoss),
+    KlDivergence = KlDivergence,
+    /// Mean absolute error in percent of the target.
+    MeanAbsolutePercentageError = MeanAbsolutePercentageError,
+    /// Mean squared difference of logarithms.
+    MeanSquaredLogarithmicError = MeanSquaredLogarithmicError,
+    /// Logarithm of the hyperbolic cosine of the error.
+    LogCosh = LogCosh,
+    /// Of counts and predicted rates.
+    Poisson = Poisson,
+    /// Minus the cosine between target and prediction.
+    CosineSimilarity = CosineSimilarity,
+    /// What yes-or-no answers lack of being right by a margin.
+    Hinge = Hinge,
+    /// The square of it.
+    SquaredHinge = SquaredHinge,
+    /// What the score of a class lacks of being the largest by a margin.
+    CategoricalHinge = CategoricalHinge,
+    /// Binary cross-entropy in which right answers count less.
+    BinaryFocalCrossentropy = BinaryFocalCrossentropy::from_probabilities(),
+    /// Categorical cross-entropy in which right answers count less.
+    CategoricalFocalCrossentropy = CategoricalFocalCrossentropy::from_probabilities(),
 }
 
 /// A traced function of targets and predictions, with a name for logs.
@@ -59,17 +154,6 @@ pub struct CustomLoss {
 type LossFunction = dyn Fn(&Tensor, &Tensor) -> Tensor + Send + Sync;
 
 impl Loss {
-    /// The kinds that [`from_config`](Self::from_config) knows.
-    pub const KINDS: [&'static str; 7] = [
-        "sparse_categorical_crossentropy",
-        "categorical_crossentropy",
-        "binary_crossentropy",
-        "mean_squared_error",
-        "mean_absolute_error",
-        "huber",
-        "kl_divergence",
-    ];
-
     /// A loss of the user's own: `function(y_true, y_pred)` traces one number per example, `[batch, ..]`.
     #[must_use]
     pub fn custom(
@@ -93,15 +177,10 @@ impl Loss {
             y_pred.graph().fail(self.name(), error.to_string());
             return y_pred.clone();
         }
-        match self {
-            Self::SparseCategoricalCrossentropy(loss) => loss.per_example(y_true, y_pred),
-            Self::CategoricalCrossentropy(loss) => loss.per_example(y_true, y_pred),
-            Self::BinaryCrossentropy(loss) => loss.per_example(y_true, y_pred),
-            Self::MeanSquaredError(loss) => loss.per_example(y_true, y_pred),
-            Self::MeanAbsoluteError(loss) => loss.per_example(y_true, y_pred),
-            Self::Huber(loss) => loss.per_example(y_true, y_pred),
-            Self::KlDivergence(loss) => loss.per_example(y_true, y_pred),
-            Self::Custom(loss) => (loss.function)(y_true, y_pred),
+        match (self, self.provided()) {
+            (Self::Custom(loss), _) => (loss.function)(y_true, y_pred),
+            (_, Some(loss)) => loss.per_example(y_true, y_pred),
+            (_, None) => y_pred.clone(),
         }
     }
 
@@ -120,30 +199,10 @@ impl Loss {
         reduction.apply(&self.per_example(y_true, &y_pred), weight)
     }
 
-    /// The name in logs: the kind, or the name of a custom loss.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            Self::SparseCategoricalCrossentropy(_) => Self::KINDS[0],
-            Self::CategoricalCrossentropy(_) => Self::KINDS[1],
-            Self::BinaryCrossentropy(_) => Self::KINDS[2],
-            Self::MeanSquaredError(_) => Self::KINDS[3],
-            Self::MeanAbsoluteError(_) => Self::KINDS[4],
-            Self::Huber(_) => Self::KINDS[5],
-            Self::KlDivergence(_) => Self::KINDS[6],
-            Self::Custom(loss) => &loss.name,
-        }
-    }
-
     /// Whether predictions are taken as logits; `None` for a loss without that choice.
     #[must_use]
-    pub const fn takes_logits(&self) -> Option<bool> {
-        match self {
-            Self::SparseCategoricalCrossentropy(loss) => Some(loss.takes_logits()),
-            Self::CategoricalCrossentropy(loss) => Some(loss.takes_logits()),
-            Self::BinaryCrossentropy(loss) => Some(loss.takes_logits()),
-            _ => None,
-        }
+    pub fn takes_logits(&self) -> Option<bool> {
+        self.provided()?.takes_logits()
     }
 
     /// Whether the settings make sense.
@@ -151,27 +210,7 @@ impl Loss {
     /// # Errors
     /// [`Error::User`](crate::Error::User) naming the setting, what it must be and what it is.
     pub fn check(&self) -> Result<()> {
-        match self {
-            Self::CategoricalCrossentropy(loss) => loss.check(),
-            Self::BinaryCrossentropy(loss) => loss.check(),
-            Self::Huber(loss) => loss.check(),
-            _ => Ok(()),
-        }
-    }
-
-    /// The settings by their Keras names; `null` for a custom loss, which cannot be written down.
-    #[must_use]
-    pub fn config(&self) -> Value {
-        match self {
-            Self::SparseCategoricalCrossentropy(loss) => config::write(self.name(), loss),
-            Self::CategoricalCrossentropy(loss) => config::write(self.name(), loss),
-            Self::BinaryCrossentropy(loss) => config::write(self.name(), loss),
-            Self::MeanSquaredError(loss) => config::write(self.name(), loss),
-            Self::MeanAbsoluteError(loss) => config::write(self.name(), loss),
-            Self::Huber(loss) => config::write(self.name(), loss),
-            Self::KlDivergence(loss) => config::write(self.name(), loss),
-            Self::Custom(_) => Value::Null,
-        }
+        self.provided().map_or(Ok(()), ExampleLoss::check)
     }
 
     /// The loss of a kind and its settings, absent ones as Keras' defaults.
@@ -188,38 +227,7 @@ impl Loss {
     pub(crate) fn descriptions() -> Vec<Description> {
         Entry::descriptions(&Self::entries())
     }
-
-    fn entries() -> Vec<Entry<Self>> {
-        vec![
-            Entry::new(SparseCategoricalCrossentropy::from_probabilities()),
-            Entry::new(CategoricalCrossentropy::from_probabilities()),
-            Entry::new(BinaryCrossentropy::from_probabilities()),
-            Entry::new(MeanSquaredError),
-            Entry::new(MeanAbsoluteError),
-            Entry::new(Huber::default()),
-            Entry::new(KlDivergence),
-        ]
-    }
 }
-
-macro_rules! into_loss {
-    ($($loss:ident),* $(,)?) => {$(
-        impl From<$loss> for Loss {
-            fn from(loss: $loss) -> Self {
-                Self::$loss(loss)
-            }
-        }
-    )*};
-}
-into_loss!(
-    SparseCategoricalCrossentropy,
-    CategoricalCrossentropy,
-    BinaryCrossentropy,
-    MeanSquaredError,
-    MeanAbsoluteError,
-    Huber,
-    KlDivergence,
-);
 
 impl fmt::Debug for CustomLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -240,6 +248,8 @@ mod tests {
             let fields = match kind {
                 "categorical_crossentropy" | "binary_crossentropy" => smoothed.clone(),
                 "huber" => json!({"delta": 0.5}),
+                "binary_focal_crossentropy" => json!({"apply_class_balancing": true, "gamma": 1.5}),
+                "categorical_focal_crossentropy" => json!({"alpha": 0.5, "from_logits": true}),
                 _ => json!({}),
             };
             let loss = Loss::from_config(kind, &fields).unwrap();
@@ -263,6 +273,11 @@ mod tests {
         assert!(field.contains("did you mean `from_logits`?"), "{field}");
         let delta = message("huber", json!({"delta": -1.0}));
         assert_eq!(delta, "huber: `delta` must be a number above 0, got -1.0");
+        let gamma = message("binary_focal_crossentropy", json!({"gamma": -1.0}));
+        assert!(
+            gamma.contains("`gamma` must be a number of at least 0"),
+            "{gamma}"
+        );
         let smoothing = message("binary_crossentropy", json!({"label_smoothing": 1.5}));
         assert!(smoothing.contains("from 0 to 1, got 1.5"), "{smoothing}");
     }

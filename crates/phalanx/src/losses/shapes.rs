@@ -40,6 +40,26 @@ pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tens
     Some((y_true.reshape(&a), y_pred.reshape(&b)))
 }
 
+/// What `of_pair` makes of targets and predictions in one shape, `[batch, .., outputs]`; the graph's error where they have not.
+#[track_caller]
+pub(super) fn of_pairs(
+    op: &str,
+    y_true: &Tensor,
+    y_pred: &Tensor,
+    of_pair: impl FnOnce(&Tensor, &Tensor) -> Tensor,
+) -> Tensor {
+    match paired(op, y_true, y_pred) {
+        Some((y_true, y_pred)) => of_pair(&y_true, &y_pred),
+        None => y_pred.clone(),
+    }
+}
+
+/// The mean over the last dim.
+#[track_caller]
+pub(super) fn mean_of_last(values: &Tensor) -> Tensor {
+    values.mean(&[values.rank() - 1])
+}
+
 /// What to do about targets of these dims and predictions of those.
 fn way_to_same_dims(op: &str, targets: &[usize], predictions: &[usize]) -> String {
     let (columns, rows) = match predictions.split_last() {

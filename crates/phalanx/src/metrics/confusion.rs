@@ -9,8 +9,8 @@ use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
 use crate::config::{Component, Described, Field, Kind};
 
-/// The setting of both.
-const THRESHOLDS: Field = Field::optional(
+/// The setting of all that count at thresholds.
+pub(super) const THRESHOLDS: Field = Field::optional(
     "thresholds",
     Kind::Worded(
         "a number or a list of numbers",
@@ -78,7 +78,7 @@ impl Described for Recall {
 /// One threshold or several, as in configurations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number or a list of numbers")]
-enum Thresholds {
+pub(super) enum Thresholds {
     One(f64),
     Many(Vec<f64>),
 }
@@ -170,14 +170,14 @@ impl Recall {
 }
 
 impl Thresholds {
-    fn values(&self) -> &[f64] {
+    pub(super) fn values(&self) -> &[f64] {
         match self {
             Self::One(value) => std::slice::from_ref(value),
             Self::Many(values) => values,
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let values = self.values();
         if !values.is_empty() && values.iter().all(|value| value.is_finite()) {
             return Ok(());
@@ -187,7 +187,7 @@ impl Thresholds {
         ))
     }
 
-    fn state<const N: usize>(&self, names: [&'static str; N]) -> Vec<MetricStateSpec> {
+    pub(super) fn state<const N: usize>(&self, names: [&'static str; N]) -> Vec<MetricStateSpec> {
         let shape = Shape::f32([self.values().len()]);
         let spec = |name| MetricStateSpec {
             name,
@@ -197,7 +197,7 @@ impl Thresholds {
     }
 
     /// `[n, thresholds]` for scores `[n]`.
-    fn exceeded_by(&self, scores: &Tensor) -> Tensor {
+    pub(super) fn exceeded_by(&self, scores: &Tensor) -> Tensor {
         exceeded(scores, self.values())
     }
 }
@@ -232,7 +232,7 @@ impl Cases {
     }
 
     /// Weights of the positive targets, 0 elsewhere.
-    fn positives(&self) -> Tensor {
+    pub(super) fn positives(&self) -> Tensor {
         self.weighed(
             &self
                 .targets
@@ -242,7 +242,7 @@ impl Cases {
     }
 
     /// Weights of the negative targets, 0 elsewhere.
-    fn negatives(&self) -> Tensor {
+    pub(super) fn negatives(&self) -> Tensor {
         self.weighed(
             &self
                 .targets

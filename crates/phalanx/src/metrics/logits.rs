@@ -25,7 +25,7 @@ impl LinkFunction {
     /// What the loss takes predictions through.
     pub(super) fn of(loss: &Loss) -> Option<Self> {
         (loss.takes_logits() == Some(true)).then_some(match loss {
-            Loss::BinaryCrossentropy(_) => Self::Sigmoid,
+            Loss::BinaryCrossentropy(_) | Loss::BinaryFocalCrossentropy(_) => Self::Sigmoid,
             _ => Self::Softmax,
         })
     }

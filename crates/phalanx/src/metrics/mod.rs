@@ -8,8 +8,11 @@ mod accuracy;
 mod auc;
 mod average;
 mod confusion;
+mod counts;
 mod f1;
+mod iou;
 mod logits;
+mod regression;
 
 use phalanx_graph::{HostTensor, Shape, Tensor};
 use serde_json::{Map, Value};
@@ -21,13 +24,18 @@ pub use accuracy::{
 pub use auc::{Auc, Curve, Summation};
 pub use average::Mean;
 pub use confusion::{Precision, Recall};
+pub use counts::{FalseNegatives, FalsePositives, TrueNegatives, TruePositives};
 pub use f1::{F1Average, F1Score};
+pub use iou::MeanIou;
 use logits::LinkFunction;
+pub use regression::{R2Average, R2Score, RootMeanSquaredError};
 
 use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::{
-    BinaryCrossentropy, CategoricalCrossentropy, Huber, KlDivergence, Loss, MeanAbsoluteError,
-    MeanSquaredError, SparseCategoricalCrossentropy,
+    BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
+    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Hinge, Huber, KlDivergence,
+    LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
+    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge,
 };
 use crate::{Error, Result};
 
@@ -61,7 +69,7 @@ pub enum Better {
     Lower,
 }
 
-/// One array of a metric's state: f32 when traced, all zeros before the first batch.
+/// One array of a metric's state, all zeros before the first batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricStateSpec {
     /// What it counts.
@@ -72,6 +80,29 @@ pub struct MetricStateSpec {
 
 /// A setting of every metric.
 const NAME: Field = Field::optional("name", Kind::Text, "its name in the logs");
+
+/// The kinds that are no losses.
+const OWN_KINDS: [&str; 19] = [
+    "accuracy",
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+    "top_k_categorical_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "equality",
+    "auc",
+    "precision",
+    "recall",
+    "f1_score",
+    "mean_io_u",
+    "true_positives",
+    "false_positives",
+    "true_negatives",
+    "false_negatives",
+    "root_mean_squared_error",
+    "r2_score",
+    "mean",
+];
 
 #[derive(Clone, Debug)]
 enum Measure {
@@ -89,31 +120,24 @@ enum Measure {
     Precision(Precision),
     Recall(Recall),
     F1Score(F1Score),
+    MeanIou(MeanIou),
+    RootMeanSquaredError(RootMeanSquaredError),
+    R2Score(R2Score),
+    TruePositives(TruePositives),
+    FalsePositives(FalsePositives),
+    TrueNegatives(TrueNegatives),
+    FalseNegatives(FalseNegatives),
 }
 
 impl Metric {
     /// The kinds that [`from_config`](Self::from_config) knows; every loss is one.
-    pub const KINDS: [&'static str; 19] = [
-        "accuracy",
-        "binary_accuracy",
-        "categorical_accuracy",
-        "sparse_categorical_accuracy",
-        "top_k_categorical_accuracy",
-        "sparse_top_k_categorical_accuracy",
-        "equality",
-        "auc",
-        "precision",
-        "recall",
-        "f1_score",
-        "mean",
-        Loss::KINDS[0],
-        Loss::KINDS[1],
-        Loss::KINDS[2],
-        Loss::KINDS[3],
-        Loss::KINDS[4],
-        Loss::KINDS[5],
-        Loss::KINDS[6],
-    ];
+    pub const KINDS: [&'static str; OWN_KINDS.len() + Loss::KINDS.len()] = {
+        let mut kinds = [""; OWN_KINDS.len() + Loss::KINDS.len()];
+        let (own, losses) = kinds.split_at_mut(OWN_KINDS.len());
+        own.copy_from_slice(&OWN_KINDS);
+        losses.copy_from_slice(&Loss::KINDS);
+        kinds
+    };
 
     /// The mean of what `function(y_true, y_pred)` traces for each example, `[batch, ..]`.
     ///
@@ -147,7 +171,14 @@ impl Metric {
         match (self.better, &self.measure) {
             (Some(better), _) => Some(better),
             (None, Measure::Mean(_) | Measure::Loss(Loss::Custom(_))) => None,
-            (None, Measure::Loss(_)) => Some(Better::Lower),
+            (None, Measure::Loss(Loss::CosineSimilarity(_))) => Some(Better::Higher),
+            (
+                None,
+                Measure::Loss(_)
+                | Measure::RootMeanSquaredError(_)
+                | Measure::FalsePositives(_)
+                | Measure::FalseNegatives(_),
+            ) => Some(Better::Lower),
             (None, _) => Some(Better::Higher),
         }
     }
@@ -168,6 +199,8 @@ impl Metric {
         match &mut self.measure {
             Measure::Accuracy(_) if link.is_some() => self.measure = Measure::AccuracyOfLogits,
             Measure::F1Score(f1) => f1.bind(y_pred),
+            Measure::MeanIou(iou) => iou.bind(y_pred),
+            Measure::R2Score(r2) => r2.bind(y_pred),
             _ => {}
         }
         self
@@ -181,6 +214,12 @@ impl Metric {
             Measure::Precision(precision) => precision.state(),
             Measure::Recall(recall) => recall.state(),
             Measure::F1Score(f1) => f1.state(),
+            Measure::MeanIou(iou) => iou.state(),
+            Measure::R2Score(r2) => r2.state(),
+            Measure::TruePositives(count) => count.state(),
+            Measure::FalsePositives(count) => count.state(),
+            Measure::TrueNegatives(count) => count.state(),
+            Measure::FalseNegatives(count) => count.state(),
             _ => average::state(),
         }
     }
@@ -227,6 +266,12 @@ impl Metric {
                 confusion::fractions(right, wrong)
             }
             (Measure::F1Score(f1), [tp, fp, misses]) => f1.scores(tp, fp, misses),
+            (Measure::MeanIou(iou), [matrix]) => vec![iou.mean(matrix)],
+            (Measure::R2Score(r2), state) => r2.scores(state),
+            (Measure::RootMeanSquaredError(_), [total, count]) => {
+                vec![confusion::ratio(total[0], count[0]).sqrt()]
+            }
+            (_, [counts]) => counts.clone(),
             (_, [total, count]) => confusion::fractions_of(total, count),
             _ => vec![f64::NAN],
         }
@@ -246,6 +291,10 @@ impl Metric {
             Measure::Precision(precision) => precision.check(),
             Measure::Recall(recall) => recall.check(),
             Measure::F1Score(f1) => f1.check(),
+            Measure::TruePositives(count) => count.check(),
+            Measure::FalsePositives(count) => count.check(),
+            Measure::TrueNegatives(count) => count.check(),
+            Measure::FalseNegatives(count) => count.check(),
             _ => Ok(()),
         };
         problem.map_err(|problem| Error::user(format!("{}: {problem}", self.kind())))
@@ -266,6 +315,13 @@ impl Metric {
             Measure::Precision(_) => "precision",
             Measure::Recall(_) => "recall",
             Measure::F1Score(_) => "f1_score",
+            Measure::MeanIou(_) => "mean_io_u",
+            Measure::RootMeanSquaredError(_) => "root_mean_squared_error",
+            Measure::R2Score(_) => "r2_score",
+            Measure::TruePositives(_) => "true_positives",
+            Measure::FalsePositives(_) => "false_positives",
+            Measure::TrueNegatives(_) => "true_negatives",
+            Measure::FalseNegatives(_) => "false_negatives",
             Measure::Mean(_) => "mean",
             Measure::Loss(loss) => loss.name(),
         }
@@ -284,6 +340,12 @@ impl Metric {
             Measure::Precision(precision) => config::write(kind, precision),
             Measure::Recall(recall) => config::write(kind, recall),
             Measure::F1Score(f1) => config::write(kind, f1),
+            Measure::MeanIou(iou) => config::write(kind, iou),
+            Measure::R2Score(r2) => config::write(kind, r2),
+            Measure::TruePositives(count) => config::write(kind, count),
+            Measure::FalsePositives(count) => config::write(kind, count),
+            Measure::TrueNegatives(count) => config::write(kind, count),
+            Measure::FalseNegatives(count) => config::write(kind, count),
             _ => Value::Object(Map::new()),
         };
         if let (Value::Object(fields), Some(name)) = (&mut settings, &self.name) {
@@ -353,6 +415,13 @@ impl Metric {
             Entry::new(Precision::default()),
             Entry::new(Recall::default()),
             Entry::new(F1Score::default()),
+            Entry::new(MeanIou::default()),
+            Entry::new(TruePositives::default()),
+            Entry::new(FalsePositives::default()),
+            Entry::new(TrueNegatives::default()),
+            Entry::new(FalseNegatives::default()),
+            Entry::new(RootMeanSquaredError),
+            Entry::new(R2Score::default()),
             Entry::new(Mean),
         ]
     }
@@ -371,6 +440,12 @@ impl Metric {
             Measure::Precision(precision) => precision.update(y_true, y_pred, weight),
             Measure::Recall(recall) => recall.update(y_true, y_pred, weight),
             Measure::F1Score(f1) => f1.update(y_true, y_pred, weight),
+            Measure::MeanIou(iou) => iou.update(y_true, y_pred, weight),
+            Measure::R2Score(r2) => r2.update(y_true, y_pred, weight),
+            Measure::TruePositives(count) => count.update(y_true, y_pred, weight),
+            Measure::FalsePositives(count) => count.update(y_true, y_pred, weight),
+            Measure::TrueNegatives(count) => count.update(y_true, y_pred, weight),
+            Measure::FalseNegatives(count) => count.update(y_true, y_pred, weight),
             measure => average::update(&measure.example_values(y_true, y_pred)?, weight),
         }
     }
@@ -381,6 +456,10 @@ impl Measure {
     fn takes_probabilities(&self) -> bool {
         match self {
             Self::Loss(Loss::KlDivergence(_)) => true,
+            Self::TruePositives(count) => count.takes_probabilities(),
+            Self::FalsePositives(count) => count.takes_probabilities(),
+            Self::TrueNegatives(count) => count.takes_probabilities(),
+            Self::FalseNegatives(count) => count.takes_probabilities(),
             Self::Loss(loss) => loss.takes_logits() == Some(false),
             Self::BinaryAccuracy(accuracy) => accuracy.takes_probabilities(),
             Self::Auc(auc) => auc.takes_probabilities(),
@@ -395,7 +474,10 @@ impl Measure {
     #[track_caller]
     fn example_values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         match self {
+            // As a metric it is the cosine, as in Keras.
+            Self::Loss(loss @ Loss::CosineSimilarity(_)) => Some(-loss.per_example(y_true, y_pred)),
             Self::Loss(loss) => Some(loss.per_example(y_true, y_pred)),
+            Self::RootMeanSquaredError(error) => error.squares(y_true, y_pred),
             Self::Accuracy(accuracy) => accuracy.values(y_true, y_pred, 0.5),
             Self::AccuracyOfLogits => Accuracy.values(y_true, y_pred, 0.0),
             Self::Equality(equality) => equality.values(y_true, y_pred),
@@ -405,7 +487,16 @@ impl Measure {
             Self::TopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
             Self::SparseTopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
             Self::Mean(_) => Some(y_pred.clone()),
-            Self::Auc(_) | Self::Precision(_) | Self::Recall(_) | Self::F1Score(_) => None,
+            Self::Auc(_)
+            | Self::Precision(_)
+            | Self::Recall(_)
+            | Self::F1Score(_)
+            | Self::MeanIou(_)
+            | Self::R2Score(_)
+            | Self::TruePositives(_)
+            | Self::FalsePositives(_)
+            | Self::TrueNegatives(_)
+            | Self::FalseNegatives(_) => None,
         }
     }
 }
@@ -426,13 +517,20 @@ into_metric!(
     CategoricalAccuracy,
     Equality,
     F1Score,
+    FalseNegatives,
+    FalsePositives,
     Loss,
     Mean,
+    MeanIou,
     Precision,
+    R2Score,
     Recall,
+    RootMeanSquaredError,
     SparseCategoricalAccuracy,
     SparseTopKCategoricalAccuracy,
     TopKCategoricalAccuracy,
+    TrueNegatives,
+    TruePositives,
 );
 
 macro_rules! loss_into_metric {
@@ -446,12 +544,22 @@ macro_rules! loss_into_metric {
 }
 loss_into_metric!(
     BinaryCrossentropy,
+    BinaryFocalCrossentropy,
     CategoricalCrossentropy,
+    CategoricalFocalCrossentropy,
+    CategoricalHinge,
+    CosineSimilarity,
+    Hinge,
     Huber,
     KlDivergence,
+    LogCosh,
     MeanAbsoluteError,
+    MeanAbsolutePercentageError,
     MeanSquaredError,
+    MeanSquaredLogarithmicError,
+    Poisson,
     SparseCategoricalCrossentropy,
+    SquaredHinge,
 );
 
 #[cfg(test)]
@@ -467,6 +575,9 @@ mod tests {
                 "auc" => json!({"curve": "PR", "thresholds": [0.2, 0.7], "name": "area"}),
                 "precision" => json!({"thresholds": [0.5, 0.7], "from_logits": true}),
                 "recall" => json!({"thresholds": 0.3}),
+                "mean_io_u" => json!({"num_classes": 4, "ignore_class": 0}),
+                "r2_score" => json!({"class_aggregation": "variance_weighted_average"}),
+                "true_negatives" => json!({"thresholds": [0.3, 0.4]}),
                 "f1_score" => json!({"average": "micro", "threshold": 0.4}),
                 "top_k_categorical_accuracy" => json!({"k": 3, "name": "top"}),
                 _ => json!({"name": "mine"}),

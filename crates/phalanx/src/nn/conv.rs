@@ -160,11 +160,7 @@ impl Described for DepthwiseConv2d {
         doc: "a convolution of each channel of images on its own",
         fields: joined!(
             SlidingWindow::FIELDS,
-            &[Field::optional(
-                "depth_multiplier",
-                Kind::SIZE,
-                "number of output channels for each input channel",
-            )],
+            &[DEPTH_MULTIPLIER],
             KernelSettings::FIELDS,
         ),
     };
@@ -213,9 +209,125 @@ impl Layer for DepthwiseConv2d {
     }
 }
 
+/// A convolution of each channel with kernels of its own, then one of 1x1 over all of them; kind `separable_conv2d`.
+///
+/// Variables: `depthwise_kernel` `[height, width, channels, depth_multiplier]`, `pointwise_kernel`
+/// `[1, 1, channels * depth_multiplier, filters]`, `bias` `[filters]`. Fields and defaults are Keras', but the regularizer and the
+/// initializer of both kernels are one, called `kernel_..`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeparableConv2d {
+    filters: usize,
+    #[serde(flatten)]
+    window: SlidingWindow,
+    depth_multiplier: usize,
+    #[serde(flatten)]
+    settings: KernelSettings,
+}
+
+impl SeparableConv2d {
+    /// A convolution to `filters` channels by kernels of a size, given as one number or as height and width.
+    #[must_use]
+    pub fn new(filters: usize, kernel_size: impl Into<Pair>) -> Self {
+        Self {
+            filters,
+            window: SlidingWindow::new(kernel_size.into()),
+            depth_multiplier: 1,
+            settings: KernelSettings::new(),
+        }
+    }
+
+    window_settings!();
+    kernel_settings!();
+
+    /// Sets how many outputs each channel makes before they are joined.
+    #[must_use]
+    pub const fn depth_multiplier(mut self, multiplier: usize) -> Self {
+        self.depth_multiplier = multiplier;
+        self
+    }
+}
+
+impl Described for SeparableConv2d {
+    const COMPONENT: Component = Component {
+        name: "separable_conv2d",
+        doc: "a convolution of each channel of images on its own, then one of 1x1",
+        fields: joined!(
+            &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+            SlidingWindow::FIELDS,
+            &[DEPTH_MULTIPLIER],
+            KernelSettings::FIELDS,
+        ),
+    };
+}
+
+impl Layer for SeparableConv2d {
+    fn kind(&self) -> &'static str {
+        "separable_conv2d"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`filters`", self.filters)?;
+        check_size("`depth_multiplier`", self.depth_multiplier)?;
+        self.settings.activation.check()?;
+        self.window.check("`kernel_size`")
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let image = one_image(inputs)?;
+        let between = image.dims[3].saturating_mul(self.depth_multiplier);
+        check_size("the number of channels in between", between)?;
+        self.window.check_fits(image)
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        let Pair(height, width) = self.window.size;
+        let (channels, multiplier) = (x.dim(3), self.depth_multiplier);
+        let between = channels * multiplier;
+        let weights = &self.settings.weights;
+        let shape = Shape::new(x.dtype(), [height, width, channels, multiplier]);
+        let depthwise = weights.kernel(cx, "depthwise_kernel", shape);
+        let shape = Shape::new(x.dtype(), [1, 1, between, self.filters]);
+        let pointwise = weights.kernel(cx, "pointwise_kernel", shape);
+        let depthwise = depthwise.reshape(&[height, width, 1, between]);
+        let y = convolve(x, &depthwise, self.window, channels);
+        let y = convolve(&y, &pointwise, SlidingWindow::new(Pair(1, 1)), 1);
+        self.settings.finish(cx, y, self.filters)
+    }
+
+    fn activation(&self) -> Option<Activation> {
+        Some(self.settings.activation)
+    }
+
+    fn activity_regularizer(&self) -> Option<Regularizer> {
+        self.settings.activity_regularizer
+    }
+}
+
+const DEPTH_MULTIPLIER: Field = Field::optional(
+    "depth_multiplier",
+    Kind::SIZE,
+    "number of output channels for each input channel",
+);
+
 #[track_caller]
 fn convolve(x: &Tensor, kernel: &Tensor, window: SlidingWindow, groups: usize) -> Tensor {
-    let padding = window.padding(&x.dims());
+    convolve_padded(x, kernel, window, window.padding(&x.dims()), groups)
+}
+
+/// The same with elements added around height and width that are given, whatever the window says.
+#[track_caller]
+pub(super) fn convolve_padded(
+    x: &Tensor,
+    kernel: &Tensor,
+    window: SlidingWindow,
+    padding: [(usize, usize); 2],
+    groups: usize,
+) -> Tensor {
     let signed = |(low, high): (usize, usize)| (low as i64, high as i64);
     let dims = ConvDims {
         input: ConvSpec::channels_last(2),
@@ -256,4 +368,4 @@ macro_rules! window_settings {
         }
     };
 }
-use window_settings;
+pub(super) use window_settings;

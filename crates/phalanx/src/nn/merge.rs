@@ -9,51 +9,103 @@ use super::layer::Layer;
 use super::sizes::feature_dim;
 use crate::config::{self, Component, Described, Field, Kind};
 
-/// The sum of its inputs, whose dims are equal or 1; kind `add`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Add;
+/// A layer that makes one element of the elements of its inputs at the same place.
+macro_rules! elementwise {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $merge:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name;
 
-impl Described for Add {
-    const COMPONENT: Component = Component {
-        name: "add",
-        doc: "the sum of its inputs",
-        fields: &[],
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: &[],
+            };
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                stretchable($kind, inputs)
+            }
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                let merge: fn(&[Tensor]) -> Tensor = $merge;
+                let merged = merge(inputs);
+                keep_mask_of_all(cx, inputs, &merged);
+                merged
+            }
+        }
     };
 }
 
-impl Layer for Add {
-    fn kind(&self) -> &'static str {
-        "add"
-    }
+elementwise! {
+    /// The sum of its inputs, whose dims are equal or 1; kind `add`.
+    Add, "add", "the sum of its inputs",
+    |inputs| folded(inputs, |sum, input| sum + input)
+}
+elementwise! {
+    /// The product of its inputs element by element, whose dims are equal or 1; kind `multiply`.
+    Multiply, "multiply", "the product of its inputs, element by element",
+    |inputs| folded(inputs, |product, input| product * input)
+}
+elementwise! {
+    /// The mean of its inputs, whose dims are equal or 1; kind `average`.
+    Average, "average", "the mean of its inputs",
+    |inputs| folded(inputs, |sum, input| sum + input) / inputs.len() as f64
+}
+elementwise! {
+    /// The largest of its inputs' elements at each place, dims equal or 1; kind `maximum`.
+    Maximum, "maximum", "the largest element of its inputs at each place",
+    |inputs| folded(inputs, Tensor::maximum)
+}
+elementwise! {
+    /// The smallest of its inputs' elements at each place, dims equal or 1; kind `minimum`.
+    Minimum, "minimum", "the smallest element of its inputs at each place",
+    |inputs| folded(inputs, Tensor::minimum)
+}
+elementwise! {
+    /// The first input less the others (Keras takes two), dims equal or 1; kind `subtract`.
+    Subtract, "subtract", "the first input less the others",
+    |inputs| folded(inputs, |rest, input| rest - input)
+}
 
-    fn config(&self) -> Value {
-        config::write(self.kind(), self)
-    }
+/// All inputs as one, the first two first.
+fn folded(inputs: &[Tensor], merge: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let rest = inputs.iter().skip(1);
+    rest.fold(inputs[0].clone(), |merged, input| merge(&merged, input))
+}
 
-    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let first = several(inputs)?;
-        let stretches = |(&a, &b): (&usize, &usize)| a == b || a == 1 || b == 1;
-        let fits = |input: &&Shape| {
-            input.dims[0] == first.dims[0] && input.dims.iter().zip(&first.dims).all(stretches)
-        };
-        match inputs.iter().find(|input| !fits(input)) {
-            Some(other) => Err(format!(
-                "cannot add {first} and {other}: dims must be equal or 1"
-            )),
-            None => Ok(()),
-        }
+/// Checks that there are several inputs whose dims are equal or 1, but for the batch.
+fn stretchable(kind: &str, inputs: &[Shape]) -> Result<(), String> {
+    let first = several(inputs)?;
+    let stretches = |(&a, &b): (&usize, &usize)| a == b || a == 1 || b == 1;
+    let fits = |input: &&Shape| {
+        input.dims[0] == first.dims[0] && input.dims.iter().zip(&first.dims).all(stretches)
+    };
+    match inputs.iter().find(|input| !fits(input)) {
+        Some(other) => Err(format!(
+            "cannot {kind} {first} and {other}: dims must be equal or 1"
+        )),
+        None => Ok(()),
     }
+}
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let rest = inputs.iter().skip(1);
-        let sum = rest.fold(inputs[0].clone(), |sum, input| sum + input);
-        // Keras' rule: a step is padding when it is in every input, and none is when one input has no mask.
-        let masks: Option<Vec<Tensor>> = inputs.iter().map(|x| cx.padding_mask(x)).collect();
-        let either = masks.and_then(|masks| masks.into_iter().reduce(|all, mask| all.or(&mask)));
-        if let Some(mask) = either.filter(|mask| sum.dims().starts_with(&mask.dims())) {
-            cx.set_padding_mask(&sum, &mask);
-        }
-        sum
+/// Keras' rule: a step is padding when it is in every input, and none is when one input has no mask.
+#[track_caller]
+fn keep_mask_of_all(cx: &mut Cx, inputs: &[Tensor], merged: &Tensor) {
+    let masks: Option<Vec<Tensor>> = inputs.iter().map(|x| cx.padding_mask(x)).collect();
+    let either = masks.and_then(|masks| masks.into_iter().reduce(|all, mask| all.or(&mask)));
+    if let Some(mask) = either.filter(|mask| merged.dims().starts_with(&mask.dims())) {
+        cx.set_padding_mask(merged, &mask);
     }
 }
 

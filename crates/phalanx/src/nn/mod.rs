@@ -9,6 +9,8 @@ mod attention;
 mod bidirectional;
 mod context;
 mod conv;
+mod conv1d;
+mod conv_transpose;
 mod dense;
 mod diagram;
 mod dot;
@@ -49,6 +51,7 @@ mod sharding;
 mod simple_rnn;
 mod sizes;
 mod summary;
+mod upsampling;
 mod variable;
 
 pub use activation::{
@@ -57,7 +60,9 @@ pub use activation::{
 pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use context::{Cx, Effects};
-pub use conv::{Conv2d, DepthwiseConv2d};
+pub use conv::{Conv2d, DepthwiseConv2d, SeparableConv2d};
+pub use conv_transpose::Conv2dTranspose;
+pub use conv1d::{Conv1d, StepPadding};
 pub use dense::Dense;
 pub use dot::{Dot, Interaction};
 pub use dropout::Dropout;
@@ -73,12 +78,14 @@ pub use layer::{Layer, LayerSpec};
 pub use lstm::Lstm;
 pub use masking::Masking;
 pub(crate) use masks::mask_of_rows;
-pub use merge::{Add, Concatenate};
+pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract};
 pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
 pub use phalanx_graph::Sharding;
-pub use pool::{AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool2d};
+pub use pool::{
+    AveragePool1d, AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool1d, MaxPool2d,
+};
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;
 pub use preprocess::{PerChannel, Preprocess, Rescaling};
@@ -87,7 +94,8 @@ pub use registry::{Registry, layer_from_config};
 pub use regularizer::Regularizer;
 pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};
 pub use sequential::Sequential;
-pub use shaping::{Flatten, Reshape, ZeroPadding2d};
+pub use shaping::{Flatten, Permute, RepeatVector, Reshape, ZeroPadding2d};
 pub use simple_rnn::SimpleRnn;
 pub use sizes::{Padding, Pair};
+pub use upsampling::{Interpolation, UpSampling2d};
 pub use variable::Variable;

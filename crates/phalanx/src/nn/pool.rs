@@ -1,11 +1,13 @@
-//! Pooling of images `[batch, height, width, channels]`.
+//! Pooling of images `[batch, height, width, channels]`, and of sequences as images of one row.
 
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{Pool2d, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::conv1d::{as_row, fits_steps, of_row};
 use super::layer::Layer;
+use super::position::one_sequence;
 use super::precision::widened;
 use super::sizes::{SlidingWindow, one_image};
 use super::{Cx, Padding, Pair, fields};
@@ -142,6 +144,112 @@ fn windows(x: &Tensor, window: SlidingWindow) -> Pool2d {
         strides: window.strides.array(),
         padding: window.padding(&x.dims()),
     }
+}
+
+macro_rules! step_pooling {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            pool_size: usize,
+            strides: Option<usize>,
+            padding: Padding,
+        }
+
+        impl $name {
+            /// Windows over this number of steps, side by side.
+            #[must_use]
+            pub const fn new(pool_size: usize) -> Self {
+                Self {
+                    pool_size,
+                    strides: None,
+                    padding: Padding::Valid,
+                }
+            }
+
+            /// Sets the distance between windows, their size by default.
+            #[must_use]
+            pub const fn strides(mut self, strides: usize) -> Self {
+                self.strides = Some(strides);
+                self
+            }
+
+            /// Sets how windows treat the ends.
+            #[must_use]
+            pub const fn padding(mut self, padding: Padding) -> Self {
+                self.padding = padding;
+                self
+            }
+
+            fn window(&self) -> SlidingWindow {
+                SlidingWindow {
+                    size: Pair(1, self.pool_size),
+                    strides: Pair(1, self.strides.unwrap_or(self.pool_size)),
+                    dilation: Pair(1, 1),
+                    padding: self.padding,
+                }
+            }
+        }
+
+        /// Windows of 2 steps, as in Keras.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(2)
+            }
+        }
+
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: &[
+                    Field::optional("pool_size", Kind::SIZE, "number of steps of a window"),
+                    Field::optional(
+                        "strides",
+                        Kind::SIZE,
+                        "step from one window to the next; the size of a window by default",
+                    ),
+                    fields::PADDING.doc("`valid`: windows stay inside the sequence; `same`: they may reach beyond its ends"),
+                ],
+            };
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check_settings(&self) -> Result<(), String> {
+                self.window().check("`pool_size`")
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                fits_steps(self.window(), one_sequence(inputs)?.dims[1])
+            }
+
+            fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                of_row(&$reduce(&as_row(&inputs[0]), self.window()))
+            }
+        }
+    };
+}
+
+step_pooling! {
+    /// The largest number of each feature in each window of `[batch, steps, features]`; kind `max_pool1d`.
+    ///
+    /// Padding counts as any other step, and the output has no mask, as in Keras.
+    MaxPool1d, "max_pool1d", "the maximum of each window of steps", largest
+}
+step_pooling! {
+    /// The mean of each feature over the steps of each window that lie inside the sequence; kind `average_pool1d`.
+    ///
+    /// Padding counts as any other step, and the output has no mask, as in Keras.
+    AveragePool1d, "average_pool1d", "the mean of each window of steps", average
 }
 
 macro_rules! global_pooling {

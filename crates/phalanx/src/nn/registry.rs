@@ -45,8 +45,13 @@ impl Registry {
         registry.add_kind(Dense::new(1));
         registry.add_kind(Conv2d::new(1, 1));
         registry.add_kind(DepthwiseConv2d::new(1));
+        registry.add_kind(SeparableConv2d::new(1, 1));
+        registry.add_kind(Conv2dTranspose::new(1, 1));
+        registry.add_kind(Conv1d::new(1, 1));
         registry.add_kind(MaxPool2d::new(2));
         registry.add_kind(AveragePool2d::new(2));
+        registry.add_kind(MaxPool1d::new(2));
+        registry.add_kind(AveragePool1d::new(2));
         registry.add_kind(GlobalMaxPool2d::new());
         registry.add_kind(GlobalAveragePool2d::new());
         registry.add_kind(BatchNorm::new());
@@ -71,7 +76,15 @@ impl Registry {
         registry.add_kind(Rescaling::new(1.0));
         registry.add_kind(Preprocess::tf());
         registry.add_kind(ZeroPadding2d::new(1));
+        registry.add_kind(UpSampling2d::new(2));
+        registry.add_kind(Permute::new([1]));
+        registry.add_kind(RepeatVector::new(1));
         registry.add_kind(Add);
+        registry.add_kind(Subtract);
+        registry.add_kind(Multiply);
+        registry.add_kind(Average);
+        registry.add_kind(Maximum);
+        registry.add_kind(Minimum);
         registry.add_kind(Concatenate::new());
         registry.add_kind(ActivationLayer::new(Activation::Linear));
         registry
@@ -285,6 +298,12 @@ mod tests {
             "dense": {"units": 3},
             "conv2d": {"filters": 4, "kernel_size": 3},
             "depthwise_conv2d": {"kernel_size": [3, 2]},
+            "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2},
+            "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
+            "conv1d": {"filters": 4, "kernel_size": 3, "padding": "causal"},
+            "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
+            "permute": {"dims": [2, 1]},
+            "repeat_vector": {"n": 3},
             "dropout": {"rate": 0.5},
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},

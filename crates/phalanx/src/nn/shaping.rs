@@ -125,6 +125,125 @@ impl Layer for Reshape {
     }
 }
 
+/// The dims of an example in another order; kind `permute`.
+///
+/// `dims` are numbers from 1 on, as in Keras, whose dim 0 is the batch: `[2, 1]` exchanges the two dims of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Permute {
+    dims: Vec<usize>,
+}
+
+impl Permute {
+    /// For each dim of the output, from the first after the batch on, the number of the input's dim.
+    #[must_use]
+    pub fn new(dims: impl Into<Vec<usize>>) -> Self {
+        Self { dims: dims.into() }
+    }
+}
+
+impl Described for Permute {
+    const COMPONENT: Component = Component {
+        name: "permute",
+        doc: "gives the dimensions of examples another order",
+        fields: &[Field::required(
+            "dims",
+            Kind::List(&Kind::SIZE, 1, 15),
+            "for each dimension of the output the number of the input's, from 1 on",
+        )
+        .example("[2, 1]")],
+    };
+}
+
+impl Layer for Permute {
+    fn kind(&self) -> &'static str {
+        "permute"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        let mut sorted = self.dims.clone();
+        sorted.sort_unstable();
+        if sorted.iter().copied().eq(1..=self.dims.len()) {
+            return Ok(());
+        }
+        let (count, dims) = (self.dims.len(), &self.dims);
+        Err(format!(
+            "`dims` must hold each of 1 to {count} once, got {dims:?}"
+        ))
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let input = one_input(inputs)?;
+        if input.rank() == self.dims.len() + 1 {
+            return Ok(());
+        }
+        let dims = &self.dims;
+        Err(format!(
+            "`dims` {dims:?} are for examples of {} dims, got {input} with the batch first",
+            dims.len()
+        ))
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let order: Vec<usize> = [0].into_iter().chain(self.dims.iter().copied()).collect();
+        inputs[0].transpose(&order)
+    }
+}
+
+/// An example `[features]` as each step of a sequence `[n, features]`; kind `repeat_vector`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepeatVector {
+    n: usize,
+}
+
+impl RepeatVector {
+    /// So many steps.
+    #[must_use]
+    pub const fn new(n: usize) -> Self {
+        Self { n }
+    }
+}
+
+impl Described for RepeatVector {
+    const COMPONENT: Component = Component {
+        name: "repeat_vector",
+        doc: "makes a sequence of one vector",
+        fields: &[Field::required("n", Kind::SIZE, "number of steps").example("10")],
+    };
+}
+
+impl Layer for RepeatVector {
+    fn kind(&self) -> &'static str {
+        "repeat_vector"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`n`", self.n)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let input = one_input(inputs)?;
+        if input.rank() == 2 {
+            return Ok(());
+        }
+        Err(format!("expected vectors [batch, features], got {input}"))
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        x.broadcast_in(&[x.dim(0), self.n, x.dim(1)], &[0, 2])
+    }
+}
+
 /// Zeros around images `[batch, height, width, channels]`; kind `zero_padding2d`.
 ///
 /// In JSON and YAML, `padding` is one number, `[height, width]`, or `[[top, bottom], [left, right]]`.

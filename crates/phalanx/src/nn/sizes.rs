@@ -162,7 +162,7 @@ impl SlidingWindow {
     }
 
     /// Elements between the first and the last of a window, ends included.
-    fn spans(self) -> [usize; 2] {
+    pub(super) fn spans(self) -> [usize; 2] {
         let span = |size: usize, dilation: usize| {
             size.saturating_sub(1)
                 .saturating_mul(dilation)

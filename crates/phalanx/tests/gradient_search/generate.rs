@@ -279,7 +279,10 @@ impl<'a> Grower<'a> {
     fn meet(&mut self, pair: &[usize]) {
         let choice = self.random.from(0, 9);
         let met = match choice {
-            0..=4 => layer("add", json!({})),
+            0..=4 => {
+                let kinds = ["add", "add", "multiply", "average", "maximum", "subtract"];
+                layer(self.random.of_list(&kinds), json!({}))
+            }
             5 if self.values[pair[0]].len() == 1 => {
                 layer("dot", json!({"normalize": self.random.chance(0.5)}))
             }

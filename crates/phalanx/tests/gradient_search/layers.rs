@@ -76,8 +76,18 @@ fn windows(random: &mut Random) -> (Value, Value, &'static str) {
 
 pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     let channels = dims[2];
-    match random.from(0, 16) {
+    match random.from(0, 20) {
         0..=4 => convolution(random, channels),
+        17 => separable(random),
+        18 | 19 => transposed(random),
+        20 => {
+            let interpolation = random.of_list(&["nearest", "bilinear"]);
+            let size = pair(random, 3);
+            layer(
+                "up_sampling2d",
+                json!({"size": size, "interpolation": interpolation}),
+            )
+        }
         5 | 6 => depthwise(random),
         7..=9 => pooling(random, "max_pool2d"),
         10 | 11 => pooling(random, "average_pool2d"),
@@ -138,6 +148,33 @@ fn depthwise(random: &mut Random) -> Described {
     layer("depthwise_conv2d", settings)
 }
 
+fn separable(random: &mut Random) -> Described {
+    let (size, strides, padding) = windows(random);
+    let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides,
+        "padding": padding, "depth_multiplier": random.size(2), "activation": inner(random),
+        "use_bias": random.chance(0.7)});
+    layer("separable_conv2d", settings)
+}
+
+fn transposed(random: &mut Random) -> Described {
+    let (size, strides, padding) = windows(random);
+    let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides,
+        "padding": padding, "activation": inner(random), "use_bias": random.chance(0.7)});
+    layer("conv2d_transpose", settings)
+}
+
+fn step_convolution(random: &mut Random, channels: usize) -> Described {
+    let groups = match random.chance(0.2) {
+        true => channels,
+        false => 1,
+    };
+    let settings = json!({"filters": random.size(4) * groups, "kernel_size": random.size(4),
+        "strides": random.size(2), "padding": random.of_list(&["valid", "same", "causal"]),
+        "dilation_rate": random.size(2), "groups": groups, "activation": inner(random),
+        "use_bias": random.chance(0.7)});
+    layer("conv1d", settings)
+}
+
 fn pooling(random: &mut Random, kind: &'static str) -> Described {
     let (size, strides, padding) = windows(random);
     let strides = if random.chance(0.4) {
@@ -153,7 +190,16 @@ fn pooling(random: &mut Random, kind: &'static str) -> Described {
 
 pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
-    match random.from(0, 15) {
+    match random.from(0, 19) {
+        16 | 17 => step_convolution(random, features),
+        18 | 19 => {
+            let kind = random.of_list(&["max_pool1d", "average_pool1d"]);
+            let padding = random.of_list(&["valid", "same"]);
+            layer(
+                kind,
+                json!({"pool_size": random.size(3), "padding": padding}),
+            )
+        }
         0 | 1 => recurrent(random, "lstm"),
         2 | 3 => recurrent(random, "gru"),
         4 => recurrent(random, "simple_rnn"),
@@ -212,8 +258,9 @@ fn dense(random: &mut Random) -> Described {
 
 pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {
     let features = dims[0];
-    match random.from(0, 9) {
+    match random.from(0, 10) {
         0..=5 => dense(random),
+        10 => layer("repeat_vector", json!({"n": random.size(4)})),
         6 => layer("dropout", json!({"rate": 0.3})),
         7 if features.is_multiple_of(2) => {
             layer("reshape", json!({"target_shape": [features / 2, 2]}))

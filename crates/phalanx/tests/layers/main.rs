@@ -3,6 +3,7 @@
 
 #[path = "../any_device/mod.rs"]
 mod any_device;
+mod convolutions;
 mod initializers;
 mod modes;
 
@@ -139,6 +140,19 @@ fn kind(keras: &str) -> &'static str {
         "Dense" => "dense",
         "Conv2D" => "conv2d",
         "DepthwiseConv2D" => "depthwise_conv2d",
+        "SeparableConv2D" => "separable_conv2d",
+        "Conv2DTranspose" => "conv2d_transpose",
+        "Conv1D" => "conv1d",
+        "MaxPooling1D" => "max_pool1d",
+        "AveragePooling1D" => "average_pool1d",
+        "UpSampling2D" => "up_sampling2d",
+        "Permute" => "permute",
+        "RepeatVector" => "repeat_vector",
+        "Multiply" => "multiply",
+        "Average" => "average",
+        "Maximum" => "maximum",
+        "Minimum" => "minimum",
+        "Subtract" => "subtract",
         "MaxPooling2D" => "max_pool2d",
         "AveragePooling2D" => "average_pool2d",
         "GlobalMaxPooling2D" => "global_max_pool2d",

@@ -161,7 +161,7 @@ pub(crate) fn everything_but(out: Part) -> Case {
         .gradient_accumulation(out.or(Part::Accumulation, 2, 3))
         .ema(0.9);
     let compile = Compile {
-        weighted_metrics: vec![Accuracy.into()],
+        weighted_metrics: vec![Accuracy.into(), MeanIou::default().into()],
         ..classify(optimizer)
     };
     let data = weighted(&rows(24), out);
@@ -185,6 +185,7 @@ fn exact() -> Case {
     let compile = Compile {
         optimizer: Sgd::new(0.125).into(),
         loss: MeanAbsoluteError.into(),
+        weighted_metrics: vec![RootMeanSquaredError.into(), R2Score::default().into()],
         ..Compile::default()
     };
     Case {

@@ -1,0 +1,52 @@
+//! Convolutions that Keras has no numbers for on a CPU.
+
+use phalanx::nn::{Conv1d, Conv2dTranspose, Permute, RepeatVector, Sequential, UpSampling2d};
+use phalanx_graph::HostTensor;
+use phalanx_testkit::assert_close;
+
+use crate::{call, ramp};
+
+/// Steps between the elements of a kernel are as zeros in between.
+#[test]
+fn a_dilated_transposed_convolution_has_zeros_in_its_kernel() {
+    let layer = |size: usize| Conv2dTranspose::new(1, size).strides(2).use_bias(false);
+    let output = |layer: Conv2dTranspose, kernel: HostTensor| {
+        let model = Sequential::new([3, 2, 1]).add(layer).build().unwrap();
+        let image = ramp(&[2, 3, 2, 1]);
+        call(&model, &[kernel], &[image], |_, cx| cx)
+            .0
+            .swap_remove(0)
+    };
+    let small = HostTensor::new([2, 2, 1, 1], &[1.0f32, -2.0, 0.5, 3.0]);
+    let spread = [1.0f32, 0.0, -2.0, 0.0, 0.0, 0.0, 0.5, 0.0, 3.0];
+    let spread = HostTensor::new([3, 3, 1, 1], &spread);
+    let (dilated, expected) = (
+        output(layer(2).dilation(2), small),
+        output(layer(3), spread),
+    );
+    assert_eq!(dilated.shape(), expected.shape());
+    assert_close("dilated", &dilated.to_f64(), &expected.to_f64(), 1e-6);
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_told() {
+    let told = |model: Sequential| model.build().unwrap_err().to_string();
+    let conv = told(Sequential::new([2, 4]).add(Conv1d::new(3, 3)));
+    assert!(
+        conv.contains("a window of 3 steps does not fit sequences of 2; use `padding` same"),
+        "{conv}"
+    );
+    let permute = told(Sequential::new([2, 4]).add(Permute::new([1, 3])));
+    assert!(
+        permute.contains("`dims` must hold each of 1 to 2 once, got [1, 3]"),
+        "{permute}"
+    );
+    let repeat = told(Sequential::new([2, 4]).add(RepeatVector::new(2)));
+    assert!(
+        repeat.contains("expected vectors [batch, features]"),
+        "{repeat}"
+    );
+    let large = UpSampling2d::new(1 << 20);
+    let large = told(Sequential::new([2, 2, 1]).add(large));
+    assert!(large.contains("must be at most 1048576"), "{large}");
+}
