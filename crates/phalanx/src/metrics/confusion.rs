@@ -83,6 +83,7 @@ pub(super) enum Thresholds {
     Many(Vec<f64>),
 }
 
+/// What metrics have in common whose fields are `thresholds` and `from_logits`.
 macro_rules! at_thresholds {
     ($metric:ident) => {
         impl $metric {
@@ -123,6 +124,7 @@ macro_rules! at_thresholds {
         }
     };
 }
+pub(super) use at_thresholds;
 at_thresholds!(Precision);
 at_thresholds!(Recall);
 

@@ -4,7 +4,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
-use super::confusion::{Cases, THRESHOLDS, Thresholds, count};
+use super::confusion::{Cases, THRESHOLDS, Thresholds, at_thresholds, count};
 use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::config::{Component, Described};
 
@@ -17,6 +17,8 @@ macro_rules! counts {
             from_logits: bool,
         }
 
+        at_thresholds!($metric);
+
         impl Described for $metric {
             const COMPONENT: Component = Component {
                 name: $name,
@@ -26,31 +28,6 @@ macro_rules! counts {
         }
 
         impl $metric {
-            /// A count for each of these thresholds.
-            #[must_use]
-            pub fn at(thresholds: impl Into<Vec<f64>>) -> Self {
-                Self {
-                    thresholds: Thresholds::Many(thresholds.into()),
-                    from_logits: false,
-                }
-            }
-
-            /// Takes scores as logits: thresholds are for their probabilities.
-            #[must_use]
-            pub const fn from_logits(mut self) -> Self {
-                self.from_logits = true;
-                self
-            }
-
-            pub(super) fn takes_probabilities(&self) -> bool {
-                let mut thresholds = self.thresholds.values().iter().copied();
-                !self.from_logits && thresholds.all(divides_probabilities)
-            }
-
-            pub(super) fn check(&self) -> Result<(), String> {
-                self.thresholds.check()
-            }
-
             pub(super) fn state(&self) -> Vec<MetricStateSpec> {
                 self.thresholds.state([$name])
             }
@@ -67,16 +44,6 @@ macro_rules! counts {
                 let is_yes = self.thresholds.exceeded_by(&cases.scores);
                 let counted = if $answer { is_yes } else { is_yes.not() };
                 Some(vec![count(&counted, &cases.$of())])
-            }
-        }
-
-        impl Default for $metric {
-            /// Keras' threshold of 0.5.
-            fn default() -> Self {
-                Self {
-                    thresholds: Thresholds::One(0.5),
-                    from_logits: false,
-                }
             }
         }
     )*};

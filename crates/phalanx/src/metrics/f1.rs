@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
+use super::columns::{columns, refuse_columns};
 use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
@@ -104,11 +105,7 @@ impl F1Score {
     }
 
     pub(super) fn bind(&mut self, y_pred: &Shape) {
-        let columns = match y_pred.dims.as_slice() {
-            [] | [_] => 1,
-            [.., columns] => *columns,
-        };
-        self.classes.get_or_insert(columns);
+        self.classes.get_or_insert(columns(y_pred));
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -142,14 +139,7 @@ impl F1Score {
         let last = y_pred.rank() - 1;
         let classes = y_pred.dim(last);
         if classes != self.classes.unwrap_or(1) {
-            let message = match self.classes {
-                Some(expected) => format!(
-                    "y_pred {} has not the {expected} classes that were set",
-                    y_pred.shape()
-                ),
-                None => format!("the number of classes is open; set `classes` to {classes}"),
-            };
-            y_pred.graph().fail("f1_score", message);
+            refuse_columns("f1_score", ["classes", "classes"], self.classes, &y_pred);
             return None;
         }
         let answer = self.answers(&y_pred);

@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
+use super::columns::refuse_columns;
 use crate::config::{Component, Described, Field, Kind};
 use crate::losses::{aligned_weight, class_labels, in_float, weighted_or_zero};
 
@@ -87,14 +88,12 @@ impl MeanIou {
         let last = y_pred.rank().checked_sub(1)?;
         let classes = y_pred.dim(last);
         if Some(classes) != self.num_classes {
-            let message = match self.num_classes {
-                Some(expected) => format!(
-                    "y_pred {} has not the {expected} classes that were set",
-                    y_pred.shape()
-                ),
-                None => format!("the number of classes is open; set `num_classes` to {classes}"),
-            };
-            y_pred.graph().fail("mean_io_u", message);
+            refuse_columns(
+                "mean_io_u",
+                ["classes", "num_classes"],
+                self.num_classes,
+                y_pred,
+            );
             return None;
         }
         let labels = if y_true.dims() == y_pred.dims() && last > 0 {

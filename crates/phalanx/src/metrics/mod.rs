@@ -7,6 +7,7 @@
 mod accuracy;
 mod auc;
 mod average;
+mod columns;
 mod confusion;
 mod counts;
 mod f1;

@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
+use super::columns::{columns, refuse_columns};
 use crate::config::{Component, Described, Field, Kind};
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
@@ -118,11 +119,7 @@ impl R2Score {
     }
 
     pub(super) fn bind(&mut self, y_pred: &Shape) {
-        let outputs = match y_pred.dims.as_slice() {
-            [] | [_] => 1,
-            [.., outputs] => *outputs,
-        };
-        self.outputs.get_or_insert(outputs);
+        self.outputs.get_or_insert(columns(y_pred));
     }
 
     pub(super) fn state(self) -> Vec<MetricStateSpec> {
@@ -145,14 +142,7 @@ impl R2Score {
         let last = y_pred.rank() - 1;
         let outputs = y_pred.dim(last);
         if outputs != self.outputs.unwrap_or(1) {
-            let message = match self.outputs {
-                Some(expected) => format!(
-                    "y_pred {} has not the {expected} outputs that were set",
-                    y_pred.shape()
-                ),
-                None => format!("the number of outputs is open; set `outputs` to {outputs}"),
-            };
-            y_pred.graph().fail("r2_score", message);
+            refuse_columns("r2_score", ["outputs", "outputs"], self.outputs, &y_pred);
             return None;
         }
         let weight = match weight {

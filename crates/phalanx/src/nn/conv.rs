@@ -76,13 +76,7 @@ impl Layer for Conv2d {
 
     fn check_settings(&self) -> Result<(), String> {
         check_size("`filters`", self.filters)?;
-        check_size("`groups`", self.groups)?;
-        if !self.filters.is_multiple_of(self.groups) {
-            let (filters, groups) = (self.filters, self.groups);
-            return Err(format!(
-                "`groups` must divide `filters`, got {groups} and {filters}"
-            ));
-        }
+        check_groups(self.filters, self.groups)?;
         self.settings.activation.check()?;
         self.window.check("`kernel_size`")
     }
@@ -90,12 +84,7 @@ impl Layer for Conv2d {
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         let image = one_image(inputs)?;
         let channels = image.dims[3];
-        if !channels.is_multiple_of(self.groups) {
-            let groups = self.groups;
-            return Err(format!(
-                "`groups` must divide the channels of the input, got {groups} and {channels}"
-            ));
-        }
+        check_channels(channels, self.groups)?;
         self.window.check_fits(image)
     }
 
@@ -116,6 +105,27 @@ impl Layer for Conv2d {
     fn activity_regularizer(&self) -> Option<Regularizer> {
         self.settings.activity_regularizer
     }
+}
+
+/// Checks that the groups of a convolution divide its filters.
+pub(super) fn check_groups(filters: usize, groups: usize) -> Result<(), String> {
+    check_size("`groups`", groups)?;
+    if filters.is_multiple_of(groups) {
+        return Ok(());
+    }
+    Err(format!(
+        "`groups` must divide `filters`, got {groups} and {filters}"
+    ))
+}
+
+/// Checks that the groups of a convolution divide the channels of its input.
+pub(super) fn check_channels(channels: usize, groups: usize) -> Result<(), String> {
+    if channels.is_multiple_of(groups) {
+        return Ok(());
+    }
+    Err(format!(
+        "`groups` must divide the channels of the input, got {groups} and {channels}"
+    ))
 }
 
 /// A convolution of each channel with kernels of its own; kind `depthwise_conv2d`.

@@ -4,7 +4,7 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::conv::convolve_padded;
+use super::conv::{check_channels, check_groups, convolve_padded};
 use super::layer::Layer;
 use super::position::one_sequence;
 use super::settings::{KernelSettings, kernel_settings};
@@ -161,13 +161,7 @@ impl Layer for Conv1d {
 
     fn check_settings(&self) -> Result<(), String> {
         check_size("`filters`", self.filters)?;
-        check_size("`groups`", self.groups)?;
-        if !self.filters.is_multiple_of(self.groups) {
-            let (filters, groups) = (self.filters, self.groups);
-            return Err(format!(
-                "`groups` must divide `filters`, got {groups} and {filters}"
-            ));
-        }
+        check_groups(self.filters, self.groups)?;
         self.settings.activation.check()?;
         self.window().check("`kernel_size`")
     }
@@ -175,12 +169,7 @@ impl Layer for Conv1d {
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         let sequence = one_sequence(inputs)?;
         let (steps, channels) = (sequence.dims[1], sequence.dims[2]);
-        if !channels.is_multiple_of(self.groups) {
-            let groups = self.groups;
-            return Err(format!(
-                "`groups` must divide the channels of the input, got {groups} and {channels}"
-            ));
-        }
+        check_channels(channels, self.groups)?;
         fits_steps(self.window(), steps)
     }
 

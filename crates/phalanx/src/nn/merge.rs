@@ -50,36 +50,36 @@ macro_rules! elementwise {
 elementwise! {
     /// The sum of its inputs, whose dims are equal or 1; kind `add`.
     Add, "add", "the sum of its inputs",
-    |inputs| folded(inputs, |sum, input| sum + input)
+    |inputs| merged_in_turn(inputs, |sum, input| sum + input)
 }
 elementwise! {
     /// The product of its inputs element by element, whose dims are equal or 1; kind `multiply`.
     Multiply, "multiply", "the product of its inputs, element by element",
-    |inputs| folded(inputs, |product, input| product * input)
+    |inputs| merged_in_turn(inputs, |product, input| product * input)
 }
 elementwise! {
     /// The mean of its inputs, whose dims are equal or 1; kind `average`.
     Average, "average", "the mean of its inputs",
-    |inputs| folded(inputs, |sum, input| sum + input) / inputs.len() as f64
+    |inputs| merged_in_turn(inputs, |sum, input| sum + input) / inputs.len() as f64
 }
 elementwise! {
     /// The largest of its inputs' elements at each place, dims equal or 1; kind `maximum`.
     Maximum, "maximum", "the largest element of its inputs at each place",
-    |inputs| folded(inputs, Tensor::maximum)
+    |inputs| merged_in_turn(inputs, Tensor::maximum)
 }
 elementwise! {
     /// The smallest of its inputs' elements at each place, dims equal or 1; kind `minimum`.
     Minimum, "minimum", "the smallest element of its inputs at each place",
-    |inputs| folded(inputs, Tensor::minimum)
+    |inputs| merged_in_turn(inputs, Tensor::minimum)
 }
 elementwise! {
     /// The first input less the others (Keras takes two), dims equal or 1; kind `subtract`.
     Subtract, "subtract", "the first input less the others",
-    |inputs| folded(inputs, |rest, input| rest - input)
+    |inputs| merged_in_turn(inputs, |rest, input| rest - input)
 }
 
 /// All inputs as one, the first two first.
-fn folded(inputs: &[Tensor], merge: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+fn merged_in_turn(inputs: &[Tensor], merge: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let rest = inputs.iter().skip(1);
     rest.fold(inputs[0].clone(), |merged, input| merge(&merged, input))
 }

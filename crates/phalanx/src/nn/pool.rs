@@ -13,21 +13,84 @@ use super::sizes::{SlidingWindow, one_image};
 use super::{Cx, Padding, Pair, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
+/// The size of a window, and what it slides over.
+trait WindowSize: Copy {
+    const FIELDS: &[Field];
+
+    fn pair(self) -> Pair;
+
+    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String>;
+
+    /// What `reduce` makes of the windows of an input that [`check_fits`](Self::check_fits) accepts.
+    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor;
+}
+
+/// What becomes of the windows of an image.
+type PoolFunction = fn(&Tensor, SlidingWindow) -> Tensor;
+
+/// Height and width, over images.
+impl WindowSize for Pair {
+    const FIELDS: &[Field] = &[
+        Field::optional("pool_size", Kind::PAIR, "height and width of a window"),
+        fields::STRIDES.doc("step from one window to the next; the size of a window by default"),
+        fields::PADDING,
+    ];
+
+    fn pair(self) -> Pair {
+        self
+    }
+
+    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String> {
+        window.check_fits(one_image(inputs)?)
+    }
+
+    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor {
+        reduce(x, window)
+    }
+}
+
+/// Steps, over sequences.
+impl WindowSize for usize {
+    const FIELDS: &[Field] = &[
+        Field::optional("pool_size", Kind::SIZE, "number of steps of a window"),
+        Field::optional(
+            "strides",
+            Kind::SIZE,
+            "step from one window to the next; the size of a window by default",
+        ),
+        fields::PADDING.doc(
+            "`valid`: windows stay inside the sequence; `same`: they may reach beyond its ends",
+        ),
+    ];
+
+    fn pair(self) -> Pair {
+        Pair(1, self)
+    }
+
+    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String> {
+        fits_steps(window, one_sequence(inputs)?.dims[1])
+    }
+
+    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor {
+        of_row(&reduce(&as_row(x), window))
+    }
+}
+
 macro_rules! pooling {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
+    ($(#[$doc:meta])* $name:ident($size:ty, $given:ty), $kind:literal, $about:literal, $reduce:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            pool_size: Pair,
-            strides: Option<Pair>,
+            pool_size: $size,
+            strides: Option<$size>,
             padding: Padding,
         }
 
         impl $name {
-            /// Windows of a size, given as one number or as height and width, side by side.
+            /// Windows of a size, side by side: a number of steps, or of images one number or height and width.
             #[must_use]
-            pub fn new(pool_size: impl Into<Pair>) -> Self {
+            pub fn new(pool_size: $given) -> Self {
                 Self {
                     pool_size: pool_size.into(),
                     strides: None,
@@ -37,7 +100,7 @@ macro_rules! pooling {
 
             /// Sets the distance between windows, their size by default.
             #[must_use]
-            pub fn strides(mut self, strides: impl Into<Pair>) -> Self {
+            pub fn strides(mut self, strides: $given) -> Self {
                 self.strides = Some(strides.into());
                 self
             }
@@ -51,15 +114,15 @@ macro_rules! pooling {
 
             fn window(&self) -> SlidingWindow {
                 SlidingWindow {
-                    size: self.pool_size,
-                    strides: self.strides.unwrap_or(self.pool_size),
+                    size: self.pool_size.pair(),
+                    strides: self.strides.unwrap_or(self.pool_size).pair(),
                     dilation: Pair(1, 1),
                     padding: self.padding,
                 }
             }
         }
 
-        /// Windows of 2 by 2, as in Keras.
+        /// Windows of 2 in each direction, as in Keras.
         impl Default for $name {
             fn default() -> Self {
                 Self::new(2)
@@ -70,11 +133,7 @@ macro_rules! pooling {
             const COMPONENT: Component = Component {
                 name: $kind,
                 doc: $about,
-                fields: &[
-                    Field::optional("pool_size", Kind::PAIR, "height and width of a window"),
-                    fields::STRIDES.doc("step from one window to the next; the size of a window by default"),
-                    fields::PADDING,
-                ],
+                fields: <$size>::FIELDS,
             };
         }
 
@@ -92,11 +151,11 @@ macro_rules! pooling {
             }
 
             fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                self.window().check_fits(one_image(inputs)?)
+                <$size>::check_fits(self.window(), inputs)
             }
 
             fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                $reduce(&inputs[0], self.window())
+                <$size>::pooled(&inputs[0], self.window(), $reduce)
             }
         }
     };
@@ -104,11 +163,11 @@ macro_rules! pooling {
 
 pooling! {
     /// The largest element of each window; kind `max_pool2d`.
-    MaxPool2d, "max_pool2d", "the maximum of each window", largest
+    MaxPool2d(Pair, impl Into<Pair>), "max_pool2d", "the maximum of each window", largest
 }
 pooling! {
     /// The mean of the elements of each window that lie inside the image; kind `average_pool2d`.
-    AveragePool2d, "average_pool2d", "the mean of each window", average
+    AveragePool2d(Pair, impl Into<Pair>), "average_pool2d", "the mean of each window", average
 }
 
 #[track_caller]
@@ -146,110 +205,17 @@ fn windows(x: &Tensor, window: SlidingWindow) -> Pool2d {
     }
 }
 
-macro_rules! step_pooling {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        pub struct $name {
-            pool_size: usize,
-            strides: Option<usize>,
-            padding: Padding,
-        }
-
-        impl $name {
-            /// Windows over this number of steps, side by side.
-            #[must_use]
-            pub const fn new(pool_size: usize) -> Self {
-                Self {
-                    pool_size,
-                    strides: None,
-                    padding: Padding::Valid,
-                }
-            }
-
-            /// Sets the distance between windows, their size by default.
-            #[must_use]
-            pub const fn strides(mut self, strides: usize) -> Self {
-                self.strides = Some(strides);
-                self
-            }
-
-            /// Sets how windows treat the ends.
-            #[must_use]
-            pub const fn padding(mut self, padding: Padding) -> Self {
-                self.padding = padding;
-                self
-            }
-
-            fn window(&self) -> SlidingWindow {
-                SlidingWindow {
-                    size: Pair(1, self.pool_size),
-                    strides: Pair(1, self.strides.unwrap_or(self.pool_size)),
-                    dilation: Pair(1, 1),
-                    padding: self.padding,
-                }
-            }
-        }
-
-        /// Windows of 2 steps, as in Keras.
-        impl Default for $name {
-            fn default() -> Self {
-                Self::new(2)
-            }
-        }
-
-        impl Described for $name {
-            const COMPONENT: Component = Component {
-                name: $kind,
-                doc: $about,
-                fields: &[
-                    Field::optional("pool_size", Kind::SIZE, "number of steps of a window"),
-                    Field::optional(
-                        "strides",
-                        Kind::SIZE,
-                        "step from one window to the next; the size of a window by default",
-                    ),
-                    fields::PADDING.doc("`valid`: windows stay inside the sequence; `same`: they may reach beyond its ends"),
-                ],
-            };
-        }
-
-        impl Layer for $name {
-            fn kind(&self) -> &'static str {
-                $kind
-            }
-
-            fn config(&self) -> Value {
-                config::write(self.kind(), self)
-            }
-
-            fn check_settings(&self) -> Result<(), String> {
-                self.window().check("`pool_size`")
-            }
-
-            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                fits_steps(self.window(), one_sequence(inputs)?.dims[1])
-            }
-
-            fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                of_row(&$reduce(&as_row(&inputs[0]), self.window()))
-            }
-        }
-    };
-}
-
-step_pooling! {
+pooling! {
     /// The largest number of each feature in each window of `[batch, steps, features]`; kind `max_pool1d`.
     ///
     /// Padding counts as any other step, and the output has no mask, as in Keras.
-    MaxPool1d, "max_pool1d", "the maximum of each window of steps", largest
+    MaxPool1d(usize, usize), "max_pool1d", "the maximum of each window of steps", largest
 }
-step_pooling! {
+pooling! {
     /// The mean of each feature over the steps of each window that lie inside the sequence; kind `average_pool1d`.
     ///
     /// Padding counts as any other step, and the output has no mask, as in Keras.
-    AveragePool1d, "average_pool1d", "the mean of each window of steps", average
+    AveragePool1d(usize, usize), "average_pool1d", "the mean of each window of steps", average
 }
 
 macro_rules! global_pooling {
