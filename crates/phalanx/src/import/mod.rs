@@ -22,8 +22,9 @@
 //! # }
 //! ```
 
-mod hdf5;
+pub(crate) mod hdf5;
 mod keras_layers;
+pub(crate) mod model_layers;
 mod pairing;
 mod report;
 mod safetensors_layers;

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use phalanx_graph::Shape;
 
+use super::model_layers::{ModelLayer, class, owners};
 use super::report::{LoadReport, Mismatch, PairedBy};
 use super::tensor_layout::{TensorLayout, field};
 use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
@@ -119,18 +120,6 @@ impl MatchRule {
             Self::Order => layer.place.is_empty().then(|| index.to_string()),
         }
     }
-}
-
-/// Variables of the model that belong together.
-struct ModelLayer {
-    path: String,
-    /// Where Keras would keep it: classes, numbered, joined by `/`.
-    place: String,
-    /// The number of the layer among all of them, as Keras orders them.
-    number: usize,
-    /// Its kind, or what it is in attention.
-    kind: &'static str,
-    variables: Vec<usize>,
 }
 
 /// What a rule has paired.
@@ -354,105 +343,6 @@ fn tensor_of(layer: &FileLayer, variable: &str, number: usize) -> Option<usize> 
     let field = field(layer.convention, variable);
     let mut tensors = layer.tensors.iter();
     tensors.position(|stored| stored.field == field)
-}
-
-/// The variables of the model by the layer they are in; for files of Keras in Keras' order of the layers.
-fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
-    let places = places(model);
-    let mut owners: Vec<ModelLayer> = Vec::new();
-    for (index, variable) in model.variables().iter().enumerate() {
-        let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
-        match owners.iter_mut().find(|owner| owner.path == path) {
-            Some(owner) => owner.variables.push(index),
-            None => owners.push(ModelLayer::new(path, index, &places)),
-        }
-    }
-    if is_of_keras {
-        owners.sort_by_key(|owner| owner.number);
-    }
-    owners
-}
-
-impl ModelLayer {
-    /// A layer, or a part of one such as one direction of two, with its first variable.
-    fn new(path: &str, variable: usize, places: &HashMap<String, KerasPlace>) -> Self {
-        let (place, number, kind) = match (places.get(path), path.rsplit_once('/')) {
-            (Some(known), _) => (known.path.clone(), known.number, known.kind),
-            (None, Some((layer, part))) => match places.get(layer) {
-                Some(known) => {
-                    let (field, kind) = part_of(known.kind, part);
-                    (format!("{}/{field}", known.path), known.number, kind)
-                }
-                None => Default::default(),
-            },
-            (None, None) => Default::default(),
-        };
-        Self {
-            path: path.to_owned(),
-            place,
-            number,
-            kind,
-            variables: vec![variable],
-        }
-    }
-}
-
-/// What Keras' files call a part of a layer, and its kind.
-fn part_of<'p>(layer: &str, part: &'p str) -> (&'p str, &'static str) {
-    match (layer, part) {
-        ("multi_head_attention", "query") => ("query_dense", "to_heads"),
-        ("multi_head_attention", "key") => ("key_dense", "to_heads"),
-        ("multi_head_attention", "value") => ("value_dense", "to_heads"),
-        ("multi_head_attention", "attention_output") => ("output_dense", "from_heads"),
-        _ => (part, ""),
-    }
-}
-
-/// Where Keras would keep a layer.
-struct KerasPlace {
-    /// Classes, numbered, joined by `/`.
-    path: String,
-    /// Its number among all layers.
-    number: usize,
-    kind: &'static str,
-}
-
-/// By path of a layer: where Keras would keep it.
-fn places(model: &Model) -> HashMap<String, KerasPlace> {
-    let mut counts: HashMap<String, usize> = HashMap::new();
-    let mut places: HashMap<String, KerasPlace> = HashMap::new();
-    // A model comes before its layers.
-    for (number, (path, kind)) in model.layer_kinds().into_iter().enumerate() {
-        let above = path
-            .rsplit_once('/')
-            .and_then(|(above, _)| places.get(above));
-        let place = match above {
-            Some(above) => format!("{}/{}", above.path, class(kind)),
-            None => class(kind).to_owned(),
-        };
-        let count = counts.entry(place.clone()).or_default();
-        let numbered = match *count {
-            0 => place,
-            count => format!("{place}_{count}"),
-        };
-        *count += 1;
-        let place = KerasPlace {
-            path: numbered,
-            number,
-            kind,
-        };
-        places.insert(path, place);
-    }
-    places
-}
-
-/// The name of Keras' class for a kind of ours, in its files.
-fn class(kind: &str) -> &str {
-    match kind {
-        "batch_norm" => "batch_normalization",
-        "layer_norm" => "layer_normalization",
-        other => other,
-    }
 }
 
 /// torchvision's name of a layer of `ResNet50`.

@@ -1,7 +1,8 @@
 //! `cargo xtask bench profile`: where the processors are while a workload runs that misses a bar, by samples of Linux' `perf`.
 //!
-//! Samples are taken once a program has compiled. Kernels of ours have names; oneDNN tells `perf` which memory its kernels are in, so that what
-//! is left without a name and without a file are the loops that XLA has compiled.
+//! Samples are taken once a program has compiled. Kernels of ours have names, and oneDNN tells `perf` which memory its kernels are in. The plugin has a
+//! oneDNN of its own, which begins the same file anew and so loses names; what is left without a name and without a file are those kernels and the loops that
+//! XLA has compiled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +31,9 @@ const TURN: Duration = Duration::from_secs(2);
 const PROCESSORS: f64 = 2.0;
 /// Of the samples, what has less is one line.
 const SHOWN: f64 = 0.01;
+
+/// Code without a file and a name.
+const UNNAMED: &str = "loops that XLA has compiled, and kernels of oneDNN whose names are lost";
 
 const TITLE: &str = "# Where the time goes\n\n\
 Written by `cargo xtask bench profile --write` for the workloads that miss a bar in [all.md](results/all.md). *Part* is the share of the samples of \
@@ -216,7 +220,7 @@ fn place(line: &str) -> Option<String> {
         }
         _ if file.contains("pjrt_c_api") => "XLA's own functions".into(),
         _ if file.contains("libdnnl") || (named && is_memory(file)) => "oneDNN".into(),
-        _ if is_memory(file) => "loops that XLA has compiled".into(),
+        _ if is_memory(file) => UNNAMED.into(),
         _ if file.contains("libc.so") && symbol.contains("mem") => "copies and zeros (libc)".into(),
         _ if file.contains("libc.so") => "libc".into(),
         _ => of_ours(symbol),
@@ -293,7 +297,7 @@ mod tests {
                 "7f3b5 dnnl::impl::run()::{lambda(int)#1}::operator() (/x/libdnnl.so.3)",
                 "oneDNN",
             ),
-            ("7f3b5 [unknown] (//anon)", "loops that XLA has compiled"),
+            ("7f3b5 [unknown] (//anon)", UNNAMED),
             (
                 "7f3b5 __memset_avx512 (/usr/lib/libc.so.6)",
                 "copies and zeros (libc)",
@@ -322,7 +326,7 @@ mod tests {
         let lines = "  12.500000:  7f3b5 [unknown] (//anon)\n  13.000000:  7f3b5 malloc (/usr/lib/libc.so.6)\n\n  15.000000:  7f3b5 [unknown] (//anon)\n";
         let profile = counted(lines);
         assert_eq!(profile.seconds, 2.5);
-        let expected = [("libc", 1), ("loops that XLA has compiled", 2)];
+        let expected = [("libc", 1), (UNNAMED, 2)];
         let expected = expected.map(|(place, count)| (place.to_owned(), count));
         assert_eq!(profile.places, BTreeMap::from(expected));
     }

@@ -1,6 +1,6 @@
-//! HDF5 files, as far as Keras writes them: groups, attributes of text, arrays of numbers.
+//! HDF5 files, as far as Keras writes them: groups, attributes of text, arrays of numbers. [`writer`] writes them.
 //!
-//! Superblocks 0 to 3, object headers 1 and 2, groups as symbol tables or with their links in the header, arrays that are
+//! Read are superblocks 0 to 3, object headers 1 and 2, groups as symbol tables or with their links in the header, arrays that are
 //! compact, contiguous, or chunked with a tree of version 1 and the filters deflate, shuffle and Fletcher32. What else
 //! the format has is refused by name. Every offset is checked; what is read, named or unpacked is paid from a budget of a
 //! few times the file, so that no input makes it panic, loop, or take more memory than an array that was asked for needs. After the "HDF5 File Format Specification Version 3.0" of The HDF Group.
@@ -10,6 +10,7 @@ mod attributes;
 mod bytes;
 mod group;
 mod object_header;
+pub(crate) mod writer;
 
 pub(super) use array::Array;
 use bytes::{Cursor, FileBytes};

@@ -1,0 +1,138 @@
+//! Layers of a model as Keras' files have them: which variables each has, and in which group of a file they lie.
+
+use std::collections::HashMap;
+
+use crate::nn::Model;
+
+/// Variables of the model that belong together: those of a layer, or of a part of one.
+pub(crate) struct ModelLayer {
+    pub(crate) path: String,
+    /// Its classes, numbered, joined by `/`; empty where Keras would have no such layer.
+    pub(super) place: String,
+    /// The group of Keras' files in which its `vars` are.
+    pub(crate) group: String,
+    /// The number of the layer among all of them, as Keras orders them.
+    number: usize,
+    /// Its kind, or what it is in attention.
+    pub(super) kind: &'static str,
+    pub(crate) variables: Vec<usize>,
+}
+
+/// The variables of the model by the layer they are in; for files of Keras in Keras' order of the layers.
+pub(crate) fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
+    let places = places(model);
+    let mut owners: Vec<ModelLayer> = Vec::new();
+    for (index, variable) in model.variables().iter().enumerate() {
+        let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
+        match owners.iter_mut().find(|owner| owner.path == path) {
+            Some(owner) => owner.variables.push(index),
+            None => owners.push(ModelLayer::new(path, index, &places)),
+        }
+    }
+    if is_of_keras {
+        owners.sort_by_key(|owner| owner.number);
+    }
+    owners
+}
+
+impl ModelLayer {
+    /// A layer, or a part of one such as one direction of two, with its first variable.
+    fn new(path: &str, variable: usize, places: &HashMap<String, KerasPlace>) -> Self {
+        let known = match (places.get(path), path.rsplit_once('/')) {
+            (Some(known), _) => known.clone(),
+            (None, Some((layer, part))) => {
+                let part = |known: &KerasPlace| known.part(part);
+                places.get(layer).map(part).unwrap_or_default()
+            }
+            (None, None) => KerasPlace::default(),
+        };
+        Self {
+            path: path.to_owned(),
+            place: known.place,
+            group: known.group,
+            number: known.number,
+            kind: known.kind,
+            variables: vec![variable],
+        }
+    }
+}
+
+/// Where Keras would keep a layer.
+#[derive(Clone, Default)]
+struct KerasPlace {
+    /// Classes, numbered, joined by `/`.
+    place: String,
+    /// The same with the lists of layers and the cells between them, as groups of a file.
+    group: String,
+    /// Its number among all layers.
+    number: usize,
+    kind: &'static str,
+}
+
+impl KerasPlace {
+    /// A part of the layer, which has no list of layers.
+    fn part(&self, part: &str) -> Self {
+        let (field, group, kind) = match (self.kind, part) {
+            ("multi_head_attention", "query") => ("query_dense", "query_dense", "to_heads"),
+            ("multi_head_attention", "key") => ("key_dense", "key_dense", "to_heads"),
+            ("multi_head_attention", "value") => ("value_dense", "value_dense", "to_heads"),
+            ("multi_head_attention", "attention_output") => {
+                ("output_dense", "output_dense", "from_heads")
+            }
+            ("bidirectional", "forward") => (part, "forward_layer/cell", ""),
+            ("bidirectional", "backward") => (part, "backward_layer/cell", ""),
+            _ => (part, part, ""),
+        };
+        Self {
+            place: format!("{}/{field}", self.place),
+            group: format!("{}/{group}", self.group),
+            number: self.number,
+            kind,
+        }
+    }
+}
+
+/// By path of a layer: where Keras would keep it.
+fn places(model: &Model) -> HashMap<String, KerasPlace> {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut places: HashMap<String, KerasPlace> = HashMap::new();
+    // A model comes before its layers.
+    for (number, (path, kind)) in model.layer_kinds().into_iter().enumerate() {
+        let above = path
+            .rsplit_once('/')
+            .and_then(|(above, _)| places.get(above));
+        let (place, group) = match above {
+            Some(above) => (format!("{}/", above.place), format!("{}/", above.group)),
+            None => Default::default(),
+        };
+        let class = class(kind);
+        let count = counts.entry(format!("{place}{class}")).or_default();
+        let numbered = match *count {
+            0 => class.to_owned(),
+            count => format!("{class}_{count}"),
+        };
+        *count += 1;
+        // A recurrent layer keeps its variables in its cell.
+        let cell = if RECURRENT.contains(&kind) { "/cell" } else { "" };
+        let place = KerasPlace {
+            place: format!("{place}{numbered}"),
+            group: format!("{group}layers/{numbered}{cell}"),
+            number,
+            kind,
+        };
+        places.insert(path, place);
+    }
+    places
+}
+
+/// The kinds of recurrent layers.
+const RECURRENT: [&str; 3] = ["lstm", "gru", "simple_rnn"];
+
+/// The name of Keras' class for a kind of ours, in its files.
+pub(super) fn class(kind: &str) -> &str {
+    match kind {
+        "batch_norm" => "batch_normalization",
+        "layer_norm" => "layer_normalization",
+        other => other,
+    }
+}
