@@ -87,6 +87,8 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
+    /// Write the weights of a trained model to a file that Keras reads, or to safetensors
+    Export(ExportArgs),
     /// Draw the curves of trainings, in the terminal or as an SVG picture
     Plot(PlotArgs),
     /// Print in which settings trainings differ, and what they came to
@@ -330,6 +332,19 @@ pub struct UseArgs {
     /// The folder that the model was saved in, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+    /// Use the checkpoint of a training that was stopped instead of a model
+    #[arg(long)]
+    pub checkpoint: bool,
+}
+
+/// Whose weights to write, and where.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    /// The folder of a training or of a saved model, or the file that it was trained with
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Where to write: NAME.weights.h5 for Keras' `Model.load_weights`, or NAME.safetensors
+    pub file: PathBuf,
     /// Use the checkpoint of a training that was stopped instead of a model
     #[arg(long)]
     pub checkpoint: bool,

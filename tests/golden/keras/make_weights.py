@@ -62,6 +62,22 @@ def branches():
     return keras.Model(x, head(layers.Add()([short, long])))
 
 
+def exported():
+    """Layers whose variables lie in groups of every kind, a model in the model, automatic names."""
+    inside = layers.Input((6, 4))
+    long = layers.Dense(4, activation="tanh")(layers.Dense(4, activation="relu")(inside))
+    inner = keras.Model(inside, layers.LayerNormalization()(layers.Add()([layers.Dense(4)(inside), long])))
+    x = layers.Input((6, 4))
+    y = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(x)
+    y = layers.Add()([y, layers.MultiHeadAttention(2, 2)(y, y)])
+    y = inner(layers.Conv1D(4, 3, padding="same")(y))
+    image = layers.Conv2DTranspose(2, 2)(layers.Reshape((6, 4, 1))(y))
+    image = layers.DepthwiseConv2D(2)(layers.Conv2D(2, 2)(layers.SeparableConv2D(2, 2)(image)))
+    image = layers.GlobalAveragePooling2D()(layers.BatchNormalization()(image))
+    steps = layers.SimpleRNN(2)(layers.GRU(3, return_sequences=True)(layers.Dropout(0.5)(y)))
+    return keras.Model(x, layers.Dense(1)(layers.Concatenate()([image, steps])))
+
+
 def half():
     """Variables of bfloat16, as Keras' policy of that name has them."""
     return keras.Sequential([layers.Input((3,)), layers.Dense(2, dtype="bfloat16", name="out")])
@@ -72,6 +88,14 @@ def fill(model, name):
     for i, variable in enumerate(model.trainable_variables):
         shape = tuple(variable.shape)
         variable.assign(0.5 * uniform(f"{name}{i}", int(np.prod(shape))).reshape(shape).astype(np.float32))
+
+
+def fill_all(model, name):
+    """Random values for all variables; variances are positive."""
+    for i, variable in enumerate(v for v in model.weights if "seed" not in v.path):
+        shape = tuple(variable.shape)
+        u = 0.5 * uniform(f"{name}{i}", int(np.prod(shape))).reshape(shape)
+        variable.assign((np.abs(u) + 0.5 if "variance" in variable.path else u).astype(np.float32))
 
 
 def answer(model, name, *shape):
@@ -148,6 +172,11 @@ if __name__ == "__main__":
     answer(model, "branches", 2, 5, 6)
     model.save_weights(OUT / "branches.weights.h5")
     model.save(OUT / "branches.h5")
+    keras.utils.clear_session()
+    model = exported()
+    fill_all(model, "exported")
+    answer(model, "exported", 2, 6, 4)
+    model.save_weights(OUT / "exported.weights.h5")
     model = half()
     model.set_weights([np.arange(1, 7).reshape(3, 2) / 4, np.array([-1, 2])])
     model.save_weights(OUT / "bfloat16.weights.h5")

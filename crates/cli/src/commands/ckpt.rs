@@ -120,7 +120,7 @@ fn counted(count: u64, of: &str) -> String {
 fn list(context: &mut Context, path: &Path) -> Result<(), Failure> {
     for path in all(path)? {
         let (line, json, _) = described(&path);
-        print(context, &line, &json)?;
+        context.print(&line, &json)?;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn verify(context: &mut Context, path: &Path) -> Result<(), Failure> {
     let all = all(path)?;
     for path in &all {
         let (line, json, is_whole) = described(path);
-        print(context, &line, &json)?;
+        context.print(&line, &json)?;
         damaged += usize::from(!is_whole);
     }
     if damaged == 0 {
@@ -152,9 +152,9 @@ fn prune(context: &mut Context, path: &Path, keep: usize) -> Result<(), Failure>
         if whole == keep {
             TrainingState::remove(&path).map_err(|error| failed(&error))?;
             let line = format!("removed {}", path.display());
-            print(context, &line, &json!({"removed": path}))?;
+            context.print(&line, &json!({"removed": path}))?;
         } else if let (line, json, false) = described(&path) {
-            print(context, &format!("{line}; it stays"), &json)?;
+            context.print(&format!("{line}; it stays"), &json)?;
         } else {
             whole += 1;
         }
@@ -173,8 +173,7 @@ fn export(context: &mut Context, path: &Path, file: &Path) -> Result<(), Failure
         state.iterations(),
         file.display()
     );
-    print(
-        context,
+    context.print(
         &line,
         &json!({"exported": file, "step": state.iterations()}),
     )
@@ -188,8 +187,7 @@ fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> 
     if one.iterations() != other.iterations() {
         differences += 1;
         let line = format!("step: {} and {}", one.iterations(), other.iterations());
-        print(
-            context,
+        context.print(
             &line,
             &json!({"step": [one.iterations(), other.iterations()]}),
         )?;
@@ -214,8 +212,7 @@ fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> 
             };
             if let Some(what) = what {
                 differences += 1;
-                print(
-                    context,
+                context.print(
                     &format!("{name}: {what}"),
                     &json!({"name": name, "difference": what}),
                 )?;
@@ -227,22 +224,14 @@ fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> 
         {
             differences += 1;
             let what = "is in the second alone";
-            print(
-                context,
+            context.print(
                 &format!("{name}: {what}"),
                 &json!({"name": name, "difference": what}),
             )?;
         }
     }
     match differences {
-        0 => print(context, "equal", &json!({"equal": true})),
+        0 => context.print("equal", &json!({"equal": true})),
         count => Err(Failure::new(Exit::Failed, counted(count, "difference"))),
-    }
-}
-
-fn print(context: &mut Context, line: &str, json: &Value) -> Result<(), Failure> {
-    match context.global.progress {
-        crate::args::Progress::Json => context.output.line(json),
-        _ => context.output.line(line),
     }
 }

@@ -10,6 +10,7 @@ mod doctor;
 mod env;
 mod estimate;
 mod evaluate;
+mod export;
 mod follow;
 mod launch;
 mod plot;
@@ -24,7 +25,7 @@ mod trained_model;
 use phalanx::fit::Logs;
 use phalanx_cluster::{Membership, TaskKind, Variables, membership_from_env};
 use phalanx_pjrt::PluginSearch;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{Args, Command, Global, Progress};
 use crate::config::TrainConfig;
@@ -53,6 +54,14 @@ impl Context {
     pub(crate) fn warn(&self, warning: &str) {
         if !self.global.quiet {
             output::notice(format_args!("warning: {warning}"));
+        }
+    }
+
+    /// Prints a result: as a line for people, or as JSON where that is asked for.
+    pub(crate) fn print(&mut self, line: &str, json: &Value) -> Result<(), Failure> {
+        match self.global.progress {
+            Progress::Json => self.output.line(json),
+            _ => self.output.line(line),
         }
     }
 
@@ -143,6 +152,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Estimate(args) => estimate::run(&mut context, &args),
         Command::Evaluate(args) => evaluate::run(&mut context, &args),
         Command::Predict(args) => predict::run(&mut context, &args),
+        Command::Export(args) => export::run(&mut context, &args),
         Command::Plot(args) => plot::run(&mut context, &args),
         Command::Compare(args) => compare::run(&mut context, &args),
         Command::Trace(args) => trace::run(&mut context, &args),

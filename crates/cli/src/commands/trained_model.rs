@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Dataset;
+use phalanx::nn::Model;
 use phalanx::saved::SavedModel;
 
 use super::Context;
@@ -127,8 +128,18 @@ impl Used {
     }
 
     fn of_model(&self, context: &Context) -> Result<Session, Failure> {
+        Session::start(context, &self.config, self.saved(context)?)
+    }
+
+    /// The model with its values, on no device.
+    pub(crate) fn saved(&self, context: &Context) -> Result<SavedModel, Failure> {
+        if self.is_checkpoint {
+            let state = self.newest_checkpoint()?;
+            let model = state.saved_model(self.model()?);
+            return model.map_err(|error| failed(&error));
+        }
         self.warn_of_later_training(context);
-        let saved = SavedModel::load(self.folder.model()).map_err(|error| {
+        SavedModel::load(self.folder.model()).map_err(|error| {
             let file = self.config.origin.display();
             let next = match self.folder.has_checkpoint().unwrap_or(false) {
                 true => {
@@ -139,8 +150,7 @@ impl Used {
                 ),
             };
             Failure::of(Exit::Usage, &error).next(next)
-        })?;
-        Session::start(context, &self.config, saved)
+        })
     }
 
     /// A training that replaces another keeps its model until it has one of its own, and may have failed before.
@@ -157,28 +167,37 @@ impl Used {
     }
 
     fn of_checkpoint(&self, context: &Context) -> Result<Session, Failure> {
-        let path = self.folder.checkpoint();
-        let (state, left_out) =
-            TrainingState::load_newest(&path).map_err(|error| failed(&error))?;
+        let state = self.newest_checkpoint()?;
         let mut session = self.untrained(context)?;
-        if !left_out.is_empty() {
-            notice(format_args!("warning: {}", left_out.join("; ")));
-        }
         let restored = session.trainer.set_training_state(&state);
         restored.map_err(|error| failed(&error))?;
         Ok(session)
     }
 
+    fn newest_checkpoint(&self) -> Result<TrainingState, Failure> {
+        let path = self.folder.checkpoint();
+        let (state, left_out) =
+            TrainingState::load_newest(&path).map_err(|error| failed(&error))?;
+        if !left_out.is_empty() {
+            notice(format_args!("warning: {}", left_out.join("; ")));
+        }
+        Ok(state)
+    }
+
     /// The model as it was before its training.
     fn untrained(&self, context: &Context) -> Result<Session, Failure> {
+        Session::start(context, &self.config, self.model()?)
+    }
+
+    /// The architecture, by the training file and what was found out about its data.
+    fn model(&self) -> Result<Model, Failure> {
         let Some(record) = &self.record else {
             let path = self.folder.checkpoint();
             let message = format!("there is no training.json beside {}", path.display());
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));
         };
-        let model = model::build(&self.config, &record.facts.model_inputs()).map_err(wrong)?;
-        Session::start(context, &self.config, model)
+        model::build(&self.config, &record.facts.model_inputs()).map_err(wrong)
     }
 
     /// What is kept of its training.

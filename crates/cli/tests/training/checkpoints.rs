@@ -207,6 +207,49 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
 }
 
 #[test]
+fn weights_are_written_for_other_programs() {
+    let folder = Folder::new("export", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(
+        &file,
+        text.replace("epochs: 40", "epochs: 1, save_freq: epoch"),
+    )
+    .unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let text = folder.succeed(&["export", "out", "w.weights.h5"]);
+    assert_eq!(
+        text,
+        "4 variables are in w.weights.h5; in Keras, with the same layers: model.load_weights(\"w.weights.h5\")\n"
+    );
+    let text = folder.succeed(&["export", "out/model", "w.safetensors", "--progress", "json"]);
+    assert_eq!(text, "{\"exported\":\"w.safetensors\",\"variables\":4}\n");
+    folder.succeed(&["export", "t.yaml", "c.weights.h5", "--checkpoint"]);
+    let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
+    assert_eq!(read("w.weights.h5"), read("c.weights.h5"));
+    assert_eq!(read("w.safetensors"), read("out/model/weights.safetensors"));
+    // What was written can be trained on.
+    let text = fs::read_to_string(&file).unwrap();
+    let again = text.replace(
+        "output: out",
+        "output: again\nweights: w.weights.h5",
+    );
+    fs::write(folder.0.join("again.yaml"), again).unwrap();
+    folder.succeed(&["train", "again.yaml", "--quiet"]);
+    let says = [
+        "`w.h5` says no format",
+        ".weights.h5 (Keras) or .safetensors",
+    ];
+    folder.fail(&["export", "out", "w.h5"], 2, &says);
+    let says = ["has only the names of variables", "`phalanx export"];
+    folder.fail(
+        &["ckpt", "export", "out/checkpoint", "w.weights.h5"],
+        2,
+        &says,
+    );
+}
+
+#[test]
 fn what_is_no_checkpoint_is_said_to_be_what_it_is() {
     let folder = Folder::new("ckpt-none", "adam");
     folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);

@@ -14,6 +14,7 @@ use super::manifest::{self, DOCUMENT, FileChecksum, FileChecksums, Manifest};
 use super::{NamedTensors, ReadFrom, TrainingState};
 use crate::saved::weights::{Tensors, read_all};
 use crate::storage::atomic_dir::{DirectoryKind, Replaced, WEIGHTS, replace_file};
+use crate::storage::foreign_ending::is_of_keras;
 use crate::storage::problem;
 use crate::storage::store::{Contents, OpenFile, Staging, Store};
 use crate::{Error, Result};
@@ -150,6 +151,14 @@ fn checksums_of(files: &[(&str, Tensors<'_>)], history: &[u8]) -> FileChecksums 
 
 /// Writes variables alone.
 pub(super) fn write_weights(path: &Path, variables: &NamedTensors) -> Result<()> {
+    if is_of_keras(path) {
+        return Err(Error::user(format!(
+            "`{}` is to be a file of Keras, which has values by the classes of layers, and a checkpoint has only the names of variables; write \
+             `.safetensors`, or use the trained model: `phalanx export runs/digits {}`, with --checkpoint where its training was stopped",
+            path.display(),
+            path.display()
+        )));
+    }
     let tensors = Tensors::new(named(variables))?;
     replace_file(&CHECKPOINT, path, tensors.len(), |out| tensors.write(out))
 }

@@ -25,14 +25,17 @@ mod history;
 mod manifest;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use phalanx_graph::HostTensor;
 use serde_json::Value;
 
-use crate::Result;
 use crate::data::Position;
+use crate::nn::{Model, Variable};
+use crate::saved::SavedModel;
 use crate::storage::atomic_dir::Replaced;
+use crate::{Error, Result};
 
 pub(crate) use done::{is_marked_done, mark_done, unmark_done};
 pub(crate) use files::{CheckpointId, rows};
@@ -230,11 +233,36 @@ impl TrainingState {
         files::store(path.as_ref())?.all()
     }
 
+    /// The model with the values of its variables.
+    ///
+    /// # Errors
+    /// When a variable of the model has no value of its shape here.
+    pub fn saved_model(&self, model: Model) -> Result<SavedModel> {
+        let values: HashMap<&str, &HostTensor> = self
+            .variables
+            .iter()
+            .map(|(name, value)| (&**name, value))
+            .collect();
+        let value = |variable: &Variable| {
+            let value = values.get(&*variable.name).map(|value| (*value).clone());
+            value.ok_or_else(|| {
+                Error::user(format!(
+                    "the checkpoint has no value for variable `{}`, expected one for each of the model; give the model that was trained",
+                    variable.name
+                ))
+            })
+        };
+        let values = model.variables().iter().map(value);
+        let values = values.collect::<Result<_>>()?;
+        SavedModel::new(model, values)
+    }
+
     /// Writes the model's variables to a safetensors file, in the place of one that is there, as
     /// [`SavedModel::save_weights`](crate::saved::SavedModel::save_weights) does.
     ///
     /// # Errors
-    /// When the disk refuses; what was there before stays then.
+    /// When the disk refuses; what was there before stays then. When the name is of a file of Keras, `.weights.h5`: there a checkpoint has
+    /// too little of the layers, and [`saved_model`](Self::saved_model) has enough.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         files::write_weights(path.as_ref(), &self.variables)
     }

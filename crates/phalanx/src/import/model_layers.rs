@@ -9,8 +9,9 @@ pub(crate) struct ModelLayer {
     pub(crate) path: String,
     /// Its classes, numbered, joined by `/`; empty where Keras would have no such layer.
     pub(super) place: String,
-    /// The group of Keras' files in which its `vars` are.
+    /// The group of Keras' files that is its own, and the one below it with its variables.
     pub(crate) group: String,
+    pub(crate) vars: String,
     /// The number of the layer among all of them, as Keras orders them.
     number: usize,
     /// Its kind, or what it is in attention.
@@ -49,6 +50,11 @@ impl ModelLayer {
         Self {
             path: path.to_owned(),
             place: known.place,
+            vars: if known.has_cell {
+                format!("{}/cell/vars", known.group)
+            } else {
+                format!("{}/vars", known.group)
+            },
             group: known.group,
             number: known.number,
             kind: known.kind,
@@ -62,34 +68,45 @@ impl ModelLayer {
 struct KerasPlace {
     /// Classes, numbered, joined by `/`.
     place: String,
-    /// The same with the lists of layers and the cells between them, as groups of a file.
+    /// The same with the lists of layers between them, as groups of a file.
     group: String,
+    /// Whether its variables are in a cell, as recurrent layers have them.
+    has_cell: bool,
     /// Its number among all layers.
     number: usize,
     kind: &'static str,
 }
 
 impl KerasPlace {
-    /// A part of the layer, which has no list of layers.
+    /// A part of the layer.
     fn part(&self, part: &str) -> Self {
-        let (field, group, kind) = match (self.kind, part) {
+        let (place, group, kind) = match (self.kind, part) {
             ("multi_head_attention", "query") => ("query_dense", "query_dense", "to_heads"),
             ("multi_head_attention", "key") => ("key_dense", "key_dense", "to_heads"),
             ("multi_head_attention", "value") => ("value_dense", "value_dense", "to_heads"),
             ("multi_head_attention", "attention_output") => {
                 ("output_dense", "output_dense", "from_heads")
             }
-            ("bidirectional", "forward") => (part, "forward_layer/cell", ""),
-            ("bidirectional", "backward") => (part, "backward_layer/cell", ""),
+            ("bidirectional", "forward") => (part, "forward_layer", ""),
+            ("bidirectional", "backward") => (part, "backward_layer", ""),
             _ => (part, part, ""),
         };
         Self {
-            place: format!("{}/{field}", self.place),
+            place: format!("{}/{place}", self.place),
             group: format!("{}/{group}", self.group),
+            has_cell: self.kind == "bidirectional",
             number: self.number,
             kind,
         }
     }
+}
+
+/// Path and group of every layer and of every model in the model, in Keras' order.
+pub(crate) fn groups(model: &Model) -> Vec<(String, String)> {
+    let mut places: Vec<(String, KerasPlace)> = places(model).into_iter().collect();
+    places.sort_by_key(|(_, place)| place.number);
+    let groups = places.into_iter();
+    groups.map(|(path, place)| (path, place.group)).collect()
 }
 
 /// By path of a layer: where Keras would keep it.
@@ -112,11 +129,10 @@ fn places(model: &Model) -> HashMap<String, KerasPlace> {
             count => format!("{class}_{count}"),
         };
         *count += 1;
-        // A recurrent layer keeps its variables in its cell.
-        let cell = if RECURRENT.contains(&kind) { "/cell" } else { "" };
         let place = KerasPlace {
             place: format!("{place}{numbered}"),
-            group: format!("{group}layers/{numbered}{cell}"),
+            group: format!("{group}layers/{numbered}"),
+            has_cell: RECURRENT.contains(&kind),
             number,
             kind,
         };

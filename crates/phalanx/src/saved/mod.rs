@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod keras_weights;
 mod manifest;
 pub(crate) mod weights;
 
@@ -26,9 +27,11 @@ use std::path::Path;
 use phalanx_graph::HostTensor;
 
 use crate::Result;
+use crate::import::hdf5::writer::Hdf5File;
 use crate::import::{self, LoadReport, LoadWeights};
 use crate::nn::{IntoModel, Model, Registry};
 use crate::storage::atomic_dir::{self, DirectoryKind, WEIGHTS};
+use crate::storage::foreign_ending::is_of_keras;
 
 /// The architecture.
 const MODEL: &str = "model.json";
@@ -116,14 +119,25 @@ impl SavedModel {
         report
     }
 
-    /// Writes the values alone to a safetensors file, each under the name of its variable.
+    /// Writes the values alone to a file: one that Keras 3 reads by `Model.load_weights` where the name ends in `.weights.h5`, else
+    /// safetensors, each value under the name of its variable.
+    ///
+    /// Keras finds values by the classes and the order of the layers, so that its model must have the same layers; values of bf16 are
+    /// widened to f32.
     ///
     /// # Errors
-    /// When the file cannot be written; one that was there before stays then.
+    /// When the file cannot be written, or a variable is in no layer that Keras' files have a place for; a file that was there
+    /// before stays then.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if is_of_keras(path) {
+            let tree = keras_weights::tree(&self.model, &self.values)?;
+            let file = Hdf5File::new(&tree);
+            return atomic_dir::replace_file(&MODEL_DIR, path, file.len(), |out| file.write(out));
+        }
         let tensors = weights::Tensors::new(self.named())?;
         let len = tensors.len();
-        atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), len, |file| tensors.write(file))
+        atomic_dir::replace_file(&MODEL_DIR, path, len, |file| tensors.write(file))
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.

@@ -269,11 +269,11 @@ fn mistakes_are_told_before_the_first_step() {
     );
     let error = refused(Fit::epochs(1).callback(ModelCheckpoint::new("{epoch:q}")));
     assert!(error.contains("`filepath` is `{epoch:q}`"), "{error}");
-    let keras = ModelCheckpoint::new("{epoch}.weights.h5").save_weights_only(true);
+    let keras = ModelCheckpoint::new("{epoch}.h5").save_weights_only(true);
     let error = refused(Fit::epochs(1).callback(keras));
     assert_eq!(
         error,
-        "model_checkpoint: `{epoch}.weights.h5` is by its ending of Keras, which does not read what is written, a file of safetensors; name it `{epoch}.safetensors`"
+        "model_checkpoint: `{epoch}.h5` is by its ending of Keras, which does not read what is written, a file of safetensors; name it `{epoch}.weights.h5`"
     );
     let error = refused(Fit::epochs(1).callback(ModelCheckpoint::new("{acuracy}")));
     assert!(

@@ -11,9 +11,9 @@ use super::object_header::{DATASPACE, DATATYPE, FILTERS, HeaderMessage, LAYOUT};
 use super::{NOWHERE, ReadResult};
 
 /// What an array is, without its elements.
-pub(in crate::import) struct Array<'a> {
-    pub(in crate::import) dims: Vec<usize>,
-    pub(in crate::import) dtype: DType,
+pub(crate) struct Array<'a> {
+    pub(crate) dims: Vec<usize>,
+    pub(crate) dtype: DType,
     layout: StorageLayout<'a>,
     filters: Vec<Filter>,
 }

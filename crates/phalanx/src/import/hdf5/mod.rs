@@ -12,12 +12,12 @@ mod group;
 mod object_header;
 pub(crate) mod writer;
 
-pub(super) use array::Array;
+pub(crate) use array::Array;
 use bytes::{Cursor, FileBytes};
 use object_header::HeaderMessage;
 
 /// What is wrong with the file, in words.
-pub(super) type ReadResult<T> = Result<T, String>;
+pub(crate) type ReadResult<T> = Result<T, String>;
 
 /// The first bytes of every file.
 pub(super) const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
@@ -25,19 +25,19 @@ pub(super) const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 const NOWHERE: u64 = u64::MAX;
 
 /// A file in memory.
-pub(super) struct Hdf5<'a> {
+pub(crate) struct Hdf5<'a> {
     source: FileBytes<'a>,
     root: u64,
 }
 
 /// A group or an array, by what its header says.
-pub(super) struct Object<'a> {
+pub(crate) struct Object<'a> {
     messages: Vec<HeaderMessage<'a>>,
 }
 
 impl<'a> Hdf5<'a> {
     /// Finds the root of a file.
-    pub(super) fn open(bytes: &'a [u8]) -> ReadResult<Self> {
+    pub(crate) fn open(bytes: &'a [u8]) -> ReadResult<Self> {
         let mut cursor = Cursor(bytes);
         if cursor.take(SIGNATURE.len())? != SIGNATURE {
             return Err("it does not begin as HDF5 files do".into());
@@ -67,38 +67,38 @@ impl<'a> Hdf5<'a> {
     }
 
     /// The group that holds everything.
-    pub(super) fn root(&self) -> ReadResult<Object<'a>> {
+    pub(crate) fn root(&self) -> ReadResult<Object<'a>> {
         self.object(self.root)
     }
 
     /// The object whose header is at an address.
-    pub(super) fn object(&self, address: u64) -> ReadResult<Object<'a>> {
+    pub(crate) fn object(&self, address: u64) -> ReadResult<Object<'a>> {
         let messages = object_header::messages(&self.source, address)?;
         Ok(Object { messages })
     }
 
     /// Names and addresses of what a group holds, by name; of an array, nothing.
-    pub(super) fn children(&self, object: &Object<'a>) -> ReadResult<Vec<(String, u64)>> {
+    pub(crate) fn children(&self, object: &Object<'a>) -> ReadResult<Vec<(String, u64)>> {
         group::children(&self.source, &object.messages)
     }
 
     /// What an array is; `None` for a group.
-    pub(super) fn array(&self, object: &Object<'a>) -> ReadResult<Option<Array<'a>>> {
+    pub(crate) fn array(&self, object: &Object<'a>) -> ReadResult<Option<Array<'a>>> {
         array::array(&object.messages)
     }
 
     /// The elements of an array, little-endian and row-major.
-    pub(super) fn read(&self, array: &Array<'a>) -> ReadResult<Vec<u8>> {
+    pub(crate) fn read(&self, array: &Array<'a>) -> ReadResult<Vec<u8>> {
         array.read(&self.source)
     }
 
     /// Pays for `len` bytes made from what the file says, such as the path of an array.
-    pub(super) fn charge(&self, len: usize) -> ReadResult<()> {
+    pub(crate) fn charge(&self, len: usize) -> ReadResult<()> {
         self.source.charge(len as u64)
     }
 
     /// The texts of an attribute: one, or a list.
-    pub(super) fn texts(&self, object: &Object<'a>, name: &str) -> ReadResult<Option<Vec<String>>> {
+    pub(crate) fn texts(&self, object: &Object<'a>, name: &str) -> ReadResult<Option<Vec<String>>> {
         attributes::texts(&self.source, &object.messages, name)
     }
 }

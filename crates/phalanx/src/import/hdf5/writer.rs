@@ -327,3 +327,92 @@ fn attribute(name: &str, text: &str) -> Fields {
     fields.bytes(text.as_bytes()).bytes(&[0]);
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::Shape;
+
+    use super::super::Hdf5;
+    use super::*;
+
+    fn written(root: &Group<'_>) -> Vec<u8> {
+        let file = Hdf5File::new(root);
+        let mut bytes = Vec::new();
+        file.write(&mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, file.len());
+        // Readers compare it with the file's length.
+        assert_eq!(bytes[40..48], (bytes.len() as u64).to_le_bytes());
+        bytes
+    }
+
+    fn counted(dtype: DType, dims: &[usize]) -> HostTensor {
+        let count: usize = dims.iter().product();
+        let values: Vec<u8> = (0..count).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let single = HostTensor::from_bytes(Shape::new(DType::F32, dims), &values);
+        single.unwrap().convert(dtype)
+    }
+
+    #[test]
+    fn numbers_of_every_type_and_shape_come_back() {
+        let mut root = Group::default();
+        let types = [
+            DType::F16,
+            DType::F32,
+            DType::F64,
+            DType::I32,
+            DType::I64,
+            DType::U32,
+            DType::U8,
+        ];
+        let shapes = [&[][..], &[3], &[2, 3, 5], &[0, 4]];
+        let arrays: Vec<HostTensor> = types
+            .iter()
+            .flat_map(|&dtype| shapes.map(|dims| counted(dtype, dims)))
+            .collect();
+        let group = root.group("a/b").unwrap();
+        for (number, array) in arrays.iter().enumerate() {
+            let array = Node::Array(Cow::Borrowed(array));
+            group.children.insert(number.to_string(), array);
+        }
+        assert!(root.group("a/b/3/c").is_none(), "an array is no group");
+        let bytes = written(&root);
+        let file = Hdf5::open(&bytes).unwrap();
+        let mut at = file.root().unwrap();
+        for name in ["a", "b"] {
+            let children = file.children(&at).unwrap();
+            assert_eq!(children[0].0, name);
+            at = file.object(children[0].1).unwrap();
+        }
+        let children = file.children(&at).unwrap();
+        assert_eq!(children.len(), arrays.len());
+        for (name, address) in children {
+            let expected = &arrays[name.parse::<usize>().unwrap()];
+            let object = file.object(address).unwrap();
+            let array = file.array(&object).unwrap().unwrap();
+            assert_eq!(
+                (array.dtype, &*array.dims),
+                (expected.dtype(), expected.dims())
+            );
+            assert_eq!(file.read(&array).unwrap(), expected.bytes(), "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_of_any_size_come_back() {
+        for count in [0, 1, 8, 9, 256, 257, 3000] {
+            let mut root = Group::default();
+            for number in 0..count {
+                let group = root.group(&format!("g{number}")).unwrap();
+                group.texts.insert("name", format!("number {number}"));
+            }
+            let bytes = written(&root);
+            let file = Hdf5::open(&bytes).unwrap();
+            let children = file.children(&file.root().unwrap()).unwrap();
+            assert_eq!(children.len(), count);
+            for (name, address) in children {
+                let texts = file.texts(&file.object(address).unwrap(), "name").unwrap();
+                assert_eq!(texts.unwrap(), [name.replace('g', "number ")]);
+            }
+        }
+    }
+}
