@@ -10,6 +10,7 @@ use phalanx_pjrt::{CPU_PLUGIN, Platform, UnknownPlatform};
 use phalanx_yaml::Bytes;
 
 use crate::predictions::Format;
+pub use crate::trained_args::{ExportArgs, UseArgs};
 
 /// Train neural networks on one device or many.
 #[derive(Debug, Parser)]
@@ -87,7 +88,7 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
-    /// Write the weights of a trained model to a file that Keras reads, or to safetensors
+    /// Write a trained model to a file that Keras reads, or its weights alone
     Export(ExportArgs),
     /// Draw the curves of trainings, in the terminal or as an SVG picture
     Plot(PlotArgs),
@@ -312,42 +313,6 @@ pub struct EstimateArgs {
     /// Also find the largest batch that needs no more memory than this, such as 8GiB
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-}
-
-/// What trained model to use, on what.
-#[derive(Debug, Clone, clap::Args)]
-pub struct UseArgs {
-    /// The folder of a training or of its model, or the file that it was trained with
-    #[arg(value_name = "RUN")]
-    pub file: PathBuf,
-    /// CSV files, or a folder of images, to use instead of the test data
-    #[arg(value_name = "DATA", conflicts_with_all = ["csv", "images"])]
-    pub data: Vec<PathBuf>,
-    /// Use the rows of this file instead of the test rows; may be given again
-    #[arg(long, value_name = "PATH")]
-    pub csv: Vec<PathBuf>,
-    /// Use the images of this folder instead of the test images: to evaluate, a folder for each class
-    #[arg(long, value_name = "FOLDER", conflicts_with = "csv")]
-    pub images: Option<PathBuf>,
-    /// The folder that the model was saved in, whatever the file says
-    #[arg(long, value_name = "FOLDER")]
-    pub output: Option<PathBuf>,
-    /// Use the checkpoint of a training that was stopped instead of a model
-    #[arg(long)]
-    pub checkpoint: bool,
-}
-
-/// Whose weights to write, and where.
-#[derive(Debug, clap::Args)]
-pub struct ExportArgs {
-    /// The folder of a training or of a saved model, or the file that it was trained with
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
-    /// Where to write: NAME.weights.h5 for Keras' `Model.load_weights`, or NAME.safetensors
-    pub file: PathBuf,
-    /// Use the checkpoint of a training that was stopped instead of a model
-    #[arg(long)]
-    pub checkpoint: bool,
 }
 
 /// What to evaluate, once or as a training goes on.

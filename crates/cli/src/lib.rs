@@ -29,6 +29,7 @@ mod sibling_program;
 mod signals;
 mod split;
 mod synth;
+mod trained_args;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

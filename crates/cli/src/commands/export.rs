@@ -1,4 +1,4 @@
-//! `phalanx export`: the weights of a trained model, for other programs.
+//! `phalanx export`: a trained model for other programs.
 
 use phalanx::saved::SavedModel;
 use serde_json::json;
@@ -10,31 +10,32 @@ use crate::args::{ExportArgs, UseArgs};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::is_model;
 
-/// Writes the weights of a trained model.
+/// Writes a trained model, or its weights alone.
 pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failure> {
+    let file = args.file.display();
     let name = args.file.file_name().map(|name| name.to_string_lossy());
-    let is_of_keras = name
-        .as_ref()
-        .is_some_and(|name| name.ends_with(".weights.h5"));
-    if !is_of_keras && args.file.extension() != Some("safetensors".as_ref()) {
+    let ends = |ending: &str| name.as_ref().is_some_and(|name| name.ends_with(ending));
+    let hint = if ends(".keras") {
+        format!("; in Keras: keras.models.load_model(\"{file}\")")
+    } else if ends(".weights.h5") {
+        format!("; in Keras, with the same layers: model.load_weights(\"{file}\")")
+    } else if ends(".safetensors") {
+        String::new()
+    } else {
         let message = format!(
-            "`{}` says no format by its ending, expected .weights.h5 (Keras) or .safetensors",
-            args.file.display()
+            "`{file}` says no format by its ending, expected .keras, .weights.h5 (Keras) or .safetensors"
         );
         return Err(Failure::new(Exit::Usage, message).next("name the file so"));
-    }
-    let saved = saved(context, args)?;
-    saved
-        .save_weights(&args.file)
-        .map_err(|error| failed(&error))?;
-    let (variables, file) = (saved.values().len(), args.file.display());
-    let json = json!({"exported": args.file, "variables": variables});
-    let hint = match is_of_keras {
-        true => format!("; in Keras, with the same layers: model.load_weights(\"{file}\")"),
-        false => String::new(),
     };
-    let line = format!("{variables} variables are in {file}{hint}");
-    context.print(&line, &json)
+    let saved = saved(context, args)?;
+    let written = match ends(".keras") {
+        true => saved.save_keras(&args.file),
+        false => saved.save_weights(&args.file),
+    };
+    written.map_err(|error| failed(&error))?;
+    let variables = saved.values().len();
+    let json = json!({"exported": args.file, "variables": variables});
+    context.print(&format!("{variables} variables are in {file}{hint}"), &json)
 }
 
 /// The model of the folder of a training or of a saved model, or of a training file.

@@ -228,17 +228,17 @@ fn weights_are_written_for_other_programs() {
     let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
     assert_eq!(read("w.weights.h5"), read("c.weights.h5"));
     assert_eq!(read("w.safetensors"), read("out/model/weights.safetensors"));
+    let text = folder.succeed(&["export", "out", "m.keras"]);
+    let hint = "4 variables are in m.keras; in Keras: keras.models.load_model(\"m.keras\")\n";
+    assert_eq!(text, hint);
     // What was written can be trained on.
     let text = fs::read_to_string(&file).unwrap();
-    let again = text.replace(
-        "output: out",
-        "output: again\nweights: w.weights.h5",
-    );
+    let again = text.replace("output: out", "output: again\nweights: w.weights.h5");
     fs::write(folder.0.join("again.yaml"), again).unwrap();
     folder.succeed(&["train", "again.yaml", "--quiet"]);
     let says = [
         "`w.h5` says no format",
-        ".weights.h5 (Keras) or .safetensors",
+        ".keras, .weights.h5 (Keras) or .safetensors",
     ];
     folder.fail(&["export", "out", "w.h5"], 2, &says);
     let says = ["has only the names of variables", "`phalanx export"];

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::nn::Model;
 
-/// Variables of the model that belong together: those of a layer, or of a part of one.
+/// Variables of the model that belong together: a layer has them, or a part of one.
 pub(crate) struct ModelLayer {
     pub(crate) path: String,
     /// Its classes, numbered, joined by `/`; empty where Keras would have no such layer.

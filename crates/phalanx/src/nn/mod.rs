@@ -24,6 +24,7 @@ mod gru;
 mod index_inputs;
 mod initializer;
 mod input;
+mod keras_config;
 mod keras_order;
 mod layer;
 mod lengths;

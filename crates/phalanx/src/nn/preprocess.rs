@@ -238,6 +238,19 @@ impl Preprocess {
         Ok(HostTensor::new(dims, &values))
     }
 
+    /// Scale and offset of each channel, where it is no more than these.
+    pub(super) fn scale_and_offset(self) -> Option<([f64; 3], [f64; 3])> {
+        match self.mode {
+            Mode::Caffe => None,
+            Mode::Tf => Some(([1.0 / 127.5; 3], [-1.0; 3])),
+            Mode::Torch => {
+                let scale = TORCH_DEVIATION.map(|deviation| 1.0 / 255.0 / deviation);
+                let offset = [0, 1, 2].map(|i| -TORCH_MEAN[i] / TORCH_DEVIATION[i]);
+                Some((scale, offset))
+            }
+        }
+    }
+
     fn pixel(self, pixel: &mut [f32; 3]) {
         if self.mode == Mode::Caffe {
             pixel.reverse();

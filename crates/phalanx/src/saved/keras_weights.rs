@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use phalanx_graph::{DType, HostTensor};
 
-use crate::import::hdf5::writer::{Group, Node};
+use crate::import::hdf5::writer::{Group, H5Node};
 use crate::import::model_layers;
 use crate::nn::Model;
 use crate::{Error, Result};
@@ -38,7 +38,7 @@ pub(super) fn tree<'a>(model: &Model, values: &'a [HostTensor]) -> Result<Group<
             )));
         };
         for (number, &variable) in layer.variables.iter().enumerate() {
-            let value = Node::Array(known_to_h5py(&values[variable]));
+            let value = H5Node::Array(known_to_h5py(&values[variable]));
             vars.children.insert(number.to_string(), value);
         }
     }

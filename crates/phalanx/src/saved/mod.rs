@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod keras_archive;
 mod keras_weights;
 mod manifest;
 pub(crate) mod weights;
@@ -138,6 +139,21 @@ impl SavedModel {
         let tensors = weights::Tensors::new(self.named())?;
         let len = tensors.len();
         atomic_dir::replace_file(&MODEL_DIR, path, len, |file| tensors.write(file))
+    }
+
+    /// Writes the model to an archive that Keras 3 reads by `keras.models.load_model("digits.keras")`: architecture and values, without how
+    /// variables began, and not compiled. Where a layer differs from Keras' on purpose, which its documentation says, it is Keras' there.
+    ///
+    /// # Errors
+    /// When Keras has no such layer ([`PositionEmbedding`](crate::nn::PositionEmbedding), or one of your own) or no name for an activation, or the
+    /// file cannot be written; one that was there before stays then.
+    pub fn save_keras(&self, path: impl AsRef<Path>) -> Result<()> {
+        let config = self.model.keras_config()?;
+        let tree = keras_weights::tree(&self.model, &self.values)?;
+        let weights = Hdf5File::new(&tree);
+        atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), weights.len(), |out| {
+            keras_archive::write(out, &config, &weights)
+        })
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.

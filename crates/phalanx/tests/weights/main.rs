@@ -1,5 +1,6 @@
 //! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same.
 
+mod archives;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod pytorch;

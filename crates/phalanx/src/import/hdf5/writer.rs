@@ -15,7 +15,7 @@ use super::object_header::{ATTRIBUTE, DATASPACE, DATATYPE, LAYOUT, SYMBOL_TABLE}
 use super::{NOWHERE, SIGNATURE};
 
 /// What a file holds at one place.
-pub(crate) enum Node<'a> {
+pub(crate) enum H5Node<'a> {
     Group(Group<'a>),
     /// Numbers of any type but bf16, which h5py does not know.
     Array(Cow<'a, HostTensor>),
@@ -24,7 +24,7 @@ pub(crate) enum Node<'a> {
 /// A group: its children and its attributes of text, by name.
 #[derive(Default)]
 pub(crate) struct Group<'a> {
-    pub(crate) children: BTreeMap<String, Node<'a>>,
+    pub(crate) children: BTreeMap<String, H5Node<'a>>,
     pub(crate) texts: BTreeMap<&'static str, String>,
 }
 
@@ -33,9 +33,9 @@ impl<'a> Group<'a> {
     pub(crate) fn group(&mut self, path: &str) -> Option<&mut Self> {
         path.split('/').try_fold(self, |group, name| {
             let child = group.children.entry(name.to_owned());
-            match child.or_insert_with(|| Node::Group(Group::default())) {
-                Node::Group(group) => Some(group),
-                Node::Array(_) => None,
+            match child.or_insert_with(|| H5Node::Group(Group::default())) {
+                H5Node::Group(group) => Some(group),
+                H5Node::Array(_) => None,
             }
         })
     }
@@ -54,7 +54,7 @@ pub(crate) struct Hdf5File<'a> {
 const SUPERBLOCK: usize = 96;
 /// All addresses and lengths are multiples of it.
 const ALIGNMENT: usize = 8;
-/// Half of how many nodes of symbols a tree has: so many children that one level of the tree suffices.
+/// Half of the number of children that a tree's node has; one level of the tree suffices.
 const TREE_K: usize = 16;
 /// Half of how many symbols a node has, if no group is large.
 const LEAF_K: usize = 4;
@@ -111,8 +111,8 @@ impl<'a> Hdf5File<'a> {
 /// The number of children of the largest group.
 fn largest(group: &Group<'_>) -> usize {
     let children = group.children.values().map(|child| match child {
-        Node::Group(group) => largest(group),
-        Node::Array(_) => 0,
+        H5Node::Group(group) => largest(group),
+        H5Node::Array(_) => 0,
     });
     children.max().unwrap_or(0).max(group.children.len())
 }
@@ -120,8 +120,8 @@ fn largest(group: &Group<'_>) -> usize {
 /// The bytes of all elements in a group.
 fn data_len(group: &Group<'_>) -> usize {
     let children = group.children.values().map(|child| match child {
-        Node::Group(group) => data_len(group),
-        Node::Array(array) => padded(array),
+        H5Node::Group(group) => data_len(group),
+        H5Node::Array(array) => padded(array),
     });
     children.sum()
 }
@@ -156,15 +156,15 @@ impl<'a> FileLayout<'a> {
         let mut symbols = Vec::new();
         for (name, child) in &group.children {
             let header = match child {
-                Node::Group(group) => self.group(group).0,
-                Node::Array(array) => self.array(array),
+                H5Node::Group(group) => self.group(group).0,
+                H5Node::Array(array) => self.array(array),
             };
             symbols.push((names.len() as u64, header));
             names.extend_from_slice(name.as_bytes());
             // At least one zero ends a name.
             names.resize((names.len() + 1).next_multiple_of(ALIGNMENT), 0);
         }
-        let heap = self.heap(Fields(names));
+        let heap = self.heap(&Fields(names));
         let tree = self.tree(&symbols);
         let mut table = Fields::default();
         table.u64(tree).u64(heap);
@@ -175,9 +175,9 @@ impl<'a> FileLayout<'a> {
     }
 
     /// A heap with the names of a group's children.
-    fn heap(&mut self, names: Fields) -> u64 {
+    fn heap(&mut self, names: &Fields) -> u64 {
         let len = names.0.len() as u64;
-        let data = self.put(&names);
+        let data = self.put(names);
         let mut heap = Fields(b"HEAP\0\0\0\0".to_vec());
         heap.u64(len).u64(NONE_FREE).u64(data);
         self.put(&heap)
@@ -371,7 +371,7 @@ mod tests {
             .collect();
         let group = root.group("a/b").unwrap();
         for (number, array) in arrays.iter().enumerate() {
-            let array = Node::Array(Cow::Borrowed(array));
+            let array = H5Node::Array(Cow::Borrowed(array));
             group.children.insert(number.to_string(), array);
         }
         assert!(root.group("a/b/3/c").is_none(), "an array is no group");

@@ -1,0 +1,39 @@
+//! Arguments that name a trained model.
+
+use std::path::PathBuf;
+
+/// What trained model to use, on what.
+#[derive(Debug, Clone, clap::Args)]
+pub struct UseArgs {
+    /// The folder of a training or of its model, or the file that it was trained with
+    #[arg(value_name = "RUN")]
+    pub file: PathBuf,
+    /// CSV files, or a folder of images, to use instead of the test data
+    #[arg(value_name = "DATA", conflicts_with_all = ["csv", "images"])]
+    pub data: Vec<PathBuf>,
+    /// Use the rows of this file instead of the test rows; may be given again
+    #[arg(long, value_name = "PATH")]
+    pub csv: Vec<PathBuf>,
+    /// Use the images of this folder instead of the test images: to evaluate, a folder for each class
+    #[arg(long, value_name = "FOLDER", conflicts_with = "csv")]
+    pub images: Option<PathBuf>,
+    /// The folder that the model was saved in, whatever the file says
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Use the checkpoint of a training that was stopped instead of a model
+    #[arg(long)]
+    pub checkpoint: bool,
+}
+
+/// What to write, and where.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    /// The folder of a training or of a saved model, or the file that it was trained with
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Where to write: NAME.keras for Keras' `load_model`, NAME.weights.h5 for its `Model.load_weights`, or NAME.safetensors
+    pub file: PathBuf,
+    /// Use the checkpoint of a training that was stopped instead of a model
+    #[arg(long)]
+    pub checkpoint: bool,
+}

@@ -1,0 +1,339 @@
+//! Models as Keras 3 describes them: the `config.json` of its archives.
+//!
+//! Kinds and settings have Keras' names but for the few that are translated here. What a file with values does not need, how variables begin, is left
+//! out, and Keras' defaults stand for it. A stack becomes a `Sequential` model, any other a `Functional` one, whose values are named as Keras
+//! names them: layer, which call of it, which output.
+
+use phalanx_graph::{DType, Shape};
+use serde_json::{Map, Value, json};
+
+use super::input::NamedInput;
+use super::layer::Body;
+use super::model::{Call, Model, NamedLayer, Place};
+use super::preprocess::Preprocess;
+use crate::{Error, Result};
+
+type Settings = Map<String, Value>;
+/// What Keras has for something of ours, or why it has nothing.
+type Translated<T> = std::result::Result<T, String>;
+
+/// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
+const CLASSES: [(&str, &str, bool); 41] = [
+    ("activation", "Activation", false),
+    ("add", "Add", false),
+    ("average", "Average", false),
+    ("average_pool1d", "AveragePooling1D", true),
+    ("average_pool2d", "AveragePooling2D", true),
+    ("batch_norm", "BatchNormalization", false),
+    ("bidirectional", "Bidirectional", false),
+    ("concatenate", "Concatenate", false),
+    ("conv1d", "Conv1D", true),
+    ("conv2d", "Conv2D", true),
+    ("conv2d_transpose", "Conv2DTranspose", true),
+    ("dense", "Dense", false),
+    ("depthwise_conv2d", "DepthwiseConv2D", true),
+    ("dot", "Dot", false),
+    ("dropout", "Dropout", false),
+    ("embedding", "Embedding", false),
+    ("flatten", "Flatten", true),
+    ("global_average_pool1d", "GlobalAveragePooling1D", true),
+    ("global_average_pool2d", "GlobalAveragePooling2D", true),
+    ("global_max_pool1d", "GlobalMaxPooling1D", true),
+    ("global_max_pool2d", "GlobalMaxPooling2D", true),
+    ("gru", "GRU", false),
+    ("layer_norm", "LayerNormalization", false),
+    ("lstm", "LSTM", false),
+    ("masking", "Masking", false),
+    ("max_pool1d", "MaxPooling1D", true),
+    ("max_pool2d", "MaxPooling2D", true),
+    ("maximum", "Maximum", false),
+    ("minimum", "Minimum", false),
+    ("multi_head_attention", "MultiHeadAttention", false),
+    ("multiply", "Multiply", false),
+    ("permute", "Permute", false),
+    ("preprocess", "Rescaling", false),
+    ("repeat_vector", "RepeatVector", false),
+    ("rescaling", "Rescaling", false),
+    ("reshape", "Reshape", false),
+    ("separable_conv2d", "SeparableConv2D", true),
+    ("simple_rnn", "SimpleRNN", false),
+    ("subtract", "Subtract", false),
+    ("up_sampling2d", "UpSampling2D", true),
+    ("zero_padding2d", "ZeroPadding2D", true),
+];
+
+/// A setting of attention here, an argument of its calls in Keras.
+const CAUSAL: &str = "use_causal_mask";
+
+impl Model {
+    /// The architecture as Keras' archives have it.
+    ///
+    /// # Errors
+    /// When Keras has no such layer, or no name for an activation.
+    pub(crate) fn keras_config(&self) -> Result<Value> {
+        model_object(self, &self.name)
+    }
+}
+
+/// What Keras makes again by a class and its settings.
+fn object(module: &str, class: &str, config: &Value) -> Value {
+    json!({"module": module, "class_name": class, "config": config, "registered_name": null})
+}
+
+fn model_object(model: &Model, name: &str) -> Result<Value> {
+    if model.is_stack() {
+        let mut layers = vec![input_object(&model.inputs[0])];
+        for entry in &model.layers {
+            layers.push(layer_object(entry)?);
+        }
+        let config = json!({"name": name, "trainable": true, "layers": layers});
+        return Ok(object("keras", "Sequential", &config));
+    }
+    let mut layers: Vec<Value> = model.inputs.iter().map(input_object).collect();
+    for layer in &mut layers {
+        layer["inbound_nodes"] = json!([]);
+    }
+    for (at, entry) in model.layers.iter().enumerate() {
+        let mut layer = layer_object(entry)?;
+        let calls = model.calls.iter().filter(|call| call.layer == at);
+        let nodes = calls.map(|call| node(model, entry, call));
+        layer["inbound_nodes"] = nodes.collect();
+        layers.push(layer);
+    }
+    for layer in &mut layers {
+        layer["name"] = layer["config"]["name"].clone();
+    }
+    let inputs = (0..model.inputs.len()).map(|node| Place { node, output: 0 });
+    let config = json!({
+        "name": name,
+        "trainable": true,
+        "layers": layers,
+        "input_layers": one_or_all(inputs.map(|place| history(model, place)).collect()),
+        "output_layers": one_or_all(model.outputs.iter().map(|&place| history(model, place)).collect()),
+    });
+    let mut object = object("keras.src.models.functional", "Functional", &config);
+    object["registered_name"] = "Functional".into();
+    Ok(object)
+}
+
+/// One value by itself, several as a list: so is what a model is called with, and what it returns.
+fn one_or_all(mut values: Vec<Value>) -> Value {
+    match values.len() {
+        1 => values.remove(0),
+        _ => values.into(),
+    }
+}
+
+fn input_object(input: &NamedInput) -> Value {
+    let mut dims: Vec<Value> = vec![Value::Null];
+    dims.extend(input.shape.dims.iter().map(|&dim| Value::from(dim)));
+    if input.any_length {
+        dims[1] = Value::Null;
+    }
+    let config =
+        json!({"batch_shape": dims, "dtype": dtype_name(input.shape.dtype), "name": input.name});
+    object("keras.layers", "InputLayer", &config)
+}
+
+const fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+        DType::F16 => "float16",
+        DType::Bf16 => "bfloat16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U32 => "uint32",
+        DType::U8 => "uint8",
+        DType::Bool => "bool",
+    }
+}
+
+/// Where a value comes from: the layer, which of its calls, which output of that.
+fn history(model: &Model, place: Place) -> Value {
+    let Some(at) = place.node.checked_sub(model.inputs.len()) else {
+        return json!([model.inputs[place.node].name, 0, 0]);
+    };
+    let layer = model.calls[at].layer;
+    let before = model.calls[..at].iter();
+    let number = before.filter(|call| call.layer == layer).count();
+    json!([model.layers[layer].name, number, place.output])
+}
+
+fn tensor(model: &Model, place: Place) -> Value {
+    let (dims, dtype) = match place.node.checked_sub(model.inputs.len()) {
+        None => {
+            let Shape { dims, dtype } = &model.inputs[place.node].shape;
+            (&dims[..], *dtype)
+        }
+        Some(call) => {
+            let Shape { dims, dtype } = &model.shapes[call][place.output];
+            (&dims[1..], *dtype)
+        }
+    };
+    let mut shape = vec![Value::Null];
+    shape.extend(dims.iter().map(|&dim| Value::from(dim)));
+    let config =
+        json!({"shape": shape, "dtype": dtype_name(dtype), "keras_history": history(model, place)});
+    json!({"class_name": "__keras_tensor__", "config": config})
+}
+
+/// The arguments of a call. Several values are one argument, a list; attention has one for each.
+fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
+    let values = call.inputs.iter().map(|&place| tensor(model, place));
+    let mut values: Vec<Value> = values.collect();
+    let Body::Layer { layer, .. } = &entry.body else {
+        return json!({"args": [one_or_all(values)], "kwargs": {}});
+    };
+    if layer.kind() != "multi_head_attention" {
+        return json!({"args": [one_or_all(values)], "kwargs": {}});
+    }
+    let mut named = json!({CAUSAL: layer.config()[CAUSAL]});
+    if values.len() > 3 {
+        named["attention_mask"] = values.remove(3);
+    }
+    if values.len() == 1 {
+        values.push(values[0].clone());
+    }
+    json!({"args": values, "kwargs": named})
+}
+
+fn layer_object(entry: &NamedLayer) -> Result<Value> {
+    let (layer, trainable, precision) = match &entry.body {
+        Body::Model(model) => return model_object(model, &entry.name),
+        Body::Layer {
+            layer,
+            trainable,
+            precision,
+        } => (layer, *trainable, *precision),
+    };
+    let wrong = |message: String| {
+        Error::user(format!(
+            "layer `{}` ({}): {message}; write the weights alone, as `.weights.h5`, for a model that you make in Keras",
+            entry.name,
+            layer.kind()
+        ))
+    };
+    let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
+    settings.insert("name".into(), entry.name.as_str().into());
+    settings.insert("trainable".into(), trainable.into());
+    if let Some(precision) = precision {
+        settings.insert("dtype".into(), precision.name().into());
+    }
+    Ok(object("keras.layers", class, &settings.into()))
+}
+
+/// Keras' class of a kind and its settings.
+fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> {
+    let known = CLASSES.iter().find(|(ours, ..)| *ours == kind);
+    let &(_, class, has_channels) = known.ok_or("Keras has no such layer")?;
+    match (kind, &config["activation"]) {
+        ("activation", Value::Object(named)) => return with_slope(named),
+        ("preprocess", _) => return rescaling(config).map(|settings| (class, settings)),
+        _ => {}
+    }
+    let mut settings = Settings::new();
+    for (field, value) in config.as_object().into_iter().flatten() {
+        if let Some(value) = setting(field, value)? {
+            settings.insert(field.clone(), value);
+        }
+    }
+    if has_channels {
+        settings.insert("data_format".into(), "channels_last".into());
+    }
+    match kind {
+        "bidirectional" => {
+            settings.insert("layer".into(), direction(&config["layer"])?);
+        }
+        "dot" => {
+            settings.insert("axes".into(), 1.into());
+        }
+        "depthwise_conv2d" | "separable_conv2d" => {
+            let penalty = settings.remove("kernel_regularizer");
+            let parts = ["depthwise_regularizer", "pointwise_regularizer"];
+            let parts = parts
+                .iter()
+                .take(if kind == "separable_conv2d" { 2 } else { 1 });
+            settings.extend(parts.filter_map(|part| Some(((*part).into(), penalty.clone()?))));
+        }
+        _ => {}
+    }
+    Ok((class, settings))
+}
+
+/// A setting as Keras has it; nothing where its default says the same, or it is about how variables begin.
+fn setting(field: &str, value: &Value) -> Translated<Option<Value>> {
+    if value.is_null() || field.ends_with("initializer") || field == CAUSAL {
+        return Ok(None);
+    }
+    if field.ends_with("regularizer") {
+        return Ok(Some(regularizer(value)));
+    }
+    if field.ends_with("activation") {
+        return activation(value).map(Some);
+    }
+    Ok(Some(value.clone()))
+}
+
+/// A recurrent layer in a layer of both directions.
+fn direction(layer: &Value) -> Translated<Value> {
+    let mut inner = layer.as_object().into_iter().flatten();
+    let (kind, config) = inner.next().ok_or("it has no layer")?;
+    let (class, mut settings) = class_of(kind, config)?;
+    settings.insert("name".into(), kind.as_str().into());
+    Ok(object("keras.layers", class, &settings.into()))
+}
+
+/// An activation: a name, or a layer where it has settings.
+fn activation(value: &Value) -> Translated<Value> {
+    match value {
+        Value::Object(named) => {
+            let (class, settings) = with_slope(named)?;
+            Ok(object("keras.layers", class, &settings.into()))
+        }
+        Value::String(name) if name == "gelu_tanh" => {
+            Err("Keras' files have no name for its activation `gelu_tanh`".into())
+        }
+        name => Ok(name.clone()),
+    }
+}
+
+/// The layer that is an activation with settings, `{"leaky_relu": {"negative_slope": 0.1}}`.
+fn with_slope(named: &Settings) -> Translated<(&'static str, Settings)> {
+    let (name, settings) = named.iter().next().ok_or("its activation has no name")?;
+    let class = match name.as_str() {
+        "leaky_relu" => "LeakyReLU",
+        "elu" => "ELU",
+        _ => {
+            return Err(format!(
+                "Keras' files have no name for its activation `{name}`"
+            ));
+        }
+    };
+    let settings = settings.as_object().cloned();
+    Ok((class, settings.unwrap_or_default()))
+}
+
+/// A penalty, `{"l2": {"l2": 0.01}}`.
+fn regularizer(value: &Value) -> Value {
+    let named = value.as_object().into_iter().flatten().next();
+    named.map_or(Value::Null, |(name, factors)| {
+        let class = match name.as_str() {
+            "l1" => "L1",
+            "l2" => "L2",
+            _ => "L1L2",
+        };
+        object("keras.regularizers", class, factors)
+    })
+}
+
+/// Preparation of images as a scale and an offset for each channel.
+fn rescaling(config: &Value) -> Translated<Settings> {
+    let preprocess = serde_json::from_value::<Preprocess>(config.clone());
+    let preprocess = preprocess.map_err(|error| error.to_string())?;
+    let (scale, offset) = (preprocess.scale_and_offset())
+        .ok_or("Keras has no layer that turns the channels around as `caffe` does")?;
+    let fields = [("scale", scale), ("offset", offset)];
+    let fields = fields.map(|(name, values)| (name.to_owned(), values.to_vec().into()));
+    Ok(fields.into_iter().collect())
+}

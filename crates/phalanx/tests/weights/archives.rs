@@ -1,0 +1,243 @@
+//! Archives for Keras: what `make_archives.py` read in them, and what models of Keras answered that were loaded from them.
+//!
+//! `PHALANX_KERAS_ARCHIVES=FOLDER` has them written to a folder, with their inputs, for that script.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use phalanx::nn::{Activation, Cx, Dense, Model, MultiHeadAttention, Sequential};
+use phalanx::saved::SavedModel;
+use phalanx_graph::{DType, HostTensor};
+use phalanx_testkit::{Scratch, assert_close};
+use serde_json::{Value, json};
+
+use super::oracle::{Batch, array, engine, formula_value, name, records, uniform};
+use super::{LoadWeights, zeroed};
+
+/// Models with every kind of layer that Keras has, and their inputs.
+fn models() -> Vec<(Model, Vec<HostTensor>)> {
+    let models = [images(), channels(), words(), steps(), graph()];
+    let inputs = |model: &Model| {
+        let inputs = model.inputs().enumerate();
+        inputs
+            .map(|(number, (_, shape))| {
+                let dims = [&[2], &shape.dims[..]].concat();
+                let name = format!("input{number}");
+                let values = uniform(&name, dims.iter().product());
+                let values: Vec<f32> = match shape.dtype {
+                    DType::F32 => values.map(|u| u as f32).collect(),
+                    _ => values.map(|u| (2.5 * u + 2.5) as f32).collect(),
+                };
+                HostTensor::new(&dims[..], &values).convert(shape.dtype)
+            })
+            .collect()
+    };
+    models
+        .into_iter()
+        .map(|config| Model::from_config(&config).unwrap())
+        .map(|model| (model.clone(), inputs(&model)))
+        .collect()
+}
+
+fn images() -> Value {
+    json!({"name": "images", "input": {"name": "pixels", "shape": [8, 8, 3], "dtype": "u8"}, "layers": [
+        {"preprocess": {"mode": "torch"}},
+        {"conv2d": {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same", "activation": "relu",
+            "kernel_regularizer": {"l2": {"l2": 0.1}}, "use_bias": false, "name": "stem"}},
+        {"zero_padding2d": {"padding": [[1, 0], [0, 1]]}},
+        {"depthwise_conv2d": {"kernel_size": 3, "depth_multiplier": 2, "kernel_regularizer": {"l1": {"l1": 0.1}}}},
+        {"batch_norm": {"momentum": 0.9, "epsilon": 1e-2, "trainable": false}},
+        {"activation": {"activation": {"leaky_relu": {"negative_slope": 0.3}}}},
+        {"separable_conv2d": {"filters": 4, "kernel_size": 2, "padding": "same",
+            "kernel_regularizer": {"l1_l2": {"l1": 0.1, "l2": 0.2}}, "activation": "gelu"}},
+        {"max_pool2d": {"pool_size": 2, "strides": 1}},
+        {"conv2d_transpose": {"filters": 3, "kernel_size": 3, "strides": 2, "activation": {"elu": {"alpha": 0.5}}}},
+        {"average_pool2d": {"pool_size": 2, "padding": "same"}},
+        {"up_sampling2d": {"size": [1, 2], "interpolation": "bilinear"}},
+        {"layer_norm": {"epsilon": 1e-2}},
+        {"global_average_pool2d": null},
+        {"dense": {"units": 5, "activation": "mish"}},
+        {"dropout": {"rate": 0.5}},
+        {"dense": {"units": 3, "activation": "softmax", "name": "classes"}}
+    ]})
+}
+
+fn channels() -> Value {
+    json!({"name": "channels", "input": {"name": "pixels", "shape": [4, 4, 3], "dtype": "f32"}, "layers": [
+        {"preprocess": {"mode": "tf"}},
+        {"rescaling": {"scale": [1.0, 2.0, 3.0], "offset": 0.5}},
+        {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
+        {"activation": {"activation": "hard_silu"}},
+        {"global_max_pool2d": {"keepdims": true}},
+        {"flatten": null}
+    ]})
+}
+
+fn words() -> Value {
+    json!({"name": "words", "input": {"name": "ids", "shape": [6], "dtype": "i32"}, "layers": [
+        {"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true}},
+        {"bidirectional": {"layer": {"gru": {"units": 3, "return_sequences": true, "reset_after": false}}, "merge_mode": "sum"}},
+        {"lstm": {"units": 4, "return_sequences": true, "recurrent_activation": "hard_sigmoid"}},
+        {"gru": {"units": 4, "return_sequences": true}},
+        {"bidirectional": {"layer": {"lstm": {"units": 2, "return_sequences": true}}}},
+        {"simple_rnn": {"units": 3, "activation": "relu"}}
+    ]})
+}
+
+fn steps() -> Value {
+    json!({"name": "steps", "input": {"name": "steps", "shape": [8, 4], "dtype": "f32"}, "layers": [
+        {"masking": {"mask_value": 0.5}},
+        {"conv1d": {"filters": 6, "kernel_size": 2, "padding": "causal", "dilation_rate": 2, "activation": "tanh"}},
+        {"max_pool1d": {"pool_size": 2}},
+        {"average_pool1d": {"pool_size": 2, "strides": 1, "padding": "same"}},
+        {"permute": {"dims": [2, 1]}},
+        {"reshape": {"target_shape": [4, -1]}},
+        {"global_max_pool1d": null},
+        {"repeat_vector": {"n": 3}},
+        {"gru": {"units": 4, "return_sequences": true, "go_backwards": true}},
+        {"global_average_pool1d": null}
+    ]})
+}
+
+/// Two inputs, two outputs, a layer called twice, models in the model, attention with all its arguments.
+fn graph() -> Value {
+    json!({"name": "graph",
+        "inputs": [
+            {"name": "a", "shape": [5, 4], "dtype": "f32"},
+            {"name": "b", "shape": [5, 4], "dtype": "f32"},
+            {"name": "mask", "shape": [5, 5], "dtype": "i32"}
+        ],
+        "layers": [
+            {"dense": {"units": 4, "name": "shared"}},
+            {"multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 2, "use_causal_mask": true, "name": "among"}},
+            {"multi_head_attention": {"num_heads": 1, "key_dim": 2, "output_shape": 3, "name": "within"}},
+            {"model": {"name": "pair", "inputs": [
+                {"name": "x", "shape": [5, 4], "dtype": "f32"}, {"name": "y", "shape": [5, 4], "dtype": "f32"}],
+                "layers": [{"subtract": {"name": "subtract"}}, {"multiply": {"name": "multiply"}}, {"average": {"name": "average"}}],
+                "calls": [{"layer": "subtract", "inputs": ["x", "y"]}, {"layer": "multiply", "inputs": ["x", "y"]},
+                    {"layer": "average", "inputs": ["subtract", "multiply"]}],
+                "outputs": ["average", "subtract"]}},
+            {"model": {"name": "tower", "input": {"name": "input", "shape": [5, 4], "dtype": "f32"},
+                "layers": [{"dense": {"units": 3}}, {"layer_norm": null}]}},
+            {"maximum": {"name": "maximum"}}, {"minimum": {"name": "minimum"}}, {"add": {"name": "add"}}, {"concatenate": {"name": "concatenate"}},
+            {"global_average_pool1d": {"name": "mean"}},
+            {"global_max_pool1d": {"name": "most"}},
+            {"dot": {"normalize": true, "name": "dot"}}
+        ],
+        "calls": [
+            {"layer": "shared", "inputs": ["a"]},
+            {"layer": "shared", "inputs": ["b"]},
+            {"layer": "among", "inputs": ["shared", "shared:1", "b", "mask"]},
+            {"layer": "within", "inputs": ["among"]},
+            {"layer": "pair", "inputs": ["shared:1", "among"]},
+            {"layer": "tower", "inputs": ["pair:0.1"]},
+            {"layer": "maximum", "inputs": ["within", "tower"]},
+            {"layer": "minimum", "inputs": ["within", "tower"]},
+            {"layer": "add", "inputs": ["maximum", "minimum", "tower"]},
+            {"layer": "concatenate", "inputs": ["add", "pair"]},
+            {"layer": "mean", "inputs": ["concatenate"]},
+            {"layer": "most", "inputs": ["concatenate"]},
+            {"layer": "dot", "inputs": ["mean", "most"]}
+        ],
+        "outputs": ["dot", "concatenate"]})
+}
+
+/// The model with values by the formula.
+fn filled(model: &Model) -> SavedModel {
+    let value = |variable: &phalanx::nn::Variable| {
+        let parts: Vec<&str> = variable.name.rsplitn(3, '/').collect();
+        formula_value(&format!("{}/{}", parts[1], parts[0]), &variable.shape.dims)
+    };
+    let values = model.variables().iter().map(value).collect();
+    SavedModel::new(model.clone(), values).unwrap()
+}
+
+fn config(archive: &Path) -> Value {
+    let mut archive = zip::ZipArchive::new(File::open(archive).unwrap()).unwrap();
+    let mut text = String::new();
+    let mut member = archive.by_name("config.json").unwrap();
+    member.read_to_string(&mut text).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn values_as_json(value: &HostTensor) -> Value {
+    json!({"shape": value.dims(), "dtype": value.dtype().name(), "data": value.to_f64()})
+}
+
+#[test]
+fn keras_answers_as_we_do_from_archives() {
+    let folder = Scratch::temporary("archives");
+    let kept = std::env::var_os("PHALANX_KERAS_ARCHIVES");
+    let folder = kept.as_ref().map_or(&*folder, |kept| Path::new(kept));
+    let golden = if kept.is_some() {
+        Vec::new()
+    } else {
+        records("archives.json")
+    };
+    let mut case = Batch::default();
+    for (model, inputs) in models() {
+        let saved = filled(&model);
+        let path = folder.join(format!("{}.keras", model.name()));
+        saved.save_keras(&path).unwrap();
+        if kept.is_some() {
+            let inputs: Vec<Value> = inputs.iter().map(values_as_json).collect();
+            let text = Value::from(inputs).to_string();
+            fs::write(path.with_extension("json"), text).unwrap();
+            continue;
+        }
+        let record = golden.iter().find(|record| name(record) == model.name());
+        assert_eq!(config(&path), record.unwrap()["config"], "{}", model.name());
+        let mut again = zeroed(&model);
+        again.load_weights(&path, LoadWeights::default()).unwrap();
+        assert_eq!(again.values(), saved.values(), "{}", model.name());
+        let inputs: Vec<_> = inputs.into_iter().map(|x| case.input(x)).collect();
+        let values = saved.values().iter().cloned();
+        let values: Vec<_> = values.map(|value| case.shared(value)).collect();
+        let outputs = model.call(&mut Cx::new(&case.graph, &model, &values), &inputs);
+        outputs.iter().for_each(|output| case.output(output));
+    }
+    let mut outputs = case.run(&engine()).into_iter();
+    for record in &golden {
+        for expected in record["outputs"].as_array().unwrap() {
+            let (got, expected) = (outputs.next().unwrap(), array(expected).unwrap());
+            assert_eq!(got.dims(), expected.dims(), "{}", name(record));
+            assert_close(name(record), &got.to_f64(), &expected.to_f64(), 1e-5);
+        }
+    }
+}
+
+#[test]
+fn what_keras_lacks_is_named() {
+    let folder = Scratch::temporary("no-archives");
+    let refused = |layers: Sequential| {
+        let model = layers.build().unwrap();
+        let error = filled(&model)
+            .save_keras(folder.join("m.keras"))
+            .unwrap_err();
+        error.to_string()
+    };
+    let images = Sequential::new([2, 2, 3]);
+    let error = refused(images.add(phalanx::nn::Preprocess::caffe()));
+    assert!(
+        error.contains("layer `preprocess` (preprocess): Keras has no layer that turns"),
+        "{error}"
+    );
+    let vectors = Sequential::new([4]);
+    let error = refused(vectors.add(Dense::new(2).activation(Activation::GeluTanh)));
+    assert!(
+        error.contains("no name for its activation `gelu_tanh`; write the weights alone"),
+        "{error}"
+    );
+    let steps = Sequential::new([4, 3]);
+    let error = refused(steps.add(phalanx::nn::PositionEmbedding::new(4)));
+    assert!(
+        error.contains("(position_embedding): Keras has no such layer"),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(&*folder).unwrap().count(), 0);
+    let masked = Sequential::new([4, 3]).add(MultiHeadAttention::new(1, 2));
+    filled(&masked.build().unwrap())
+        .save_keras(folder.join("m.keras"))
+        .unwrap();
+}
