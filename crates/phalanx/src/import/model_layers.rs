@@ -101,12 +101,10 @@ impl KerasPlace {
     }
 }
 
-/// Path and group of every layer and of every model in the model, in Keras' order.
-pub(crate) fn groups(model: &Model) -> Vec<(String, String)> {
-    let mut places: Vec<(String, KerasPlace)> = places(model).into_iter().collect();
-    places.sort_by_key(|(_, place)| place.number);
-    let groups = places.into_iter();
-    groups.map(|(path, place)| (path, place.group)).collect()
+/// Path and group of every layer and of every model in the model, in any order.
+pub(crate) fn groups(model: &Model) -> impl Iterator<Item = (String, String)> {
+    let places = places(model).into_iter();
+    places.map(|(path, place)| (path, place.group))
 }
 
 /// By path of a layer: where Keras would keep it.

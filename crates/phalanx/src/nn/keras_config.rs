@@ -182,13 +182,11 @@ fn tensor(model: &Model, place: Place) -> Value {
 fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let values = call.inputs.iter().map(|&place| tensor(model, place));
     let mut values: Vec<Value> = values.collect();
-    let Body::Layer { layer, .. } = &entry.body else {
-        return json!({"args": [one_or_all(values)], "kwargs": {}});
+    let attention = match &entry.body {
+        Body::Layer { layer, .. } if layer.kind() == "multi_head_attention" => layer,
+        _ => return json!({"args": [one_or_all(values)], "kwargs": {}}),
     };
-    if layer.kind() != "multi_head_attention" {
-        return json!({"args": [one_or_all(values)], "kwargs": {}});
-    }
-    let mut named = json!({CAUSAL: layer.config()[CAUSAL]});
+    let mut named = json!({CAUSAL: attention.config()[CAUSAL]});
     if values.len() > 3 {
         named["attention_mask"] = values.remove(3);
     }
