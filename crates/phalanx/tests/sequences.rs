@@ -76,6 +76,11 @@ fn kind(keras: &str) -> &'static str {
         "Masking" => "masking",
         "GlobalAveragePooling1D" => "global_average_pool1d",
         "GlobalMaxPooling1D" => "global_max_pool1d",
+        "Add" => "add",
+        "Average" => "average",
+        "Maximum" => "maximum",
+        "Minimum" => "minimum",
+        "Multiply" => "multiply",
         other => panic!("no layer for Keras' {other}"),
     }
 }
@@ -102,6 +107,12 @@ fn attention_and_pools_are_keras() {
         |layer| layer == "MultiHeadAttention" || layer.contains("Pooling"),
         13,
     );
+}
+
+#[test]
+fn layers_of_several_inputs_are_keras() {
+    let kinds = ["Add", "Average", "Maximum", "Minimum", "Multiply"];
+    check_layers(|layer| kinds.contains(&layer), 25);
 }
 
 #[test]

@@ -202,6 +202,22 @@ def dots():
         yield record(f"dot_{normalize}", "Dot", config, built, lambda b, given: b(given), [(3, 4), (3, 4)], [None] * 2)
 
 
+def merges():
+    """Layers of several inputs: steps that are padding in all of them, in some, in one that has a mask beside one without."""
+    x, short, long = (3, 4, 2), mask_of([4, 2, 1], 4), mask_of([3, 3, 0], 4)
+    masks = {
+        "masked": [short, long],
+        "first_masked": [short, None],
+        "second_masked": [None, long],
+        "three_masked": [long, short, long],
+        "three_mixed": [short, None, long],
+    }
+    for kind in ("Add", "Average", "Maximum", "Minimum", "Multiply"):
+        for name, given in masks.items():
+            built = getattr(layers, kind)()
+            yield record(f"{kind}_{name}", kind, {}, built, lambda b, given: b(given), [x] * len(given), given)
+
+
 class MaskedSum(layers.Layer):
     """Masking, and an LSTM that shows the mask."""
 
@@ -233,6 +249,7 @@ def records():
     yield from bidirectionals()
     yield from attentions()
     yield from pools()
+    yield from merges()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// Variables: `kernel` `[features, 4 units]`, `recurrent_kernel` `[units, 4 units]`, `bias` `[4 units]`. Steps that a
 /// padding mask leaves out change nothing and repeat the output. Unlike Keras': no `recurrent_dropout`, `stateful` or
 /// `unroll`; `dropout` drops the same features for every gate; states come from
-/// [`with_states`](Self::with_states); with `go_backwards` the mask of the output is reversed as its steps are.
+/// [`with_states`](Self::with_states); with `go_backwards` the mask of the output is reversed as its steps are; beside first
+/// states the mask of the sequence still counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lstm {
     #[serde(flatten)]

@@ -38,8 +38,8 @@ macro_rules! elementwise {
             }
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                let merge: fn(&[Tensor]) -> Tensor = $merge;
-                let merged = merge(inputs);
+                let merge: fn(&[Tensor], &[Option<Tensor>]) -> Tensor = $merge;
+                let merged = merge(inputs, &masks_of_elements(cx, inputs));
                 keep_mask_of_all(cx, inputs, &merged);
                 merged
             }
@@ -50,38 +50,92 @@ macro_rules! elementwise {
 elementwise! {
     /// The sum of its inputs, whose dims are equal or 1; kind `add`.
     Add, "add", "the sum of its inputs",
-    |inputs| merged_in_turn(inputs, |sum, input| sum + input)
+    |inputs, _| merged_in_turn(inputs, |sum, input| sum + input)
 }
 elementwise! {
     /// The product of its inputs element by element, whose dims are equal or 1; kind `multiply`.
+    ///
+    /// What is padding in an input counts as 1, and what is in all of them makes 0.
     Multiply, "multiply", "the product of its inputs, element by element",
-    |inputs| merged_in_turn(inputs, |product, input| product * input)
+    product
 }
 elementwise! {
     /// The mean of its inputs, whose dims are equal or 1; kind `average`.
     Average, "average", "the mean of its inputs",
-    |inputs| merged_in_turn(inputs, |sum, input| sum + input) / inputs.len() as f64
+    |inputs, _| merged_in_turn(inputs, |sum, input| sum + input) / inputs.len() as f64
 }
 elementwise! {
     /// The largest of its inputs' elements at each place, dims equal or 1; kind `maximum`.
+    ///
+    /// What is padding in an input does not count beside what is none.
     Maximum, "maximum", "the largest element of its inputs at each place",
-    |inputs| merged_in_turn(inputs, Tensor::maximum)
+    |inputs, masks| chosen_in_turn(inputs, masks, Tensor::maximum)
 }
 elementwise! {
     /// The smallest of its inputs' elements at each place, dims equal or 1; kind `minimum`.
+    ///
+    /// What is padding in an input does not count beside what is none.
     Minimum, "minimum", "the smallest element of its inputs at each place",
-    |inputs| merged_in_turn(inputs, Tensor::minimum)
+    |inputs, masks| chosen_in_turn(inputs, masks, Tensor::minimum)
 }
 elementwise! {
     /// The first input less the others (Keras takes two), dims equal or 1; kind `subtract`.
     Subtract, "subtract", "the first input less the others",
-    |inputs| merged_in_turn(inputs, |rest, input| rest - input)
+    |inputs, _| merged_in_turn(inputs, |rest, input| rest - input)
 }
 
 /// All inputs as one, the first two first.
 fn merged_in_turn(inputs: &[Tensor], merge: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let rest = inputs.iter().skip(1);
     rest.fold(inputs[0].clone(), |merged, input| merge(&merged, input))
+}
+
+/// Whether each element of each input is no padding, with dims that broadcast to the input's; `None` for inputs without a mask.
+fn masks_of_elements(cx: &Cx, inputs: &[Tensor]) -> Vec<Option<Tensor>> {
+    let mask_of = |x: &Tensor| {
+        let mask = cx.padding_mask(x)?;
+        let mut dims = mask.dims();
+        dims.resize(x.rank(), 1);
+        Some(mask.reshape(&dims))
+    };
+    inputs.iter().map(mask_of).collect()
+}
+
+/// Keras' rule: factors that are padding are left out.
+fn product(inputs: &[Tensor], masks: &[Option<Tensor>]) -> Tensor {
+    let factors = inputs.iter().zip(masks).map(|(x, mask)| match mask {
+        Some(mask) => mask.select(x, &x.like(1.0)),
+        None => x.clone(),
+    });
+    let product = merged_in_turn(&factors.collect::<Vec<_>>(), |product, x| product * x);
+    let all: Option<Vec<&Tensor>> = masks.iter().map(Option::as_ref).collect();
+    let any = all.and_then(|masks| masks.into_iter().cloned().reduce(|any, mask| any.or(&mask)));
+    match any {
+        Some(any) => any.select(&product, &product.zeros_like()),
+        None => product,
+    }
+}
+
+/// Keras' rule: of two elements one of which is padding the other is chosen.
+fn chosen_in_turn(
+    inputs: &[Tensor],
+    masks: &[Option<Tensor>],
+    choose: fn(&Tensor, &Tensor) -> Tensor,
+) -> Tensor {
+    let (mut chosen, mut kept) = (inputs[0].clone(), masks[0].clone());
+    for (x, mask) in inputs.iter().zip(masks).skip(1) {
+        let mut next = choose(&chosen, x);
+        if let Some(kept) = &kept {
+            next = kept.select(&next, x);
+        }
+        if let Some(mask) = mask {
+            next = mask.select(&next, &chosen);
+        }
+        // What is no padding in an input without a mask is none from there on.
+        kept = kept.zip(mask.as_ref()).map(|(kept, mask)| kept.or(mask));
+        chosen = next;
+    }
+    chosen
 }
 
 /// Checks that there are several inputs whose dims are equal or 1, but for the batch.
