@@ -81,7 +81,7 @@ fn object(module: &str, class: &str, config: &Value) -> Value {
 }
 
 fn model_object(model: &Model, name: &str) -> Result<Value> {
-    if model.is_stack() {
+    if model.is_stack() && !model.layers.iter().any(takes_several) {
         let mut layers = vec![input_object(&model.inputs[0])];
         for entry in &model.layers {
             layers.push(layer_object(entry)?);
@@ -178,15 +178,37 @@ fn tensor(model: &Model, place: Place) -> Value {
     json!({"class_name": "__keras_tensor__", "config": config})
 }
 
-/// The arguments of a call. Several values are one argument, a list; attention has one for each.
+fn kind(entry: &NamedLayer) -> &str {
+    match &entry.body {
+        Body::Layer { layer, .. } => layer.kind(),
+        Body::Model(_) => "model",
+    }
+}
+
+/// Whether Keras calls the layer with several arguments, which no layer of a stack is.
+fn takes_several(entry: &NamedLayer) -> bool {
+    kind(entry) == "multi_head_attention"
+}
+
+/// The arguments of a call. Several values are one argument, a list; attention has one for each, and first states are their own.
 fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let values = call.inputs.iter().map(|&place| tensor(model, place));
     let mut values: Vec<Value> = values.collect();
-    let attention = match &entry.body {
-        Body::Layer { layer, .. } if layer.kind() == "multi_head_attention" => layer,
-        _ => return json!({"args": [one_or_all(values)], "kwargs": {}}),
+    match kind(entry) {
+        "multi_head_attention" => attention_node(entry, values),
+        "lstm" | "gru" | "simple_rnn" if values.len() > 1 => {
+            let states = values.split_off(1);
+            json!({"args": values, "kwargs": {"initial_state": states}})
+        }
+        _ => json!({"args": [one_or_all(values)], "kwargs": {}}),
+    }
+}
+
+fn attention_node(entry: &NamedLayer, mut values: Vec<Value>) -> Value {
+    let mut named = match &entry.body {
+        Body::Layer { layer, .. } => json!({CAUSAL: layer.config()[CAUSAL]}),
+        Body::Model(_) => json!({}),
     };
-    let mut named = json!({CAUSAL: attention.config()[CAUSAL]});
     if values.len() > 3 {
         named["attention_mask"] = values.remove(3);
     }
@@ -229,6 +251,15 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         ("activation", Value::Object(named)) => return with_slope(named),
         ("preprocess", _) => return rescaling(config).map(|settings| (class, settings)),
         _ => {}
+    }
+    if kind.contains("conv")
+        && [&config["strides"], &config["dilation_rate"]]
+            .into_iter()
+            .all(is_above_one)
+    {
+        return Err(
+            "Keras has no convolution with both strides and a dilation rate above 1".into(),
+        );
     }
     let mut settings = Settings::new();
     for (field, value) in config.as_object().into_iter().flatten() {
@@ -273,11 +304,22 @@ fn setting(field: &str, value: &Value) -> Translated<Option<Value>> {
     Ok(Some(value.clone()))
 }
 
+/// Whether a size, or one of several, is above 1.
+fn is_above_one(sizes: &Value) -> bool {
+    match sizes {
+        Value::Array(sizes) => sizes.iter().any(is_above_one),
+        size => size.as_u64() > Some(1),
+    }
+}
+
 /// A recurrent layer in a layer of both directions.
 fn direction(layer: &Value) -> Translated<Value> {
     let mut inner = layer.as_object().into_iter().flatten();
     let (kind, config) = inner.next().ok_or("it has no layer")?;
     let (class, mut settings) = class_of(kind, config)?;
+    if config["go_backwards"] == true {
+        return Err("Keras has no layer of both directions whose first one goes backwards".into());
+    }
     settings.insert("name".into(), kind.as_str().into());
     Ok(object("keras.layers", class, &settings.into()))
 }

@@ -17,7 +17,7 @@ use super::{LoadWeights, zeroed};
 
 /// Models with every kind of layer that Keras has, and their inputs.
 fn models() -> Vec<(Model, Vec<HostTensor>)> {
-    let models = [images(), channels(), words(), steps(), graph()];
+    let models = [images(), channels(), words(), steps(), attended(), graph()];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
         inputs
@@ -100,7 +100,15 @@ fn steps() -> Value {
     ]})
 }
 
-/// Two inputs, two outputs, a layer called twice, models in the model, attention with all its arguments.
+/// A layer that Keras calls with several arguments, which no layer of its stacks is.
+fn attended() -> Value {
+    json!({"name": "attended", "input": {"name": "steps", "shape": [5, 4], "dtype": "f32"}, "layers": [
+        {"multi_head_attention": {"num_heads": 2, "key_dim": 3}},
+        {"flatten": null}
+    ]})
+}
+
+/// Two inputs, three outputs, a layer called twice, models in the model, attention with all its arguments, first states.
 fn graph() -> Value {
     json!({"name": "graph",
         "inputs": [
@@ -123,7 +131,10 @@ fn graph() -> Value {
             {"maximum": {"name": "maximum"}}, {"minimum": {"name": "minimum"}}, {"add": {"name": "add"}}, {"concatenate": {"name": "concatenate"}},
             {"global_average_pool1d": {"name": "mean"}},
             {"global_max_pool1d": {"name": "most"}},
-            {"dot": {"normalize": true, "name": "dot"}}
+            {"dot": {"normalize": true, "name": "dot"}},
+            {"global_average_pool1d": {"name": "start"}},
+            {"lstm": {"units": 4, "name": "memory"}},
+            {"gru": {"units": 4, "name": "memories"}}
         ],
         "calls": [
             {"layer": "shared", "inputs": ["a"]},
@@ -138,9 +149,12 @@ fn graph() -> Value {
             {"layer": "concatenate", "inputs": ["add", "pair"]},
             {"layer": "mean", "inputs": ["concatenate"]},
             {"layer": "most", "inputs": ["concatenate"]},
-            {"layer": "dot", "inputs": ["mean", "most"]}
+            {"layer": "dot", "inputs": ["mean", "most"]},
+            {"layer": "start", "inputs": ["b"]},
+            {"layer": "memory", "inputs": ["a", "start", "start"]},
+            {"layer": "memories", "inputs": ["b", "memory"]}
         ],
-        "outputs": ["dot", "concatenate"]})
+        "outputs": ["dot", "concatenate", "memories"]})
 }
 
 /// The model with values by the formula.
@@ -233,6 +247,16 @@ fn what_keras_lacks_is_named() {
     let error = refused(steps.add(phalanx::nn::PositionEmbedding::new(4)));
     assert!(
         error.contains("(position_embedding): Keras has no such layer"),
+        "{error}"
+    );
+    let turned = phalanx::nn::Lstm::new(2).go_backwards(true);
+    let steps = Sequential::new([4, 3]);
+    let error = refused(steps.add(phalanx::nn::Bidirectional::new(turned)));
+    assert!(error.contains("first one goes backwards"), "{error}");
+    let sparse = phalanx::nn::Conv1d::new(2, 2).strides(2).dilation(2);
+    let error = refused(Sequential::new([9, 3]).add(sparse));
+    assert!(
+        error.contains("layer `conv1d` (conv1d): Keras has no convolution with both strides"),
         "{error}"
     );
     assert_eq!(fs::read_dir(&*folder).unwrap().count(), 0);
