@@ -39,14 +39,16 @@ fn parse(arguments: &[&str]) -> Result<Variables, String> {
             "--seed" => ("PHALANX_FUZZ_SEED", "a whole number"),
             "--minutes" => ("PHALANX_FUZZ_MINUTES", "a whole number"),
             "--python" => ("PHALANX_FUZZ_PYTHON", "the path of a Python with jax"),
+            "--keras" => ("PHALANX_FUZZ_KERAS", "the path of a Python with keras"),
             word => {
                 return Err(format!(
-                    "found {word:?}, expected --seed S, --minutes M or --python PATH"
+                    "found {word:?}, expected --seed S, --minutes M, --python PATH or --keras PATH"
                 ));
             }
         };
         let value = words.next().ok_or(format!("{word} needs {what}"))?;
-        if word != "--python" && value.parse::<u64>().is_err() {
+        let is_path = ["--python", "--keras"].contains(&word);
+        if !is_path && value.parse::<u64>().is_err() {
             return Err(format!("{word} needs {what}, got {value:?}"));
         }
         variables.retain(|(name, _)| *name != variable);
@@ -66,6 +68,8 @@ mod tests {
         let found = parse(&["--seed", "7", "--minutes", "120"]).unwrap();
         let minutes = ("PHALANX_FUZZ_MINUTES", "120".to_owned());
         assert_eq!(found, [("PHALANX_FUZZ_SEED", "7".to_owned()), minutes]);
+        let found = parse(&["--keras", "bin/python"]).unwrap();
+        assert_eq!(found[1], ("PHALANX_FUZZ_KERAS", "bin/python".to_owned()));
         assert!(parse(&["--seed", "x"]).unwrap_err().contains("got \"x\""));
         assert!(parse(&["--minutes"]).unwrap_err().contains("needs a whole"));
         assert!(parse(&["--fast"]).unwrap_err().contains("--minutes M"));

@@ -55,7 +55,7 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask bench single [--python PATH]... [--quick] [--write]
                                                      whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
                                                      where a Python given has them; --write keeps the table
-       cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH]
+       cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH] [--keras PATH]
                                                      random networks whose gradients are compared with f64, 2 minutes
        cargo xtask table [--tenth N]                 replicas: every case in every way, or a tenth (0 to 9) of them
        cargo xtask public-types                      writes docs/public-types.md, the list of public types

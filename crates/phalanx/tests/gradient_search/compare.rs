@@ -9,6 +9,7 @@ use phalanx_testkit::largest_difference;
 
 use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS, is_cpu};
 use crate::jax;
+use crate::keras;
 use crate::random::Random;
 use crate::step::{Left, Replaced, Step};
 use crate::trial::Trial;
@@ -78,9 +79,9 @@ fn found(model: &Model, trial: &Trial) -> Verdict {
     if step.flops() > MOST_FLOPS {
         return Verdict::Skipped(format!("{} operations", step.flops()));
     }
-    let verdict = compared(&step, trial).unwrap_or_else(Verdict::Wrong);
+    let verdict = compared(model, &step, trial).unwrap_or_else(Verdict::Wrong);
     let asked = std::env::var_os("PHALANX_FUZZ_MINUTES").is_some();
-    let mixed = asked && trial.seed % MIXED == 2;
+    let mixed = asked && !keras::is_given() && trial.seed % MIXED == 2;
     if !mixed || !matches!(verdict, Verdict::Right(_)) {
         return verdict;
     }
@@ -125,7 +126,7 @@ fn mixed_against(step: &Step, exact: &Left, left: &Left, scales: &[f64]) -> Resu
     }
 }
 
-fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
+fn compared(model: &Model, step: &Step, trial: &Trial) -> Result<Verdict, String> {
     let exact = step.interpreted(None)?;
     let scales = scales(step, &exact);
     if !step.loss_is_finite()? {
@@ -136,6 +137,9 @@ fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
     }
     if largest_gradient(step, &exact) < NOTHING {
         return Ok(Verdict::Skipped("nothing has a gradient".into()));
+    }
+    if keras::is_given() {
+        return beside_keras(model, step, trial, &exact, &scales);
     }
     forward(step, &exact, &scales, trial)?;
     beside_jax(step, &exact, &scales)?;
@@ -380,6 +384,24 @@ fn beside_jax(step: &Step, exact: &Left, scales: &[f64]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What the step leaves in f64 beside what it leaves by Keras.
+fn beside_keras(
+    model: &Model,
+    step: &Step,
+    trial: &Trial,
+    exact: &Left,
+    scales: &[f64],
+) -> Result<Verdict, String> {
+    let Some(theirs) = keras::left(model, step, trial) else {
+        return Ok(Verdict::Skipped("nothing for Keras".into()));
+    };
+    let theirs = vec![theirs?];
+    match against(step, exact, &theirs, scales, ALONG) {
+        Ok(difference) => Ok(Verdict::Right(difference)),
+        Err(_) => explained(step, exact, &theirs, scales, ALONG).map(Verdict::NearTie),
+    }
 }
 
 /// How far the gradients are from the derivative of the loss along these directions; infinite where one is not a number.

@@ -1,7 +1,5 @@
 //! The gradients of a step by JAX in f64, where `PHALANX_FUZZ_PYTHON` is the path of a Python that has it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +7,14 @@ use phalanx_graph::op::{Node, WindowDim};
 use phalanx_graph::{DType, HostTensor, Kernel, Op, Shape, Value as Place};
 use serde_json::{Value, json};
 
+use crate::python::Script;
 use crate::step::Step;
 
-/// A Python that answers requests, for as long as the tests run.
-struct Jax {
-    _child: Child,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-static JAX: Mutex<Option<Jax>> = Mutex::new(None);
+static JAX: Script = Script {
+    variable: "PHALANX_FUZZ_PYTHON",
+    file: "jax_gradients.py",
+    running: Mutex::new(None),
+};
 static COMPARED: AtomicU64 = AtomicU64::new(0);
 
 /// How many steps were compared with JAX so far.
@@ -29,56 +25,12 @@ pub(crate) fn compared() -> u64 {
 /// The gradients of the trained variables, in the order of the arrays that the step replaces; `None` where there is no Python, or
 /// a step is none that it can do: of several replicas, or with random numbers.
 pub(crate) fn gradients(step: &Step) -> Option<Result<Vec<Vec<f64>>, String>> {
-    let python = std::env::var("PHALANX_FUZZ_PYTHON").ok()?;
-    if step.program.replicas > 1 {
+    if !JAX.is_given() || step.program.replicas > 1 {
         return None;
     }
     let request = request(step)?;
     COMPARED.fetch_add(1, Ordering::Relaxed);
-    let mut jax = JAX
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let jax = jax.get_or_insert_with(|| start(&python));
-    Some(ask(jax, &request))
-}
-
-fn start(python: &str) -> Jax {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/gradient_search/jax_gradients.py"
-    );
-    let mut command = Command::new(python);
-    command
-        .arg(script)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {python}: {error}"));
-    Jax {
-        requests: child.stdin.take().unwrap(),
-        answers: BufReader::new(child.stdout.take().unwrap()),
-        _child: child,
-    }
-}
-
-fn ask(jax: &mut Jax, request: &Value) -> Result<Vec<Vec<f64>>, String> {
-    let told = |error: std::io::Error| format!("the Python with JAX: {error}");
-    writeln!(jax.requests, "{request}").map_err(told)?;
-    jax.requests.flush().map_err(told)?;
-    let mut answer = String::new();
-    jax.answers.read_line(&mut answer).map_err(told)?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|error| format!("JAX: {error}"))?;
-    let Some(gradients) = answer["gradients"].as_array() else {
-        return Err(format!("JAX: {}", answer["error"]));
-    };
-    let numbers = |gradient: &Value| {
-        let numbers = gradient.as_array().into_iter().flatten();
-        numbers
-            .map(|number| number.as_f64().unwrap_or(f64::NAN))
-            .collect()
-    };
-    Ok(gradients.iter().map(numbers).collect())
+    Some(JAX.ask(&request))
 }
 
 /// What the Python is asked: the nodes that the loss needs, the arguments, and which of them are trained.
@@ -218,7 +170,7 @@ fn shape(shape: &Shape) -> Value {
 }
 
 /// Numbers as JSON; those that are not finite as words.
-fn tensor(value: &HostTensor) -> Value {
+pub(crate) fn tensor(value: &HostTensor) -> Value {
     let number = |x: f64| match x.is_finite() {
         true => json!(x),
         false => json!(x.to_string()),

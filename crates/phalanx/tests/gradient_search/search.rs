@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::compare::{Verdict, verdict};
 use crate::generate::network;
 use crate::jax;
+use crate::keras;
 use crate::network::Spec;
 use crate::shrink::shrunk;
 use phalanx_testkit::commit_number;
@@ -30,6 +31,9 @@ fn search() {
     let counts = search.counts.lock().unwrap();
     if jax::compared() > 0 {
         println!("{} compared with JAX", jax::compared());
+    }
+    if keras::compared() > 0 {
+        println!("{} compared with Keras", keras::compared());
     }
     println!(
         "{counts:?} in {:.0} s",

@@ -1,0 +1,110 @@
+"""What a step leaves by Keras in f64 of the models that the search for wrong gradients sends, a line of JSON each: the gradients of
+variables that are trained, the new values of the others.
+"""
+
+import json
+import math
+import os
+import sys
+import tempfile
+import zipfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+keras.config.set_floatx("float64")
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+
+LOSSES = {
+    "Squares": keras.losses.MeanSquaredError,
+    "Differences": keras.losses.MeanAbsoluteError,
+    "Huber": keras.losses.Huber,
+    "Distributions": lambda **more: keras.losses.CategoricalCrossentropy(True, 0.1, **more),
+    "Classes": lambda **more: keras.losses.SparseCategoricalCrossentropy(True, **more),
+    "Answers": lambda **more: keras.losses.BinaryCrossentropy(True, **more),
+}
+
+
+def array(tensor):
+    kind = np.float64 if tensor["dtype"] in ("f32", "f64") else np.int32
+    return np.array([float(x) for x in tensor["values"]], np.float64).reshape(tensor["dims"]).astype(kind)
+
+
+def load(path):
+    """The model with its values, in f64."""
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+        config = archive.read("config.json").decode().replace('"float32"', '"float64"')
+        model = keras.models.model_from_json(config)
+        archive.extract("model.weights.h5", folder)
+        model.load_weights(os.path.join(folder, "model.weights.h5"))
+    return model
+
+
+def match(model, replaced):
+    """The variable of the model for each array, which has the same values in the same order."""
+    values = {}
+    for variable in model.variables:
+        values.setdefault(variable.numpy().astype(np.float32).tobytes(), []).append(variable)
+    found = [values.get(np.array(each["before"], np.float32).tobytes(), []) for each in replaced]
+    for each, variables in zip(replaced, found):
+        if len(variables) != 1:
+            raise ValueError(f"{len(variables)} variables like {each['before'][:4]}")
+    return [variables[0] for variables in found]
+
+
+def mean(losses, weight, mask):
+    """The mean of the losses that count; 0 where none does."""
+    weights = tf.ones_like(losses)
+    for given in (weight, mask):
+        if given is not None:
+            given = tf.cast(given, tf.float64)
+            while given.ndim < losses.ndim:
+                given = given[..., None]
+            weights *= given
+    total = tf.reduce_sum(weights)
+    return tf.reduce_sum(losses * weights) / tf.where(total > 0, total, 1.0)
+
+
+def left(request):
+    keras.utils.clear_session()
+    model = load(request["archive"])
+    variables = match(model, request["replaced"])
+    x = [array(tensor) for tensor in request["x"]]
+    weight = request["weight"] and array(request["weight"])
+    loss = LOSSES[request["loss"]](reduction=None)
+    trained = [variable.value for variable, each in zip(variables, request["replaced"]) if each["trained"]]
+    with tf.GradientTape() as tape:
+        output = model(x if len(x) > 1 else x[0], training=True)
+        mask = getattr(output, "_keras_mask", None)
+        # Else Keras' losses take what went into a last softmax for what came out of it.
+        output = tf.identity(output)
+        value = mean(loss.call(array(request["y"]), output), weight, mask)
+        value += sum(model.losses) if model.losses else 0.0
+    gradients = iter(tape.gradient(value, trained, unconnected_gradients="zero"))
+    arrays = [
+        next(gradients) if each["trained"] else variable.value
+        for variable, each in zip(variables, request["replaced"])
+    ]
+    return [numbers(tf.convert_to_tensor(values)) for values in arrays]
+
+
+def numbers(values):
+    return [x if math.isfinite(x) else None for x in values.numpy().reshape(-1).tolist()]
+
+
+def main():
+    for line in sys.stdin:
+        try:
+            answer = {"gradients": left(json.loads(line))}
+        except Exception as error:  # What Keras cannot do is told, and the search goes on.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
