@@ -394,13 +394,24 @@ fn beside_keras(
     exact: &Left,
     scales: &[f64],
 ) -> Result<Verdict, String> {
-    let Some(theirs) = keras::left(model, step, trial) else {
+    let Some(theirs) = keras::found(model, step, trial) else {
         return Ok(Verdict::Skipped("nothing for Keras".into()));
     };
-    let theirs = vec![theirs?];
-    match against(step, exact, &theirs, scales, ALONG) {
+    let theirs = theirs?;
+    let ours = keras::prediction(model, step, trial)?;
+    let difference = apart(&ours, &theirs.prediction, largest(&ours));
+    if difference > ALONG || ours.len() != theirs.prediction.len() {
+        return Err(format!(
+            "the prediction differs by {difference:.2e} of the largest from Keras'"
+        ));
+    }
+    let Some(left) = theirs.left else {
+        return Ok(Verdict::Right(difference));
+    };
+    let left = vec![left];
+    match against(step, exact, &left, scales, ALONG) {
         Ok(difference) => Ok(Verdict::Right(difference)),
-        Err(_) => explained(step, exact, &theirs, scales, ALONG).map(Verdict::NearTie),
+        Err(_) => explained(step, exact, &left, scales, ALONG).map(Verdict::NearTie),
     }
 }
 

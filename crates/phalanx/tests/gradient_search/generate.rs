@@ -280,7 +280,9 @@ impl<'a> Grower<'a> {
         let choice = self.random.from(0, 9);
         let met = match choice {
             0..=4 => {
-                let kinds = ["add", "add", "multiply", "average", "maximum", "subtract"];
+                let kinds = [
+                    "add", "add", "multiply", "average", "maximum", "minimum", "subtract",
+                ];
                 layer(self.random.of_list(&kinds), json!({}))
             }
             5 if self.values[pair[0]].len() == 1 => {

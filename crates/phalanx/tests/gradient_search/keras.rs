@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use phalanx::nn::Model;
+use phalanx::nn::{Cx, Model};
 use phalanx::saved::SavedModel;
-use phalanx_graph::HostTensor;
+use phalanx_graph::{Graph, HostTensor, Tensor};
+use phalanx_testkit::{Array, Interpreter};
 use serde_json::{Value, json};
 
 use crate::jax::tensor;
@@ -42,17 +43,20 @@ pub(crate) fn is_given() -> bool {
     KERAS.is_given()
 }
 
-/// What the step leaves, in the order of the arrays that it replaces; `None` where Keras cannot do the step, or does it otherwise on purpose.
-pub(crate) fn left(
-    model: &Model,
-    step: &Step,
-    trial: &Trial,
-) -> Option<Result<Vec<Vec<f64>>, String>> {
+/// What Keras finds.
+pub(crate) struct Found {
+    /// What the model predicts.
+    pub(crate) prediction: Vec<f64>,
+    /// What the step leaves, in the order of the arrays that it replaces; none where it draws random numbers.
+    pub(crate) left: Option<Vec<Vec<f64>>>,
+}
+
+/// What Keras finds; `None` where it cannot do what the model does, or does it otherwise on purpose.
+pub(crate) fn found(model: &Model, step: &Step, trial: &Trial) -> Option<Result<Found, String>> {
     if trial.replicas > 1 || differs(model, trial) {
         return None;
     }
-    let values = step.inputs[0].iter().take(model.variables().len());
-    let saved = SavedModel::new(model.clone(), values.cloned().collect()).ok()?;
+    let saved = SavedModel::new(model.clone(), values(model, step)).ok()?;
     let path = archive();
     saved.save_keras(&path).ok()?;
     COMPARED.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +67,50 @@ pub(crate) fn left(
         Ok(left) => left.iter().flatten().any(|number| !number.is_finite()),
         Err(error) => CANNOT.iter().any(|what| error.contains(what)),
     };
-    (!cannot).then_some(answer)
+    let split = |mut lists: Vec<Vec<f64>>| {
+        let prediction = lists.pop().unwrap_or_default();
+        let left = (!lists.is_empty()).then_some(lists);
+        Found { prediction, left }
+    };
+    (!cannot).then_some(answer.map(split))
+}
+
+fn values(model: &Model, step: &Step) -> Vec<HostTensor> {
+    let values = step.inputs[0].iter().take(model.variables().len());
+    values.cloned().collect()
+}
+
+/// What the model predicts in f64.
+pub(crate) fn prediction(model: &Model, step: &Step, trial: &Trial) -> Result<Vec<f64>, String> {
+    let graph = Graph::default();
+    let mut given = Vec::new();
+    let mut parameter = |value: HostTensor| {
+        let tensor = graph.parameter(&format!("x{}", given.len()), value.shape().clone());
+        given.push(value);
+        tensor
+    };
+    let variables: Vec<Tensor> = values(model, step)
+        .into_iter()
+        .map(&mut parameter)
+        .collect();
+    let inputs: Vec<Tensor> = trial
+        .batch(model)
+        .x
+        .into_iter()
+        .map(&mut parameter)
+        .collect();
+    let outputs = model.call(&mut Cx::new(&graph, model, &variables), &inputs);
+    let program = graph
+        .finish(&[("y", &outputs[0])])
+        .map_err(|error| error.to_string())?;
+    match Interpreter::new(&program)
+        .run(&[given], &[0])?
+        .swap_remove(0)
+        .swap_remove(0)
+    {
+        Array::Floats(prediction) => Ok(prediction),
+        Array::Ints(_) => Err("the prediction is no floats".into()),
+    }
 }
 
 fn archive() -> PathBuf {
@@ -73,24 +120,25 @@ fn archive() -> PathBuf {
     std::env::temp_dir().join(name)
 }
 
-/// Whether the model draws random numbers, or has what differs from Keras.
+/// Whether training the model draws random numbers.
+fn is_random(config: &str) -> bool {
+    config.contains("\"rate\":0.3") || config.contains("\"dropout\":0.3")
+}
+
+/// Whether the model has what differs from Keras.
 fn differs(model: &Model, trial: &Trial) -> bool {
     let config = model.config();
     let text = config.to_string();
     let has = |settings: &[&str]| settings.iter().any(|setting| text.contains(setting));
-    let is_random = has(&["\"rate\":0.3", "\"dropout\":0.3"]);
     // With TensorFlow, Keras takes a bias of dims [heads, 1] for one of steps, where there are as many of these.
     let is_narrow = has(&["\"key_dim\":1,", "\"value_dim\":1}"]);
-    // On purpose, as the documentation of the layers says.
-    let is_turned = has(&["\"go_backwards\":true"]) || has_states(&config);
+    // On purpose, as the documentation of the layers says. Of a normalization of steps, a step may be padding in all sequences.
+    let is_turned = has(&["\"go_backwards\":true", "\"axis\":1,"]) || has_states(&config);
     let batch = trial.batch(model).x;
     let padded = trial.sources.iter().zip(&batch);
     let padded: Vec<_> = padded.filter(|(source, _)| is_padded(**source)).collect();
     let is_nothing = |x: &HostTensor| x.to_f64().iter().all(|&number| number == 0.0);
-    is_random
-        || is_narrow
-        || is_turned && !padded.is_empty()
-        || padded.iter().any(|(_, x)| is_nothing(x))
+    is_narrow || is_turned && !padded.is_empty() || padded.iter().any(|(_, x)| is_nothing(x))
 }
 
 /// Whether a recurrent layer is given first states.
@@ -123,6 +171,7 @@ fn request(model: &Model, step: &Step, trial: &Trial, path: &std::path::Path) ->
         "x": tensors(&batch.x),
         "y": tensor(&batch.y[0]),
         "weight": batch.weight.as_ref().map(tensor),
+        "trains": !is_random(&model.config().to_string()),
         "loss": format!("{:?}", trial.aim),
         "replaced": replaced.collect::<Vec<_>>(),
     })

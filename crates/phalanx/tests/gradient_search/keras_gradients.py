@@ -1,5 +1,5 @@
 """What a step leaves by Keras in f64 of the models that the search for wrong gradients sends, a line of JSON each: the gradients of
-variables that are trained, the new values of the others.
+variables that are trained, the new values of the others, unless it draws random numbers; and what the model predicts.
 """
 
 import json
@@ -75,11 +75,15 @@ def left(request):
     model = load(request["archive"])
     variables = match(model, request["replaced"])
     x = [array(tensor) for tensor in request["x"]]
+    x = x if len(x) > 1 else x[0]
+    prediction = numbers(tf.convert_to_tensor(model(x, training=False)))
+    if not request["trains"]:
+        return [prediction]
     weight = request["weight"] and array(request["weight"])
     loss = LOSSES[request["loss"]](reduction=None)
     trained = [variable.value for variable, each in zip(variables, request["replaced"]) if each["trained"]]
     with tf.GradientTape() as tape:
-        output = model(x if len(x) > 1 else x[0], training=True)
+        output = model(x, training=True)
         mask = getattr(output, "_keras_mask", None)
         # Else Keras' losses take what went into a last softmax for what came out of it.
         output = tf.identity(output)
@@ -90,7 +94,7 @@ def left(request):
         next(gradients) if each["trained"] else variable.value
         for variable, each in zip(variables, request["replaced"])
     ]
-    return [numbers(tf.convert_to_tensor(values)) for values in arrays]
+    return [numbers(tf.convert_to_tensor(values)) for values in arrays] + [prediction]
 
 
 def numbers(values):
