@@ -7,10 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use phalanx_proof::{Secret, Side};
+
 use crate::PsError;
 use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Tell, locked};
-use crate::wire::{Secret, Side, Wire, draw};
+use crate::wire::{Wire, draw_number};
 
 /// How a worker finds its servers.
 #[derive(Clone, Debug)]
@@ -388,7 +390,7 @@ impl Line {
 
     /// Tells the server a random number and hears of another: what follows is proved with both, where there is a secret.
     fn knock(&mut self, options: &ClientOptions) -> Result<(), PsError> {
-        let own = draw()?;
+        let own = draw_number()?;
         let has_secret = options.secret.is_some();
         let nonce = format!("{own:032x}");
         let knock = Request::Knock { nonce, has_secret };
@@ -413,7 +415,7 @@ impl Line {
             _ => {}
         }
         if let Some(wire) = &mut self.wire {
-            wire.seal(options.secret.as_ref(), Side::Worker, nonce, own);
+            wire.seal(options.secret.as_ref(), Side::Connecting, nonce, own);
         }
         Ok(())
     }

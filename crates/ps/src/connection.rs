@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use phalanx_proof::Side;
+
 use crate::PsError;
 use crate::control::{Control, Grant};
 use crate::durable::ControlState;
 use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Shared, locked};
-use crate::wire::{Side, Wire, draw};
+use crate::wire::{Wire, draw_number};
 
 /// A reply, and the bytes that follow it.
 type Answer = (Reply, Vec<u8>);
@@ -86,7 +88,7 @@ impl Connection {
     /// Tells a worker a random number for another: what follows is proved with both, where there is a secret.
     fn knock(&mut self, nonce: &str, has_secret: bool) -> Result<(), PsError> {
         let secret = self.shared.options.secret.clone();
-        let (theirs, own) = (u128::from_str_radix(nonce, 16), draw()?);
+        let (theirs, own) = (u128::from_str_radix(nonce, 16), draw_number()?);
         let reply = Reply::Challenge {
             nonce: format!("{own:032x}"),
             has_secret: secret.is_some(),
@@ -103,7 +105,8 @@ impl Connection {
             self.refuse(why);
             return Err(PsError::Protocol(why.into()));
         }
-        self.wire.seal(secret.as_ref(), Side::Server, own, theirs);
+        self.wire
+            .seal(secret.as_ref(), Side::Accepting, own, theirs);
         self.has_knocked = true;
         Ok(())
     }

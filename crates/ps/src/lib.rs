@@ -39,7 +39,6 @@ pub use partition::{Partitioner, Shard, VariableSpec, place};
 pub use pushes::{PushOutcome, Shards, Values};
 pub use server::{Server, ServerOptions, Tell};
 pub use task_queue::{PUSHES_OF_TASK, Task, TaskEnd, TaskQueue};
-pub use wire::Secret;
 
 use std::fmt;
 

@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
+use phalanx_proof::Secret;
+
 use crate::PsError;
 use crate::connection::Connection;
 use crate::durable::{ControlState, ShardState};
 use crate::log::{Durability, claim};
 use crate::pushes::Values;
-use crate::wire::Secret;
 
 /// How a server is run.
 #[derive(Clone, Debug)]

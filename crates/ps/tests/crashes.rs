@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_proof::Secret;
 use phalanx_ps::{
-    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PushKey, Reply, Request, Secret,
-    Server, ServerOptions, Tell, Values,
+    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PushKey, Reply, Request, Server,
+    ServerOptions, Tell, Values,
 };
 
 const WORKERS: usize = 3;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_proof::Secret;
 use phalanx_ps::{
-    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, Reply, Request, Secret,
-    Server, ServerOptions, Tell, Values, decode_frame, encode_frame,
+    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, Reply, Request, Server,
+    ServerOptions, Tell, Values, decode_frame, encode_frame,
 };
 
 /// Nothing is held.

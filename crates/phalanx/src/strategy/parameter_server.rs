@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use phalanx_cluster::{Membership, Task, TaskKind, Variables, membership_from_env};
+use phalanx_proof::Secret;
 use phalanx_ps::{
-    Client, ClientOptions, ControlSettings, Durability, Hello, Mode, Partitioner, Secret, Server,
+    Client, ClientOptions, ControlSettings, Durability, Hello, Mode, Partitioner, Server,
     ServerOptions, Tell,
 };
 
