@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use phalanx_proof::Secret;
+
 use crate::{Address, AddressError, ClusterSpec, Task, TaskKind};
 
 /// What told a process its place in the cluster.
@@ -118,16 +120,10 @@ impl fmt::Display for Rendezvous {
 }
 
 /// A launcher that coordinates the workers that it started.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutsideCoordinator {
     /// What the launcher and its workers prove to each other that they know.
-    pub secret: Vec<u8>,
-}
-
-impl fmt::Debug for OutsideCoordinator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OutsideCoordinator")
-    }
+    pub secret: Secret,
 }
 
 /// The place of a process among the processes of its machine.

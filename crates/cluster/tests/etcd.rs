@@ -13,6 +13,7 @@ use phalanx_cluster::{
     ClusterError, Coordinator, JoinRequest, Membership, Rendezvous, Timing, Variables,
     membership_from_env,
 };
+use phalanx_proof::Secret;
 
 const SOON: Duration = Duration::from_secs(60);
 const TIMING: Timing = Timing {
@@ -166,7 +167,7 @@ fn join_with(
     let port = 1000 + membership.worker as u16;
     let data = SocketAddr::from(([127, 0, 0, 1], port));
     let request = JoinRequest::new("1", data).deadline(SOON).timing(timing);
-    let joined = Coordinator::join(membership, request.secret(secret));
+    let joined = Coordinator::join(membership, request.secret(Secret::new(secret)));
     let (coordinator, roster) = joined?;
     let ports: Vec<u16> = roster.addresses.iter().map(SocketAddr::port).collect();
     let expected: Vec<u16> = (0..membership.workers as u16).map(|w| 1000 + w).collect();
@@ -404,7 +405,9 @@ fn who_does_not_know_the_secret_is_not_heard() {
             let membership = membership(&url, "secret", 2, 1);
             let data = SocketAddr::from(([127, 0, 0, 1], 1));
             let request = JoinRequest::new("1", data).timing(TIMING);
-            let request = request.secret("other").deadline(Duration::from_secs(3));
+            let request = request
+                .secret(Secret::new("other"))
+                .deadline(Duration::from_secs(3));
             Coordinator::join(&membership, request).err().unwrap()
         });
         let first = scope.spawn(|| join(&membership(&url, "secret", 2, 0), "s").unwrap());

@@ -12,6 +12,7 @@ use phalanx_cluster::{
 };
 use phalanx_collectives::{Communicator, CommunicatorOptions};
 use phalanx_pjrt::Platform;
+use phalanx_proof::Secret;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -160,7 +161,7 @@ fn join(
         .deadline(Duration::from_secs(args.within.into()))
         .on_waiting(|line| notice(line));
     if let Some(secret) = secret {
-        request = request.secret(secret);
+        request = request.secret(Secret::new(secret));
     }
     Coordinator::join(membership, request).map_err(|error| not_met(&error))
 }

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
+use phalanx_proof::Secret;
+
 use super::event::Settings;
 use super::generations::Lost;
 use super::link::Link;
@@ -23,7 +25,7 @@ impl Host {
     /// The system refuses a port or a thread.
     pub fn start(
         settings: Settings,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
         tell: impl FnMut(&str) + Send + 'static,
     ) -> Result<Self, ClusterError> {
         let refused = |error: std::io::Error| ClusterError::CannotListen {

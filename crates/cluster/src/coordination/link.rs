@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use phalanx_proof::{BoundedStream, PROOF, Seal, Secret, Side};
 use serde::de::DeserializeOwned;
 
-use super::authentication::{SEAL, Seal};
 use super::message::{FrameError, Reply, Request, decode, encode};
 use super::service::Input;
 
@@ -35,7 +35,7 @@ impl Sealed {
     /// Writes a frame. Half of one may be on its way when that fails: nothing more must follow it, and the connection is ended.
     pub(super) fn write(&mut self, mut frame: Vec<u8>) {
         if let Some(seal) = &mut self.seal {
-            let proof = seal.next(&frame);
+            let proof = seal.prove_next(&[&frame]);
             frame.extend_from_slice(&proof);
         }
         if self.stream.write_all(&frame).is_err() {
@@ -100,7 +100,7 @@ impl Outgoing {
 /// Where the service's replies come from.
 pub(super) enum Incoming {
     Memory(Receiver<(Reply, Vec<u8>)>),
-    Tcp(Frames),
+    Tcp(Box<Frames>),
 }
 
 impl Incoming {
@@ -117,35 +117,48 @@ impl Incoming {
     }
 }
 
+/// What a side proves of its frames, by the numbers that the service and the worker drew; nothing without a secret.
+pub(super) fn seal(
+    secret: Option<&Secret>,
+    side: Side,
+    service: u128,
+    worker: u128,
+) -> Option<Seal> {
+    secret.map(|secret| Seal::new(secret, "phalanx coordination 1", side, service, worker))
+}
+
 /// Messages out of a TCP connection.
 pub(super) struct Frames {
-    stream: TcpStream,
+    /// Bounded in bytes while who sends them has proven nothing.
+    stream: BoundedStream<TcpStream>,
     buffer: Vec<u8>,
     /// What the frames are sealed with, once that is agreed on.
     pub(super) seal: Option<Seal>,
-    /// Whether who sends them has proven nothing yet.
-    is_stranger: bool,
 }
 
-/// The most bytes that are kept of a message of somebody who has proven nothing yet.
-const UNPROVEN: usize = 64 << 10;
+/// The most bytes of somebody who has proven nothing yet.
+const UNPROVEN: u64 = 64 << 10;
+/// What is there already is also read after the time is over.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Frames {
     pub(super) const fn new(stream: TcpStream) -> Self {
         Self {
-            stream,
+            stream: BoundedStream {
+                stream,
+                until: None,
+                left: None,
+            },
             buffer: Vec::new(),
             seal: None,
-            is_stranger: false,
         }
     }
 
     /// Of somebody who has to prove who he is, see [`Frames::seal_from`].
     pub(super) fn of_stranger(stream: TcpStream) -> Self {
-        Self {
-            is_stranger: true,
-            ..Self::new(stream)
-        }
+        let mut frames = Self::new(stream);
+        frames.stream.left = Some(UNPROVEN);
+        frames
     }
 
     pub(super) fn next<T: DeserializeOwned>(&mut self, within: Duration) -> Next<T> {
@@ -162,24 +175,19 @@ impl Frames {
                     }
                     None => {}
                 },
-                Ok(None) if self.is_stranger && self.buffer.len() > UNPROVEN => {
-                    return Next::Closed("a first message that is too long".into());
-                }
                 Ok(None) => {}
                 Err(error) => return Next::Closed(error.to_string()),
             }
-            let left = until.saturating_duration_since(Instant::now());
-            // Zero would mean to wait for ever.
-            let left = left.max(Duration::from_millis(1));
-            if let Err(error) = self.stream.set_read_timeout(Some(left)) {
-                return Next::Closed(error.to_string());
-            }
+            self.stream.until = Some(match self.stream.left {
+                Some(_) => until,
+                None => until.max(Instant::now() + AT_ONCE),
+            });
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Next::Closed("its connection was closed".into()),
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => return Next::Silence,
+                    ErrorKind::TimedOut => return Next::Silence,
                     ErrorKind::ConnectionReset => {
                         return Next::Closed("its connection was reset".into());
                     }
@@ -195,35 +203,78 @@ impl Frames {
             self.buffer.drain(..length);
             return Some(true);
         };
-        let proof = self.buffer.get(length..length + SEAL)?;
-        let holds = seal.holds(&self.buffer[..length], proof);
-        self.buffer.drain(..length + SEAL);
+        let proof = self.buffer.get(length..length + PROOF)?;
+        let holds = seal.proves_next(&[&self.buffer[..length]], proof);
+        self.buffer.drain(..length + PROOF);
         Some(holds)
     }
 
-    /// Checks the seal of the message that was read last, which said how it is sealed: its seal is still in the buffer.
-    pub(super) fn seal_from(&mut self, seal: Option<Seal>, frame: &[u8], within: Duration) -> bool {
-        let until = Instant::now() + within;
+    /// Checks the seal of the message that was read last, which said how it is sealed, within the time of that message.
+    pub(super) fn seal_from(&mut self, seal: Option<Seal>, frame: &[u8]) -> bool {
         self.seal = seal;
-        let Some(seal) = &mut self.seal else {
-            self.is_stranger = false;
-            return true;
-        };
-        let mut chunk = [0; SEAL];
-        while self.buffer.len() < SEAL {
-            let missing = SEAL - self.buffer.len();
-            match self.stream.read(&mut chunk[..missing]) {
-                Ok(count @ 1..) => self.buffer.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                _ => return false,
-            }
-            if Instant::now() >= until {
+        if let Some(seal) = &mut self.seal {
+            let mut proof = [0; PROOF];
+            let read = (&self.buffer[..])
+                .chain(&mut self.stream)
+                .read_exact(&mut proof);
+            self.buffer.drain(..PROOF.min(self.buffer.len()));
+            if read.is_err() || !seal.proves_next(&[frame], &proof) {
                 return false;
             }
         }
-        let holds = seal.holds(frame, &self.buffer[..SEAL]);
-        self.buffer.drain(..SEAL);
-        self.is_stranger = !holds;
-        holds
+        self.stream.left = None;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Frames of a stranger who says this, the last part a byte at a time.
+    fn of_one_who_says(at_once: Vec<u8>, slowly: Vec<u8>) -> Frames {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::spawn(move || {
+            let _ = far.write_all(&at_once);
+            for byte in slowly {
+                thread::sleep(Duration::from_millis(40));
+                let _ = far.write_all(&[byte]);
+            }
+        });
+        Frames::of_stranger(listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_stranger_has_one_time_for_all_that_proves_him_and_few_bytes() {
+        let request = Request::Set {
+            id: 1,
+            key: "k".into(),
+        };
+        let hello = encode(&request, b"").unwrap();
+        let seal = || seal(Some(&Secret::new("s")), Side::Connecting, 1, 2);
+        let proof = seal().unwrap().prove_next(&[&hello]).to_vec();
+        for (at_once, slowly, is_believed) in [
+            ([&hello[..], &proof].concat(), Vec::new(), true),
+            (hello.clone(), proof.clone(), false),
+        ] {
+            let start = Instant::now();
+            let mut frames = of_one_who_says(at_once, slowly);
+            let next = frames.next::<Request>(Duration::from_millis(400));
+            assert!(matches!(next, Next::Message(..)));
+            assert_eq!(frames.seal_from(seal(), &hello), is_believed);
+            assert!(start.elapsed() < Duration::from_secs(1));
+        }
+        let long = encode(&request, &vec![0; 1 << 20]).unwrap();
+        let mut frames = of_one_who_says(long, Vec::new());
+        let next = frames.next::<Request>(Duration::from_secs(20));
+        let Next::Closed(why) = next else {
+            panic!("a long message of a stranger was taken");
+        };
+        assert!(why.contains("more bytes"), "{why}");
+        assert!(frames.buffer.len() <= UNPROVEN as usize);
     }
 }

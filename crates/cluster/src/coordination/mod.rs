@@ -3,7 +3,6 @@
 //! Worker 0 or the launcher holds the service (`service`), whose decisions are a state machine without clocks and sockets
 //! ([`Coordination`]: generations of workers, each a [`State`]); every worker has a [`Coordinator`], a handle with a connection of its own and a thread that says it is alive.
 
-mod authentication;
 mod client;
 mod error;
 #[cfg(feature = "etcd")]

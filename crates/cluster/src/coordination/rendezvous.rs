@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_proof::{Side, draw};
 use rustix::process::getpgrp;
 
-use super::authentication::{Seal, Side, draw};
 use super::client::Coordinator;
 use super::event::Settings;
-use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
+use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed, seal};
 use super::message::{Hello, Refusal, Reply, Request};
 use super::report::{Report, dial, reach};
 use super::request::{JoinRequest, Roster, Timing};
@@ -342,16 +342,16 @@ fn knock(
     let peer = stream.peer_addr().map_err(failed)?.ip();
     let mut frames = Frames::new(stream.try_clone().map_err(failed)?);
     let service = challenge(&mut frames, request, within)?;
-    let worker = draw().map_err(failed)?;
-    let seal = |side| Seal::new(request.secret.as_deref(), side, service, worker);
-    frames.seal = seal(Side::Service);
+    let worker = u128::from_le_bytes(draw().map_err(failed)?);
+    let of = |side| seal(request.secret.as_ref(), side, service, worker);
+    frames.seal = of(Side::Accepting);
     let sealed = Sealed {
         stream,
-        seal: seal(Side::Worker),
+        seal: of(Side::Connecting),
     };
     let link = Link {
         outgoing: Outgoing::Tcp(Arc::new(Mutex::new(sealed))),
-        incoming: Incoming::Tcp(frames),
+        incoming: Incoming::Tcp(Box::new(frames)),
     };
     let mut link = introduce(link, membership, request, worker);
     match link.incoming.next(within) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use phalanx_proof::Secret;
+
 use super::event::Recovery;
 use super::message::Seat;
 
@@ -45,7 +47,7 @@ pub struct JoinRequest {
     pub progress: Option<u64>,
     /// The generation that it was a member of last; 0 of none.
     pub(super) generation: u64,
-    pub(super) secret: Option<Vec<u8>>,
+    pub(super) secret: Option<Secret>,
     pub(super) on_waiting: Box<dyn FnMut(&str) + Send>,
     pub(super) stop: Option<Arc<AtomicBool>>,
 }
@@ -91,8 +93,8 @@ impl JoinRequest {
 
     /// Sets what all workers prove to each other that they know: every message then carries a proof. It can be read by others.
     #[must_use]
-    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = Some(secret.into());
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
         self
     }
 

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::authentication::{Seal, Side, draw};
+use phalanx_proof::{Seal, Secret, Side, draw};
+
 use super::event::{Action, Connection, Event, Settings};
 use super::generations::{Coordination, Lost};
-use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
+use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed, seal};
 use super::message::{Hello, Reply, Request, encode};
 use super::{ClusterError, Failure};
 
@@ -82,7 +83,7 @@ pub(super) struct Service {
     ended: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     lease: Duration,
-    secret: Option<Vec<u8>>,
+    secret: Option<Secret>,
 }
 
 /// More connections at a time are no workers.
@@ -98,7 +99,7 @@ impl Service {
     /// Starts a service without connections.
     pub(super) fn start(
         settings: Settings,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
         tell: Tell,
     ) -> Result<Self, ClusterError> {
         let lease = settings.lease;
@@ -122,7 +123,7 @@ impl Service {
     /// A service whose thread does `serve` until that ends, which is given both ends of the inputs and where it tells what happens.
     fn run(
         lease: Duration,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
         serve: impl FnOnce(Sender<Input>, &Receiver<Input>, &Mutex<Status>) + Send + 'static,
     ) -> Result<Self, ClusterError> {
         let (inputs, received) = channel();
@@ -266,9 +267,9 @@ impl Service {
 impl Service {
     /// Challenges whoever connected, and reads its hello; with what replies to it are sealed. `None` if it does not know the secret.
     fn greet(&self, frames: &mut Frames, mut stream: &TcpStream) -> Option<(Hello, Option<Seal>)> {
-        let secret = self.secret.as_deref();
+        let secret = self.secret.as_ref();
         let challenge = Reply::Challenge {
-            nonce: draw().ok()?,
+            nonce: u128::from_le_bytes(draw().ok()?),
             sealed: secret.is_some(),
         };
         let Reply::Challenge { nonce, .. } = challenge else {
@@ -278,11 +279,11 @@ impl Service {
         let Next::Message(Request::Hello(hello), bytes) = frames.next(HELLO_WITHIN) else {
             return None;
         };
-        let seal = |side| Seal::new(secret, side, nonce, hello.nonce);
+        let of = |side| seal(secret, side, nonce, hello.nonce);
         // A hello is written by nobody but `encode`, so that it is the same again.
         let frame = encode(&Request::Hello(hello.clone()), &bytes).ok()?;
-        let holds = frames.seal_from(seal(Side::Worker), &frame, HELLO_WITHIN);
-        holds.then(|| (hello.clone(), seal(Side::Service)))
+        let holds = frames.seal_from(of(Side::Connecting), &frame);
+        holds.then(|| (hello.clone(), of(Side::Accepting)))
     }
 }
 

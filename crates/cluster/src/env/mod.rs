@@ -18,6 +18,8 @@ pub use error::{EnvError, Said};
 pub use explain::{Explanation, explain};
 pub use variables::{Variable, Variables};
 
+use phalanx_proof::Secret;
+
 use crate::{ClusterSpec, Membership, OutsideCoordinator, Source};
 use variables::Reader;
 
@@ -68,7 +70,7 @@ fn decide(reader: &mut Reader<'_>) -> Result<Option<Membership>, EnvError> {
         reader
             .silent("PHALANX_LAUNCHER_SECRET")
             .map(|secret| OutsideCoordinator {
-                secret: secret.into(),
+                secret: Secret::new(secret),
             });
     if let Some(job) = reader.text("PHALANX_JOB_ID", "what tells this job from others") {
         job.clone_into(&mut membership.job);

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use phalanx_proof::{Secret, draw_hex};
+
 use crate::coordination::{Host, Recovery, Settings, Timing};
 use crate::{Task, TaskKind};
 
@@ -216,7 +218,7 @@ impl Launch {
     ) -> Result<Outcome, LaunchError> {
         let program = self.program.first().ok_or(LaunchError::NoProgram)?;
         let ports = ports::Reserved::new(self.processes(), self.port)?;
-        let secret = variables::draw_secret().map_err(LaunchError::Watch)?;
+        let secret = draw_hex::<32>().map_err(LaunchError::Watch)?;
         let logs = logs::Logs::new(self, console)?;
         let host = self.coordinate(&secret, logs.teller())?;
         let variables = variables::of_workers(self, &ports, host.address(), &secret)?;
@@ -290,7 +292,7 @@ impl Launch {
             },
             recovery: is_elastic.then_some(recovery),
         };
-        let host = Host::start(settings, Some(secret.into()), tell);
+        let host = Host::start(settings, Some(Secret::new(secret)), tell);
         host.map_err(|error| LaunchError::Watch(io::Error::other(error.to_string())))
     }
 }

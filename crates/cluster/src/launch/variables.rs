@@ -1,9 +1,7 @@
 //! The variables of each worker: TF_CONFIG and torchrun's names, so that programs of others run too, and ours.
 
+use std::fs;
 use std::net::SocketAddr;
-use std::{fs, io};
-
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::ports::Reserved;
 use super::{Launch, LaunchError};
@@ -80,16 +78,6 @@ pub(super) fn of_restart(restarts: u32) -> [(&'static str, String); 2] {
     ["TORCHELASTIC_RESTART_COUNT", "PHALANX_RESTART_COUNT"].map(|name| (name, restarts.to_string()))
 }
 
-/// A secret that nobody can foresee.
-pub(super) fn draw_secret() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 /// The GPUs of each worker; empty without GPUs, and where nobody asked for devices.
 fn gpus_of_workers(launch: &Launch) -> Result<Vec<Vec<String>>, LaunchError> {
     let Some(devices) = launch.devices_per_worker else {
@@ -134,6 +122,7 @@ fn visible_gpus(variable: Option<String>) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::{Source, membership_from_env};
+    use phalanx_proof::Secret;
     use std::num::NonZeroUsize;
 
     #[test]
@@ -157,7 +146,7 @@ mod tests {
                 let membership = choose(source);
                 assert_eq!((membership.worker, membership.workers), (rank, 3));
                 assert_eq!(membership.rendezvous.address.port, 77);
-                assert_eq!(membership.launcher.unwrap().secret, b"secret");
+                assert_eq!(membership.launcher.unwrap().secret, Secret::new("secret"));
                 assert_eq!(membership.local.unwrap().rank, rank);
                 assert_eq!(membership.job, "job");
             }

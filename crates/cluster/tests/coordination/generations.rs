@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::{ClusterError, Coordinator, Membership, OutsideCoordinator, Recovery};
+use phalanx_proof::Secret;
 
 use crate::{FAST, LONG, at_once, data, hello, joined, member, request};
 
@@ -29,7 +30,7 @@ fn host(workers: usize, least: usize) -> (Host, Arc<Mutex<Vec<String>>>) {
     };
     let tell = move |line: &str| tell.lock().unwrap().push(line.to_owned());
     (
-        Host::start(settings, Some(b"secret".to_vec()), tell).unwrap(),
+        Host::start(settings, Some(Secret::new("secret")), tell).unwrap(),
         told,
     )
 }
@@ -37,7 +38,7 @@ fn host(workers: usize, least: usize) -> (Host, Arc<Mutex<Vec<String>>>) {
 fn hosted(host: &Host, workers: usize, worker: usize) -> Membership {
     let mut membership = member(workers, worker, host.address().port());
     membership.launcher = Some(OutsideCoordinator {
-        secret: b"secret".to_vec(),
+        secret: Secret::new("secret"),
     });
     membership
 }
@@ -126,7 +127,7 @@ fn strangers_are_refused_by_name_and_the_refusal_is_told() {
     assert!(error.to_string().contains("of job"), "{error}");
     let mut other_secret = hosted(&host, 1, 0);
     other_secret.launcher = Some(OutsideCoordinator {
-        secret: b"guessed".to_vec(),
+        secret: Secret::new("guessed"),
     });
     let error = Coordinator::join(&other_secret, soon()).err().unwrap();
     assert!(error.to_string().contains("another secret"), "{error}");

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use phalanx_cluster::{Address, Coordinator, JoinRequest};
+use phalanx_proof::Secret;
 
 use crate::{FAST, Joined, LONG, at_once, data, free_port, join_all, member, request};
 
@@ -170,7 +171,12 @@ fn jobs_with_the_same_ports_do_not_mix() {
 #[test]
 fn only_those_with_the_secret_join_and_the_others_hear_why() {
     let port = free_port();
-    let with = |worker, secret: &str| (member(2, worker, port), request(worker).secret(secret));
+    let with = |worker, secret: &str| {
+        (
+            member(2, worker, port),
+            request(worker).secret(Secret::new(secret)),
+        )
+    };
     let all = join_all(vec![with(0, "a"), with(1, "a")]);
     let all: Vec<_> = all.into_iter().map(|joined| joined.unwrap().0).collect();
     at_once(&all, |one| one.barrier("b", LONG).unwrap());
@@ -186,7 +192,7 @@ fn only_those_with_the_secret_join_and_the_others_hear_why() {
         let with = |worker, secret: Option<&str>| {
             let request = request(worker).deadline(soon);
             let request = match secret {
-                Some(secret) => request.secret(secret),
+                Some(secret) => request.secret(Secret::new(secret)),
                 None => request,
             };
             (member(2, worker, port), request)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_cluster::{ClusterSpec, Recovery, Timing};
+use phalanx_proof::Secret;
 
 use super::variables::Variables;
 use crate::lifecycle::TaskEnd;
@@ -64,7 +65,7 @@ impl Crew {
             }),
         };
         let secret = crate::random_hex(32);
-        let host = Host::start(settings, Some(secret.clone().into_bytes()), tell)
+        let host = Host::start(settings, Some(Secret::new(secret.clone())), tell)
             .map_err(|error| format!("cannot coordinate the workers: {error}"))?;
         Ok(Some(Self {
             host,

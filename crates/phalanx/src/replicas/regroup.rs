@@ -9,6 +9,7 @@ use phalanx_cluster::{
     ClusterError, Coordinator, Failure, JoinRequest, Membership, Recovery, Roster,
 };
 use phalanx_collectives::{CollectiveError, Communicator, CommunicatorOptions};
+use phalanx_proof::Secret;
 
 use crate::{Error, Result};
 
@@ -127,7 +128,7 @@ impl Rendezvous {
         })?;
         let request = JoinRequest::new(env!("CARGO_PKG_VERSION"), address).progress(progress);
         Ok(match &self.link.group.secret {
-            Some(secret) => request.secret(secret.clone()),
+            Some(secret) => request.secret(Secret::new(secret.clone())),
             None => request,
         })
     }

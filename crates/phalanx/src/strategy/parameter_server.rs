@@ -203,7 +203,7 @@ impl ParameterServerOptions {
             return Ok(self.secret.clone());
         }
         if let Some(launcher) = &membership.launcher {
-            return Ok(Some(Secret::new(launcher.secret.clone())));
+            return Ok(Some(launcher.secret.clone()));
         }
         let Some(path) = std::env::var_os("PHALANX_SECRET_FILE").map(PathBuf::from) else {
             return Ok(None);

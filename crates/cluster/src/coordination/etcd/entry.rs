@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use phalanx_proof::{PROOF, Secret, hex};
 
 use super::super::event::{Connection, Event};
 use super::super::message::{Request, decode, encode};
 
-const PROOF: usize = 32;
+/// What proofs of entries are made under.
+const LABEL: &str = "phalanx log 1";
 
 /// Something that happened, by the clock of the job.
 #[derive(Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub(super) struct Happened {
 }
 
 /// The bytes of what happened, for the entry of this key.
-pub(super) fn write(happened: &Happened, key: &str, secret: Option<&[u8]>) -> Option<Vec<u8>> {
+pub(super) fn write(happened: &Happened, key: &str, secret: Option<&Secret>) -> Option<Vec<u8>> {
     let mut bytes = (happened.at.as_millis() as u64).to_le_bytes().to_vec();
     let (kind, connection, rest) = match &happened.event {
         Event::Message {
@@ -33,20 +33,21 @@ pub(super) fn write(happened: &Happened, key: &str, secret: Option<&[u8]>) -> Op
     bytes.push(kind);
     bytes.extend_from_slice(&connection.to_le_bytes());
     bytes.extend_from_slice(&rest);
-    if let Some(mac) = proof(&bytes, key, secret) {
-        bytes.extend_from_slice(&mac.finalize().into_bytes());
+    if let Some(secret) = secret {
+        let proof = secret.prove(LABEL, &[key.as_bytes(), &bytes]);
+        bytes.extend_from_slice(&proof);
     }
     Some(bytes)
 }
 
 /// What happened by the bytes of an entry; none where they are damaged, or not written with the secret.
-pub(super) fn read(bytes: &[u8], key: &str, secret: Option<&[u8]>) -> Option<Happened> {
+pub(super) fn read(bytes: &[u8], key: &str, secret: Option<&Secret>) -> Option<Happened> {
     let bytes = match secret {
         None => bytes,
-        Some(_) => {
+        Some(secret) => {
             let (bytes, given) = bytes.split_at_checked(bytes.len().checked_sub(PROOF)?)?;
-            proof(bytes, key, secret)?.verify_slice(given).ok()?;
-            bytes
+            let holds = secret.proves(LABEL, &[key.as_bytes(), bytes], given);
+            holds.then_some(bytes)?
         }
     };
     let (at, rest) = bytes.split_first_chunk()?;
@@ -76,25 +77,8 @@ pub(super) fn read(bytes: &[u8], key: &str, secret: Option<&[u8]>) -> Option<Hap
 }
 
 /// What tells secrets apart and says nothing about them; none without a secret.
-pub(super) fn print_of_secret(secret: Option<&[u8]>) -> Option<String> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret?).ok()?;
-    mac.update(b"phalanx keys 1");
-    let print = mac.finalize().into_bytes();
-    Some(
-        print[..8]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
-    )
-}
-
-fn proof(bytes: &[u8], key: &str, secret: Option<&[u8]>) -> Option<Hmac<Sha256>> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret?).ok()?;
-    mac.update(b"phalanx log 1");
-    mac.update(&(key.len() as u64).to_le_bytes());
-    mac.update(key.as_bytes());
-    mac.update(bytes);
-    Some(mac)
+pub(super) fn print_of_secret(secret: Option<&Secret>) -> Option<String> {
+    Some(hex(&secret?.prove("phalanx keys 1", &[])[..8]))
 }
 
 #[cfg(test)]
@@ -103,6 +87,7 @@ mod tests {
 
     #[test]
     fn entries_come_back_and_only_with_their_key_and_secret() {
+        let ours = Secret::new("s");
         let events = [
             Event::Message {
                 connection: 7,
@@ -122,19 +107,20 @@ mod tests {
         for event in events {
             let at = Duration::from_millis(12_345);
             let happened = Happened { at, event };
-            for secret in [None, Some(&b"s"[..])] {
+            for secret in [None, Some(&ours)] {
                 let bytes = write(&happened, "log/1", secret).unwrap();
                 assert_eq!(read(&bytes, "log/1", secret).as_ref(), Some(&happened));
                 assert_eq!(read(&bytes[..5], "log/1", secret), None);
             }
-            let bytes = write(&happened, "log/1", Some(b"s")).unwrap();
-            assert_eq!(read(&bytes, "log/2", Some(b"s")), None);
-            assert_eq!(read(&bytes, "log/1", Some(b"t")), None);
+            let bytes = write(&happened, "log/1", Some(&ours)).unwrap();
+            assert_eq!(read(&bytes, "log/2", Some(&ours)), None);
+            assert_eq!(read(&bytes, "log/1", Some(&Secret::new("t"))), None);
         }
     }
 
     #[test]
     fn damaged_entries_are_read_as_something_or_nothing() {
+        let ours = Secret::new("s");
         let request = Request::Set {
             id: 3,
             key: "k".into(),
@@ -149,10 +135,10 @@ mod tests {
         let bytes = write(&Happened { at, event }, "log/1", None).unwrap();
         let sealed = {
             let whole = read(&bytes, "log/1", None).unwrap();
-            write(&whole, "log/1", Some(b"s")).unwrap()
+            write(&whole, "log/1", Some(&ours)).unwrap()
         };
         for index in 0..bytes.len() {
-            assert_eq!(read(&bytes[..index], "log/1", Some(b"s")), None);
+            assert_eq!(read(&bytes[..index], "log/1", Some(&ours)), None);
             // It must not panic; what it is without a secret is anybody's.
             let _ = read(&bytes[..index], "log/1", None);
             for bit in 0..8 {
@@ -161,7 +147,7 @@ mod tests {
                 let _ = read(&damaged, "log/1", None);
                 let mut damaged = sealed.clone();
                 damaged[index] ^= 1 << bit;
-                assert_eq!(read(&damaged, "log/1", Some(b"s")), None);
+                assert_eq!(read(&damaged, "log/1", Some(&ours)), None);
             }
         }
     }

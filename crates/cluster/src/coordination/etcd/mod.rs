@@ -20,6 +20,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use phalanx_proof::Secret;
 use serde_json::{Value, json};
 
 use super::ClusterError;
@@ -38,13 +39,18 @@ const RETRY: Duration = Duration::from_millis(200);
 /// For those who try any bytes: what is read must be what is written of it.
 #[must_use]
 pub fn rewritten_log_entry(bytes: &[u8], key: &str, secret: Option<&[u8]>) -> Option<Vec<u8>> {
-    entry::write(&entry::read(bytes, key, secret)?, key, secret)
+    let secret = secret.map(Secret::new);
+    entry::write(
+        &entry::read(bytes, key, secret.as_ref())?,
+        key,
+        secret.as_ref(),
+    )
 }
 
 /// What this process does as a part of a run.
 pub(super) struct Run {
     etcd: Arc<Etcd>,
-    secret: Option<Vec<u8>>,
+    secret: Option<Secret>,
     settings: Settings,
     /// The lease of this process, and the revision with which the run began.
     lease: i64,
@@ -58,9 +64,9 @@ impl Run {
     pub(super) fn enter(
         members: &[crate::Address],
         settings: &Settings,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
     ) -> Result<Self, String> {
-        let keys = place(&settings.job, secret.as_deref());
+        let keys = place(&settings.job, secret.as_ref());
         let etcd = Arc::new(Etcd::new(members, &keys));
         let lease = etcd.grant(settings.lease)?;
         let run = Self::enter_with(&etcd, lease, settings, secret);
@@ -75,7 +81,7 @@ impl Run {
         etcd: &Arc<Etcd>,
         lease: i64,
         settings: &Settings,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
     ) -> Result<Self, String> {
         let process = etcd.put(&format!("process/{lease}"), b"", lease);
         let found = etcd.get("run")?;
@@ -128,7 +134,7 @@ impl Run {
         let mut opened = BTreeSet::new();
         let mut now = Duration::ZERO;
         for entry in self.etcd.list("log/", 0, false)?.entries {
-            if let Some(happened) = entry::read(&entry.value, &entry.key, self.secret.as_deref()) {
+            if let Some(happened) = entry::read(&entry.value, &entry.key, self.secret.as_ref()) {
                 now = now.max(happened.at);
                 apply(&mut replica, &mut opened, now, happened.event);
             }
@@ -171,7 +177,7 @@ impl Run {
 }
 
 /// The folder of keys of a job. Who has another secret has another folder: those two can neither end nor delay each other.
-fn place(job: &str, secret: Option<&[u8]>) -> String {
+fn place(job: &str, secret: Option<&Secret>) -> String {
     let job = if job.is_empty() { "job" } else { job };
     match entry::print_of_secret(secret) {
         Some(print) => format!("{job}/{print}"),

@@ -161,7 +161,7 @@ impl Replica {
     }
 
     fn apply(&mut self, key: &str, value: &[u8]) {
-        let Some(happened) = entry::read(value, key, self.run.secret.as_deref()) else {
+        let Some(happened) = entry::read(value, key, self.run.secret.as_ref()) else {
             return;
         };
         self.now = self.now.max(happened.at);
@@ -285,7 +285,7 @@ impl Replica {
     /// Appends to the log; false where the run is another, or the member is gone. What was written before is not written again.
     fn append(&self, key: &str, member: Option<&str>, happened: &Happened) -> Result<bool, String> {
         let etcd = &self.run.etcd;
-        let Some(value) = entry::write(happened, key, self.run.secret.as_deref()) else {
+        let Some(value) = entry::write(happened, key, self.run.secret.as_ref()) else {
             return Ok(true);
         };
         let mut conditions = vec![etcd.is_of("run", self.run.began), etcd.is_of(key, 0)];
