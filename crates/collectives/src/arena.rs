@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
+use phalanx_proof::draw;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -102,7 +103,7 @@ impl Arena {
             base,
             size,
             file,
-            token: crate::sync::random()?,
+            token: draw().map_err(|error| CollectiveError::local("draw a token", error))?,
             free: Mutex::new(FreeRanges::new(ARRAYS, size - ARRAYS)),
         };
         // SAFETY: the page is ours, and nobody else knows of it yet.

@@ -6,9 +6,10 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use phalanx_proof::PROOF;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::handshake::{HELLO, PROOF};
+use crate::handshake::HELLO;
 
 /// How long an accepted connection may take to prove who it is.
 const WITHIN: Duration = Duration::from_secs(3);

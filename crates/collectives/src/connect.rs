@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use phalanx_proof::{BoundedStream, PROOF, Secret, Side, draw};
 use rustix::net::sockopt;
 
 use crate::arena::Arena;
@@ -16,12 +17,11 @@ use crate::callers::{Caller, Callers};
 use crate::element::Element;
 use crate::engine::Engine;
 use crate::error::CollectiveError;
-use crate::handshake::{HELLO, Hello, PROOF, Side, Verdict, hash, is_proven, options_hash, proof};
+use crate::handshake::{HELLO, Hello, Verdict, hash, is_proven, options_hash, proof};
 use crate::monitor::{ToProcesses, end, monitor};
 use crate::options::{CommunicatorOptions, Transport};
 use crate::shared::Shared;
 use crate::state::State;
-use crate::sync::random;
 use crate::tcp::Links;
 
 /// Between two tries to connect.
@@ -46,6 +46,8 @@ struct Joining<'a> {
     addresses: &'a [SocketAddr],
     options: &'a CommunicatorOptions,
     hello: Hello,
+    /// Where the job has none, all know it.
+    secret: Secret,
     start: Instant,
     /// By rank and lane.
     streams: Vec<Vec<Option<TcpStream>>>,
@@ -108,7 +110,7 @@ impl<'a> Joining<'a> {
             pid: std::process::id(),
             descriptor: arena.and_then(|arena| arena.descriptor()).unwrap_or(-1),
             token: arena.map(|arena| arena.token).unwrap_or_default(),
-            nonce: random()?,
+            nonce: draw().map_err(|error| CollectiveError::local("draw a number", error))?,
         };
         let mut hellos = vec![None; addresses.len()];
         hellos[rank] = Some(hello.clone());
@@ -118,14 +120,11 @@ impl<'a> Joining<'a> {
             addresses,
             options,
             hello,
+            secret: options.secret.clone().unwrap_or_else(|| Secret::new([])),
             start: Instant::now(),
             streams: addresses.iter().map(|_| lanes()).collect(),
             hellos,
         })
-    }
-
-    fn secret(&self) -> &[u8] {
-        self.options.secret.as_deref().unwrap_or_default()
     }
 
     fn left(&self, rank: usize, detail: &str) -> Result<Duration, CollectiveError> {
@@ -167,6 +166,9 @@ impl<'a> Joining<'a> {
                     self.hellos[rank] = Some(hello);
                     return Ok(());
                 }
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    detail = "it ended the connection".into();
+                }
                 Err(error) => detail = error.to_string(),
             }
             std::thread::sleep(RETRY.min(left));
@@ -187,23 +189,27 @@ impl<'a> Joining<'a> {
         let own = own.encode();
         stream.write_all(&own)?;
         let mut answer = [0; 1 + HELLO + PROOF];
-        read_until(&mut stream, &mut answer, until)?;
+        let mut bounded = BoundedStream {
+            stream: &stream,
+            until: Some(until),
+            left: None,
+        };
+        bounded.read_exact(&mut answer)?;
         let (verdict, rest) = answer.split_at(1);
         let (other, given) = rest.split_at(HELLO);
         let invalid = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
-        let parts = (other.first_chunk(), given.first_chunk());
-        let (Some(other), Some(given)) = parts else {
+        let Some(other) = other.first_chunk() else {
             return Err(invalid("its answer is too short".into()));
         };
         let mut verdict = Verdict::from_code(verdict[0])
             .ok_or_else(|| invalid("its answer is of no kind".into()))?;
         let hello = Hello::decode(other).map_err(invalid)?;
         if verdict == Verdict::Welcome {
-            if !is_proven(self.secret(), Side::Accepting, &own, other, given) {
+            if !is_proven(&self.secret, Side::Accepting, &own, other, given) {
                 verdict = Verdict::WrongJob;
             } else {
-                let proof = proof(self.secret(), Side::Connecting, &own, other);
-                stream.write_all(&proof.map_err(std::io::Error::other)?)?;
+                let proof = proof(&self.secret, Side::Connecting, &own, other);
+                stream.write_all(&proof)?;
                 // Whether the other side believes it. Once it does, this connection is the one, and another is refused.
                 stream.set_read_timeout(Some(self.options.join_timeout.min(LAST_ANSWER)))?;
                 let mut believed = [0];
@@ -300,10 +306,10 @@ impl<'a> Joining<'a> {
             ..self.hello.clone()
         };
         let own = own.encode();
-        let proof = proof(self.secret(), Side::Accepting, &theirs, &own);
+        let proof = proof(&self.secret, Side::Accepting, &theirs, &own);
         let mut answer = vec![verdict as u8];
         answer.extend_from_slice(&own);
-        answer.extend_from_slice(&proof.map_err(std::io::Error::other)?);
+        answer.extend_from_slice(&proof);
         // A connection that nothing was written to has room for this.
         caller.stream.write_all(&answer)?;
         caller.bytes.clear();
@@ -323,9 +329,7 @@ impl<'a> Joining<'a> {
         let Caller {
             mut stream, bytes, ..
         } = caller;
-        let proven = bytes
-            .first_chunk()
-            .is_some_and(|given| is_proven(self.secret(), Side::Connecting, theirs, own, given));
+        let proven = is_proven(&self.secret, Side::Connecting, theirs, own, &bytes);
         let Ok(other) = Hello::decode(theirs) else {
             return Ok(());
         };
@@ -505,24 +509,6 @@ impl<'a> Joining<'a> {
             arena,
         })
     }
-}
-
-/// Fills `bytes` until a time, however slowly they come.
-fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(bytes) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(length) => bytes = &mut bytes[length..],
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {

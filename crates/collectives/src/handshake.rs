@@ -3,19 +3,18 @@
 //! The connecting rank sends a `Hello`; the other answers with a verdict, its own `Hello` and a proof; the first sends its proof. A
 //! proof is HMAC-SHA256 under the job's secret over both hellos, each with random bytes, and the side that speaks.
 
-use hmac::{Hmac, KeyInit, Mac};
+use phalanx_proof::{PROOF, Secret, Side};
 use sha2::{Digest, Sha256};
 
 use crate::arena::TOKEN;
-use crate::error::CollectiveError;
 use crate::options::CommunicatorOptions;
 
 const MAGIC: [u8; 4] = *b"PHXH";
 const VERSION: u8 = 1;
 /// Bytes of an encoded hello.
 pub(crate) const HELLO: usize = 168;
-/// Bytes of a proof.
-pub(crate) const PROOF: usize = 32;
+/// What proofs of handshakes are made under.
+const LABEL: &str = "phalanx collectives 1";
 
 /// Who speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,49 +155,25 @@ pub(crate) fn options_hash(options: &CommunicatorOptions) -> [u8; 8] {
     first
 }
 
-/// The side that proves that it knows the secret.
-#[derive(Clone, Copy)]
-pub(crate) enum Side {
-    Connecting,
-    Accepting,
-}
-
-fn mac(
-    secret: &[u8],
-    side: Side,
-    connecting: &[u8],
-    accepting: &[u8],
-) -> Result<Hmac<Sha256>, CollectiveError> {
-    let mac = Hmac::<Sha256>::new_from_slice(secret);
-    let mut mac = mac.map_err(|error| CollectiveError::local("use the secret", error))?;
-    mac.update(match side {
-        Side::Connecting => b"connecting",
-        Side::Accepting => b"accepting ",
-    });
-    mac.update(connecting);
-    mac.update(accepting);
-    Ok(mac)
-}
-
+/// What a side of a conversation with these hellos proves itself by.
 pub(crate) fn proof(
-    secret: &[u8],
+    secret: &Secret,
     side: Side,
     connecting: &[u8],
     accepting: &[u8],
-) -> Result<[u8; PROOF], CollectiveError> {
-    let mac = mac(secret, side, connecting, accepting)?;
-    Ok(mac.finalize().into_bytes().into())
+) -> [u8; PROOF] {
+    secret.prove(LABEL, &[&[side as u8], connecting, accepting])
 }
 
 /// Whether a proof is right, in a time that does not depend on where it is wrong.
 pub(crate) fn is_proven(
-    secret: &[u8],
+    secret: &Secret,
     side: Side,
     connecting: &[u8],
     accepting: &[u8],
-    proof: &[u8; PROOF],
+    proof: &[u8],
 ) -> bool {
-    mac(secret, side, connecting, accepting).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
+    secret.proves(LABEL, &[&[side as u8], connecting, accepting], proof)
 }
 
 /// Reads a hello as a fuzzer's bytes give it; what is read is written to the same bytes again.
@@ -238,10 +213,11 @@ mod tests {
     #[test]
     fn a_proof_is_of_one_secret_side_and_conversation() {
         let (a, b) = (hello().encode(), [1; HELLO]);
-        let given = proof(b"secret", Side::Connecting, &a, &b).unwrap();
-        assert!(is_proven(b"secret", Side::Connecting, &a, &b, &given));
-        assert!(!is_proven(b"other", Side::Connecting, &a, &b, &given));
-        assert!(!is_proven(b"secret", Side::Accepting, &a, &b, &given));
-        assert!(!is_proven(b"secret", Side::Connecting, &b, &a, &given));
+        let (ours, other) = (Secret::new("secret"), Secret::new("other"));
+        let given = proof(&ours, Side::Connecting, &a, &b);
+        assert!(is_proven(&ours, Side::Connecting, &a, &b, &given));
+        assert!(!is_proven(&other, Side::Connecting, &a, &b, &given));
+        assert!(!is_proven(&ours, Side::Accepting, &a, &b, &given));
+        assert!(!is_proven(&ours, Side::Connecting, &b, &a, &given));
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use phalanx_proof::Secret;
+
 use crate::element::Element;
 
 /// What carries the bytes.
@@ -57,7 +59,7 @@ pub struct CommunicatorOptions {
     /// The incarnation of the group; ranks of others are refused.
     pub generation: u64,
     /// What ranks prove to each other that they know, by HMAC-SHA256 over the handshake.
-    pub secret: Option<Vec<u8>>,
+    pub secret: Option<Secret>,
     /// Ends the wait for other ranks when it is set: somebody has heard that they will not come.
     pub cancel: Option<Arc<AtomicBool>>,
     /// The identity of this machine: ranks that say the same share memory. By default boot id and host name.

@@ -94,7 +94,7 @@ fn of_all(
 ) -> Result<Result<(), Check>, Failure> {
     let secret = match args.secret_file.as_deref().map(fs::read) {
         None => None,
-        Some(Ok(secret)) => Some(secret),
+        Some(Ok(secret)) => Some(Secret::new(secret)),
         Some(Err(error)) => {
             return Ok(Err(Check::fail(
                 "secret",
@@ -146,7 +146,7 @@ fn of_all(
 fn join(
     membership: &Membership,
     args: &DoctorArgs,
-    secret: Option<Vec<u8>>,
+    secret: Option<Secret>,
     listener: &std::net::TcpListener,
 ) -> Result<(Coordinator, Roster), Check> {
     let address = listener.local_addr();
@@ -161,7 +161,7 @@ fn join(
         .deadline(Duration::from_secs(args.within.into()))
         .on_waiting(|line| notice(line));
     if let Some(secret) = secret {
-        request = request.secret(Secret::new(secret));
+        request = request.secret(secret);
     }
     Coordinator::join(membership, request).map_err(|error| not_met(&error))
 }
@@ -326,7 +326,7 @@ impl Met<'_> {
         &self,
         lines: &mut Lines<'_>,
         listener: &std::net::TcpListener,
-        secret: Option<Vec<u8>>,
+        secret: Option<Secret>,
     ) -> Result<Result<(), Check>, Failure> {
         // A node that ends meanwhile ends the wait for it.
         let cancel = Arc::new(AtomicBool::new(false));

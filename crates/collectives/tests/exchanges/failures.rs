@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use phalanx_collectives::{
     AllReduce, CollectiveError, Communicator, CommunicatorOptions, Element, ReduceOp,
 };
+use phalanx_proof::Secret;
 
 use crate::groups::{Kind, connect, each, group, listeners, options};
 
@@ -225,7 +226,7 @@ fn ranks_of_other_jobs_generations_and_options_are_refused() {
             |e| matches!(e, CollectiveError::WrongJob { rank: 0, .. }),
         ),
         (
-            |o| o.secret = Some(b"guess".to_vec()),
+            |o| o.secret = Some(Secret::new("guess")),
             |e| matches!(e, CollectiveError::WrongJob { rank: 0, .. }),
         ),
         (
@@ -303,7 +304,7 @@ fn mumble(address: SocketAddr) {
 #[test]
 fn strangers_who_speak_slowly_hold_up_no_group() {
     let options = CommunicatorOptions {
-        secret: Some(b"of the job".to_vec()),
+        secret: Some(Secret::new("of the job")),
         ..options()
     };
     let (listeners, addresses) = listeners(2);

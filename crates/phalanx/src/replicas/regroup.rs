@@ -9,7 +9,6 @@ use phalanx_cluster::{
     ClusterError, Coordinator, Failure, JoinRequest, Membership, Recovery, Roster,
 };
 use phalanx_collectives::{CollectiveError, Communicator, CommunicatorOptions};
-use phalanx_proof::Secret;
 
 use crate::{Error, Result};
 
@@ -128,7 +127,7 @@ impl Rendezvous {
         })?;
         let request = JoinRequest::new(env!("CARGO_PKG_VERSION"), address).progress(progress);
         Ok(match &self.link.group.secret {
-            Some(secret) => request.secret(Secret::new(secret.clone())),
+            Some(secret) => request.secret(secret.clone()),
             None => request,
         })
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use phalanx_cluster::{Membership, Variables};
 use phalanx_collectives::{Communicator, CommunicatorOptions, Mpi, MpiLaunch, Transport};
+use phalanx_proof::Secret;
 
 use crate::replicas::{Link, Reduction, WireFormat};
 use crate::{Error, Result};
@@ -34,7 +35,7 @@ pub struct CommunicationOptions {
     recover_within: Duration,
     /// The least workers with which a training goes on; all of them where this is `None`.
     least: Option<usize>,
-    pub(super) secret: Option<Vec<u8>>,
+    pub(super) secret: Option<Secret>,
     pub(super) reduction: Option<Reduction>,
 }
 
@@ -104,7 +105,7 @@ impl CommunicationOptions {
     /// PHALANX_SECRET_FILE names, as `phalanx jobs` sets it.
     #[must_use]
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = Some(secret.into());
+        self.secret = Some(Secret::new(secret));
         self
     }
 
@@ -304,9 +305,12 @@ mod tests {
         fs::write(&path, "\n").unwrap();
         assert!(secret(&plain, &variables).unwrap_err().contains("is empty"));
         fs::write(&path, "of the job\n").unwrap();
-        assert_eq!(secret(&plain, &variables), Ok(Some(b"of the job".to_vec())));
+        assert_eq!(
+            secret(&plain, &variables),
+            Ok(Some(Secret::new("of the job")))
+        );
         let own = plain.clone().secret("own");
-        assert_eq!(secret(&own, &variables), Ok(Some(b"own".to_vec())));
+        assert_eq!(secret(&own, &variables), Ok(Some(Secret::new("own"))));
         let none = Variables::from_iter([("A", "b")]);
         assert_eq!(secret(&plain, &none), Ok(None));
         fs::remove_file(&path).unwrap();
