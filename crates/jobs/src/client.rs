@@ -175,7 +175,7 @@ impl Client {
 
     /// Whether who answers has the token, without telling it.
     fn is_daemon(&self) -> Result<bool, ureq::Error> {
-        let challenge = phalanx_launch::random_hex(16);
+        let challenge = phalanx_proof::draw_hex::<16>()?;
         let request = self.agent.get(self.url("/healthz"));
         let request = request
             .header("Host", &self.host)
@@ -185,7 +185,7 @@ impl Client {
         let given = given.and_then(|given| Some(given.to_str().ok()?.to_owned()));
         // The connection is used for the next request once all of the answer is read.
         let _ = answer.body_mut().with_config().limit(64).read_to_string();
-        Ok(given.is_some() && given == proof(&self.token, &self.host, &challenge))
+        Ok(given.is_some_and(|given| given == proof(&self.token, &self.host, &challenge)))
     }
 
     /// The token as a header, for the daemon and nobody else: it may have gone since, and another program have its port.

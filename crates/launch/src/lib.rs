@@ -18,25 +18,6 @@ pub mod transfer;
 mod tune;
 pub mod usage;
 
-/// Bytes that nobody can guess, as hexadecimal text.
-#[must_use]
-pub fn random_hex(bytes: usize) -> String {
-    let mut buffer = vec![0; bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        let more =
-            rustix::rand::getrandom(&mut buffer[filled..], rustix::rand::GetRandomFlags::empty());
-        filled += more.unwrap_or(0);
-    }
-    hex(&buffer)
-}
-
-/// Bytes as hexadecimal text.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The variables of this process that tasks are given, by name or by the start of it: what programs need to find their libraries,
 /// devices and caches, and nothing that may be a secret.
 #[must_use]

@@ -43,6 +43,7 @@ impl Upload {
         let package = Package::read(&absolute(Path::new(folder))?, &without);
         let package = package.map_err(|why| Failure::new(NOT_READY, why))?;
         let place = package::place(&staging, job);
+        let place = place.map_err(|error| Failure::new(NOT_READY, error.to_string()))?;
         let in_pods = spec.ours.executor == ExecutorKind::Kubernetes && place.contains("://");
         Ok(Some(Self {
             package,

@@ -281,7 +281,7 @@ fn token(root: &Path) -> io::Result<String> {
     {
         return Ok(token);
     }
-    let token = phalanx_launch::random_hex(32);
+    let token = phalanx_proof::draw_hex::<32>()?;
     replace(&path, token.as_bytes())?;
     Ok(token)
 }

@@ -64,7 +64,7 @@ async fn health(State(shared): Shares, headers: HeaderMap) -> Response {
     let (host, challenge) = (text(header::HOST), text(HeaderName::from_static(CHALLENGE)));
     let proof = host
         .zip(challenge)
-        .and_then(|(host, challenge)| proof(&shared.token, host, challenge));
+        .map(|(host, challenge)| proof(&shared.token, host, challenge));
     let proof = proof.map(|proof| (PROOF, proof));
     (AppendHeaders(proof), "ok\n").into_response()
 }

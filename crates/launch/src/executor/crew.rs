@@ -5,7 +5,7 @@ use std::time::Duration;
 use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_cluster::{ClusterSpec, Recovery, Timing};
-use phalanx_proof::Secret;
+use phalanx_proof::{Secret, draw_hex};
 
 use super::variables::Variables;
 use crate::lifecycle::TaskEnd;
@@ -64,9 +64,10 @@ impl Crew {
                 least,
             }),
         };
-        let secret = crate::random_hex(32);
+        let cannot = |why: String| format!("cannot coordinate the workers: {why}");
+        let secret = draw_hex::<32>().map_err(|error| cannot(error.to_string()))?;
         let host = Host::start(settings, Some(Secret::new(secret.clone())), tell)
-            .map_err(|error| format!("cannot coordinate the workers: {error}"))?;
+            .map_err(|error| cannot(error.to_string()))?;
         Ok(Some(Self {
             host,
             secret,

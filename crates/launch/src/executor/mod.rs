@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx_cluster::launch::TRY_AGAIN;
+use phalanx_proof::draw_hex;
 
 pub use command::{Lane, RunArgs, phalanx, words};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
@@ -277,6 +278,6 @@ pub(crate) fn secret(folder: &Path) -> io::Result<PathBuf> {
         .truncate(true)
         .mode(0o600)
         .open(&path)?;
-    file.write_all(crate::random_hex(32).as_bytes())?;
+    file.write_all(draw_hex::<32>()?.as_bytes())?;
     Ok(path)
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use phalanx_proof::draw_hex;
 use phalanx_store::ObjectUrl;
 use phalanx_yaml::Bytes;
 
@@ -232,9 +233,11 @@ pub fn copies(root: &Path) -> PathBuf {
 }
 
 /// A place for a job's copy alone, in a folder or a bucket.
-#[must_use]
-pub fn place(staging: &str, job: &str) -> String {
-    format!("{staging}/{job}-{}", crate::random_hex(4))
+///
+/// # Errors
+/// The system has no random numbers to give.
+pub fn place(staging: &str, job: &str) -> std::io::Result<String> {
+    Ok(format!("{staging}/{job}-{}", draw_hex::<4>()?))
 }
 
 /// The jobs whose copies are in the folder of all jobs, and the folder of each copy.
@@ -410,7 +413,7 @@ mod tests {
     fn copies_are_known_by_the_names_that_they_were_given() {
         let root = Scratch::new("copies");
         let staging = copies(&root.0).display().to_string();
-        let own = PathBuf::from(place(&staging, "demo_1"));
+        let own = PathBuf::from(place(&staging, "demo_1").unwrap());
         for folder in [
             &own,
             &copies(&root.0).join("demo-notanumber"),
