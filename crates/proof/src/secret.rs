@@ -1,6 +1,7 @@
 //! What processes know, and what proves it: HMAC-SHA256.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs, io};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -17,6 +18,18 @@ impl Secret {
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
+    }
+
+    /// What a file holds, without the line break that an editor ends it with.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is empty.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let read = fs::read(path)?;
+        match read.trim_ascii() {
+            [] => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
+            secret => Ok(Self::new(secret)),
+        }
     }
 
     /// The proof of these parts under a label, which always comes with the same number of parts. Bytes cannot move from one part to the
@@ -136,6 +149,18 @@ mod tests {
             crate::hex(&proof),
             "846a14918058213525bffa8465445e4df744a707052ddf4679414d79390fb3b4"
         );
+    }
+
+    #[test]
+    fn a_secret_of_a_file_has_no_line_break_and_is_not_empty() {
+        let path = std::env::temp_dir().join(format!("phalanx-proof-{}", std::process::id()));
+        fs::write(&path, "of the job\n").unwrap();
+        assert_eq!(Secret::read(&path).unwrap(), Secret::new("of the job"));
+        fs::write(&path, "\n").unwrap();
+        let error = Secret::read(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        fs::remove_file(&path).unwrap();
+        assert!(Secret::read(&path).is_err());
     }
 
     fn seal(secret: &str, side: Side, drawn: [u128; 2]) -> Seal {

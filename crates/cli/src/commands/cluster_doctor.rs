@@ -92,10 +92,10 @@ fn of_all(
     membership: &Membership,
     args: &DoctorArgs,
 ) -> Result<Result<(), Check>, Failure> {
-    let secret = match args.secret_file.as_deref().map(fs::read) {
-        None => None,
-        Some(Ok(secret)) => Some(Secret::new(secret)),
-        Some(Err(error)) => {
+    let secret = args.secret_file.as_deref().map(Secret::read).transpose();
+    let secret = match secret {
+        Ok(secret) => secret,
+        Err(error) => {
             return Ok(Err(Check::fail(
                 "secret",
                 error.to_string(),

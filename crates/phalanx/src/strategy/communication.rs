@@ -1,6 +1,5 @@
 //! What carries values between processes, and how long they wait for each other.
 
-use std::fs;
 use std::time::Duration;
 
 use phalanx_cluster::{Membership, Variables};
@@ -126,7 +125,10 @@ impl CommunicationOptions {
     /// These options, with the job's secret where none is set and the least number of its workers, as its variables say.
     pub(super) fn of_job(&self, variables: &Variables) -> Result<Self> {
         const NAME: &str = "PHALANX_MIN_WORKERS";
-        let mut options = self.with_secret_of_job(variables)?;
+        let mut options = self.clone();
+        if options.secret.is_none() {
+            options.secret = secret_of_job(variables)?;
+        }
         if let Some(text) = variables.get(NAME) {
             let least = text.parse().ok().filter(|least| *least > 0);
             options.least = Some(least.ok_or_else(|| {
@@ -136,27 +138,6 @@ impl CommunicationOptions {
             })?);
         }
         Ok(options)
-    }
-
-    fn with_secret_of_job(&self, variables: &Variables) -> Result<Self> {
-        const NAME: &str = "PHALANX_SECRET_FILE";
-        let path = variables.get(NAME).filter(|_| self.secret.is_none());
-        let Some(path) = path else {
-            return Ok(self.clone());
-        };
-        let secret = fs::read(path).map_err(|error| {
-            Error::user(format!(
-                "cannot read the job's secret in {path}, which {NAME} names: {error}; give all workers the same file, or unset it"
-            ))
-        })?;
-        // An editor ends a file with a line break.
-        let secret = secret.trim_ascii();
-        if secret.is_empty() {
-            return Err(Error::user(format!(
-                "{path}, which {NAME} names, is empty; write the job's secret into it, or unset it"
-            )));
-        }
-        Ok(self.clone().secret(secret))
     }
 
     /// What a group is made with.
@@ -245,9 +226,25 @@ impl CommunicationOptions {
     }
 }
 
+/// The secret in the file that the job's variables name, if they do.
+pub(super) fn secret_of_job(variables: &Variables) -> Result<Option<Secret>> {
+    const NAME: &str = "PHALANX_SECRET_FILE";
+    let Some(path) = variables.get(NAME) else {
+        return Ok(None);
+    };
+    let secret = Secret::read(path.as_ref()).map_err(|error| {
+        Error::user(format!(
+            "cannot read the job's secret in {path}, which {NAME} names: {error}; give all processes the same file, or unset it"
+        ))
+    });
+    secret.map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use phalanx_cluster::Address;
+
+    use std::fs;
 
     use super::*;
 
@@ -291,7 +288,7 @@ mod tests {
         let text = path.display().to_string();
         let variables = Variables::from_iter([("PHALANX_SECRET_FILE", text.as_str())]);
         let secret = |options: &CommunicationOptions, variables: &Variables| {
-            let options = options.with_secret_of_job(variables);
+            let options = options.of_job(variables);
             options
                 .map(|options| options.secret)
                 .map_err(|error| error.to_string())
@@ -299,7 +296,7 @@ mod tests {
         let plain = CommunicationOptions::new();
         let error = secret(&plain, &variables).unwrap_err();
         assert!(
-            error.contains(&text) && error.contains("give all workers the same"),
+            error.contains(&text) && error.contains("give all processes the same"),
             "{error}"
         );
         fs::write(&path, "\n").unwrap();

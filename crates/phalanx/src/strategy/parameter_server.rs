@@ -12,6 +12,7 @@ use phalanx_ps::{
 };
 
 use super::Strategy;
+use super::communication::secret_of_job;
 use super::multi_worker::devices_per_worker;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, WireFormat};
@@ -205,15 +206,7 @@ impl ParameterServerOptions {
         if let Some(launcher) = &membership.launcher {
             return Ok(Some(launcher.secret.clone()));
         }
-        let Some(path) = std::env::var_os("PHALANX_SECRET_FILE").map(PathBuf::from) else {
-            return Ok(None);
-        };
-        let read = std::fs::read(&path).map_err(|source| Error::Io {
-            path,
-            action: "read the secret of the job in",
-            source,
-        })?;
-        Ok(Some(Secret::new(read.trim_ascii())))
+        secret_of_job(&Variables::of_process())
     }
 
     /// Refuses what does not go together.
