@@ -140,15 +140,19 @@ impl CommunicationOptions {
         Ok(options)
     }
 
-    /// What a group is made with.
-    fn of_group(&self, job: &str, generation: u64) -> CommunicatorOptions {
+    /// What a group is made with. The secret of a launcher proves what a program's own would.
+    fn of_group(&self, membership: &Membership) -> CommunicatorOptions {
+        let launchers = membership
+            .launcher
+            .as_ref()
+            .map(|launcher| &launcher.secret);
         CommunicatorOptions {
             transport: self.transport,
             timeout: self.timeout,
             join_timeout: self.join_timeout,
-            secret: self.secret.clone(),
-            job: job.to_owned(),
-            generation,
+            secret: self.secret.as_ref().or(launchers).cloned(),
+            job: membership.job.clone(),
+            generation: 1,
             ..CommunicatorOptions::default()
         }
     }
@@ -156,7 +160,7 @@ impl CommunicationOptions {
     /// How a process meets the others.
     pub(super) fn link(&self, membership: &Membership) -> Link {
         Link {
-            group: self.of_group(&membership.job, 1),
+            group: self.of_group(membership),
             recover_within: self.recover_within,
             least: self.least.unwrap_or(membership.workers),
         }
@@ -190,7 +194,7 @@ impl CommunicationOptions {
                 launch.variable
             ));
         }
-        let group = Communicator::over_mpi(mpi, &self.of_group(&membership.job, 1));
+        let group = Communicator::over_mpi(mpi, &self.of_group(membership));
         group
             .map(Some)
             .map_err(|error| Error::Cluster(format!("worker {}: {error}", membership.worker)))
@@ -311,6 +315,25 @@ mod tests {
         let none = Variables::from_iter([("A", "b")]);
         assert_eq!(secret(&plain, &none), Ok(None));
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn exchanges_are_proved_by_the_launchers_secret_where_none_is_set() {
+        let mut membership = Membership::new(2, 0, "localhost:1".parse().unwrap());
+        let of_group = |options: &CommunicationOptions, membership: &Membership| {
+            options.link(membership).group.secret
+        };
+        let plain = CommunicationOptions::new();
+        assert_eq!(of_group(&plain, &membership), None);
+        let secret = Secret::new("launcher");
+        membership.launcher = Some(phalanx_cluster::OutsideCoordinator {
+            secret: secret.clone(),
+        });
+        assert_eq!(of_group(&plain, &membership), Some(secret));
+        assert_eq!(
+            of_group(&plain.secret("own"), &membership),
+            Some(Secret::new("own"))
+        );
     }
 
     #[test]
