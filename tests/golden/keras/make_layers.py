@@ -197,6 +197,20 @@ def normalizations():
     yield "layer_normalization_rank3", "LayerNormalization", {}, [(2, 3, 4)], False
     yield "layer_normalization_axes", "LayerNormalization", {"axis": [1, 2], "epsilon": 0.01}, [(2, 3, 4)], False
     yield "layer_normalization_plain", "LayerNormalization", {"center": False, "scale": False}, [(4, 5)], False
+    groups = {
+        "rank2": ({"groups": 2}, (3, 6)),
+        "rank3": ({"groups": 3, "epsilon": 0.01}, (2, 3, 6)),
+        "rank4": ({"groups": 2}, (2, 3, 2, 4)),
+        "instance": ({"groups": -1}, (2, 3, 2, 3)),
+        "one": ({"groups": 1, "center": False, "scale": False}, (2, 3, 4)),
+        "axis_1": ({"groups": 2, "axis": 1}, (2, 4, 3, 2)),
+        "axis_from_the_end": ({"groups": 2, "axis": -2, "scale": False}, (2, 3, 4, 2)),
+        "default": ({}, (2, 2, 32)),
+    }
+    for name, (config, shape) in groups.items():
+        yield f"group_normalization_{name}", "GroupNormalization", config, [shape], False
+    yield "unit_normalization", "UnitNormalization", {}, [(3, 4)], False
+    yield "unit_normalization_axes", "UnitNormalization", {"axis": [1, 3]}, [(2, 3, 2, 4)], False
 
 
 def embeddings():

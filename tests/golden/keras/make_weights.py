@@ -73,7 +73,7 @@ def exported():
     y = inner(layers.Conv1D(4, 3, padding="same")(y))
     image = layers.Conv2DTranspose(2, 2)(layers.Reshape((6, 4, 1))(y))
     image = layers.DepthwiseConv2D(2)(layers.Conv2D(2, 2)(layers.SeparableConv2D(2, 2)(image)))
-    image = layers.GlobalAveragePooling2D()(layers.BatchNormalization()(image))
+    image = layers.GlobalAveragePooling2D()(layers.GroupNormalization(2)(layers.BatchNormalization()(image)))
     steps = layers.SimpleRNN(2)(layers.GRU(3, return_sequences=True)(layers.Dropout(0.5)(y)))
     return keras.Model(x, layers.Dense(1)(layers.Concatenate()([image, steps])))
 

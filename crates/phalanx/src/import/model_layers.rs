@@ -147,6 +147,7 @@ pub(super) fn class(kind: &str) -> &str {
     match kind {
         "batch_norm" => "batch_normalization",
         "layer_norm" => "layer_normalization",
+        "group_norm" => "group_normalization",
         other => other,
     }
 }

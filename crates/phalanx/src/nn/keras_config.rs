@@ -18,7 +18,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 41] = [
+const CLASSES: [(&str, &str, bool); 43] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("average", "Average", false),
@@ -40,6 +40,7 @@ const CLASSES: [(&str, &str, bool); 41] = [
     ("global_average_pool2d", "GlobalAveragePooling2D", true),
     ("global_max_pool1d", "GlobalMaxPooling1D", true),
     ("global_max_pool2d", "GlobalMaxPooling2D", true),
+    ("group_norm", "GroupNormalization", false),
     ("gru", "GRU", false),
     ("layer_norm", "LayerNormalization", false),
     ("lstm", "LSTM", false),
@@ -58,6 +59,7 @@ const CLASSES: [(&str, &str, bool); 41] = [
     ("separable_conv2d", "SeparableConv2D", true),
     ("simple_rnn", "SimpleRNN", false),
     ("subtract", "Subtract", false),
+    ("unit_norm", "UnitNormalization", false),
     ("up_sampling2d", "UpSampling2D", true),
     ("zero_padding2d", "ZeroPadding2D", true),
 ];

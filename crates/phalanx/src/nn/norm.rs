@@ -123,6 +123,7 @@ macro_rules! affine_settings {
         }
     };
 }
+pub(super) use affine_settings;
 
 impl BatchNorm {
     /// A layer with Keras' defaults.
@@ -385,7 +386,34 @@ pub struct LayerNorm {
 
 /// Dims, written as one number when there is one.
 #[derive(Clone, Debug, PartialEq)]
-struct Axes(Vec<i64>);
+pub(super) struct Axes(pub(super) Vec<i64>);
+
+/// `axis` of a layer that normalizes over several dims.
+pub(super) const AXES: Field = Field::optional(
+    "axis",
+    Kind::Worded(
+        "a dimension or a list of them: -1 or [1, 2]",
+        &Kind::Either(&[Kind::INTEGER, Kind::List(&Kind::INTEGER, 0, usize::MAX)]),
+    ),
+    "the dimensions that are normalized, counted from the end when negative",
+);
+
+impl Axes {
+    /// The dims of an input of this rank, ascending.
+    pub(super) fn dims(&self, rank: usize) -> Result<Vec<usize>, String> {
+        let axes = &self.0;
+        let dims = axes.iter().map(|&axis| feature_dim(axis, rank));
+        let mut dims = dims.collect::<Result<Vec<_>, _>>()?;
+        dims.sort_unstable();
+        dims.dedup();
+        if dims.len() < axes.len() || dims.is_empty() {
+            return Err(format!(
+                "`axis` must name one dim or more, each once, got {axes:?}"
+            ));
+        }
+        Ok(dims)
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a dim or a list of dims: -1 or [1, 2]")]
@@ -443,21 +471,6 @@ impl LayerNorm {
     }
 
     affine_settings!();
-
-    /// The normalized dims, ascending.
-    fn dims(&self, rank: usize) -> Result<Vec<usize>, String> {
-        let axes = &self.axis.0;
-        let dims = axes.iter().map(|&axis| feature_dim(axis, rank));
-        let mut dims = dims.collect::<Result<Vec<_>, _>>()?;
-        dims.sort_unstable();
-        dims.dedup();
-        if dims.len() < axes.len() || dims.is_empty() {
-            return Err(format!(
-                "`axis` must name one dim or more, each once, got {axes:?}"
-            ));
-        }
-        Ok(dims)
-    }
 }
 
 impl Described for LayerNorm {
@@ -465,14 +478,7 @@ impl Described for LayerNorm {
         name: "layer_norm",
         doc: "normalization of each example over its features",
         fields: &[
-            Field::optional(
-                "axis",
-                Kind::Worded(
-                    "a dimension or a list of them: -1 or [1, 2]",
-                    &Kind::Either(&[Kind::INTEGER, Kind::List(&Kind::INTEGER, 0, usize::MAX)]),
-                ),
-                "the dimensions that are normalized, counted from the end when negative",
-            ),
+            AXES,
             fields::EPSILON,
             fields::CENTER,
             fields::SCALE,
@@ -498,11 +504,11 @@ impl Layer for LayerNorm {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        self.dims(one_float(inputs)?.rank()).map(|_| ())
+        self.axis.dims(one_float(inputs)?.rank()).map(|_| ())
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let dims = match self.dims(inputs[0].rank()) {
+        let dims = match self.axis.dims(inputs[0].rank()) {
             Ok(dims) => dims,
             Err(message) => return cx.fail(message),
         };

@@ -56,6 +56,8 @@ impl Registry {
         registry.add_kind(GlobalAveragePool2d::new());
         registry.add_kind(BatchNorm::new());
         registry.add_kind(LayerNorm::new());
+        registry.add_kind(GroupNorm::new());
+        registry.add_kind(UnitNorm::new());
         registry.add_kind(Dropout::new(0.0));
         registry.add_kind(Embedding::new(1, 1));
         registry.add_kind(MultiHeadAttention::new(1, 1));
@@ -304,6 +306,8 @@ mod tests {
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "permute": {"dims": [2, 1]},
             "repeat_vector": {"n": 3},
+            "group_norm": {"groups": -1, "axis": 1},
+            "unit_norm": {"axis": [1, 2]},
             "dropout": {"rate": 0.5},
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},

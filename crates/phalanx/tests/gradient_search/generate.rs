@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::layers::{activation, attention, layer, on_image, on_sequence, on_vector, recurrent};
+use crate::layers::{
+    activation, attention, group_norm, layer, on_image, on_sequence, on_vector, recurrent,
+};
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
 use crate::trial::{Aim, Source, Trial, Weights};
@@ -223,7 +225,8 @@ impl<'a> Grower<'a> {
     }
 
     fn normalization(&mut self, at: usize) -> Described {
-        let (rank, features) = (self.values[at].len(), self.values[at].last().copied());
+        let dims = self.values[at].clone();
+        let (rank, features) = (dims.len(), dims.last().copied());
         let random = &mut *self.random;
         // Of few numbers nothing is left but signs, and of their gradients rounding.
         let is_few = features < Some(4) || self.spec.trial.rows < 4;
@@ -238,6 +241,12 @@ impl<'a> Grower<'a> {
                 false => json!(-1),
             };
             return layer("layer_norm", json!({"axis": axis, "epsilon": epsilon}));
+        }
+        if random.chance(0.3) {
+            return group_norm(random, &dims, epsilon);
+        }
+        if random.chance(0.1) {
+            return layer("unit_norm", json!({}));
         }
         let axis = match random.chance(0.1) {
             true => random.from(1, rank) as i64,

@@ -109,6 +109,18 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     }
 }
 
+/// Groups of some numbers each: of one alone nothing is left, and of two their signs.
+pub(crate) fn group_norm(random: &mut Random, dims: &[usize], epsilon: f64) -> Described {
+    let (channels, elements) = (dims[dims.len() - 1], dims.iter().product::<usize>());
+    let dividing = (1..=channels).filter(|&groups| channels.is_multiple_of(groups));
+    let dividing: Vec<usize> = dividing
+        .filter(|&groups| elements / groups >= 8 || groups == 1)
+        .collect();
+    let settings = json!({"groups": random.of_list(&dividing), "scale": random.chance(0.85),
+        "epsilon": if elements < 8 { 1.0 } else { epsilon }, "center": random.chance(0.85)});
+    layer("group_norm", settings)
+}
+
 fn convolution(random: &mut Random, channels: usize) -> Described {
     let (size, strides, padding) = windows(random);
     let dividing: Vec<usize> = (1..=channels)

@@ -261,3 +261,29 @@ fn a_penalty_of_a_batch_without_weight() {
     let model = net.build(&[x0], &[x2]).unwrap();
     check(&model, &trial(Source::Padded, 1, Aim::Squares));
 }
+
+#[test]
+fn groups_of_channels_and_lengths_on_two_replicas() {
+    let layers = [
+        (
+            "conv2d",
+            json!({"filters": 6, "kernel_size": 2, "activation": "tanh"}),
+        ),
+        ("group_norm", json!({"groups": 3, "epsilon": 0.01})),
+        ("unit_norm", json!({"axis": [1, 3]})),
+        (
+            "group_norm",
+            json!({"groups": -1, "axis": 1, "scale": false}),
+        ),
+        ("flatten", json!({})),
+        ("group_norm", json!({"groups": 1})),
+        ("unit_norm", json!({})),
+    ];
+    check(
+        &stack([4, 4, 2], &layers),
+        &Trial {
+            replicas: 2,
+            ..trial(Source::Floats, 5, Aim::Squares)
+        },
+    );
+}

@@ -4,8 +4,10 @@
 #[path = "../any_device/mod.rs"]
 mod any_device;
 mod convolutions;
+mod differences;
 mod initializers;
 mod modes;
+mod normalizations;
 
 use std::sync::OnceLock;
 
@@ -166,6 +168,8 @@ fn kind(keras: &str) -> &'static str {
         "Embedding" => "embedding",
         "BatchNormalization" => "batch_norm",
         "LayerNormalization" => "layer_norm",
+        "GroupNormalization" => "group_norm",
+        "UnitNormalization" => "unit_norm",
         other => panic!("no layer for Keras' {other}"),
     }
 }

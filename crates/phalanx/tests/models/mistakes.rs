@@ -241,6 +241,17 @@ fn hostile_settings_of_layers_are_refused_without_memory_or_panic() {
         (image(json!({"layer_norm": {"axis": [1, 1]}})), "`axis`"),
         (image(json!({"layer_norm": {"epsilon": -1}})), "`epsilon`"),
         (
+            image(json!({"group_norm": {"groups": i64::MIN}})),
+            "`groups`",
+        ),
+        (image(json!({"group_norm": {"groups": 0}})), "`groups`"),
+        (image(json!({"group_norm": {"epsilon": -1}})), "`epsilon`"),
+        (
+            image(json!({"group_norm": {}})),
+            "`groups` must divide the channels of the input, got 32 and",
+        ),
+        (image(json!({"unit_norm": {"axis": []}})), "`axis`"),
+        (
             image(json!({"embedding": {"input_dim": huge, "output_dim": 1}})),
             "`input_dim`",
         ),

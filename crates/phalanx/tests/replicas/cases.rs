@@ -412,6 +412,21 @@ pub(crate) fn recommender_but(out: Part) -> Case {
     plain("recommender", model.build().unwrap(), data, compile)
 }
 
+/// Statistics of examples alone, which no division of a batch changes.
+fn groups() -> Case {
+    let model = Sequential::new([5, 5, 2])
+        .add(Conv2d::new(6, 2).activation(tanh))
+        .add(GroupNorm::new().groups(3))
+        .add(Flatten)
+        .add(UnitNorm::new())
+        .add(Dense::new(3));
+    let x = HostTensor::new([22, 5, 5, 2], &wave(22 * 50, 0.31));
+    let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
+    let data = weighted(&data, Part::None);
+    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
+    plain("groups", model.build().unwrap(), data, classify(optimizer))
+}
+
 /// All of them.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
@@ -423,6 +438,7 @@ pub(crate) fn all() -> Vec<Case> {
         two_outputs(),
         recommender_but(Part::None),
         mobilenet_but(Part::None),
+        groups(),
     ]);
     cases
 }

@@ -162,6 +162,11 @@ fn masks_do_in_every_way() {
 }
 
 #[test]
+fn statistics_of_examples_do_in_every_way() {
+    check(named(&["groups"]));
+}
+
+#[test]
 fn mobilenet_does_in_every_way() {
     check(named(&["MobileNetV2"]));
 }
@@ -223,6 +228,6 @@ fn what_cases_are_there_for_matters() {
 
 #[test]
 fn every_case_is_in_a_test() {
-    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1;
+    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1 + 1;
     assert_eq!(cases::all().len(), of_tests, "give the new case a test");
 }

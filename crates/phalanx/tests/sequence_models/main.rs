@@ -393,6 +393,8 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("dense", json!({"units": 2}), true),
         ("dropout", json!({"rate": 0.5}), true),
         ("layer_norm", json!({}), true),
+        ("group_norm", json!({"groups": 2}), true),
+        ("unit_norm", json!({}), true),
         (
             "multi_head_attention",
             json!({"num_heads": 1, "key_dim": 2}),

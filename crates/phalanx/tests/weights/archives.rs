@@ -68,7 +68,10 @@ fn channels() -> Value {
         {"preprocess": {"mode": "tf"}},
         {"rescaling": {"scale": [1.0, 2.0, 3.0], "offset": 0.5}},
         {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
+        {"group_norm": {"groups": 2, "epsilon": 1e-2, "beta_regularizer": {"l2": {"l2": 0.1}}}},
+        {"unit_norm": {"axis": [1, 2]}},
         {"activation": {"activation": "hard_silu"}},
+        {"group_norm": {"groups": -1, "center": false}},
         {"global_max_pool2d": {"keepdims": true}},
         {"flatten": null}
     ]})

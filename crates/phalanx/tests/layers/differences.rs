@@ -1,0 +1,104 @@
+//! Gradients of layers in training against central differences: of every input and of every variable, in f64.
+
+use phalanx::nn::{Cx, Model, Sequential, layer_from_config};
+use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor, gradients};
+use phalanx_testkit::{Array, Interpreter};
+use serde_json::{Value, json};
+
+/// How far elements are moved, and how far the quotient may be, relative to the largest.
+const STEP: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-7;
+
+/// Numbers of which no two neighbours are near each other, so that no maximum changes hands.
+fn scattered(shape: &Shape, first: usize) -> Vec<f64> {
+    let each = first..first + shape.len();
+    each.map(|i| (i * 37 % 101) as f64 / 50.0 - 1.0).collect()
+}
+
+/// The loss of a model in training and its gradients by the input and by what is trained: those parameters' numbers come second.
+fn program(model: &Model, rows: usize) -> (Program, Vec<usize>) {
+    let graph = Graph::new();
+    let (_, shape) = model.inputs().next().unwrap();
+    let x = graph.parameter("x", Shape::f32([&[rows], &shape.dims[..]].concat()));
+    let variables = model.variables().iter();
+    let variables: Vec<Tensor> = variables
+        .map(|spec| graph.parameter(&spec.name, spec.shape.clone()))
+        .collect();
+    let mut cx = Cx::new(&graph, model, &variables).with_training(true);
+    let y = model.call(&mut cx, std::slice::from_ref(&x)).swap_remove(0);
+    let weights: Vec<f32> = scattered(&y.shape(), 3).iter().map(|&w| w as f32).collect();
+    let weights = graph.constant(HostTensor::new(y.dims(), &weights));
+    let loss = (&y * weights).sum_all();
+    let mut wrt = vec![&x];
+    let mut numbers = vec![0];
+    for (at, spec) in model.variables().iter().enumerate() {
+        if spec.trainable {
+            wrt.push(&variables[at]);
+            numbers.push(at + 1);
+        }
+    }
+    let slopes: Vec<Tensor> = gradients(&loss, &wrt)
+        .into_iter()
+        .map(Option::unwrap)
+        .collect();
+    let mut outputs = vec![("loss", &loss)];
+    outputs.extend(slopes.iter().map(|slope| ("slope", slope)));
+    (graph.finish(&outputs).unwrap(), numbers)
+}
+
+/// Compares every element of every gradient.
+fn check(name: &str, model: &Model, rows: usize) {
+    let (program, numbers) = program(model, rows);
+    let parameters = program.parameters.iter().enumerate();
+    let values: Vec<Vec<f64>> = parameters
+        .map(|(number, parameter)| scattered(&parameter.shape, 7 * number))
+        .collect();
+    let run = |values: &[Vec<f64>], outputs: &[usize]| -> Vec<Vec<f64>> {
+        let inputs = values.iter().map(|x| Array::Floats(x.clone())).collect();
+        let mut found = Interpreter::new(&program).run_arrays(&[inputs], outputs);
+        let found = found.as_mut().map(|replicas| replicas.swap_remove(0));
+        found.unwrap().iter().map(Array::to_f64).collect()
+    };
+    let outputs: Vec<usize> = (1..=numbers.len()).collect();
+    for (slope, &number) in run(&values, &outputs).iter().zip(&numbers) {
+        let most = slope.iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
+        for (at, got) in slope.iter().enumerate() {
+            let loss = |change: f64| {
+                let mut moved = values.clone();
+                moved[number][at] += change;
+                run(&moved, &[0])[0][0]
+            };
+            let expected = (loss(STEP) - loss(-STEP)) / (2.0 * STEP);
+            let parameter = &program.parameters[number].name;
+            assert!(
+                (got - expected).abs() <= TOLERANCE * most,
+                "{name}: d loss / d {parameter}[{at}] is {expected}, got {got}"
+            );
+        }
+    }
+}
+
+fn check_each(input: &[usize], layers: &[(&str, Value)]) {
+    for (kind, settings) in layers {
+        let layer = layer_from_config(kind, settings).unwrap();
+        let model = Sequential::new(input).add(layer).build().unwrap();
+        check(&format!("{kind} {settings}"), &model, 2);
+    }
+}
+
+#[test]
+fn normalizations_of_examples() {
+    check_each(
+        &[2, 3, 4],
+        &[
+            ("group_norm", json!({"groups": 2})),
+            ("group_norm", json!({"groups": -1, "epsilon": 0.1})),
+            (
+                "group_norm",
+                json!({"groups": 3, "axis": 2, "scale": false}),
+            ),
+            ("unit_norm", json!({})),
+            ("unit_norm", json!({"axis": [1, 3]})),
+        ],
+    );
+}

@@ -1,0 +1,81 @@
+//! Normalizations where Keras has no numbers for them: 16-bit floats, nothing to divide by, groups that do not fit.
+
+use phalanx::nn::{GroupNorm, LayerSpec, Policy, Sequential, UnitNorm};
+use phalanx_graph::{Graph, HostTensor, gradients};
+use phalanx_testkit::assert_close;
+
+use crate::{call, execute, ramp};
+
+/// What a layer makes of an input under a policy.
+fn under(policy: Policy, layer: impl Into<LayerSpec>, input: &HostTensor) -> Vec<f64> {
+    let model = Sequential::new(&input.dims()[1..]).add(layer);
+    let model = model.build().unwrap();
+    let variables = model.init(0).unwrap();
+    let (outputs, ..) = call(&model, &variables, std::slice::from_ref(input), |_, cx| {
+        cx.with_policy(policy)
+    });
+    outputs[0].to_f64()
+}
+
+/// Sums of squares that an f16 cannot hold, and means of which a bf16 has three digits.
+#[test]
+fn statistics_are_f32_in_mixed_precision() {
+    let large: Vec<f32> = (0..2 * 64)
+        .map(|i| 300.0 + (i * 37 % 64) as f32 * 4.0)
+        .collect();
+    let input = HostTensor::new([2, 16, 4], &large);
+    let layers = || -> [LayerSpec; 2] {
+        [
+            GroupNorm::new().groups(2).into(),
+            UnitNorm::new().axes([1, 2]).into(),
+        ]
+    };
+    for (policy, tolerance) in [(Policy::MixedFloat16, 1e-3), (Policy::MixedBfloat16, 8e-3)] {
+        let exact = layers().map(|layer| under(Policy::Float32, layer, &input));
+        let mixed = layers().map(|layer| under(policy, layer, &input));
+        for (mixed, exact) in mixed.iter().zip(&exact) {
+            assert_close(policy.name(), mixed, exact, tolerance);
+        }
+    }
+}
+
+#[test]
+fn a_vector_of_zeros_stays_and_has_no_gradient() {
+    let model = Sequential::new([3]).add(UnitNorm::new()).build().unwrap();
+    let graph = Graph::new();
+    let input = HostTensor::new([2, 3], &[0.0f32, 0.0, 0.0, 3.0, 0.0, -4.0]);
+    let x = graph.parameter("x", input.shape().clone());
+    let mut cx = phalanx::nn::Cx::new(&graph, &model, &[]);
+    let y = model.call(&mut cx, std::slice::from_ref(&x)).swap_remove(0);
+    let slope = gradients(&y.sum_all(), &[&x]).swap_remove(0).unwrap();
+    let results = execute(&graph, &[("y", &y), ("slope", &slope)], &[input]);
+    let expected = [0.0, 0.0, 0.0, 0.6, 0.0, -0.8];
+    assert_close("lengths", &results[0].to_f64(), &expected, 1e-6);
+    // (1 - y sum(y)) / 5.
+    let expected = [0.0, 0.0, 0.0, 0.224, 0.2, 0.168];
+    assert_close("gradient", &results[1].to_f64(), &expected, 1e-6);
+}
+
+#[test]
+fn groups_of_one_channel_are_instances() {
+    let input = ramp(&[2, 5, 3]);
+    let each = under(Policy::Float32, GroupNorm::new().groups(3), &input);
+    assert_eq!(under(Policy::Float32, GroupNorm::instance(), &input), each);
+}
+
+#[test]
+fn groups_that_do_not_divide_the_channels_are_told() {
+    for (groups, message) in [
+        (
+            4,
+            "`groups` must divide the channels of the input, got 4 and 6; choose a divisor, or -1",
+        ),
+        (12, "got 12 and 6"),
+        (0, "`groups` must be a whole number above 0, or -1, got 0"),
+        (-2, "`groups` must be a whole number above 0, or -1, got -2"),
+    ] {
+        let model = Sequential::new([5, 6]).add(GroupNorm::new().groups(groups));
+        let error = model.build().unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
