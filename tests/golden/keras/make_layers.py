@@ -22,19 +22,28 @@ class Draw:
         return self.normal(shape, 0.5)
 
 
-def run(name, layer, config, inputs, training):
+def made(layer, config):
+    """A layer of Keras, perhaps with another in it, which is `{class: settings}`."""
+    settings = {key: made(*list(value.items())[0]) if key == "layer" else value for key, value in config.items()}
+    return getattr(layers, layer)(**settings)
+
+
+def run(name, layer, config, inputs, training, mask=None):
     """The record of one layer on `inputs` (arrays, or shapes to draw)."""
     draw = Draw(name.removesuffix("_training").removesuffix("_inference"))
     inputs = [x if isinstance(x, np.ndarray) else draw.normal(x) for x in inputs]
-    built = getattr(layers, layer)(**config)
+    built = made(layer, config)
     given = [tf.convert_to_tensor(x) for x in inputs]
     argument = given if len(given) > 1 else given[0]
     built(argument)
     for weight in built.weights:
         weight.assign(draw.weight(weight.name, weight.shape))
-    before = {w.name: array(w.numpy()) for w in built.weights}
+    before = [(w.name, array(w.numpy())) for w in built.weights]
     # Batch normalization's two modes differ; the other layers here take no such argument.
-    mode = {"training": training} if layer == "BatchNormalization" else {}
+    mode = {"training": training} if layer in ("BatchNormalization", "TimeDistributed") else {}
+    masked = {} if mask is None else {"mask": array(mask)}
+    if mask is not None:
+        mode["mask"] = tf.convert_to_tensor(mask)
     # Weights are always watched as trainable, moving statistics are not.
     with tf.GradientTape() as tape:
         tape.watch(given)
@@ -51,7 +60,8 @@ def run(name, layer, config, inputs, training):
         "config": config,
         "training": training,
         "inputs": arrays(inputs),
-        "weights": [{"name": n, "value": v} for n, v in before.items()],
+        **masked,
+        "weights": [{"name": n, "value": v} for n, v in before],
         "output": array(output.numpy()),
         "cotangent": array(cotangent),
         "input_gradients": arrays(gradients[: len(differentiable)]),
@@ -213,6 +223,36 @@ def normalizations():
     yield "unit_normalization_axes", "UnitNormalization", {"axis": [1, 3]}, [(2, 3, 2, 4)], False
 
 
+def steps():
+    """(name, layer, config, inputs, training, mask) of layers applied to each step."""
+    sequence = (2, 3, 4)
+    inner = {
+        "dense": ({"Dense": {"units": 2, "activation": "relu"}}, sequence),
+        "conv2d": ({"Conv2D": {"filters": 2, "kernel_size": 2, "strides": 2, "padding": "same"}}, (2, 3, 4, 3, 2)),
+        "max_pooling": ({"MaxPooling2D": {}}, (2, 3, 4, 4, 2)),
+        "flatten": ({"Flatten": {}}, (2, 3, 2, 4)),
+        "layer_norm": ({"LayerNormalization": {}}, sequence),
+        "embedding": ({"Embedding": {"input_dim": 5, "output_dim": 2}}, np.arange(12, dtype=np.int32).reshape(2, 3, 2) % 5),
+        "lstm": ({"LSTM": {"units": 3}}, (2, 3, 4, 2)),
+        "bidirectional": ({"Bidirectional": {"layer": {"GRU": {"units": 2}}}}, (2, 3, 4, 2)),
+        "twice": ({"TimeDistributed": {"layer": {"Dense": {"units": 2}}}}, (2, 3, 2, 4)),
+    }
+    for name, (layer, given) in inner.items():
+        yield f"time_distributed_{name}", "TimeDistributed", {"layer": layer}, [given], False
+    # The first steps of examples, as recurrent layers have them; of every step some.
+    mask = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]], bool)
+    batch = {
+        "batch_norm": ({}, (5, 3, 2), None),
+        "batch_norm_images": ({"momentum": 0.9, "epsilon": 0.01}, (3, 2, 2, 2, 3), None),
+        "batch_norm_masked": ({"momentum": 0.5}, (5, 3, 2), mask),
+    }
+    for name, (config, shape, mask) in batch.items():
+        for training in (True, False):
+            suffix = "training" if training else "inference"
+            inside = {"layer": {"BatchNormalization": config}}
+            yield f"time_distributed_{name}_{suffix}", "TimeDistributed", inside, [shape], training, mask
+
+
 def embeddings():
     """(name, layer, config, inputs), an index repeated."""
     yield "embedding", "Embedding", {"input_dim": 6, "output_dim": 3}, [np.array([[0, 5, 2], [2, 2, 1]], np.int32)]
@@ -292,7 +332,7 @@ def records():
     """Everything of this file."""
     for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
-    for spec in normalizations():
+    for spec in [*normalizations(), *steps()]:
         yield run(*spec)
     yield from activations()
     yield from regularizers()

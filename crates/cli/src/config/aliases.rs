@@ -40,12 +40,6 @@ const LAYERS: &[Alias] = &[
         Hint("write `dense: {units: N}`, or `activation: {activation: linear}`"),
     ),
     (
-        "time_distributed",
-        Hint(
-            "leave it out around `dense`, which works on each step by itself; other layers want examples without steps",
-        ),
-    ),
-    (
         "input",
         Hint("remove it: the input is one example of `data`"),
     ),

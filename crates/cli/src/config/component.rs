@@ -114,6 +114,35 @@ impl Component {
                 name.clone_into(key);
             }
         }
+        if self.family == Family::Layer {
+            self.use_known_names_inside();
+        }
+    }
+
+    /// The same in the layer that is a setting of a layer.
+    fn use_known_names_inside(&mut self) {
+        let Some(inner) = self.settings.get_mut("layer") else {
+            return;
+        };
+        let (name, settings) = match inner.take() {
+            Json::String(name) => (name, Json::Object(Map::new())),
+            Json::Object(mut one) if one.len() == 1 => {
+                let name = one.keys().next().cloned().unwrap_or_default();
+                let settings = one.remove(&name).unwrap_or_default();
+                (name, settings)
+            }
+            other => return *inner = other,
+        };
+        let mut layer = Self {
+            name,
+            settings,
+            keys: std::mem::take(&mut self.keys),
+            inputs: None,
+            ..*self
+        };
+        layer.use_known_names();
+        self.keys = layer.keys;
+        self.settings["layer"] = serde_json::json!({layer.name: layer.settings});
     }
 
     /// The names of its settings; none where there is no such component.

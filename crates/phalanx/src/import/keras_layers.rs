@@ -20,6 +20,8 @@ const MAX_TENSORS: usize = 1 << 20;
 const GENERATOR: &str = "seed_generator";
 /// The parts of a layer in both directions.
 const DIRECTIONS: [&str; 2] = ["forward", "backward"];
+/// The layer in another.
+const WRAPPED: &str = "layer";
 /// How names of recurrent layers' cells begin.
 const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
@@ -78,10 +80,10 @@ impl Walk<'_, '_> {
         let is_layer = vars.is_some();
         if let Some((_, address)) = vars {
             let vars = self.file.object(*address)?;
-            let direction = DIRECTIONS.contains(&last(place));
+            let is_part = last(place) == WRAPPED || DIRECTIONS.contains(&last(place));
             // The model's own name is not part of the names of its layers.
             if depth > 0 {
-                let name = self.file.texts(&vars, "name")?.filter(|_| !direction);
+                let name = self.file.texts(&vars, "name")?.filter(|_| !is_part);
                 let name = name.and_then(|texts| texts.into_iter().next());
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }

@@ -78,6 +78,17 @@ struct KerasPlace {
 }
 
 impl KerasPlace {
+    /// The layer that this one applies to each step.
+    fn of_step(&self, number: usize, kind: &'static str) -> Self {
+        Self {
+            place: format!("{}/layer", self.place),
+            group: format!("{}/layer", self.group),
+            has_cell: RECURRENT.contains(&kind),
+            number,
+            kind,
+        }
+    }
+
     /// A part of the layer.
     fn part(&self, part: &str) -> Self {
         let (place, group, kind) = match (self.kind, part) {
@@ -116,6 +127,11 @@ fn places(model: &Model) -> HashMap<String, KerasPlace> {
         let above = path
             .rsplit_once('/')
             .and_then(|(above, _)| places.get(above));
+        if let Some(above) = above.filter(|above| above.kind == "time_distributed") {
+            let place = above.of_step(number, kind);
+            places.insert(path, place);
+            continue;
+        }
         let (place, group) = match above {
             Some(above) => (format!("{}/", above.place), format!("{}/", above.group)),
             None => Default::default(),

@@ -22,7 +22,7 @@ pub struct Cx {
     training: bool,
     policy: Policy,
     random: Option<RandomKeys>,
-    example_mask: Option<Tensor>,
+    pub(super) example_mask: Option<Tensor>,
     padding_masks: HashMap<Value, Tensor>,
     batch_size: usize,
     frames: Vec<LayerCall>,

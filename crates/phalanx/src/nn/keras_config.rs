@@ -18,7 +18,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 43] = [
+const CLASSES: [(&str, &str, bool); 44] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("average", "Average", false),
@@ -59,6 +59,7 @@ const CLASSES: [(&str, &str, bool); 43] = [
     ("separable_conv2d", "SeparableConv2D", true),
     ("simple_rnn", "SimpleRNN", false),
     ("subtract", "Subtract", false),
+    ("time_distributed", "TimeDistributed", false),
     ("unit_norm", "UnitNormalization", false),
     ("up_sampling2d", "UpSampling2D", true),
     ("zero_padding2d", "ZeroPadding2D", true),
@@ -273,8 +274,13 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         settings.insert("data_format".into(), "channels_last".into());
     }
     match kind {
-        "bidirectional" => {
-            settings.insert("layer".into(), direction(&config["layer"])?);
+        "bidirectional" if goes_backwards(&config["layer"]) => {
+            return Err(
+                "Keras has no layer of both directions whose first one goes backwards".into(),
+            );
+        }
+        "bidirectional" | "time_distributed" => {
+            settings.insert("layer".into(), inner_layer(&config["layer"])?);
         }
         "dot" => {
             settings.insert("axes".into(), 1.into());
@@ -314,14 +320,20 @@ fn is_above_one(sizes: &Value) -> bool {
     }
 }
 
-/// A recurrent layer in a layer of both directions.
-fn direction(layer: &Value) -> Translated<Value> {
+/// Whether a recurrent layer, by its kind, begins with the last step.
+fn goes_backwards(layer: &Value) -> bool {
+    let mut settings = layer.as_object().into_iter().flatten();
+    settings.any(|(_, settings)| settings["go_backwards"] == true)
+}
+
+/// The layer in a layer of both directions or of each step.
+fn inner_layer(layer: &Value) -> Translated<Value> {
     let mut inner = layer.as_object().into_iter().flatten();
     let (kind, config) = inner.next().ok_or("it has no layer")?;
-    let (class, mut settings) = class_of(kind, config)?;
-    if config["go_backwards"] == true {
-        return Err("Keras has no layer of both directions whose first one goes backwards".into());
+    if kind == "multi_head_attention" {
+        return Err("Keras' attention has several inputs, and a step is one".into());
     }
+    let (class, mut settings) = class_of(kind, config)?;
     settings.insert("name".into(), kind.as_str().into());
     Ok(object("keras.layers", class, &settings.into()))
 }

@@ -6,12 +6,21 @@ use super::layer::Body;
 use super::model::{Model, Place};
 
 impl Model {
-    /// Path and kind of every layer in Keras' order; a model inside, a `sequential` or a `functional` one, comes before its layers.
+    /// Path and kind of every layer in Keras' order; a model inside, a `sequential` or a `functional` one, comes before its layers, and a layer
+    /// before the one that it wraps.
     pub(crate) fn layer_kinds(&self) -> Vec<(String, &'static str)> {
         let mut kinds = Vec::new();
         for entry in keras_order(self).into_iter().map(|at| &self.layers[at]) {
             match &entry.body {
-                Body::Layer { layer, .. } => kinds.push((entry.name.clone(), layer.kind())),
+                Body::Layer { layer, .. } => {
+                    let (mut path, mut layer) = (entry.name.clone(), layer.as_ref());
+                    kinds.push((path.clone(), layer.kind()));
+                    while let Some(wrapped) = layer.wrapped() {
+                        path.push_str("/layer");
+                        kinds.push((path.clone(), wrapped.kind()));
+                        layer = wrapped;
+                    }
+                }
                 Body::Model(model) => {
                     let kind = if model.is_stack() {
                         "sequential"

@@ -88,6 +88,16 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
+    /// Whether what becomes of an example in training depends on the others of its batch, as in batch normalization.
+    fn mixes_examples(&self) -> bool {
+        false
+    }
+
+    /// The layer inside that this one applies, whose variables are found under `layer`, where there is one.
+    fn wrapped(&self) -> Option<&dyn Layer> {
+        None
+    }
+
     /// Whether the output has the padding mask of the first input: for layers that treat each step by itself.
     ///
     /// Otherwise the output has the mask that [`call`](Self::call) gave it, or none.

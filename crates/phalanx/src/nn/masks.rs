@@ -20,6 +20,29 @@ impl Cx {
     }
 }
 
+/// Parts of a batch.
+impl Cx {
+    /// Runs `call` with only these rows as examples, `bool[batch]`, of those that are; with all of them where none are given.
+    #[track_caller]
+    pub(super) fn counting<T>(
+        &mut self,
+        rows: Option<&Tensor>,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let Some(rows) = rows else {
+            return call(self);
+        };
+        let both = match self.row_mask(rows) {
+            Some(examples) => examples.and(rows),
+            None => rows.clone(),
+        };
+        let before = self.example_mask.replace(both);
+        let result = call(self);
+        self.example_mask = before;
+        result
+    }
+}
+
 /// Whether an output is one of the inputs and has the padding mask that this input had.
 pub(super) fn is_unchanged(
     cx: &Cx,

@@ -53,6 +53,7 @@ mod sharding;
 mod simple_rnn;
 mod sizes;
 mod summary;
+mod time_distributed;
 mod upsampling;
 mod variable;
 
@@ -100,5 +101,6 @@ pub use sequential::Sequential;
 pub use shaping::{Flatten, Permute, RepeatVector, Reshape, ZeroPadding2d};
 pub use simple_rnn::SimpleRnn;
 pub use sizes::{Padding, Pair};
+pub use time_distributed::TimeDistributed;
 pub use upsampling::{Interpolation, UpSampling2d};
 pub use variable::Variable;

@@ -291,6 +291,10 @@ impl Layer for BatchNorm {
         normal.convert(inputs[0].dtype())
     }
 
+    fn mixes_examples(&self) -> bool {
+        true
+    }
+
     fn keeps_mask(&self) -> bool {
         true
     }

@@ -70,6 +70,7 @@ impl Registry {
         registry.add_kind(Gru::new(1));
         registry.add_kind(SimpleRnn::new(1));
         registry.add_kind(Bidirectional::new(Lstm::new(1)));
+        registry.add_kind(TimeDistributed::new(Dense::new(1)));
         registry.add_kind(SinusoidalPosition::new());
         registry.add_kind(GlobalAveragePool1d::new());
         registry.add_kind(GlobalMaxPool1d::new());
@@ -316,6 +317,7 @@ mod tests {
             "lstm": {"units": 3, "return_sequences": true},
             "gru": {"units": 3, "reset_after": false},
             "simple_rnn": {"units": 3, "go_backwards": true},
+            "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": [0.5, 1.0]},

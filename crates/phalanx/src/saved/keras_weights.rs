@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::import::hdf5::writer::Hdf5File;
     use crate::import::hdf5::{Hdf5, Object};
-    use crate::import::{LoadWeights, PairedBy};
+    use crate::import::{LoadWeights, Matching, PairedBy};
     use crate::nn::*;
     use crate::saved::SavedModel;
 
@@ -95,6 +95,9 @@ mod tests {
         let y = network.add(Conv1d::new(4, 3).padding(StepPadding::Same), &[y]);
         let y = network.add(inner, &[y]);
         let image = network.add(Reshape::new([6, 4, 1]), &[y]);
+        let columns = Bidirectional::new(Lstm::new(1).return_sequences(true));
+        let image = network.add(TimeDistributed::new(columns), &[image]);
+        let image = network.add(TimeDistributed::new(Conv1d::new(2, 2)), &[image]);
         let image = network.add(Conv2dTranspose::new(2, 2), &[image]);
         let image = network.add(SeparableConv2d::new(2, 2), &[image]);
         let image = network.add(Conv2d::new(2, 2), &[image]);
@@ -153,6 +156,26 @@ mod tests {
         let paths = |arrays: &Arrays| arrays.keys().cloned().collect::<Vec<_>>();
         assert_eq!(paths(&ours), paths(&theirs));
         assert!(ours == theirs, "values differ");
+    }
+
+    /// Keras notes the name of the layer inside, which has none here.
+    #[test]
+    fn layers_of_each_step_are_read_by_the_names_of_keras() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/keras");
+        let golden = std::fs::read(format!("{root}/weights/exported.weights.h5")).unwrap();
+        let columns = Bidirectional::new(Lstm::new(1).return_sequences(true));
+        let model = Sequential::new([6, 4, 1])
+            .add(TimeDistributed::new(columns))
+            .add(TimeDistributed::new(Conv1d::new(2, 2)));
+        let model = model.build().unwrap();
+        let values = model.init(1).unwrap();
+        let mut saved = SavedModel::new(model, values).unwrap();
+        let names = LoadWeights {
+            matching: Matching::Names,
+            ..LoadWeights::default()
+        };
+        let report = saved.load_weights_from("golden", &golden, names).unwrap();
+        assert_eq!((report.matched.len(), report.missing.len()), (8, 0));
     }
 
     #[test]

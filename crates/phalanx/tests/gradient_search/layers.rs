@@ -76,7 +76,11 @@ fn windows(random: &mut Random) -> (Value, Value, &'static str) {
 
 pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     let channels = dims[2];
-    match random.from(0, 20) {
+    match random.from(0, 21) {
+        21 => {
+            let inside = recurrent(random, "lstm");
+            each_step(&inside)
+        }
         0..=4 => convolution(random, channels),
         17 => separable(random),
         18 | 19 => transposed(random),
@@ -175,6 +179,14 @@ fn transposed(random: &mut Random) -> Described {
     layer("conv2d_transpose", settings)
 }
 
+/// A layer applied to each step, or to each row of an image.
+fn each_step(inside: &Described) -> Described {
+    layer(
+        "time_distributed",
+        json!({"layer": {inside.kind: inside.settings}}),
+    )
+}
+
 fn step_convolution(random: &mut Random, channels: usize) -> Described {
     let groups = match random.chance(0.2) {
         true => channels,
@@ -202,7 +214,14 @@ fn pooling(random: &mut Random, kind: &'static str) -> Described {
 
 pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
-    match random.from(0, 19) {
+    match random.from(0, 20) {
+        20 => {
+            let inside = match random.chance(0.5) {
+                true => dense(random),
+                false => layer("batch_norm", json!({"epsilon": 0.1})),
+            };
+            each_step(&inside)
+        }
         16 | 17 => step_convolution(random, features),
         18 | 19 => {
             let kind = random.of_list(&["max_pool1d", "average_pool1d"]);

@@ -287,3 +287,22 @@ fn groups_of_channels_and_lengths_on_two_replicas() {
         },
     );
 }
+
+#[test]
+fn layers_of_each_step_on_two_replicas() {
+    let conv = json!({"conv2d": {"filters": 3, "kernel_size": 2, "activation": "tanh"}});
+    let normal = json!({"batch_norm": {"epsilon": 0.1, "synchronized": true}});
+    let layers = [conv, normal, json!({"flatten": {}})];
+    let mut layers: Vec<(&str, Value)> = layers
+        .into_iter()
+        .map(|layer| ("time_distributed", json!({"layer": layer})))
+        .collect();
+    layers.push(("lstm", json!({"units": 3})));
+    check(
+        &stack([3, 4, 4, 2], &layers),
+        &Trial {
+            replicas: 2,
+            ..trial(Source::Floats, 5, Aim::Squares)
+        },
+    );
+}

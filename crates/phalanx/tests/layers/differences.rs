@@ -102,3 +102,23 @@ fn normalizations_of_examples() {
         ],
     );
 }
+
+#[test]
+fn layers_of_each_step() {
+    let layers = |layers: &[Value]| -> Vec<(&str, Value)> {
+        let each = layers.iter();
+        each.map(|layer| ("time_distributed", json!({"layer": layer})))
+            .collect()
+    };
+    let on_sequences = [
+        json!({"dense": {"units": 2, "activation": "tanh"}}),
+        json!({"batch_norm": {"epsilon": 0.1}}),
+    ];
+    check_each(&[3, 2], &layers(&on_sequences));
+    let on_images = [
+        json!({"conv2d": {"filters": 2, "kernel_size": 2}}),
+        json!({"batch_norm": {"epsilon": 0.1}}),
+        json!({"time_distributed": {"layer": {"lstm": {"units": 2}}}}),
+    ];
+    check_each(&[2, 3, 2, 2], &layers(&on_images));
+}

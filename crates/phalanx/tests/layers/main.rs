@@ -8,6 +8,7 @@ mod differences;
 mod initializers;
 mod modes;
 mod normalizations;
+mod time_distributed;
 
 use std::sync::OnceLock;
 
@@ -170,14 +171,28 @@ fn kind(keras: &str) -> &'static str {
         "LayerNormalization" => "layer_norm",
         "GroupNormalization" => "group_norm",
         "UnitNormalization" => "unit_norm",
+        "TimeDistributed" => "time_distributed",
+        "LSTM" => "lstm",
+        "GRU" => "gru",
+        "Bidirectional" => "bidirectional",
         other => panic!("no layer for Keras' {other}"),
     }
+}
+
+/// Settings with our names of the layers in them.
+fn of_ours(config: &Value) -> Value {
+    let mut config = config.clone();
+    let inner = config["layer"].as_object().into_iter().flatten().next();
+    if let Some((keras, settings)) = inner {
+        config["layer"] = json!({kind(keras): of_ours(settings)});
+    }
+    config
 }
 
 /// A model of one layer for inputs of these shapes.
 fn model_of(record: &Value, inputs: &[HostTensor]) -> Model {
     let kind = kind(record["layer"].as_str().unwrap());
-    let layer = layer_from_config(kind, &record["config"]).unwrap();
+    let layer = layer_from_config(kind, &of_ours(&record["config"])).unwrap();
     let mut net = Network::new();
     let nodes: Vec<_> = inputs
         .iter()
@@ -208,6 +223,10 @@ fn check_layer(checks: &mut Checks, record: &Value) {
     let cotangent = checks.given(&array(&record["cotangent"]));
     let mut cx =
         Cx::new(&checks.graph, &model, &variables).with_training(record["training"] == true);
+    if record["mask"].is_object() {
+        let mask = checks.given(&array(&record["mask"]));
+        cx.set_padding_mask(&inputs[0], &mask.not_equal(&mask.zeros_like()));
+    }
     let output = model.call(&mut cx, &inputs).swap_remove(0);
     let Effects { updates, .. } = cx.finish();
     checks.expect(format!("{name}: output"), &output, array(&record["output"]));

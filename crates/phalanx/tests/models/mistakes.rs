@@ -228,7 +228,13 @@ fn hostile_convolutions_are_refused_without_memory_or_panic() {
 fn hostile_settings_of_layers_are_refused_without_memory_or_panic() {
     let huge = u64::MAX;
     let image = |layer: Value| of_images(&layer);
+    // As deep as the text of JSON may be.
+    let mut deep = json!({"flatten": {}});
+    for _ in 0..60 {
+        deep = json!({"time_distributed": {"layer": deep}});
+    }
     for (config, part) in [
+        (image(deep), "more than 4 deep"),
         (
             image(json!({"reshape": {"target_shape": [i64::MIN]}})),
             "`target_shape`",

@@ -412,19 +412,29 @@ pub(crate) fn recommender_but(out: Part) -> Case {
     plain("recommender", model.build().unwrap(), data, compile)
 }
 
-/// Statistics of examples alone, which no division of a batch changes.
-fn groups() -> Case {
-    let model = Sequential::new([5, 5, 2])
-        .add(Conv2d::new(6, 2).activation(tanh))
+/// Pictures of some moments: statistics of examples alone, which no division of a batch changes, of each step over all replicas, and
+/// dropout of each step.
+fn frames() -> Case {
+    let conv = Conv2d::new(6, 2).use_bias(false);
+    let model = Sequential::new([2, 5, 5, 2])
+        .add(TimeDistributed::new(conv))
+        .add(TimeDistributed::new(BatchNorm::new().synchronized(true)))
+        .add(ActivationLayer::new(tanh))
         .add(GroupNorm::new().groups(3))
-        .add(Flatten)
+        .add(TimeDistributed::new(Flatten))
+        .add(TimeDistributed::new(Dropout::new(0.25)))
+        .add(GlobalAveragePool1d::new())
         .add(UnitNorm::new())
         .add(Dense::new(3));
-    let x = HostTensor::new([22, 5, 5, 2], &wave(22 * 50, 0.31));
+    let x = HostTensor::new([22, 2, 5, 5, 2], &wave(22 * 100, 0.31));
     let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
     let data = weighted(&data, Part::None);
     let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
-    plain("groups", model.build().unwrap(), data, classify(optimizer))
+    Case {
+        // Statistics are those of a part.
+        micro_batches: 1,
+        ..plain("frames", model.build().unwrap(), data, classify(optimizer))
+    }
 }
 
 /// All of them.
@@ -438,7 +448,7 @@ pub(crate) fn all() -> Vec<Case> {
         two_outputs(),
         recommender_but(Part::None),
         mobilenet_but(Part::None),
-        groups(),
+        frames(),
     ]);
     cases
 }

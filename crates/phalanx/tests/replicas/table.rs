@@ -162,8 +162,8 @@ fn masks_do_in_every_way() {
 }
 
 #[test]
-fn statistics_of_examples_do_in_every_way() {
-    check(named(&["groups"]));
+fn layers_of_each_step_do_in_every_way() {
+    check(named(&["frames"]));
 }
 
 #[test]

@@ -396,6 +396,11 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("group_norm", json!({"groups": 2}), true),
         ("unit_norm", json!({}), true),
         (
+            "time_distributed",
+            json!({"layer": {"dense": {"units": 2}}}),
+            true,
+        ),
+        (
             "multi_head_attention",
             json!({"num_heads": 1, "key_dim": 2}),
             true,

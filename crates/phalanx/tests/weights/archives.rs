@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use phalanx::nn::{Activation, Cx, Dense, Model, MultiHeadAttention, Sequential};
+use phalanx::nn::{Activation, Cx, Dense, Model, MultiHeadAttention, Sequential, TimeDistributed};
 use phalanx::saved::SavedModel;
 use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::{Scratch, assert_close};
@@ -67,6 +67,8 @@ fn channels() -> Value {
     json!({"name": "channels", "input": {"name": "pixels", "shape": [4, 4, 3], "dtype": "f32"}, "layers": [
         {"preprocess": {"mode": "tf"}},
         {"rescaling": {"scale": [1.0, 2.0, 3.0], "offset": 0.5}},
+        {"time_distributed": {"layer": {"batch_norm": {"epsilon": 0.1}}}},
+        {"time_distributed": {"layer": {"bidirectional": {"layer": {"lstm": {"units": 3, "return_sequences": true}}}}, "name": "columns"}},
         {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
         {"group_norm": {"groups": 2, "epsilon": 1e-2, "beta_regularizer": {"l2": {"l2": 0.1}}}},
         {"unit_norm": {"axis": [1, 2]}},
@@ -80,6 +82,7 @@ fn channels() -> Value {
 fn words() -> Value {
     json!({"name": "words", "input": {"name": "ids", "shape": [6], "dtype": "i32"}, "layers": [
         {"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true}},
+        {"time_distributed": {"layer": {"dense": {"units": 4, "activation": {"leaky_relu": {"negative_slope": 0.1}}}}}},
         {"bidirectional": {"layer": {"gru": {"units": 3, "return_sequences": true, "reset_after": false}}, "merge_mode": "sum"}},
         {"lstm": {"units": 4, "return_sequences": true, "recurrent_activation": "hard_sigmoid"}},
         {"gru": {"units": 4, "return_sequences": true}},
@@ -260,6 +263,12 @@ fn what_keras_lacks_is_named() {
     let error = refused(Sequential::new([9, 3]).add(sparse));
     assert!(
         error.contains("layer `conv1d` (conv1d): Keras has no convolution with both strides"),
+        "{error}"
+    );
+    let images = Sequential::new([2, 4, 3]);
+    let error = refused(images.add(TimeDistributed::new(MultiHeadAttention::new(1, 2))));
+    assert!(
+        error.contains("Keras' attention has several inputs"),
         "{error}"
     );
     assert_eq!(fs::read_dir(&*folder).unwrap().count(), 0);
