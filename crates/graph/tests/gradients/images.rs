@@ -1,7 +1,7 @@
 //! Derivatives of what is done to images: pools, batch normalisations, convolutions.
 
 use phalanx_graph::Pool2d;
-use phalanx_graph::op::{ConvDims, ConvSpec};
+use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
 
 use crate::{check, scrambled};
 
@@ -157,4 +157,41 @@ fn convolutions_of_lines_in_any_layout() {
         batch_groups: 1,
     };
     check_conv("one dim, odd layouts", &[2, 3, 7], &[4, 3, 2], &line);
+}
+
+/// Depth, height and width: nothing here is of images alone.
+#[test]
+fn convolutions_and_pools_of_volumes() {
+    let volume = ConvDims {
+        input: ConvSpec::channels_last(3),
+        kernel: ConvSpec::kernel(3),
+        output: ConvSpec::channels_last(3),
+        strides: vec![1, 2, 1],
+        padding: vec![(1, 0), (0, 1), (1, 1)],
+        input_dilation: vec![1, 1, 1],
+        kernel_dilation: vec![1, 1, 2],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    let x = [2, 3, 4, 3, 2];
+    check_conv("volumes", &x, &[2, 3, 2, 2, 3], &volume);
+    let groups = ConvDims {
+        feature_groups: 2,
+        ..volume
+    };
+    check_conv("groups of volumes", &x, &[2, 2, 2, 1, 4], &groups);
+    let window: Vec<WindowDim> = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 1)]
+        .into_iter()
+        .map(|(size, stride)| WindowDim {
+            size,
+            stride,
+            high: size / 3,
+            ..WindowDim::identity()
+        })
+        .collect();
+    for kind in [ReduceOp::Sum, ReduceOp::Max] {
+        check("pools of volumes", &[scrambled(&x)], &|x| {
+            x[0].reduce_window(kind, &window).square()
+        });
+    }
 }
