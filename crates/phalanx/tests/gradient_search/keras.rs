@@ -134,11 +134,17 @@ fn differs(model: &Model, trial: &Trial) -> bool {
     let is_narrow = has(&["\"key_dim\":1,", "\"value_dim\":1}"]);
     // On purpose, as the documentation of the layers says. Of a normalization of steps, a step may be padding in all sequences.
     let is_turned = has(&["\"go_backwards\":true", "\"axis\":1,"]) || has_states(&config);
+    let is_stepwise = has(&["{\"time_distributed\":"]);
+    let is_penalized = is_stepwise && has(&["\"activity_regularizer\":{"]);
+    let is_normalized = is_stepwise && has(&["{\"batch_norm\":"]);
     let batch = trial.batch(model).x;
     let padded = trial.sources.iter().zip(&batch);
     let padded: Vec<_> = padded.filter(|(source, _)| is_padded(**source)).collect();
     let is_nothing = |x: &HostTensor| x.to_f64().iter().all(|&number| number == 0.0);
-    is_narrow || is_turned && !padded.is_empty() || padded.iter().any(|(_, x)| is_nothing(x))
+    is_narrow
+        || is_penalized
+        || (is_turned || is_normalized) && !padded.is_empty()
+        || padded.iter().any(|(_, x)| is_nothing(x))
 }
 
 /// Whether a recurrent layer is given first states.
