@@ -73,7 +73,10 @@ mod tests {
         match kind {
             Kind::Null => vec![Value::Null],
             Kind::Bool => vec![json!(true), json!(false)],
-            Kind::Whole(least, _) => vec![json!((*least).max(0)), json!((*least).max(0) + 1)],
+            Kind::Whole(least, most) => {
+                let first = (*least).max(0);
+                vec![json!(first.min(*most)), json!((first + 1).min(*most))]
+            }
             Kind::Number(least, most) => {
                 let limits = [inside(*least, 1e-6), inside(*most, -1e-6)];
                 let limits: Vec<Value> = limits.into_iter().flatten().map(Value::from).collect();

@@ -1,6 +1,7 @@
 //! Datasets that come with the library.
 
 use crate::data::{CsvOptions, Dataset, Header, HostTensor, parse_csv};
+use crate::hash::splitmix64;
 use crate::{Error, Result};
 
 const DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
@@ -71,14 +72,7 @@ fn click_probability(seed: u64, user: i32, item: i32) -> f64 {
 
 /// Draw `index` of a stream, from 0 to below 1.
 fn unit(seed: u64, stream: u64, index: u64) -> f64 {
-    // SplitMix64 (Steele, Lea and Flood 2014).
-    let mix = |state: u64| {
-        let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let bits = mix(mix(mix(seed) ^ stream) ^ index);
+    let bits = splitmix64(splitmix64(splitmix64(seed) ^ stream) ^ index);
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 

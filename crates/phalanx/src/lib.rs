@@ -13,6 +13,7 @@ pub mod datasets;
 pub mod engine;
 mod error;
 pub mod fit;
+mod hash;
 pub mod image;
 pub mod import;
 pub mod losses;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use crate::hash::{fnv1a, mixed};
 use crate::{Error, Result};
 
 /// A number for each of a set of words or ids, as tables of embeddings need them: 0 stands for padding, 1 for whatever
@@ -113,16 +114,8 @@ impl<K: Clone + Eq + Hash> Vocabulary<K> {
 /// FNV-1a of the bytes with the mixing of `SplitMix64`; Keras' `Hashing` uses another hash.
 #[must_use]
 pub fn hash_bucket(key: impl AsRef<[u8]>, buckets: u32) -> i32 {
-    let fnv = key
-        .as_ref()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    let mixed = (fnv ^ (fnv >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let mixed = mixed ^ (mixed >> 31);
-    let bucket = mixed.checked_rem(u64::from(buckets)).unwrap_or(0);
+    let bits = mixed(fnv1a(key.as_ref()));
+    let bucket = bits.checked_rem(u64::from(buckets)).unwrap_or(0);
     i32::try_from(bucket).unwrap_or(i32::MAX)
 }
 

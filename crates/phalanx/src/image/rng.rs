@@ -1,5 +1,7 @@
 //! The random numbers of one example.
 
+use crate::hash::{GOLDEN, splitmix64};
+
 /// A random generator seeded by a key: SplitMix64 (Steele, Lea and Flood 2014).
 pub(crate) struct Rng(u64);
 
@@ -9,10 +11,9 @@ impl Rng {
     }
 
     const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let number = splitmix64(self.0);
+        self.0 = self.0.wrapping_add(GOLDEN);
+        number
     }
 
     /// From 0 up to but not 1.

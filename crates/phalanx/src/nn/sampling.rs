@@ -6,6 +6,8 @@ use std::thread;
 
 use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 
+use crate::hash::{GOLDEN, fnv1a, splitmix64};
+
 /// What is drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Distribution {
@@ -87,28 +89,17 @@ impl Distribution {
 
 /// The stream of a variable: FNV-1a of its path, mixed with the seed.
 fn key(seed: u64, path: &str) -> u64 {
-    mix(path_hash(path) ^ mix(seed))
+    splitmix64(path_hash(path) ^ splitmix64(seed))
 }
 
 /// A 64-bit hash of a path, the same on every machine and in every version.
 pub(super) fn path_hash(path: &str) -> u64 {
-    let fnv = path.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    mix(fnv)
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014) at one step of its counter.
-const fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    splitmix64(fnv1a(path.as_bytes()))
 }
 
 /// Draw `index` of a stream, strictly between 0 and 1.
 fn unit(key: u64, index: u64) -> f64 {
-    let bits = mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let bits = splitmix64(key.wrapping_add(index.wrapping_mul(GOLDEN)));
     ((bits >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
 

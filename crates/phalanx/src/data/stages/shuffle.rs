@@ -13,7 +13,7 @@
 
 use super::Reindex;
 use crate::data::Dataset;
-use crate::data::random_key::splitmix64;
+use crate::hash::splitmix64;
 use crate::{Error, Result};
 
 /// All of the input, permuted by (seed, epoch).
