@@ -5,6 +5,7 @@
 mod digits;
 mod lost_worker;
 mod service;
+mod unrecorded;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -69,7 +69,7 @@ fn tree(life: &Life) -> serde_json::Value {
 
 /// Ends what runs of a job that has no supervisor any more, here and by schedulers outside.
 pub fn end_what_is_left(folder: &Path, life: &Life) {
-    crate::executor::cancel_in_slurm(life);
+    crate::executor::cancel_in_slurm(folder, life);
     if let Ok((spec, _)) = prepare(life)
         && spec.ours.executor == ExecutorKind::Kubernetes
     {
@@ -119,7 +119,7 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
         }
     };
     // What Slurm has still, such as trials of before whose turn did not come again.
-    crate::executor::cancel_in_slurm(&job.life()?);
+    crate::executor::cancel_in_slurm(job.folder(), &job.life()?);
     let event = match end {
         RunEnd::Succeeded => Event::Succeeded,
         RunEnd::Stopped => Event::Cancelled,

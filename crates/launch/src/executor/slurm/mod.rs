@@ -4,6 +4,7 @@
 mod places;
 mod script;
 mod task;
+mod unrecorded;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -48,42 +49,75 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
         Ok(life) => life,
         Err(error) => return RunEnd::Refused(error.to_string()),
     };
-    if let Some((id, folder)) = left(run, &life) {
-        return Watching::of(run, id, folder).watch();
-    }
-    let folder = folder_of(run, run.attempt);
-    let id = match submit(run, &life, &folder) {
-        Ok(id) => id,
+    let (id, folder) = match left(run, &life) {
+        Ok(Some(left)) => left,
+        Ok(None) => {
+            let folder = folder_of(run, run.attempt);
+            match submit(run, &life, &folder) {
+                Ok(id) => (id, folder),
+                Err(why) => return RunEnd::Refused(why),
+            }
+        }
         Err(why) => return RunEnd::Refused(why),
     };
-    run.note(Event::Handle {
-        handle: Some(format!("{HANDLE}{id}")),
-        trial: run.args.trial,
-    });
+    if handle(run, &life).is_none_or(|known| *known != id) {
+        run.note(Event::Handle {
+            handle: Some(format!("{HANDLE}{id}")),
+            trial: run.args.trial,
+        });
+    }
+    unrecorded::recorded(&folder);
     Watching::of(run, id, folder).watch()
 }
 
-/// Slurm's job and the folder of the attempt before, whose supervisor was killed: that job goes on.
-fn left(run: &Run<'_>, life: &Life) -> Option<(String, PathBuf)> {
+/// Slurm's number of what runs already, as far as it was noted.
+fn handle<'a>(run: &Run<'_>, life: &'a Life) -> Option<&'a str> {
     let handle = match run.args.trial {
         None => life.handle.as_ref(),
         Some(trial) => life.trial_handles.get(&trial),
     };
-    let id = handle?.strip_prefix(HANDLE)?;
+    handle?.strip_prefix(HANDLE)
+}
+
+/// Slurm's job and the folder of the attempt before, whose supervisor was killed: that job goes on.
+fn left(run: &Run<'_>, life: &Life) -> Result<Option<(String, PathBuf)>, String> {
     let mut before = (1..run.attempt).rev();
     let folder = before.find_map(|attempt| {
         let folder = folder_of(run, attempt);
         folder.is_dir().then_some(folder)
     });
-    Some((id.to_owned(), folder?))
+    let Some(folder) = folder else {
+        return Ok(None);
+    };
+    if let Some(id) = handle(run, life) {
+        return Ok(Some((id.to_owned(), folder)));
+    }
+    if !unrecorded::may_be(&folder) {
+        return Ok(None);
+    }
+    let found = unrecorded::find(life, &folder, Instant::now() + PATIENCE);
+    let found = found
+        .map_err(|why| format!("cannot find out whether Slurm has this job already: {why}"))?;
+    if found.is_none() {
+        unrecorded::recorded(&folder);
+    }
+    Ok(found.map(|id| (id, folder)))
 }
 
-/// Ends what Slurm has of a job and of its trials that nobody watches any more.
-pub(crate) fn cancel(life: &Life) {
+/// Ends what Slurm has of a job and of its trials that nobody watches any more; the job's folder is this.
+pub(crate) fn cancel(folder: &Path, life: &Life) {
     let until = Instant::now() + CANCEL_WITHIN;
     let handles = life.handle.iter().chain(life.trial_handles.values());
-    for id in handles.filter_map(|handle| handle.strip_prefix(HANDLE)) {
-        while let Err(why) = ask(tool("scancel", life).arg(id)) {
+    let handles = handles.filter_map(|handle| handle.strip_prefix(HANDLE));
+    let mut ids: Vec<String> = handles.map(str::to_owned).collect();
+    for folder in unrecorded::folders(folder) {
+        if let Ok(found) = unrecorded::find(life, &folder, until) {
+            ids.extend(found);
+            unrecorded::recorded(&folder);
+        }
+    }
+    for id in ids {
+        while let Err(why) = ask(tool("scancel", life).arg(&id)) {
             if why.contains(FORGOTTEN) || Instant::now() >= until {
                 break;
             }
@@ -107,11 +141,24 @@ fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
         written.map_err(wrong)?;
     }
     let output = format!("--output={}", folder.join("batch.log").display());
+    let mark = unrecorded::mark(folder).map_err(wrong)?;
     let mut command = tool("sbatch", life);
     command
         .args(["--parsable", "--export=NONE", &output])
+        .arg(format!("--comment={mark}"))
         .arg(&path);
-    let answer = ask(&mut command)?;
+    let answer = match ask(&mut command) {
+        Ok(answer) => answer,
+        // It may not have heard Slurm's answer; if nor do we, who ends the job asks again.
+        Err(why) => match unrecorded::look(life, folder) {
+            Ok(Some(id)) => return Ok(id),
+            Ok(None) => {
+                unrecorded::recorded(folder);
+                return Err(why);
+            }
+            Err(_) => return Err(why),
+        },
+    };
     let id = answer.trim().split(';').next().unwrap_or_default();
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("sbatch answers {answer:?}, and no number of a job"));
