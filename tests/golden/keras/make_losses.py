@@ -185,6 +185,9 @@ def focal_specs():
             for case in class_cases(from_logits):
                 if case.name != "extreme":
                     yield "CategoricalFocalCrossentropy", {"from_logits": from_logits, **config}, one_hot(case)
+    wrong = Case("wrong", [[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.25, 0.0]], [None])
+    for gamma in (1.0, 1.5, 2.0, 3.0):
+        yield "BinaryFocalCrossentropy", {"gamma": gamma}, wrong
 
 
 def record(loss, config, case, weight_index, reduction):

@@ -230,6 +230,6 @@ fn power(base: &Tensor, exponent: f64) -> Tensor {
         0.0 => base.like(1.0),
         1.0 => base.clone(),
         2.0 => base.square(),
-        exponent => base.clamp(EPSILON, 1.0).pow(&base.like(exponent)),
+        exponent => base.maximum(&base.like(EPSILON)).pow(&base.like(exponent)),
     }
 }
