@@ -5,7 +5,7 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, R2Score, Recall,
+    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, R2Average, R2Score, Recall,
     RootMeanSquaredError, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
@@ -17,7 +17,7 @@ const TOLERANCE: f64 = 2e-6;
 #[test]
 fn results_are_those_of_keras() {
     let records = oracle::records("metrics.json");
-    assert!(records.len() >= 85, "{} records", records.len());
+    assert!(records.len() >= 87, "{} records", records.len());
     let cases: Vec<(Metric, &Value)> = records
         .iter()
         .map(|record| (configured(record), record))
@@ -173,17 +173,20 @@ fn rare_thresholds_and_weights() -> [Rare; 4] {
 }
 
 /// Numbers far from 0, and equal ones.
-fn rare_regressions() -> [Rare; 4] {
+fn rare_regressions() -> [Rare; 5] {
     let far = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 3.0];
     let near = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 2.0];
     let column = |values: &[f32]| f32s(&[values.len(), 1], values);
-    let r2 = || Metric::from(R2Score::default()).bound(None, f32s(&[1, 1], &[0.0]).shape());
+    let of_column = |score: R2Score| Metric::from(score).bound(None, f32s(&[1, 1], &[0.0]).shape());
+    let r2 = || of_column(R2Score::default());
+    let by_variance = of_column(R2Score::default().average(R2Average::VarianceWeightedAverage));
     [
         // Their variance is 5, of which sums in f32 would have nothing left.
         (r2(), column(&far), column(&near), None, 0.8),
         // Equal targets are explained by exact predictions alone.
         (r2(), column(&[0.1; 3]), column(&[0.1; 3]), None, 1.0),
         (r2(), column(&[0.1; 3]), column(&[0.1, 0.2, 0.1]), None, 0.0),
+        (by_variance, column(&[0.1; 3]), column(&[0.1; 3]), None, 1.0),
         (
             RootMeanSquaredError.into(),
             column(&[1.0, 0.0]),
@@ -198,9 +201,9 @@ fn rare_regressions() -> [Rare; 4] {
 #[test]
 fn rare_inputs_count_as_documented() {
     let cases = [
-        rare_scores(),
-        rare_thresholds_and_weights(),
-        rare_regressions(),
+        &rare_scores()[..],
+        &rare_thresholds_and_weights(),
+        &rare_regressions(),
     ]
     .concat();
     let cases = [cases, logits()].concat();

@@ -129,6 +129,8 @@ def confusion():
         exact = [update([0.0, 1.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.5, 1.0, 0.25])]
         yield f"auc_{curve}_at_thresholds", "AUC", {"curve": curve, "num_thresholds": 5}, exact
         yield f"auc_{curve}_one_class", "AUC", {"curve": curve}, [update([1.0, 1.0], [0.3, 0.6])]
+        soft = [update([0.25, 0.0, 1.0, 0.0, 0.5], [0.6, 0.3, 0.9, 0.7, 0.2])]
+        yield f"auc_{curve}_soft_targets", "AUC", {"curve": curve}, soft
     yield "auc_defaults", "AUC", {}, three(binary(1))
     edge = [update([[1.0], [0.0], [1.0], [0.0]], [[0.5], [0.5], [0.75], [0.25]])]
     none = [update([0.0, 0.0], [0.1, 0.2])]

@@ -12,7 +12,8 @@ use crate::config::{Component, Described, Field, Kind};
 /// The area under the ROC or the precision-recall curve, from counts at thresholds.
 ///
 /// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits) and where the loss takes logits. As in Keras, the area under the
-/// ROC curve is 0 where one of the two classes has no example. There is no `multi_label`: all columns count together.
+/// ROC curve is 0 where one of the two classes has no example, and every target but 0 is a yes. There is no `multi_label`: all columns
+/// count together.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -184,8 +185,7 @@ impl Auc {
     ) -> Option<Vec<Tensor>> {
         let cases = Cases::new("auc", y_true, &scores(y_pred, self.from_logits), weight)?;
         let bins = self.bin_of(&cases.scores).one_hot(self.bins(), DType::Bool);
-        let positives = cases.weighed(&cases.targets);
-        let negatives = cases.weighed(&(1.0 - &cases.targets));
+        let (positives, negatives) = (cases.positives(), cases.negatives());
         Some(vec![count(&bins, &positives), count(&bins, &negatives)])
     }
 

@@ -42,9 +42,10 @@ impl RootMeanSquaredError {
 /// The coefficient of determination R2: 1 minus the squared errors over the squared distances of the targets from their mean; 1 for
 /// exact predictions, 0 for ones as good as the mean.
 ///
-/// Of several outputs the mean, or weighted by the variance of each. Sums are in f64: Keras' f32 sums lose the variance of targets
-/// far from 0. An output whose targets are all equal counts 1 where predictions are exact and 0 otherwise; Keras has NaN for exact
-/// ones, and before the first example, where the score is 0 here. Keras' `num_regressors` is not supported.
+/// Of several outputs the mean, or weighted by the variance of each; where none has any, the mean. Sums are in f64: Keras' f32 sums lose
+/// the variance of targets far from 0. An output whose targets are all equal counts 1 where predictions are exact and 0 otherwise; Keras
+/// has NaN for exact ones, where no output has a variance to be weighted by, and before the first example, where the score is 0 here.
+/// Keras' `num_regressors` is not supported.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -178,8 +179,9 @@ impl R2Score {
         };
         let is_seen = |i: &usize| counts[*i] != 0.0;
         let scores: Vec<(f64, f64)> = (0..sums.len()).filter(is_seen).map(of_output).collect();
+        let has_variance = scores.iter().any(|&(variance, _)| variance > 0.0);
         let weight = |variance: f64| match self.class_aggregation {
-            Some(R2Average::VarianceWeightedAverage) => variance,
+            Some(R2Average::VarianceWeightedAverage) if has_variance => variance,
             _ => 1.0,
         };
         let total: f64 = scores.iter().map(|&(variance, _)| weight(variance)).sum();
