@@ -50,7 +50,8 @@ impl Described for SparseCategoricalCrossentropy {
 
 /// Cross-entropy of one-hot or soft classes: `-sum(y_true * log_softmax(x))` over the last dim.
 ///
-/// Targets and predictions `[batch, .., classes]`. Probabilities are normalised and then clipped.
+/// Targets and predictions `[batch, .., classes]`. Probabilities are normalised and then clipped. Targets need not add up to 1; with
+/// logits, Keras' gradient takes it for given on TensorFlow.
 ///
 /// ```
 #[doc = include_str!("example.md")]

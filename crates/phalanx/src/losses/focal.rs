@@ -23,7 +23,7 @@ const GAMMA: Field = Field::optional(
 /// cross-entropy, where `p_t` is the probability of the right answer.
 ///
 /// Targets and predictions `[batch, .., n]`. With logits the cross-entropy is computed from them; Keras clips their probabilities to
-/// `[1e-7, 1 - 1e-7]` first.
+/// `[1e-7, 1 - 1e-7]` first, except on TensorFlow.
 ///
 /// ```
 #[doc = include_str!("example.md")]
