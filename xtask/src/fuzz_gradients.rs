@@ -1,11 +1,12 @@
-//! `cargo xtask fuzz-gradients`: the search of `crates/phalanx/tests/gradient_search` for as long as asked.
+//! `cargo xtask fuzz-gradients`: the search of `crates/phalanx/tests/gradient_search` for as long as asked, and then the search of
+//! `crates/phalanx/tests/loss_search` where a Python with Keras is given.
 
 use crate::workspace::Workspace;
 
 /// What was asked for, by the variables that the search reads.
 type Variables = Vec<(&'static str, String)>;
 
-/// Runs the search, whose output goes where ours does.
+/// Runs the searches, whose output goes where ours does.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
     let variables = parse(arguments)?;
     let workspace = Workspace::load()?;
@@ -18,6 +19,8 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
         "phalanx",
         "--test",
         "gradient_search",
+        "--test",
+        "loss_search",
         "search::search",
         "--",
         "--exact",

@@ -56,7 +56,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
                                                      where a Python given has them; --write keeps the table
        cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH] [--keras PATH]
-                                                     random networks whose gradients are compared with f64, 2 minutes
+                                                     random networks whose gradients are compared with f64, 2 minutes;
+                                                     with Keras, random losses and metrics then
        cargo xtask table [--tenth N]                 replicas: every case in every way, or a tenth (0 to 9) of them
        cargo xtask public-types                      writes docs/public-types.md, the list of public types
 ";
