@@ -59,6 +59,13 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "softmax", Hint("write `activation: {activation: softmax}`")),
     (At::Layer, "Linear: {in_features: 4, out_features: 2}", Hint("write `dense: {units: N}`, or `activation: {activation: linear}`")),
     (At::Layer, "Conv1D: {filters: 2, kernel_size: 3}", Means("conv1d", r#"{"filters":2,"kernel_size":3}"#)),
+    (At::Layer, "Conv3D: {filters: 2, kernel_size: [1, 3, 3]}", Means("conv3d", r#"{"filters":2,"kernel_size":[1,3,3]}"#)),
+    (At::Layer, "Conv3d: {out_channels: 2, kernel_size: 3}", Means("conv3d", r#"{"filters":2,"kernel_size":3}"#)),
+    (At::Layer, "MaxPooling3D: {pool_size: 2}", Means("max_pool3d", r#"{"pool_size":2}"#)),
+    (At::Layer, "AvgPool3d", Means("average_pool3d", "{}")),
+    (At::Layer, "GlobalAveragePooling3D", Means("global_average_pool3d", "{}")),
+    (At::Layer, "GlobalMaxPooling3D", Means("global_max_pool3d", "{}")),
+    (At::Layer, "BatchNorm3d", Means("batch_norm", "{}")),
     (At::Layer, "MaxPooling1D: {pool_size: 2}", Means("max_pool1d", r#"{"pool_size":2}"#)),
     (At::Layer, "TimeDistributed: {layer: Flatten}", Means("time_distributed", r#"{"layer":{"flatten":{}}}"#)),
     (

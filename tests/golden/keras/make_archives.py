@@ -36,5 +36,5 @@ def record(path):
 
 
 if __name__ == "__main__":
-    order = ["images", "channels", "words", "steps", "attended", "graph"]
+    order = ["images", "channels", "volumes", "words", "steps", "attended", "graph"]
     write("archives", [record(Path(sys.argv[1]) / f"{name}.keras") for name in order])

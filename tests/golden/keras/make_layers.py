@@ -171,6 +171,38 @@ def pooling():
         yield f"global_{kind.lower()}_pooling_keepdims", f"Global{kind}Pooling2D", {"keepdims": True}, [(2, 4, 3, 2)]
 
 
+def volumes():
+    """(name, layer, config, inputs) of convolutions and pooling of volumes."""
+    volume = [(2, 4, 5, 3, 2)]
+    convolutions = {
+        "valid": {"kernel_size": 2},
+        "same": {"kernel_size": 3, "padding": "same"},
+        "sizes_differ": {"kernel_size": [1, 3, 2], "activation": "relu"},
+        "strides_valid": {"kernel_size": [2, 3, 1], "strides": [2, 1, 3]},
+        "stride_same": {"kernel_size": [3, 2, 3], "strides": 2, "padding": "same"},
+        "dilation_same": {"kernel_size": [2, 2, 3], "dilation_rate": [2, 3, 1], "padding": "same"},
+        "dilation_valid": {"kernel_size": 2, "dilation_rate": 2},
+        "groups_stride": {"filters": 4, "kernel_size": 2, "groups": 2, "strides": 2},
+        "no_bias": {"kernel_size": [4, 2, 2], "use_bias": False, "padding": "same"},
+    }
+    for name, config in convolutions.items():
+        yield f"conv3d_{name}", "Conv3D", {"filters": 3, **config}, volume
+    windows = {
+        "valid": {"pool_size": 2},
+        "same": {"pool_size": 2, "padding": "same"},
+        "overlap_valid": {"pool_size": [2, 3, 2], "strides": [1, 2, 1]},
+        "overlap_same": {"pool_size": 3, "strides": 2, "padding": "same"},
+        "sizes_differ_same": {"pool_size": [3, 2, 1], "strides": [1, 2, 1], "padding": "same"},
+    }
+    # Not tried: windows below their strides, `same`, which TensorFlow on a CPU centers, with gradients of others; equal elements in a
+    # window, which all have the whole gradient there.
+    for kind in ("Max", "Average"):
+        for name, config in windows.items():
+            yield f"{kind.lower()}_pooling3d_{name}", f"{kind}Pooling3D", config, [(2, 4, 5, 3, 2)]
+        yield f"global_{kind.lower()}_pooling3d", f"Global{kind}Pooling3D", {}, [(2, 2, 3, 2, 2)]
+        yield f"global_{kind.lower()}_pooling3d_keepdims", f"Global{kind}Pooling3D", {"keepdims": True}, [(2, 2, 3, 2, 2)]
+
+
 def shapes():
     """(name, layer, config, inputs) of the layers that only move values."""
     yield "flatten", "Flatten", {}, [(2, 2, 3, 2)]
@@ -330,7 +362,7 @@ def regularizers():
 
 def records():
     """Everything of this file."""
-    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *shapes(), *embeddings()]:
+    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
     for spec in [*normalizations(), *steps()]:
         yield run(*spec)

@@ -4,6 +4,7 @@
     python make_torch.py
 
 `stack.safetensors` and `stack.json`: an nn.Sequential with one layer of each kind, its input and output (NCHW).
+`volumes.safetensors` and `volumes.json`: the same with convolutions and pools of volumes (NCDHW).
 `transformer.safetensors` and `transformer.json`: an nn.TransformerEncoder between embeddings and logits, and its answer.
 `names.json`: names and shapes of the state of torchvision's models; the tests make values by a formula.
 `outputs.json`: what torchvision's models answer with values by that formula (`value` below), in inference, in f64.
@@ -68,6 +69,14 @@ def stack():
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 3))
 
 
+def volumes():
+    """Kernels whose sides, inputs and outputs all differ."""
+    return nn.Sequential(
+        nn.Conv3d(2, 6, (1, 2, 3)), nn.BatchNorm3d(6), nn.ReLU(), nn.MaxPool3d((1, 2, 1)),
+        nn.Conv3d(6, 4, (2, 1, 2), stride=(2, 1, 1), groups=2, bias=False), nn.AvgPool3d(2, stride=1),
+        nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
 class Transformer(nn.Module):
     """As tests/weights.rs has it: normalised before each half, Keras' epsilon."""
 
@@ -95,6 +104,11 @@ if __name__ == "__main__":
     x = torch.from_numpy(uniform("stack", 2 * 2 * 8 * 8).reshape(2, 2, 8, 8).astype(np.float32))
     answer = {"input": flat(x), "output": flat(model(x))}
     (FOLDER / "stack.json").write_text(json.dumps(answer) + "\n")
+    model = fill(volumes())
+    save_file(model.state_dict(), FOLDER / "volumes.safetensors")
+    x = torch.from_numpy(uniform("volumes", 2 * 2 * 5 * 6 * 7).reshape(2, 2, 5, 6, 7).astype(np.float32))
+    answer = {"input": flat(x), "output": flat(model(x))}
+    (FOLDER / "volumes.json").write_text(json.dumps(answer) + "\n")
     names, outputs = {}, {}
     for name in ("resnet50", "mobilenet_v2"):
         model = fill(getattr(torchvision.models, name)())

@@ -24,13 +24,20 @@ type Alias = (&'static str, Meaning);
 const LAYERS: &[Alias] = &[
     ("batch_normalization", Same("batch_norm")),
     ("batch_norm2d", Same("batch_norm")),
+    ("batch_norm3d", Same("batch_norm")),
     ("layer_normalization", Same("layer_norm")),
     ("group_normalization", Same("group_norm")),
     ("unit_normalization", Same("unit_norm")),
-    ("instance_norm2d", Hint("write `group_norm: {groups: -1}`")),
+    ("instance_norm2d", Hint(INSTANCES)),
+    ("instance_norm3d", Hint(INSTANCES)),
     ("max_pooling2d", Same("max_pool2d")),
     ("average_pooling2d", Same("average_pool2d")),
     ("avg_pool2d", Same("average_pool2d")),
+    ("max_pooling3d", Same("max_pool3d")),
+    ("average_pooling3d", Same("average_pool3d")),
+    ("avg_pool3d", Same("average_pool3d")),
+    ("global_max_pooling3d", Same("global_max_pool3d")),
+    ("global_average_pooling3d", Same("global_average_pool3d")),
     ("global_max_pooling2d", Same("global_max_pool2d")),
     ("global_average_pooling2d", Same("global_average_pool2d")),
     ("global_average_pooling1d", Same("global_average_pool1d")),
@@ -57,6 +64,7 @@ const LAYERS: &[Alias] = &[
     ("conv_transpose2d", Same("conv2d_transpose")),
     ("upsample", Same("up_sampling2d")),
 ];
+const INSTANCES: &str = "write `group_norm: {groups: -1}`";
 const LOSSES: &[Alias] = &[
     ("mse", Same("mean_squared_error")),
     ("mse_loss", Same("mean_squared_error")),

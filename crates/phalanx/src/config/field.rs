@@ -105,6 +105,13 @@ impl Field {
         self
     }
 
+    /// The setting with values of another kind.
+    #[must_use]
+    pub const fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// The setting with another description.
     #[must_use]
     pub const fn doc(mut self, doc: &'static str) -> Self {
@@ -142,6 +149,11 @@ impl Kind {
     pub const PAIR: Self = Self::Worded(
         "a whole number above 0, or two: 3 or [3, 3]",
         &Self::Either(&[Self::SIZE, Self::List(&Self::SIZE, 2, 2)]),
+    );
+    /// Depth, height and width, equal when given as one number.
+    pub const TRIPLE: Self = Self::Worded(
+        "a whole number above 0, or three: 3 or [3, 3, 3]",
+        &Self::Either(&[Self::SIZE, Self::List(&Self::SIZE, 3, 3)]),
     );
     /// A list of text.
     pub const TEXTS: Self = Self::List(&Self::Text, 0, usize::MAX);

@@ -13,6 +13,8 @@ pub(super) enum TensorLayout {
     Transposed,
     /// `[outputs, inputs / groups, height, width]`.
     Convolution,
+    /// `[outputs, inputs / groups, depth, height, width]`.
+    VolumeConvolution,
     /// `[outputs, inputs / groups, steps]`.
     StepConvolution,
     /// `[channels * multiplier, 1, height, width]`.
@@ -33,6 +35,7 @@ impl TensorLayout {
             // A transposed convolution has inputs and outputs exchanged in both.
             (Convention::Torch, "conv2d" | "conv2d_transpose", "kernel") => Self::Convolution,
             (Convention::Torch, "conv1d", "kernel") => Self::StepConvolution,
+            (Convention::Torch, "conv3d", "kernel") => Self::VolumeConvolution,
             (Convention::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
             (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
             (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,
@@ -47,6 +50,9 @@ impl TensorLayout {
             (Self::Transposed, &[inputs, outputs]) => vec![outputs, inputs],
             (Self::Convolution, &[height, width, inputs, outputs]) => {
                 vec![outputs, inputs, height, width]
+            }
+            (Self::VolumeConvolution, &[depth, height, width, inputs, outputs]) => {
+                vec![outputs, inputs, depth, height, width]
             }
             (Self::StepConvolution, &[steps, inputs, outputs]) => vec![outputs, inputs, steps],
             (Self::Depthwise, &[height, width, channels, multiplier]) => {
@@ -87,6 +93,9 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
             TensorLayout::Convolution | TensorLayout::Depthwise,
             &[outputs, inputs, height, width],
         ) => (outputs, inputs, height * width),
+        (TensorLayout::VolumeConvolution, &[outputs, inputs, depth, height, width]) => {
+            (outputs, inputs, depth * height * width)
+        }
         (TensorLayout::StepConvolution, &[outputs, inputs, steps]) => (outputs, inputs, steps),
         _ => return raw,
     };
@@ -106,6 +115,20 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_of_volumes_are_turned() {
+        let shape = Shape::f32([1, 2, 3, 2, 4]);
+        let layout = TensorLayout::of(Convention::Torch, "conv3d", "kernel");
+        let dims = layout.dims(&shape.dims);
+        assert_eq!(dims, [4, 2, 1, 2, 3]);
+        // Element [o, i, z, y, x] of PyTorch's is [z, y, x, i, o] of ours.
+        let theirs: Vec<f32> = (0..48).map(|x| x as f32).collect();
+        let turned = to_ours(layout, &HostTensor::new(dims, &theirs), &shape);
+        let expected = |at: usize| (at % 4 * 12 + at / 4 % 2 * 6 + at / 8) as f32;
+        assert_eq!(turned.f32s(), (0..48).map(expected).collect::<Vec<_>>());
+        assert_eq!(turned.dims(), [1, 2, 3, 2, 4]);
+    }
 
     #[test]
     fn kernels_are_turned() {

@@ -1,4 +1,4 @@
-//! Convolutions of images `[batch, height, width, channels]`.
+//! Convolutions of images `[batch, height, width, channels]` and of volumes, which have a depth before the height.
 
 use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{Shape, Tensor};
@@ -7,104 +7,158 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::settings::{KernelSettings, kernel_settings};
-use super::sizes::{SlidingWindow, check_size, one_image};
+use super::sizes::{SlidingWindow, Triple, check_size, one_image, one_volume};
 use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
-/// A convolution, kernel not flipped; kind `conv2d`.
-///
-/// Variables: `kernel` `[height, width, channels / groups, filters]`, `bias` `[filters]`. Fields and defaults are
-/// Keras'; unlike Keras, strides and dilation may go together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Conv2d {
-    filters: usize,
-    #[serde(flatten)]
-    window: SlidingWindow,
-    groups: usize,
-    #[serde(flatten)]
-    settings: KernelSettings,
-}
-
-impl Conv2d {
-    /// A convolution with `filters` kernels of a size, given as one number or as height and width.
-    #[must_use]
-    pub fn new(filters: usize, kernel_size: impl Into<Pair>) -> Self {
-        Self {
-            filters,
-            window: SlidingWindow::new(kernel_size.into()),
-            groups: 1,
-            settings: KernelSettings::new(),
+/// Builders of a layer's [`SlidingWindow`], which is its field `window`.
+macro_rules! window_settings {
+    ($size:ty) => {
+        /// Sets the distance between windows, 1 by default.
+        #[must_use]
+        pub fn strides(mut self, strides: impl Into<$size>) -> Self {
+            self.window.strides = strides.into();
+            self
         }
-    }
 
-    window_settings!();
-    kernel_settings!();
+        /// Sets how windows treat the edges.
+        #[must_use]
+        pub const fn padding(mut self, padding: Padding) -> Self {
+            self.window.padding = padding;
+            self
+        }
 
-    /// Sets into how many groups channels and filters are divided that are convolved apart.
-    #[must_use]
-    pub const fn groups(mut self, groups: usize) -> Self {
-        self.groups = groups;
-        self
-    }
+        /// Sets the distance between the elements of a window, 1 by default.
+        #[must_use]
+        pub fn dilation(mut self, dilation: impl Into<$size>) -> Self {
+            self.window.dilation = dilation.into();
+            self
+        }
+    };
 }
+pub(super) use window_settings;
 
-impl Described for Conv2d {
-    const COMPONENT: Component = Component {
-        name: "conv2d",
-        doc: "a convolution of images",
-        fields: joined!(
-            &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
-            SlidingWindow::FIELDS,
-            &[Field::optional(
-                "groups",
-                Kind::SIZE,
-                "number of groups into which the channels are divided; it divides `filters`",
-            )],
-            KernelSettings::FIELDS,
-        ),
+/// A layer that convolves all channels of its groups, over images or volumes.
+macro_rules! convolution {
+    ($(#[$doc:meta])* $name:ident($size:ty, $n:literal), $kind:literal, $about:literal, $one_input:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            filters: usize,
+            #[serde(flatten)]
+            window: SlidingWindow<$n>,
+            groups: usize,
+            #[serde(flatten)]
+            settings: KernelSettings,
+        }
+
+        impl $name {
+            /// A convolution with `filters` kernels of a size, given as one number or as one for each direction.
+            #[must_use]
+            pub fn new(filters: usize, kernel_size: impl Into<$size>) -> Self {
+                Self {
+                    filters,
+                    window: SlidingWindow::new(kernel_size.into()),
+                    groups: 1,
+                    settings: KernelSettings::new(),
+                }
+            }
+
+            window_settings!($size);
+            kernel_settings!();
+
+            /// Sets into how many groups channels and filters are divided that are convolved apart.
+            #[must_use]
+            pub const fn groups(mut self, groups: usize) -> Self {
+                self.groups = groups;
+                self
+            }
+        }
+
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: joined!(
+                    &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+                    SlidingWindow::<$n>::FIELDS,
+                    &[Field::optional(
+                        "groups",
+                        Kind::SIZE,
+                        "number of groups into which the channels are divided; it divides `filters`",
+                    )],
+                    KernelSettings::FIELDS,
+                ),
+            };
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check_settings(&self) -> Result<(), String> {
+                check_size("`filters`", self.filters)?;
+                check_groups(self.filters, self.groups)?;
+                self.settings.activation.check()?;
+                self.window.check("`kernel_size`")
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                let image = $one_input(inputs)?;
+                let channels = image.dims[$n + 1];
+                check_channels(channels, self.groups)?;
+                self.window.check_fits(image)
+            }
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                let x = &inputs[0];
+                let channels = [x.dim($n + 1) / self.groups, self.filters];
+                let dims = [&self.window.size.array()[..], &channels].concat();
+                let shape = Shape::new(x.dtype(), dims);
+                let kernel = self.settings.kernel(cx, shape);
+                let y = convolve(x, &kernel, self.window, self.groups);
+                self.settings.finish(cx, y, self.filters)
+            }
+
+            fn activation(&self) -> Option<Activation> {
+                Some(self.settings.activation)
+            }
+
+            fn activity_regularizer(&self) -> Option<Regularizer> {
+                self.settings.activity_regularizer
+            }
+        }
     };
 }
 
-impl Layer for Conv2d {
-    fn kind(&self) -> &'static str {
-        "conv2d"
-    }
-
-    fn config(&self) -> Value {
-        config::write(self.kind(), self)
-    }
-
-    fn check_settings(&self) -> Result<(), String> {
-        check_size("`filters`", self.filters)?;
-        check_groups(self.filters, self.groups)?;
-        self.settings.activation.check()?;
-        self.window.check("`kernel_size`")
-    }
-
-    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let image = one_image(inputs)?;
-        let channels = image.dims[3];
-        check_channels(channels, self.groups)?;
-        self.window.check_fits(image)
-    }
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let x = &inputs[0];
-        let Pair(height, width) = self.window.size;
-        let dims = [height, width, x.dim(3) / self.groups, self.filters];
-        let shape = Shape::new(x.dtype(), dims);
-        let kernel = self.settings.kernel(cx, shape);
-        let y = convolve(x, &kernel, self.window, self.groups);
-        self.settings.finish(cx, y, self.filters)
-    }
-
-    fn activation(&self) -> Option<Activation> {
-        Some(self.settings.activation)
-    }
-
-    fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.settings.activity_regularizer
-    }
+convolution! {
+    /// A convolution, kernel not flipped; kind `conv2d`.
+    ///
+    /// Variables: `kernel` `[height, width, channels / groups, filters]`, `bias` `[filters]`. Fields and defaults are
+    /// Keras'; unlike Keras, strides and dilation may go together.
+    Conv2d(Pair, 2), "conv2d", "a convolution of images", one_image
+}
+convolution! {
+    /// A convolution of volumes, kernel not flipped; kind `conv3d`.
+    ///
+    /// `[batch, depth, height, width, channels]` to as many volumes of `filters` channels. Variables: `kernel`
+    /// `[depth, height, width, channels / groups, filters]`, `bias` `[filters]`. Fields and defaults are Keras'; unlike Keras,
+    /// strides and dilation may go together.
+    ///
+    /// ```
+    /// use phalanx::nn::{Conv3d, Padding, Sequential};
+    ///
+    /// let conv = Conv3d::new(8, 3).strides((1, 2, 2)).padding(Padding::Same);
+    /// let model = Sequential::new([6, 16, 16, 1]).add(conv).build()?;
+    /// assert_eq!(model.outputs()[0].dims, [6, 8, 8, 8]);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    Conv3d(Triple, 3), "conv3d", "a convolution of volumes", one_volume
 }
 
 /// Checks that the groups of a convolution divide its filters.
@@ -136,7 +190,7 @@ pub(super) fn check_channels(channels: usize, groups: usize) -> Result<(), Strin
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DepthwiseConv2d {
     #[serde(flatten)]
-    window: SlidingWindow,
+    window: SlidingWindow<2>,
     depth_multiplier: usize,
     #[serde(flatten)]
     settings: KernelSettings,
@@ -153,7 +207,7 @@ impl DepthwiseConv2d {
         }
     }
 
-    window_settings!();
+    window_settings!(Pair);
     kernel_settings!();
 
     /// Sets how many outputs each channel makes.
@@ -169,7 +223,7 @@ impl Described for DepthwiseConv2d {
         name: "depthwise_conv2d",
         doc: "a convolution of each channel of images on its own",
         fields: joined!(
-            SlidingWindow::FIELDS,
+            SlidingWindow::<2>::FIELDS,
             &[DEPTH_MULTIPLIER],
             KernelSettings::FIELDS,
         ),
@@ -200,7 +254,7 @@ impl Layer for DepthwiseConv2d {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let Pair(height, width) = self.window.size;
+        let [height, width] = self.window.size.array();
         let channels = x.dim(3);
         let filters = channels * self.depth_multiplier;
         let shape = Shape::new(x.dtype(), [height, width, channels, self.depth_multiplier]);
@@ -228,7 +282,7 @@ impl Layer for DepthwiseConv2d {
 pub struct SeparableConv2d {
     filters: usize,
     #[serde(flatten)]
-    window: SlidingWindow,
+    window: SlidingWindow<2>,
     depth_multiplier: usize,
     #[serde(flatten)]
     settings: KernelSettings,
@@ -246,7 +300,7 @@ impl SeparableConv2d {
         }
     }
 
-    window_settings!();
+    window_settings!(Pair);
     kernel_settings!();
 
     /// Sets how many outputs each channel makes before they are joined.
@@ -263,7 +317,7 @@ impl Described for SeparableConv2d {
         doc: "a convolution of each channel of images on its own, then one of 1x1",
         fields: joined!(
             &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
-            SlidingWindow::FIELDS,
+            SlidingWindow::<2>::FIELDS,
             &[DEPTH_MULTIPLIER],
             KernelSettings::FIELDS,
         ),
@@ -295,7 +349,7 @@ impl Layer for SeparableConv2d {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let Pair(height, width) = self.window.size;
+        let [height, width] = self.window.size.array();
         let (channels, multiplier) = (x.dim(3), self.depth_multiplier);
         let between = channels * multiplier;
         let weights = &self.settings.weights;
@@ -305,7 +359,7 @@ impl Layer for SeparableConv2d {
         let pointwise = weights.kernel(cx, "pointwise_kernel", shape);
         let depthwise = depthwise.reshape(&[height, width, 1, between]);
         let y = convolve(x, &depthwise, self.window, channels);
-        let y = convolve(&y, &pointwise, SlidingWindow::new(Pair(1, 1)), 1);
+        let y = convolve(&y, &pointwise, SlidingWindow::<2>::new(1.into()), 1);
         self.settings.finish(cx, y, self.filters)
     }
 
@@ -325,57 +379,35 @@ const DEPTH_MULTIPLIER: Field = Field::optional(
 );
 
 #[track_caller]
-fn convolve(x: &Tensor, kernel: &Tensor, window: SlidingWindow, groups: usize) -> Tensor {
+fn convolve<const N: usize>(
+    x: &Tensor,
+    kernel: &Tensor,
+    window: SlidingWindow<N>,
+    groups: usize,
+) -> Tensor {
     convolve_padded(x, kernel, window, window.padding(&x.dims()), groups)
 }
 
-/// The same with elements added around height and width that are given, whatever the window says.
+/// The same with elements added around each direction that are given, whatever the window says.
 #[track_caller]
-pub(super) fn convolve_padded(
+pub(super) fn convolve_padded<const N: usize>(
     x: &Tensor,
     kernel: &Tensor,
-    window: SlidingWindow,
-    padding: [(usize, usize); 2],
+    window: SlidingWindow<N>,
+    padding: [(usize, usize); N],
     groups: usize,
 ) -> Tensor {
     let signed = |(low, high): (usize, usize)| (low as i64, high as i64);
     let dims = ConvDims {
-        input: ConvSpec::channels_last(2),
-        kernel: ConvSpec::kernel(2),
-        output: ConvSpec::channels_last(2),
+        input: ConvSpec::channels_last(N),
+        kernel: ConvSpec::kernel(N),
+        output: ConvSpec::channels_last(N),
         strides: window.strides.array().to_vec(),
         padding: padding.map(signed).to_vec(),
-        input_dilation: vec![1, 1],
+        input_dilation: vec![1; N],
         kernel_dilation: window.dilation.array().to_vec(),
         feature_groups: groups,
         batch_groups: 1,
     };
     x.conv(kernel, dims)
 }
-
-/// Builders of a layer's [`SlidingWindow`], which is its field `window`.
-macro_rules! window_settings {
-    () => {
-        /// Sets the distance between windows, 1 by default.
-        #[must_use]
-        pub fn strides(mut self, strides: impl Into<Pair>) -> Self {
-            self.window.strides = strides.into();
-            self
-        }
-
-        /// Sets how windows treat the edges.
-        #[must_use]
-        pub const fn padding(mut self, padding: Padding) -> Self {
-            self.window.padding = padding;
-            self
-        }
-
-        /// Sets the distance between the elements of a window, 1 by default.
-        #[must_use]
-        pub fn dilation(mut self, dilation: impl Into<Pair>) -> Self {
-            self.window.dilation = dilation.into();
-            self
-        }
-    };
-}
-pub(super) use window_settings;

@@ -9,7 +9,7 @@ use super::layer::Layer;
 use super::position::one_sequence;
 use super::settings::{KernelSettings, kernel_settings};
 use super::sizes::{Padding, SlidingWindow, check_size};
-use super::{Activation, Cx, Initializer, Pair, Regularizer};
+use super::{Activation, Cx, Initializer, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// How windows treat the ends of a sequence.
@@ -98,11 +98,11 @@ impl Conv1d {
     }
 
     /// The window over a sequence as an image of one row; padding to the start is not its own.
-    fn window(&self) -> SlidingWindow {
+    fn window(&self) -> SlidingWindow<2> {
         SlidingWindow {
-            size: Pair(1, self.kernel_size),
-            strides: Pair(1, self.strides),
-            dilation: Pair(1, self.dilation_rate),
+            size: [1, self.kernel_size].into(),
+            strides: [1, self.strides].into(),
+            dilation: [1, self.dilation_rate].into(),
             padding: match self.padding {
                 StepPadding::Valid => Padding::Valid,
                 StepPadding::Same | StepPadding::Causal => Padding::Same,
@@ -194,11 +194,10 @@ impl Layer for Conv1d {
 }
 
 /// Checks that a window over one row fits sequences of a number of steps.
-pub(super) fn fits_steps(window: SlidingWindow, steps: usize) -> Result<(), String> {
+pub(super) fn fits_steps(window: SlidingWindow<2>, steps: usize) -> Result<(), String> {
     let row = Shape::f32([1, 1, steps, 1]);
     window.check_fits(&row).map_err(|_| {
-        let (size, dilation) = (window.size.1, window.dilation.1);
-        let span = (size - 1) * dilation + 1;
+        let [_, span] = window.spans();
         format!(
             "a window of {span} steps does not fit sequences of {steps}; use `padding` same or a smaller window"
         )

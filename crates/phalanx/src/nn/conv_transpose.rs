@@ -29,7 +29,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 pub struct Conv2dTranspose {
     filters: usize,
     #[serde(flatten)]
-    window: SlidingWindow,
+    window: SlidingWindow<2>,
     #[serde(flatten)]
     settings: KernelSettings,
 }
@@ -45,7 +45,7 @@ impl Conv2dTranspose {
         }
     }
 
-    window_settings!();
+    window_settings!(Pair);
     kernel_settings!();
 
     /// Along a dim, elements added before and after what the strides have spread: of the convolution whose derivative this is.
@@ -67,7 +67,7 @@ impl Described for Conv2dTranspose {
         doc: "a convolution the other way round, which makes images larger by its strides",
         fields: joined!(
             &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
-            SlidingWindow::FIELDS,
+            SlidingWindow::<2>::FIELDS,
             KernelSettings::FIELDS,
         ),
     };
@@ -100,7 +100,7 @@ impl Layer for Conv2dTranspose {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let Pair(height, width) = self.window.size;
+        let [height, width] = self.window.size.array();
         let shape = Shape::new(x.dtype(), [height, width, self.filters, x.dim(3)]);
         let kernel = self.settings.kernel(cx, shape);
         let (spans, strides) = (self.window.spans(), self.window.strides.array());

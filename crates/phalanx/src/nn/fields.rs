@@ -45,6 +45,10 @@ pub(super) const PADDING: Field = Field::optional(
     Kind::OneOf(&["valid", "same"]),
     "`valid`: windows stay inside the image; `same`: zeros around it, so that a stride of 1 keeps its size",
 );
+/// `padding` of windows over volumes.
+pub(super) const VOLUME_PADDING: Field = PADDING.doc(
+    "`valid`: windows stay inside the volume; `same`: zeros around it, so that a stride of 1 keeps its size",
+);
 /// `strides` of a convolution.
 pub(super) const STRIDES: Field =
     Field::optional("strides", Kind::PAIR, "step from one window to the next");

@@ -18,18 +18,20 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 44] = [
+const CLASSES: [(&str, &str, bool); 49] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("average", "Average", false),
     ("average_pool1d", "AveragePooling1D", true),
     ("average_pool2d", "AveragePooling2D", true),
+    ("average_pool3d", "AveragePooling3D", true),
     ("batch_norm", "BatchNormalization", false),
     ("bidirectional", "Bidirectional", false),
     ("concatenate", "Concatenate", false),
     ("conv1d", "Conv1D", true),
     ("conv2d", "Conv2D", true),
     ("conv2d_transpose", "Conv2DTranspose", true),
+    ("conv3d", "Conv3D", true),
     ("dense", "Dense", false),
     ("depthwise_conv2d", "DepthwiseConv2D", true),
     ("dot", "Dot", false),
@@ -38,8 +40,10 @@ const CLASSES: [(&str, &str, bool); 44] = [
     ("flatten", "Flatten", true),
     ("global_average_pool1d", "GlobalAveragePooling1D", true),
     ("global_average_pool2d", "GlobalAveragePooling2D", true),
+    ("global_average_pool3d", "GlobalAveragePooling3D", true),
     ("global_max_pool1d", "GlobalMaxPooling1D", true),
     ("global_max_pool2d", "GlobalMaxPooling2D", true),
+    ("global_max_pool3d", "GlobalMaxPooling3D", true),
     ("group_norm", "GroupNormalization", false),
     ("gru", "GRU", false),
     ("layer_norm", "LayerNormalization", false),
@@ -47,6 +51,7 @@ const CLASSES: [(&str, &str, bool); 44] = [
     ("masking", "Masking", false),
     ("max_pool1d", "MaxPooling1D", true),
     ("max_pool2d", "MaxPooling2D", true),
+    ("max_pool3d", "MaxPooling3D", true),
     ("maximum", "Maximum", false),
     ("minimum", "Minimum", false),
     ("multi_head_attention", "MultiHeadAttention", false),

@@ -63,7 +63,7 @@ pub use activation::{
 pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use context::{Cx, Effects};
-pub use conv::{Conv2d, DepthwiseConv2d, SeparableConv2d};
+pub use conv::{Conv2d, Conv3d, DepthwiseConv2d, SeparableConv2d};
 pub use conv_transpose::Conv2dTranspose;
 pub use conv1d::{Conv1d, StepPadding};
 pub use dense::Dense;
@@ -88,7 +88,8 @@ pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
 pub use phalanx_graph::Sharding;
 pub use pool::{
-    AveragePool1d, AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool1d, MaxPool2d,
+    AveragePool1d, AveragePool2d, AveragePool3d, GlobalAveragePool2d, GlobalAveragePool3d,
+    GlobalMaxPool2d, GlobalMaxPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;
@@ -100,7 +101,7 @@ pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};
 pub use sequential::Sequential;
 pub use shaping::{Flatten, Permute, RepeatVector, Reshape, ZeroPadding2d};
 pub use simple_rnn::SimpleRnn;
-pub use sizes::{Padding, Pair};
+pub use sizes::{Padding, Pair, Sizes, Triple};
 pub use time_distributed::TimeDistributed;
 pub use upsampling::{Interpolation, UpSampling2d};
 pub use variable::Variable;

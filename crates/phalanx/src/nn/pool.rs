@@ -1,6 +1,6 @@
-//! Pooling of images `[batch, height, width, channels]`, and of sequences as images of one row.
+//! Pooling of images `[batch, height, width, channels]`, of volumes, and of sequences as images of one row.
 
-use phalanx_graph::op::ReduceOp;
+use phalanx_graph::op::{ReduceOp, WindowDim};
 use phalanx_graph::{Pool2d, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,75 +9,98 @@ use super::conv1d::{as_row, fits_steps, of_row};
 use super::layer::Layer;
 use super::position::one_sequence;
 use super::precision::widened;
-use super::sizes::{SlidingWindow, one_image};
-use super::{Cx, Padding, Pair, fields};
+use super::sizes::{SlidingWindow, one_image, one_volume};
+use super::{Cx, Padding, Pair, Sizes, Triple, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
-/// The size of a window, and what it slides over.
-trait WindowSize: Copy {
+/// The size of a window, and what it slides over: its `N` directions are an image's, or a volume's.
+trait WindowSize<const N: usize>: Copy {
     const FIELDS: &[Field];
 
-    fn pair(self) -> Pair;
+    fn sizes(self) -> Sizes<N>;
 
-    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String>;
+    fn check_fits(window: SlidingWindow<N>, inputs: &[Shape]) -> Result<(), String>;
 
     /// What `reduce` makes of the windows of an input that [`check_fits`](Self::check_fits) accepts.
-    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor;
+    fn pooled(x: &Tensor, window: SlidingWindow<N>, reduce: PoolFunction<N>) -> Tensor;
 }
 
-/// What becomes of the windows of an image.
-type PoolFunction = fn(&Tensor, SlidingWindow) -> Tensor;
+/// What becomes of the windows of an image or a volume.
+type PoolFunction<const N: usize> = fn(&Tensor, SlidingWindow<N>) -> Tensor;
+
+const STRIDES_DOC: &str = "step from one window to the next; the size of a window by default";
 
 /// Height and width, over images.
-impl WindowSize for Pair {
+impl WindowSize<2> for Pair {
     const FIELDS: &[Field] = &[
         Field::optional("pool_size", Kind::PAIR, "height and width of a window"),
-        fields::STRIDES.doc("step from one window to the next; the size of a window by default"),
+        fields::STRIDES.doc(STRIDES_DOC),
         fields::PADDING,
     ];
 
-    fn pair(self) -> Pair {
+    fn sizes(self) -> Self {
         self
     }
 
-    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String> {
+    fn check_fits(window: SlidingWindow<2>, inputs: &[Shape]) -> Result<(), String> {
         window.check_fits(one_image(inputs)?)
     }
 
-    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor {
+    fn pooled(x: &Tensor, window: SlidingWindow<2>, reduce: PoolFunction<2>) -> Tensor {
         reduce(x, window)
     }
 }
 
-/// Steps, over sequences.
-impl WindowSize for usize {
+/// Depth, height and width, over volumes.
+impl WindowSize<3> for Triple {
+    const FIELDS: &[Field] = &[
+        Field::optional(
+            "pool_size",
+            Kind::TRIPLE,
+            "depth, height and width of a window",
+        ),
+        fields::STRIDES.kind(Kind::TRIPLE).doc(STRIDES_DOC),
+        fields::VOLUME_PADDING,
+    ];
+
+    fn sizes(self) -> Self {
+        self
+    }
+
+    fn check_fits(window: SlidingWindow<3>, inputs: &[Shape]) -> Result<(), String> {
+        window.check_fits(one_volume(inputs)?)
+    }
+
+    fn pooled(x: &Tensor, window: SlidingWindow<3>, reduce: PoolFunction<3>) -> Tensor {
+        reduce(x, window)
+    }
+}
+
+/// Steps, over sequences: images of one row.
+impl WindowSize<2> for usize {
     const FIELDS: &[Field] = &[
         Field::optional("pool_size", Kind::SIZE, "number of steps of a window"),
-        Field::optional(
-            "strides",
-            Kind::SIZE,
-            "step from one window to the next; the size of a window by default",
-        ),
+        fields::STRIDES.kind(Kind::SIZE).doc(STRIDES_DOC),
         fields::PADDING.doc(
             "`valid`: windows stay inside the sequence; `same`: they may reach beyond its ends",
         ),
     ];
 
-    fn pair(self) -> Pair {
-        Pair(1, self)
+    fn sizes(self) -> Pair {
+        [1, self].into()
     }
 
-    fn check_fits(window: SlidingWindow, inputs: &[Shape]) -> Result<(), String> {
+    fn check_fits(window: SlidingWindow<2>, inputs: &[Shape]) -> Result<(), String> {
         fits_steps(window, one_sequence(inputs)?.dims[1])
     }
 
-    fn pooled(x: &Tensor, window: SlidingWindow, reduce: PoolFunction) -> Tensor {
+    fn pooled(x: &Tensor, window: SlidingWindow<2>, reduce: PoolFunction<2>) -> Tensor {
         of_row(&reduce(&as_row(x), window))
     }
 }
 
 macro_rules! pooling {
-    ($(#[$doc:meta])* $name:ident($size:ty, $given:ty), $kind:literal, $about:literal, $reduce:ident) => {
+    ($(#[$doc:meta])* $name:ident($size:ty, $n:literal, $given:ty), $kind:literal, $about:literal, $reduce:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -88,7 +111,7 @@ macro_rules! pooling {
         }
 
         impl $name {
-            /// Windows of a size, side by side: a number of steps, or of images one number or height and width.
+            /// Windows of a size, side by side: a number of steps, or one number for all directions or one for each.
             #[must_use]
             pub fn new(pool_size: $given) -> Self {
                 Self {
@@ -112,11 +135,11 @@ macro_rules! pooling {
                 self
             }
 
-            fn window(&self) -> SlidingWindow {
+            fn window(&self) -> SlidingWindow<$n> {
                 SlidingWindow {
-                    size: self.pool_size.pair(),
-                    strides: self.strides.unwrap_or(self.pool_size).pair(),
-                    dilation: Pair(1, 1),
+                    size: WindowSize::<$n>::sizes(self.pool_size),
+                    strides: WindowSize::<$n>::sizes(self.strides.unwrap_or(self.pool_size)),
+                    dilation: 1.into(),
                     padding: self.padding,
                 }
             }
@@ -133,7 +156,7 @@ macro_rules! pooling {
             const COMPONENT: Component = Component {
                 name: $kind,
                 doc: $about,
-                fields: <$size>::FIELDS,
+                fields: <$size as WindowSize<$n>>::FIELDS,
             };
         }
 
@@ -151,11 +174,11 @@ macro_rules! pooling {
             }
 
             fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                <$size>::check_fits(self.window(), inputs)
+                <$size as WindowSize<$n>>::check_fits(self.window(), inputs)
             }
 
             fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                <$size>::pooled(&inputs[0], self.window(), $reduce)
+                <$size as WindowSize<$n>>::pooled(&inputs[0], self.window(), $reduce)
             }
         }
     };
@@ -163,63 +186,102 @@ macro_rules! pooling {
 
 pooling! {
     /// The largest element of each window; kind `max_pool2d`.
-    MaxPool2d(Pair, impl Into<Pair>), "max_pool2d", "the maximum of each window", largest
+    MaxPool2d(Pair, 2, impl Into<Pair>), "max_pool2d", "the maximum of each window", largest
 }
 pooling! {
     /// The mean of the elements of each window that lie inside the image; kind `average_pool2d`.
-    AveragePool2d(Pair, impl Into<Pair>), "average_pool2d", "the mean of each window", average
+    AveragePool2d(Pair, 2, impl Into<Pair>), "average_pool2d", "the mean of each window", average
+}
+pooling! {
+    /// The largest element of each window of `[batch, depth, height, width, channels]`; kind `max_pool3d`.
+    ///
+    /// Fields and defaults are Keras'. Of equal elements in a window the first has the gradient, where TensorFlow on a CPU gives it
+    /// to all of them.
+    ///
+    /// ```
+    /// use phalanx::nn::{MaxPool3d, Sequential};
+    ///
+    /// let model = Sequential::new([4, 9, 8, 3]).add(MaxPool3d::new((1, 2, 2))).build()?;
+    /// assert_eq!(model.outputs()[0].dims, [4, 4, 4, 3]);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    MaxPool3d(Triple, 3, impl Into<Triple>), "max_pool3d", "the maximum of each window of volumes", largest_in_volumes
+}
+pooling! {
+    /// The mean of the elements of each window that lie inside the volume; kind `average_pool3d`.
+    ///
+    /// `[batch, depth, height, width, channels]`, windows and defaults as in Keras.
+    AveragePool3d(Triple, 3, impl Into<Triple>), "average_pool3d", "the mean of each window of volumes", average
 }
 
 #[track_caller]
-fn largest(x: &Tensor, window: SlidingWindow) -> Tensor {
-    x.max_pool2d(windows(x, window))
+fn largest(x: &Tensor, window: SlidingWindow<2>) -> Tensor {
+    x.max_pool2d(Pool2d {
+        size: window.size.array(),
+        strides: window.strides.array(),
+        padding: window.padding(&x.dims()),
+    })
+}
+
+#[track_caller]
+fn largest_in_volumes(x: &Tensor, window: SlidingWindow<3>) -> Tensor {
+    x.reduce_window(ReduceOp::Max, &windows(x, window))
 }
 
 /// In f32 or more: the sum of a large window is more than f16 holds, and bf16 rounds it.
 #[track_caller]
-fn average(x: &Tensor, window: SlidingWindow) -> Tensor {
+fn average<const N: usize>(x: &Tensor, window: SlidingWindow<N>) -> Tensor {
     mean_of_windows(&widened(x), window).convert(x.dtype())
 }
 
 #[track_caller]
-fn mean_of_windows(x: &Tensor, window: SlidingWindow) -> Tensor {
-    let dims = windows(x, window).window();
+fn mean_of_windows<const N: usize>(x: &Tensor, window: SlidingWindow<N>) -> Tensor {
+    let dims = windows(x, window);
     let total = x.reduce_window(ReduceOp::Sum, &dims);
     if window.padding == Padding::Valid {
-        let Pair(height, width) = window.size;
-        return total / (height * width) as f64;
+        let elements: usize = window.size.array().iter().product();
+        return total / elements as f64;
     }
-    let inside = Shape::new(x.dtype(), [1, x.dim(1), x.dim(2), 1]);
+    let mut inside = x.dims();
+    (inside[0], inside[N + 1]) = (1, 1);
     let counts = x
         .graph()
-        .full(&inside, 1.0)
+        .full(&Shape::new(x.dtype(), inside), 1.0)
         .reduce_window(ReduceOp::Sum, &dims);
     total / counts
 }
 
-fn windows(x: &Tensor, window: SlidingWindow) -> Pool2d {
-    Pool2d {
-        size: window.size.array(),
-        strides: window.strides.array(),
-        padding: window.padding(&x.dims()),
-    }
+/// The windows of each dim, batch and channels included.
+fn windows<const N: usize>(x: &Tensor, window: SlidingWindow<N>) -> Vec<WindowDim> {
+    let padding = window.padding(&x.dims());
+    let dim = |i: usize| WindowDim {
+        size: window.size.array()[i],
+        stride: window.strides.array()[i],
+        dilation: 1,
+        low: padding[i].0,
+        high: padding[i].1,
+    };
+    let mut dims = vec![WindowDim::identity()];
+    dims.extend((0..N).map(dim));
+    dims.push(WindowDim::identity());
+    dims
 }
 
 pooling! {
     /// The largest number of each feature in each window of `[batch, steps, features]`; kind `max_pool1d`.
     ///
     /// Padding counts as any other step, and the output has no mask, as in Keras.
-    MaxPool1d(usize, usize), "max_pool1d", "the maximum of each window of steps", largest
+    MaxPool1d(usize, 2, usize), "max_pool1d", "the maximum of each window of steps", largest
 }
 pooling! {
     /// The mean of each feature over the steps of each window that lie inside the sequence; kind `average_pool1d`.
     ///
     /// Padding counts as any other step, and the output has no mask, as in Keras.
-    AveragePool1d(usize, usize), "average_pool1d", "the mean of each window of steps", average
+    AveragePool1d(usize, 2, usize), "average_pool1d", "the mean of each window of steps", average
 }
 
 macro_rules! global_pooling {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident, $one_input:ident, $dims:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -234,7 +296,7 @@ macro_rules! global_pooling {
                 Self { keepdims: false }
             }
 
-            /// Sets whether height and width stay, as dims of 1.
+            /// Sets whether the dims between batch and channels stay, as dims of 1.
             #[must_use]
             pub const fn keep_dims(mut self, keep: bool) -> Self {
                 self.keepdims = keep;
@@ -262,12 +324,12 @@ macro_rules! global_pooling {
             }
 
             fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                one_image(inputs).map(|_| ())
+                $one_input(inputs).map(|_| ())
             }
 
             fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                let pooled = inputs[0].$reduce(&[1, 2]);
-                if self.keepdims { pooled.keep_dims(&[1, 2]) } else { pooled }
+                let pooled = inputs[0].$reduce(&$dims);
+                if self.keepdims { pooled.keep_dims(&$dims) } else { pooled }
             }
         }
     };
@@ -275,9 +337,17 @@ macro_rules! global_pooling {
 
 global_pooling! {
     /// The mean of each channel; kind `global_average_pool2d`.
-    GlobalAveragePool2d, "global_average_pool2d", "the mean of each channel", mean
+    GlobalAveragePool2d, "global_average_pool2d", "the mean of each channel", mean, one_image, [1, 2]
 }
 global_pooling! {
     /// The largest element of each channel; kind `global_max_pool2d`.
-    GlobalMaxPool2d, "global_max_pool2d", "the maximum of each channel", max
+    GlobalMaxPool2d, "global_max_pool2d", "the maximum of each channel", max, one_image, [1, 2]
+}
+global_pooling! {
+    /// The mean of each channel of `[batch, depth, height, width, channels]`, as in Keras; kind `global_average_pool3d`.
+    GlobalAveragePool3d, "global_average_pool3d", "the mean of each channel of volumes", mean, one_volume, [1, 2, 3]
+}
+global_pooling! {
+    /// The largest element of each channel of `[batch, depth, height, width, channels]`, as in Keras; kind `global_max_pool3d`.
+    GlobalMaxPool3d, "global_max_pool3d", "the maximum of each channel of volumes", max, one_volume, [1, 2, 3]
 }

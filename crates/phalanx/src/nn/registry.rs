@@ -48,12 +48,17 @@ impl Registry {
         registry.add_kind(SeparableConv2d::new(1, 1));
         registry.add_kind(Conv2dTranspose::new(1, 1));
         registry.add_kind(Conv1d::new(1, 1));
+        registry.add_kind(Conv3d::new(1, 1));
         registry.add_kind(MaxPool2d::new(2));
         registry.add_kind(AveragePool2d::new(2));
         registry.add_kind(MaxPool1d::new(2));
         registry.add_kind(AveragePool1d::new(2));
+        registry.add_kind(MaxPool3d::new(2));
+        registry.add_kind(AveragePool3d::new(2));
         registry.add_kind(GlobalMaxPool2d::new());
         registry.add_kind(GlobalAveragePool2d::new());
+        registry.add_kind(GlobalMaxPool3d::new());
+        registry.add_kind(GlobalAveragePool3d::new());
         registry.add_kind(BatchNorm::new());
         registry.add_kind(LayerNorm::new());
         registry.add_kind(GroupNorm::new());
@@ -304,6 +309,7 @@ mod tests {
             "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2},
             "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
             "conv1d": {"filters": 4, "kernel_size": 3, "padding": "causal"},
+            "conv3d": {"filters": 4, "kernel_size": [1, 2, 3], "strides": 2},
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "permute": {"dims": [2, 1]},
             "repeat_vector": {"n": 3},
@@ -334,7 +340,7 @@ mod tests {
     }
 
     /// A kind, its fields as JSON, and what is said of them.
-    const MISTAKES: [(&str, &str, &str); 10] = [
+    const MISTAKES: [(&str, &str, &str); 12] = [
         ("dens", "{}", "unknown layer `dens`; did you mean `dense`?"),
         (
             "dense",
@@ -376,6 +382,16 @@ mod tests {
             "max_pool2d",
             r#"{"pool_size": 0}"#,
             "max_pool2d: `pool_size` must be a whole number above 0, or two: 3 or [3, 3], got 0",
+        ),
+        (
+            "conv3d",
+            r#"{"filters": 2, "kernel_size": [3, 3]}"#,
+            "conv3d: `kernel_size` must be a whole number above 0, or three: 3 or [3, 3, 3], got [3,3]",
+        ),
+        (
+            "conv3d",
+            r#"{"filters": 4, "kernel_size": 3, "groups": 3}"#,
+            "conv3d: `groups` must divide `filters`, got 3 and 4",
         ),
     ];
 

@@ -1,4 +1,4 @@
-//! Arguments of layers: pairs, paddings, and the checks that keep sizes sane before any shape is computed.
+//! Arguments of layers: sizes, paddings, and the checks that keep sizes sane before any shape is computed.
 
 use phalanx_graph::Shape;
 use serde::de::{DeserializeOwned, Error};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::fields;
-use crate::config::{Component, Description, Field, suggest};
+use crate::config::{Component, Description, Field, Kind, suggest};
 
 /// Largest value of one size: what a PJRT plugin indexes with 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
@@ -15,66 +15,79 @@ const MAX_RANK: usize = 16;
 /// Largest number of elements of a tensor; twice its square still fits 64 bits in no computation of ours.
 const MAX_ELEMENTS: usize = 1 << 40;
 
-/// Height and width, equal when given as one number.
+/// A size in each of `N` directions, the same in all when given as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair(pub usize, pub usize);
+pub struct Sizes<const N: usize>(pub [usize; N]);
 
-impl Pair {
-    /// Checks that both sizes are positive and sane.
+/// Height and width, equal when given as one number.
+pub type Pair = Sizes<2>;
+
+/// Depth, height and width, equal when given as one number.
+pub type Triple = Sizes<3>;
+
+impl<const N: usize> Sizes<N> {
+    /// Checks that all sizes are positive and sane.
     pub(super) fn check(self, what: &str) -> Result<(), String> {
-        check_size(what, self.0)?;
-        check_size(what, self.1)
+        self.0.iter().try_for_each(|&size| check_size(what, size))
     }
 
-    pub(super) const fn array(self) -> [usize; 2] {
-        [self.0, self.1]
-    }
-}
-
-impl From<usize> for Pair {
-    fn from(both: usize) -> Self {
-        Self(both, both)
+    pub(super) const fn array(self) -> [usize; N] {
+        self.0
     }
 }
 
-impl From<[usize; 2]> for Pair {
-    fn from([height, width]: [usize; 2]) -> Self {
-        Self(height, width)
+impl<const N: usize> From<usize> for Sizes<N> {
+    fn from(all: usize) -> Self {
+        Self([all; N])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Sizes<N> {
+    fn from(sizes: [usize; N]) -> Self {
+        Self(sizes)
     }
 }
 
 impl From<(usize, usize)> for Pair {
     fn from((height, width): (usize, usize)) -> Self {
-        Self(height, width)
+        Self([height, width])
     }
 }
 
-/// One number or two, as JSON writes a [`Pair`].
+impl From<(usize, usize, usize)> for Triple {
+    fn from((depth, height, width): (usize, usize, usize)) -> Self {
+        Self([depth, height, width])
+    }
+}
+
+/// One number or several, as JSON writes [`Sizes`].
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a whole number or two: 3 or [3, 3]")]
-enum PairForm {
-    Both(usize),
-    Each([usize; 2]),
+#[serde(untagged, expecting = "expected a whole number or a list of them")]
+enum SizesForm {
+    All(usize),
+    Each(Vec<usize>),
 }
 
-impl From<PairForm> for Pair {
-    fn from(form: PairForm) -> Self {
-        match form {
-            PairForm::Both(size) => size.into(),
-            PairForm::Each(sizes) => sizes.into(),
-        }
-    }
-}
-
-impl Serialize for Pair {
+impl<const N: usize> Serialize for Sizes<N> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.array().serialize(serializer)
+        self.0.as_slice().serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Pair {
+impl<'de, const N: usize> Deserialize<'de> for Sizes<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        PairForm::deserialize(deserializer).map(Self::from)
+        match SizesForm::deserialize(deserializer)? {
+            SizesForm::All(size) => Ok(size.into()),
+            SizesForm::Each(sizes) => {
+                let wrong = |sizes: Vec<usize>| {
+                    D::Error::custom(format!(
+                        "expected a whole number or {N}: 3 or {:?}, got {sizes:?}",
+                        [3; N]
+                    ))
+                };
+                sizes.try_into().map(Self).map_err(wrong)
+            }
+        }
     }
 }
 
@@ -104,33 +117,47 @@ impl Padding {
     }
 }
 
-/// A window that slides over height and width.
+/// A window that slides over `N` directions: height and width, or depth, height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct SlidingWindow {
+pub(super) struct SlidingWindow<const N: usize> {
     #[serde(rename = "kernel_size")]
-    pub(super) size: Pair,
-    pub(super) strides: Pair,
+    pub(super) size: Sizes<N>,
+    pub(super) strides: Sizes<N>,
     pub(super) padding: Padding,
     #[serde(rename = "dilation_rate")]
-    pub(super) dilation: Pair,
+    pub(super) dilation: Sizes<N>,
 }
 
-impl SlidingWindow {
-    /// The settings of a convolution's window.
+impl SlidingWindow<2> {
+    /// The settings of a convolution's window over images.
     pub(super) const FIELDS: &[Field] = &[
         fields::KERNEL_SIZE,
         fields::STRIDES,
         fields::PADDING,
         fields::DILATION_RATE,
     ];
+}
 
-    /// Windows of a size that move by 1 and stay inside the image, as Keras' convolutions have them by default.
-    pub(super) const fn new(size: Pair) -> Self {
+impl SlidingWindow<3> {
+    /// The settings of a convolution's window over volumes.
+    pub(super) const FIELDS: &[Field] = &[
+        fields::KERNEL_SIZE
+            .kind(Kind::TRIPLE)
+            .doc("depth, height and width of a window"),
+        fields::STRIDES.kind(Kind::TRIPLE),
+        fields::VOLUME_PADDING,
+        fields::DILATION_RATE.kind(Kind::TRIPLE),
+    ];
+}
+
+impl<const N: usize> SlidingWindow<N> {
+    /// Windows of a size that move by 1 and stay inside, as Keras' convolutions have them by default.
+    pub(super) const fn new(size: Sizes<N>) -> Self {
         Self {
             size,
-            strides: Pair(1, 1),
+            strides: Sizes([1; N]),
             padding: Padding::Valid,
-            dilation: Pair(1, 1),
+            dilation: Sizes([1; N]),
         }
     }
 
@@ -143,35 +170,37 @@ impl SlidingWindow {
         spans.try_for_each(|span| check_size("the span of a window", span))
     }
 
-    /// Checks that a window fits images `[batch, height, width, channels]`.
+    /// Checks that a window fits images `[batch, height, width, channels]`, or volumes.
     pub(super) fn check_fits(self, image: &Shape) -> Result<(), String> {
-        let [height, width] = self.spans();
-        let (rows, columns) = (image.dims[1], image.dims[2]);
-        if self.padding == Padding::Same || (height <= rows && width <= columns) {
+        let (spans, sizes) = (self.spans(), &image.dims[1..=N]);
+        let is_inside = spans.iter().zip(sizes).all(|(span, size)| span <= size);
+        if self.padding == Padding::Same || is_inside {
             return Ok(());
         }
+        let by = |sizes: &[usize]| {
+            let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+            sizes.join(" by ")
+        };
+        let what = if N == 3 { "volumes" } else { "images" };
         Err(format!(
-            "a window of {height} by {width} does not fit images of {rows} by {columns}; use `padding` same or a smaller window"
+            "a window of {} does not fit {what} of {}; use `padding` same or a smaller window",
+            by(&spans),
+            by(sizes)
         ))
     }
 
-    /// Elements added before and after height and width of images of these dims.
-    pub(super) fn padding(self, image: &[usize]) -> [(usize, usize); 2] {
-        let (spans, strides) = (self.spans(), self.strides.array());
-        [0, 1].map(|i| self.padding.amounts(image[i + 1], spans[i], strides[i]))
+    /// Elements added before and after each direction of images, or volumes, of these dims.
+    pub(super) fn padding(self, image: &[usize]) -> [(usize, usize); N] {
+        let (spans, strides) = (self.spans(), self.strides.0);
+        std::array::from_fn(|i| self.padding.amounts(image[i + 1], spans[i], strides[i]))
     }
 
     /// Elements between the first and the last of a window, ends included.
-    pub(super) fn spans(self) -> [usize; 2] {
-        let span = |size: usize, dilation: usize| {
-            size.saturating_sub(1)
-                .saturating_mul(dilation)
-                .saturating_add(1)
-        };
-        [
-            span(self.size.0, self.dilation.0),
-            span(self.size.1, self.dilation.1),
-        ]
+    pub(super) fn spans(self) -> [usize; N] {
+        std::array::from_fn(|i| {
+            let apart = self.size.0[i].saturating_sub(1);
+            apart.saturating_mul(self.dilation.0[i]).saturating_add(1)
+        })
     }
 }
 
@@ -241,13 +270,20 @@ pub(super) fn one_float(inputs: &[Shape]) -> Result<&Shape, String> {
 
 /// The one input of a layer: floats `[batch, height, width, channels]`.
 pub(super) fn one_image(inputs: &[Shape]) -> Result<&Shape, String> {
+    one_of_rank(inputs, 4, "images [batch, height, width, channels]")
+}
+
+/// The one input of a layer: floats `[batch, depth, height, width, channels]`.
+pub(super) fn one_volume(inputs: &[Shape]) -> Result<&Shape, String> {
+    one_of_rank(inputs, 5, "volumes [batch, depth, height, width, channels]")
+}
+
+fn one_of_rank<'a>(inputs: &'a [Shape], rank: usize, what: &str) -> Result<&'a Shape, String> {
     let input = one_float(inputs)?;
-    if input.rank() == 4 {
+    if input.rank() == rank {
         return Ok(input);
     }
-    Err(format!(
-        "expected images [batch, height, width, channels], got {input}; reshape them first"
-    ))
+    Err(format!("expected {what}, got {input}; reshape them first"))
 }
 
 /// A dim counted from the end when negative, as an index into `rank` dims without the batch.

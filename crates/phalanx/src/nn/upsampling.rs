@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::sizes::one_image;
-use super::{Cx, Pair};
+use super::{Cx, Pair, Sizes};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// How the elements in between are found when an image is made larger.
@@ -105,7 +105,7 @@ impl Layer for UpSampling2d {
     }
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let Pair(rows, columns) = self.size;
+        let [rows, columns] = self.size.array();
         match self.interpolation {
             Interpolation::Nearest => repeated(&inputs[0], self.size),
             Interpolation::Bilinear => between(&between(&inputs[0], 1, rows), 2, columns),
@@ -118,7 +118,7 @@ const MAX_EDGE: usize = 1 << 20;
 
 /// Each element so often in both directions.
 #[track_caller]
-fn repeated(x: &Tensor, Pair(rows, columns): Pair) -> Tensor {
+fn repeated(x: &Tensor, Sizes([rows, columns]): Pair) -> Tensor {
     let [batch, height, width, channels] = [0, 1, 2, 3].map(|dim| x.dim(dim));
     let apart = [batch, height, rows, width, columns, channels];
     let repeated = x.broadcast_in(&apart, &[0, 1, 3, 5]);

@@ -99,6 +99,9 @@ mod tests {
         let image = network.add(TimeDistributed::new(columns), &[image]);
         let image = network.add(TimeDistributed::new(Conv1d::new(2, 2)), &[image]);
         let image = network.add(Conv2dTranspose::new(2, 2), &[image]);
+        let volume = network.add(Reshape::new([7, 4, 2, 1]), &[image]);
+        let volume = network.add(Conv3d::new(2, (2, 1, 2)), &[volume]);
+        let image = network.add(Reshape::new([6, 4, 2]), &[volume]);
         let image = network.add(SeparableConv2d::new(2, 2), &[image]);
         let image = network.add(Conv2d::new(2, 2), &[image]);
         let image = network.add(DepthwiseConv2d::new(2), &[image]);

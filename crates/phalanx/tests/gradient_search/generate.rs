@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::layers::{
-    activation, attention, group_norm, layer, on_image, on_sequence, on_vector, recurrent,
+    activation, attention, group_norm, layer, on_image, on_sequence, on_vector, on_volume,
+    recurrent,
 };
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
@@ -38,12 +39,13 @@ impl<'a> Grower<'a> {
         let mut inputs = Vec::new();
         let mut sources = Vec::new();
         let count = if random.chance(0.2) { 2 } else { 1 };
-        let family = random.from(0, 9);
+        let family = random.from(0, 10);
         for _ in 0..count {
             let (dims, source) = match family {
                 0..=4 => image(random),
                 5 | 6 => sequence(random),
                 7 | 8 => tokens(random),
+                9 => volume(random),
                 _ => (vec![random.size(40)], Source::Floats),
             };
             inputs.push(dims);
@@ -218,6 +220,7 @@ impl<'a> Grower<'a> {
         let dims = self.values[at].clone();
         let random = &mut *self.random;
         match dims.len() {
+            4 => on_volume(random, &dims),
             3 => on_image(random, &dims),
             2 => on_sequence(random, &dims),
             _ => on_vector(random, &dims),
@@ -376,6 +379,8 @@ impl<'a> Grower<'a> {
     /// Makes a value a vector.
     fn vector(&mut self, at: usize) {
         let kind = match (self.values[at].len(), self.random.from(0, 2)) {
+            (4, 0) => "global_max_pool3d",
+            (4, 1) => "global_average_pool3d",
             (3, 0) => "global_max_pool2d",
             (3, 1) => "global_average_pool2d",
             (2, 0) => "global_max_pool1d",
@@ -411,6 +416,12 @@ fn image(random: &mut Random) -> (Vec<usize>, Source) {
     let most = MOST_ELEMENTS / channels;
     let side = side.min(most);
     (vec![side, other.min(most / side), channels], Source::Floats)
+}
+
+fn volume(random: &mut Random) -> (Vec<usize>, Source) {
+    let sides = [0; 3].map(|_| random.size(7));
+    let dims = [&sides[..], &[random.size(6)]].concat();
+    (dims, Source::Floats)
 }
 
 fn sequence(random: &mut Random) -> (Vec<usize>, Source) {

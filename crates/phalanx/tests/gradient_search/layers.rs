@@ -65,6 +65,16 @@ fn pair(random: &mut Random, most: usize) -> Value {
     json!([first, second])
 }
 
+/// A size of windows over volumes and a distance between them, which is not larger.
+fn windows_of_volumes(random: &mut Random) -> ([usize; 3], [usize; 3], &'static str) {
+    let size = [0; 3].map(|_| random.size(3));
+    let strides = match random.chance(0.5) {
+        true => [1; 3],
+        false => size.map(|most| random.from(1, most)),
+    };
+    (size, strides, random.of_list(&["same", "valid"]))
+}
+
 fn windows(random: &mut Random) -> (Value, Value, &'static str) {
     let size = pair(random, 5);
     let strides = match random.chance(0.5) {
@@ -111,6 +121,51 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
         _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
         _ => layer("reshape", json!({"target_shape": [-1, channels]})),
     }
+}
+
+pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
+    let [_, height, width, channels] = [0, 1, 2, 3].map(|dim| dims[dim]);
+    match random.from(0, 12) {
+        0..=5 => volume_convolution(random, channels),
+        number @ 6..=9 => {
+            let kind = ["max_pool3d", "average_pool3d"][number % 2];
+            let (size, strides, padding) = windows_of_volumes(random);
+            let strides = random.chance(0.6).then_some(strides);
+            layer(
+                kind,
+                json!({"pool_size": size, "strides": strides, "padding": padding}),
+            )
+        }
+        10 => {
+            let kind = random.of_list(&["global_max_pool3d", "global_average_pool3d"]);
+            layer(kind, json!({"keepdims": random.chance(0.3)}))
+        }
+        11 => {
+            let (size, strides, padding) = windows(random);
+            let inside = json!({"pool_size": size, "strides": strides, "padding": padding});
+            each_step(&layer("max_pool2d", inside))
+        }
+        _ => layer(
+            "reshape",
+            json!({"target_shape": [-1, height * width, channels]}),
+        ),
+    }
+}
+
+fn volume_convolution(random: &mut Random, channels: usize) -> Described {
+    let (size, strides, padding) = windows_of_volumes(random);
+    let groups = match random.chance(0.2) {
+        true => channels,
+        false => 1,
+    };
+    let dilation = match random.chance(0.3) {
+        true => [0; 3].map(|_| random.size(2)),
+        false => [1; 3],
+    };
+    let settings = json!({"filters": random.size(4) * groups, "kernel_size": size, "strides": strides,
+        "padding": padding, "dilation_rate": dilation, "groups": groups, "activation": inner(random),
+        "use_bias": random.chance(0.7), "kernel_regularizer": penalty(random)});
+    layer("conv3d", settings)
 }
 
 /// Groups of some numbers each: of one alone nothing is left, and of two their signs.

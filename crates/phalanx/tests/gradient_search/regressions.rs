@@ -263,6 +263,33 @@ fn a_penalty_of_a_batch_without_weight() {
 }
 
 #[test]
+fn layers_of_volumes_on_two_replicas() {
+    let layers = [
+        (
+            "conv3d",
+            json!({"filters": 4, "kernel_size": 2, "padding": "same", "activation": "tanh"}),
+        ),
+        ("max_pool3d", json!({"pool_size": [1, 2, 2], "strides": 1})),
+        (
+            "conv3d",
+            json!({"filters": 4, "kernel_size": [2, 1, 2], "strides": [1, 2, 1], "groups": 2}),
+        ),
+        (
+            "average_pool3d",
+            json!({"pool_size": 2, "strides": 1, "padding": "same"}),
+        ),
+        ("global_max_pool3d", json!({})),
+    ];
+    check(
+        &stack([3, 4, 5, 2], &layers),
+        &Trial {
+            replicas: 2,
+            ..trial(Source::Floats, 5, Aim::Squares)
+        },
+    );
+}
+
+#[test]
 fn groups_of_channels_and_lengths_on_two_replicas() {
     let layers = [
         (

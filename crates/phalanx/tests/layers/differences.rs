@@ -104,6 +104,33 @@ fn normalizations_of_examples() {
 }
 
 #[test]
+fn convolutions_and_pools_of_volumes() {
+    check_each(
+        &[3, 4, 3, 2],
+        &[
+            (
+                "conv3d",
+                json!({"filters": 2, "kernel_size": 2, "padding": "same", "dilation_rate": [1, 2, 1]}),
+            ),
+            (
+                "conv3d",
+                json!({"filters": 4, "kernel_size": [2, 1, 3], "strides": [1, 2, 1], "groups": 2}),
+            ),
+            (
+                "max_pool3d",
+                json!({"pool_size": [2, 3, 2], "strides": 1, "padding": "same"}),
+            ),
+            (
+                "average_pool3d",
+                json!({"pool_size": [2, 3, 2], "strides": [1, 2, 1], "padding": "same"}),
+            ),
+            ("global_max_pool3d", json!({})),
+            ("global_average_pool3d", json!({"keepdims": true})),
+        ],
+    );
+}
+
+#[test]
 fn layers_of_each_step() {
     let layers = |layers: &[Value]| -> Vec<(&str, Value)> {
         let each = layers.iter();

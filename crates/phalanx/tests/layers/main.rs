@@ -9,6 +9,7 @@ mod initializers;
 mod modes;
 mod normalizations;
 mod time_distributed;
+mod volumes;
 
 use std::sync::OnceLock;
 
@@ -146,6 +147,11 @@ fn kind(keras: &str) -> &'static str {
         "SeparableConv2D" => "separable_conv2d",
         "Conv2DTranspose" => "conv2d_transpose",
         "Conv1D" => "conv1d",
+        "Conv3D" => "conv3d",
+        "MaxPooling3D" => "max_pool3d",
+        "AveragePooling3D" => "average_pool3d",
+        "GlobalMaxPooling3D" => "global_max_pool3d",
+        "GlobalAveragePooling3D" => "global_average_pool3d",
         "MaxPooling1D" => "max_pool1d",
         "AveragePooling1D" => "average_pool1d",
         "UpSampling2D" => "up_sampling2d",
@@ -306,13 +312,19 @@ fn products_and_convolutions_are_keras() {
 
 #[test]
 fn poolings_are_keras() {
-    check_layers(|layer| layer.contains("Pooling"));
+    check_layers(|layer| layer.contains("Pooling") && !layer.ends_with("3D"));
+}
+
+#[test]
+fn layers_of_volumes_are_keras() {
+    check_layers(|layer| layer.ends_with("3D"));
 }
 
 #[test]
 fn other_layers_are_keras() {
     check_layers(|layer| {
-        !layer.contains("Pooling") && !matches!(layer, "Dense" | "Conv2D" | "DepthwiseConv2D")
+        let is_tried = layer.contains("Pooling") || layer.ends_with("3D");
+        !is_tried && !matches!(layer, "Dense" | "Conv2D" | "DepthwiseConv2D")
     });
 }
 

@@ -355,7 +355,8 @@ fn any_value_in_any_place_of_json_is_read_or_refused() {
                     let again = Model::from_config(&model.config()).unwrap();
                     assert_eq!(again.config(), model.config(), "{place} {value}");
                 }
-                Err(error) => assert!(error.to_string().len() < 700, "{place} {value}: {error}"),
+                // The longest have the names of all kinds of layers.
+                Err(error) => assert!(error.to_string().len() < 1000, "{place} {value}: {error}"),
             }
         }
     }

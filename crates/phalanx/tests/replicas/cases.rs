@@ -437,6 +437,24 @@ fn frames() -> Case {
     }
 }
 
+/// Volumes, with a penalty of a kernel, windows that overlap, and groups of channels.
+fn volumes() -> Case {
+    let penalty = Regularizer::L2 { l2: 0.01 };
+    let model = Sequential::new([4, 5, 5, 2])
+        .add(Conv3d::new(6, 2).kernel_regularizer(penalty))
+        .add(ActivationLayer::new(tanh))
+        .add(MaxPool3d::new((2, 3, 3)).strides(1))
+        .add(Conv3d::new(4, (1, 2, 2)).groups(2).padding(Padding::Same))
+        .add(AveragePool3d::new(2).strides(1).padding(Padding::Same))
+        .add(GlobalAveragePool3d::new())
+        .add(Dense::new(3));
+    let x = HostTensor::new([22, 4, 5, 5, 2], &wave(22 * 200, 0.31));
+    let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
+    let data = weighted(&data, Part::None);
+    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
+    plain("volumes", model.build().unwrap(), data, classify(optimizer))
+}
+
 /// All of them.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
@@ -449,6 +467,7 @@ pub(crate) fn all() -> Vec<Case> {
         recommender_but(Part::None),
         mobilenet_but(Part::None),
         frames(),
+        volumes(),
     ]);
     cases
 }

@@ -167,6 +167,11 @@ fn layers_of_each_step_do_in_every_way() {
 }
 
 #[test]
+fn layers_of_volumes_do_in_every_way() {
+    check(named(&["volumes"]));
+}
+
+#[test]
 fn mobilenet_does_in_every_way() {
     check(named(&["MobileNetV2"]));
 }

@@ -17,7 +17,15 @@ use super::{LoadWeights, zeroed};
 
 /// Models with every kind of layer that Keras has, and their inputs.
 fn models() -> Vec<(Model, Vec<HostTensor>)> {
-    let models = [images(), channels(), words(), steps(), attended(), graph()];
+    let models = [
+        images(),
+        channels(),
+        volumes(),
+        words(),
+        steps(),
+        attended(),
+        graph(),
+    ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
         inputs
@@ -76,6 +84,18 @@ fn channels() -> Value {
         {"group_norm": {"groups": -1, "center": false}},
         {"global_max_pool2d": {"keepdims": true}},
         {"flatten": null}
+    ]})
+}
+
+fn volumes() -> Value {
+    json!({"name": "volumes", "input": {"name": "scan", "shape": [5, 6, 4, 2], "dtype": "f32"}, "layers": [
+        {"conv3d": {"filters": 4, "kernel_size": [2, 3, 1], "strides": [1, 2, 1], "padding": "same", "activation": "relu",
+            "kernel_regularizer": {"l2": {"l2": 0.1}}}},
+        {"conv3d": {"filters": 4, "kernel_size": 2, "dilation_rate": [2, 1, 1], "groups": 2, "use_bias": false}},
+        {"max_pool3d": {"pool_size": [1, 2, 2], "strides": 1}},
+        {"average_pool3d": {"pool_size": 2, "padding": "same"}},
+        {"global_average_pool3d": {"keepdims": true}},
+        {"global_max_pool3d": null}
     ]})
 }
 

@@ -4,8 +4,8 @@ use crate::oracle::uniform;
 use phalanx::import::{LoadWeights, PairedBy};
 use phalanx::models::{MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
-    BatchNorm, Conv2d, Dense, DepthwiseConv2d, GlobalAveragePool2d, IntoModel, LayerNorm,
-    Sequential, ZeroPadding2d, relu,
+    AveragePool3d, BatchNorm, Conv2d, Conv3d, Dense, DepthwiseConv2d, GlobalAveragePool2d,
+    GlobalAveragePool3d, IntoModel, LayerNorm, MaxPool3d, Sequential, ZeroPadding2d, relu,
 };
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
@@ -51,6 +51,36 @@ fn a_stack_of_pytorch_is_read() {
     let x: Vec<f32> = (0..theirs.len()).map(|i| theirs[place(i)] as f32).collect();
     let got = answer(&saved, HostTensor::new([2, 8, 8, 2], &x));
     assert_close("stack", &got, &numbers(&golden["output"]), 1e-5);
+}
+
+#[test]
+fn a_stack_of_volumes_of_pytorch_is_read() {
+    let model = Sequential::new([5, 6, 7, 2])
+        .add(Conv3d::new(6, (1, 2, 3)))
+        .add(BatchNorm::new().epsilon(1e-5))
+        .add(relu_layer())
+        .add(MaxPool3d::new((1, 2, 1)))
+        .add(
+            Conv3d::new(4, (2, 1, 2))
+                .strides((2, 1, 1))
+                .groups(2)
+                .use_bias(false),
+        )
+        .add(AveragePool3d::new(2).strides(1))
+        .add(GlobalAveragePool3d::new())
+        .add(Dense::new(3));
+    let mut saved = fresh(model);
+    let report = load(&mut saved, "torch/volumes.safetensors").unwrap();
+    assert_eq!(report.to_string(), "9 of 9 variables have values, by order");
+    let golden = read_json("torch/volumes.json");
+    let numbers =
+        |field: &str| -> Vec<f64> { serde_json::from_value(golden[field].clone()).unwrap() };
+    // From [batch, channels, places].
+    let (theirs, places) = (numbers("input"), 5 * 6 * 7);
+    let place = |i: usize| (i / (2 * places) * 2 + i % 2) * places + i / 2 % places;
+    let x: Vec<f32> = (0..theirs.len()).map(|i| theirs[place(i)] as f32).collect();
+    let got = answer(&saved, HostTensor::new([2, 5, 6, 7, 2], &x));
+    assert_close("volumes", &got, &numbers("output"), 1e-5);
 }
 
 #[test]
