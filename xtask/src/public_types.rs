@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::language::{is_source, type_name};
-use crate::source::rust_files;
+use crate::source::{RustFile, rust_files, words};
 use crate::workspace::Workspace;
 
 /// Where the list stands, from the root.
 const PATH: &str = "docs/public-types.md";
-const HEAD: &str = "# Public types\n\nThe types that each module declares `pub`, the inner ones of a crate too. Written by `cargo xtask public-types`.\n";
+const HEAD: &str = "# Public types\n\nThe types that each module declares `pub` or hands on by `pub use`, the inner ones of a crate too. Written by `cargo xtask public-types`.\n";
 
 /// Compares the list with the code.
 pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
@@ -62,16 +62,28 @@ fn modules(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, String> 
         let Some(module) = module(folder, &file.path) else {
             continue;
         };
-        for (_, line) in file.code().filter(|(_, line)| line.starts_with("pub ")) {
-            if let Some(name) = type_name(line) {
-                modules
-                    .entry(module.clone())
-                    .or_default()
-                    .insert(name.to_owned());
-            }
+        let public = file.code().filter(|(_, line)| line.starts_with("pub "));
+        let declared = public.filter_map(|(_, line)| type_name(line));
+        let names: Vec<&str> = declared.chain(handed_on(&file)).collect();
+        if !names.is_empty() {
+            let names = names.into_iter().map(str::to_owned);
+            modules.entry(module).or_default().extend(names);
         }
     }
     Ok(modules)
+}
+
+/// The types that a file hands on by `pub use`: how types are seen that macros declare.
+fn handed_on(file: &RustFile) -> impl Iterator<Item = &str> {
+    let mut is_inside = false;
+    let lines = file.code().filter(move |(_, line)| {
+        let is_use = is_inside || line.starts_with("pub use ");
+        is_inside = is_use && !line.ends_with(';');
+        is_use
+    });
+    lines
+        .flat_map(|(_, line)| words(line))
+        .filter(|word| word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase))
 }
 
 fn module(folder: &Path, path: &Path) -> Option<String> {
@@ -90,5 +102,15 @@ mod tests {
         assert_eq!(of("crates/a/src/fit/step.rs").as_deref(), Some("fit"));
         assert_eq!(of("crates/a/src/error.rs").as_deref(), Some("error"));
         assert_eq!(of("crates/a/tests/b.rs"), None);
+    }
+
+    #[test]
+    fn types_that_are_handed_on_are_seen() {
+        let text = "pub use a::B;\nuse c::D;\npub use e::{\n    F1, Fine, LIMIT, function,\n};\nuse g::H;\n";
+        let file = RustFile {
+            path: Path::new("a.rs").to_owned(),
+            text: text.to_owned(),
+        };
+        assert_eq!(handed_on(&file).collect::<Vec<_>>(), ["Fine"]);
     }
 }
