@@ -25,7 +25,8 @@ use crate::{Error, Result};
 const MOST: usize = 32;
 /// So many generations in a row that end without a step end the training: the next one would, too.
 const MOST_IDLE: u32 = 10;
-/// What a process says of its progress has the number of its `fit` in front, and the steps of that behind.
+/// What a process says of its progress has the number of its `fit` in front, and behind the steps of that, counted from 1; 0 is said by a
+/// process that has not begun with it.
 const STEP_BITS: u32 = 40;
 
 /// The positions in the data of the last steps that a training can go back to: after each step, or where windows of accumulated batches
@@ -221,11 +222,23 @@ fn meet_again(
         failure: None,
     });
     interruption.failure = Some(failure);
-    let progress = match world.is_catching_up() {
-        true => None,
-        false => Some((number << STEP_BITS) + rewind(trainer)?),
+    let is_behind = world.is_catching_up();
+    let progress = match is_behind {
+        // It has come late, and those whose state it was to take may all be gone. Then the first training of the program begins as it
+        // would have without it: nothing came before that this process has left out.
+        true => (number == 1).then_some(number << STEP_BITS),
+        false => Some((number << STEP_BITS) + 1 + rewind(trainer)?),
     };
-    world.meet_again(progress, fit.stop.as_ref())
+    world.meet_again(progress, fit.stop.as_ref())?;
+    if is_behind {
+        if world.source().is_none() {
+            return Err(Error::Cluster(format!(
+                "worker {worker} came late to training number {number} of the program, and all workers that were in it are gone; start all workers again"
+            )));
+        }
+        world.goes_on_catching_up();
+    }
+    Ok(())
 }
 
 /// Writes the last step, which the process that writes checkpoints has whole, before it ends without the others.
@@ -244,7 +257,7 @@ fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
     }
 }
 
-/// Takes the state of the process that is furthest.
+/// Takes the state of the process that is furthest; where none has begun, all begin with the state of the first.
 fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
     trainer.compiled.fit_to_world()?;
     trainer.stop_vote = StopVote::default();
@@ -268,6 +281,9 @@ fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -
         set_state_bytes(trainer, &state)?;
     }
     world.has_caught_up();
+    if progress == number << STEP_BITS {
+        return Ok(());
+    }
     fit.resume = true;
     for path in fit.all_callbacks().checkpoints() {
         // This training wrote it, though perhaps not this process.

@@ -134,6 +134,11 @@ impl World {
         self.is_catching_up.load(Ordering::Acquire)
     }
 
+    /// This process has met the others again, and is still not where they are.
+    pub(crate) fn goes_on_catching_up(&self) {
+        self.is_catching_up.store(true, Ordering::Release);
+    }
+
     /// This process is where the others are.
     pub(crate) fn has_caught_up(&self) {
         self.is_catching_up.store(false, Ordering::Release);

@@ -5,6 +5,7 @@
 //! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them, and both those from it on.
 
 mod full_disk;
+mod no_survivor;
 mod run;
 mod schedules;
 mod trial;
@@ -106,6 +107,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     let Length { epochs, rows } = Length::of_this_worker();
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
     let fit = saving(&mut trainer, fit)?;
+    no_survivor::perhaps_late(folder);
     let history = match window {
         Some(_) => {
             let fit = fit.callback(accumulation::death(folder, rank));

@@ -148,7 +148,7 @@ impl Run {
         numbers.filter(has_all).collect()
     }
 
-    fn signal(&self, rank: usize, signal: &str) -> bool {
+    pub(super) fn signal(&self, rank: usize, signal: &str) -> bool {
         let processes = self.processes(rank);
         for process in &processes {
             let sent = Command::new("kill")
