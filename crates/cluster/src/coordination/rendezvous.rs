@@ -192,7 +192,7 @@ fn enter_run(
     };
     let again = match first {
         Reply::Refused(ref refusal) => match judge(refusal, membership) {
-            Knock::Again(why) | Knock::Taken(why) => Some(why),
+            Knock::Unheard(why) | Knock::Again(why) | Knock::Taken(why) => Some(why),
             Knock::Never(why) => {
                 link.outgoing.close();
                 return Err(refused(membership, &membership.rendezvous.address, why));
@@ -248,7 +248,7 @@ fn look_for_host(
     report: &mut Report,
 ) -> Result<(Coordinator, Roster), ClusterError> {
     let mut pause = Duration::from_millis(20);
-    let mut taken = None;
+    let (mut taken, mut heard) = (None, None);
     loop {
         let mut whys = Vec::new();
         for address in membership.rendezvous.addresses() {
@@ -257,7 +257,11 @@ fn look_for_host(
                     Ok(joined) => return Ok(joined),
                     Err(why) => whys.push(why),
                 },
-                Err(Knock::Again(why)) => whys.push(why),
+                Err(Knock::Unheard(why)) => whys.push(why),
+                Err(Knock::Again(why)) => {
+                    heard = Some(why.clone());
+                    whys.push(why);
+                }
                 Err(Knock::Taken(why)) => {
                     let since = *taken.get_or_insert_with(Instant::now);
                     if since.elapsed() > request.timing.lease * 2 {
@@ -269,8 +273,12 @@ fn look_for_host(
             }
         }
         whys.dedup();
-        let why = whys.join("; ");
+        let mut why = whys.join("; ");
         if report.left().is_zero() {
+            // Who waited there may have given up a little earlier, having said more than that nobody is there.
+            if let Some(heard) = heard.filter(|heard| !why.contains(heard)) {
+                why = format!("{why}; before that: {heard}");
+            }
             return Err(not_joined(membership, request, vec![(0, why)]));
         }
         report.perhaps(|| {
@@ -311,6 +319,8 @@ fn enter(
 
 /// Why a place where worker 0 may be did not take this worker.
 enum Knock {
+    /// Perhaps later: nobody is there, or nobody who says a word.
+    Unheard(String),
     /// Perhaps later.
     Again(String),
     /// Perhaps later, if the other process with this number ends.
@@ -336,7 +346,7 @@ fn knock(
 ) -> Result<Taken, Knock> {
     const ANSWER_WITHIN: Duration = Duration::from_secs(5);
     let within = left.min(ANSWER_WITHIN).max(Duration::from_millis(100));
-    let stream = dial(address, within).map_err(Knock::Again)?;
+    let stream = dial(address, within).map_err(Knock::Unheard)?;
     let failed = |error: std::io::Error| Knock::Again(error.to_string());
     prepare(&stream).map_err(failed)?;
     let peer = stream.peer_addr().map_err(failed)?.ip();
@@ -383,11 +393,11 @@ fn challenge(frames: &mut Frames, request: &JoinRequest, within: Duration) -> Re
         Next::Message(..) => Err(Knock::Again(
             "it speaks before it is asked: another version?".into(),
         )),
-        Next::Silence => Err(Knock::Again(format!(
+        Next::Silence => Err(Knock::Unheard(format!(
             "it does not answer within {} s",
             within.as_secs_f64()
         ))),
-        Next::Closed(why) => Err(Knock::Again(why)),
+        Next::Closed(why) => Err(Knock::Unheard(why)),
     }
 }
 
