@@ -70,7 +70,7 @@ pub(super) fn look(life: &Life, folder: &Path) -> Result<Option<String>, String>
         return Ok(None);
     }
     let mut command = tool("squeue", life);
-    let jobs = ask(command.args(["--noheader", "--states=all", "--format=%i %k"]))?;
+    let jobs = ask(command.args(["--me", "--noheader", "--states=all", "--format=%i %k"]))?;
     let mut jobs = jobs.lines().filter_map(|line| line.trim().split_once(' '));
     Ok(jobs
         .find(|(_, comment)| *comment == mark)
