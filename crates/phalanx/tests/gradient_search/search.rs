@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::compare::{Verdict, verdict};
 use crate::generate::network;
@@ -10,7 +10,7 @@ use crate::jax;
 use crate::keras;
 use crate::network::Spec;
 use crate::shrink::shrunk;
-use phalanx_testkit::commit_number;
+use phalanx_testkit::{asked_number, search_seed};
 
 /// Of so many networks one may be a near-tie, where noise in the last places makes as much of a difference.
 const NEAR_TIES: f64 = 0.05;
@@ -82,15 +82,15 @@ impl Search {
     fn of_environment() -> Self {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let seconds = number("PHALANX_FUZZ_MINUTES").map_or(10, |minutes| minutes * 60);
+        let seconds = asked_number("PHALANX_FUZZ_MINUTES").map_or(10, |minutes| minutes * 60);
         Self {
-            seed: number("PHALANX_FUZZ_SEED").unwrap_or_else(new_seed),
-            threads: number("PHALANX_FUZZ_THREADS").unwrap_or(processors as u64),
+            seed: search_seed(),
+            threads: asked_number("PHALANX_FUZZ_THREADS").unwrap_or(processors as u64),
             budget: Duration::from_secs(seconds),
             goes_on: is_set("PHALANX_FUZZ_GO_ON"),
             tells_all: is_set("PHALANX_FUZZ_LOG"),
             start: Instant::now(),
-            next: AtomicU64::new(number("PHALANX_FUZZ_FIRST").unwrap_or(0)),
+            next: AtomicU64::new(asked_number("PHALANX_FUZZ_FIRST").unwrap_or(0)),
             is_over: AtomicBool::new(false),
             counts: Mutex::default(),
         }
@@ -163,20 +163,4 @@ impl Search {
             println!("{}", line());
         }
     }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{variable}: expected a whole number, got {text:?}")))
-}
-
-/// Another seed for each commit: a commit that passed passes again, and whoever looks into a failure has the same networks.
-fn new_seed() -> u64 {
-    commit_number().map_or_else(clock, u64::from)
-}
-
-fn clock() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
 }

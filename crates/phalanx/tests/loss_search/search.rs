@@ -1,9 +1,9 @@
 //! The search.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use phalanx_testkit::commit_number;
+use phalanx_testkit::{asked_number, search_seed};
 use serde_json::Value;
 
 use crate::tried::compare;
@@ -18,9 +18,9 @@ fn search() {
     let Ok(python) = std::env::var("PHALANX_FUZZ_KERAS") else {
         return;
     };
-    let seed = number("PHALANX_FUZZ_SEED").unwrap_or_else(new_seed);
-    let first = number("PHALANX_FUZZ_FIRST").unwrap_or(0);
-    let budget = Duration::from_secs(60 * number("PHALANX_FUZZ_MINUTES").unwrap_or(0));
+    let seed = search_seed();
+    let first = asked_number("PHALANX_FUZZ_FIRST").unwrap_or(0);
+    let budget = Duration::from_secs(60 * asked_number("PHALANX_FUZZ_MINUTES").unwrap_or(0));
     let start = Instant::now();
     let (mut tried, mut wrong) = (0, Vec::new());
     while tried == 0 || start.elapsed() < budget {
@@ -52,20 +52,4 @@ fn cases(python: &str, seed: u64, first: u64) -> Vec<Value> {
     let text = String::from_utf8(output.stdout).unwrap();
     let cases = text.lines().map(serde_json::from_str);
     cases.collect::<Result<_, _>>().unwrap()
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{variable}: expected a whole number, got {text:?}")))
-}
-
-/// Another seed for each commit: a commit that passed passes again.
-fn new_seed() -> u64 {
-    commit_number().map_or_else(clock, u64::from)
-}
-
-fn clock() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
 }

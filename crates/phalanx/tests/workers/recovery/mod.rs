@@ -24,6 +24,7 @@ use phalanx::checkpoint::TrainingState;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
+use phalanx_testkit::asked_number;
 
 use self::trial::{Fault, KILL_SECOND};
 use crate::{TOLERANCE, accumulation, apart, cases};
@@ -209,12 +210,6 @@ pub(crate) fn unbroken_of(workers: usize, length: Length) -> String {
     all.entry((workers, length)).or_insert_with(train).clone()
 }
 
-/// What a variable says, if it is there.
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap())
-}
-
 /// Clocks of the machine that are set to another day while all train; times that are waited for are measured by another clock.
 #[test]
 fn clocks_that_are_set_change_nothing_and_evict_nobody() {
@@ -259,7 +254,7 @@ fn clocks_that_are_set_change_nothing_and_evict_nobody() {
 #[test]
 fn nobody_is_evicted_from_a_busy_machine() {
     let _alone = alone();
-    let times = number("PHALANX_TEST_LOAD").unwrap_or(1);
+    let times = asked_number("PHALANX_TEST_LOAD").unwrap_or(1);
     let is_over = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..4)
         .map(|_| {

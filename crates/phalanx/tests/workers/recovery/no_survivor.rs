@@ -4,6 +4,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use phalanx_testkit::asked_number;
+
 use super::run::{Run, begun};
 use super::{GO, unbroken};
 
@@ -12,7 +14,7 @@ const LATE: &str = "PHALANX_TEST_LATE";
 
 /// Says that it has met the others, and waits, where that is asked for.
 pub(super) fn perhaps_late(folder: &Path) {
-    if let Some(milliseconds) = super::number(LATE) {
+    if let Some(milliseconds) = asked_number(LATE) {
         std::fs::write(folder.join(format!("{}.met", std::process::id())), "").unwrap();
         thread::sleep(Duration::from_millis(milliseconds));
     }

@@ -4,9 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use phalanx_testkit::asked_number;
+
 use super::run::Run;
 use super::trial::Trial;
-use super::{number, unbroken};
+use super::unbroken;
 
 /// The schedules of each test run: each kind with each number of workers.
 const USUAL: u64 = 24;
@@ -17,8 +19,8 @@ const STOPS_AT_ONCE: usize = 3;
 
 /// The seeds that are asked for, or so many of each test run.
 pub(crate) fn seeds(usual: u64) -> Vec<u64> {
-    let first = number("PHALANX_TEST_SEED");
-    let trials = number("PHALANX_TEST_TRIALS");
+    let first = asked_number("PHALANX_TEST_SEED");
+    let trials = asked_number("PHALANX_TEST_TRIALS");
     let usual = if first.is_some() { 1 } else { usual };
     let first = first.unwrap_or(0);
     (first..first + trials.unwrap_or(usual)).collect()

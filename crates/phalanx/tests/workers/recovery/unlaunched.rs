@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch::ReservedPorts;
-use phalanx_testkit::Random;
+use phalanx_testkit::{Random, asked_number};
 
 use super::run::{Run, begun};
-use super::{FOLDER, GO, RANK, alone, number, unbroken};
+use super::{FOLDER, GO, RANK, alone, unbroken};
 
 /// Trainings that wait at the same time.
 const AT_ONCE: usize = 5;
@@ -140,9 +140,9 @@ fn comes_back(trial: usize) {
 #[test]
 fn workers_that_come_back_when_their_places_are_taken_change_nothing() {
     let _alone = alone();
-    let trials = number("PHALANX_TEST_TRIALS").unwrap_or(5) as usize;
+    let trials = asked_number("PHALANX_TEST_TRIALS").unwrap_or(5) as usize;
     unbroken(2);
-    let first = number("PHALANX_TEST_SEED").unwrap_or(0) as usize;
+    let first = asked_number("PHALANX_TEST_SEED").unwrap_or(0) as usize;
     let numbers: Vec<usize> = (first..first + trials).collect();
     for some in numbers.chunks(AT_ONCE) {
         thread::scope(|scope| {
