@@ -4,15 +4,12 @@ A program is a list of nodes; what it computes of a loss is differentiated by JA
 loop of ours is in what ours are compared with.
 """
 
-import json
-import math
-import sys
-
 import jax
 
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
+from answers import answer, numbers  # noqa: E402
 from jax import lax  # noqa: E402
 
 FLOATS = {"f32", "f64", "f16", "bf16"}
@@ -228,18 +225,8 @@ def gradients(request):
         return sums[0] / weight + sums[2] / sums[3]
 
     found = jax.jit(jax.grad(loss))([given[index] for index in wrt])
-    numbers = [gradient.reshape(-1).tolist() for gradient in found]
-    return [[x if math.isfinite(x) else None for x in each] for each in numbers]
-
-
-def main():
-    for line in sys.stdin:
-        try:
-            answer = {"gradients": gradients(json.loads(line))}
-        except Exception as error:  # What JAX cannot do is told, and the search goes on.
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+    return [numbers(gradient) for gradient in found]
 
 
 if __name__ == "__main__":
-    main()
+    answer(gradients)

@@ -2,10 +2,7 @@
 variables that are trained, the new values of the others, unless it draws random numbers; and what the model predicts.
 """
 
-import json
-import math
 import os
-import sys
 import tempfile
 import zipfile
 
@@ -15,6 +12,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from answers import answer, numbers  # noqa: E402
 
 keras.config.set_floatx("float64")
 tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -76,7 +74,7 @@ def left(request):
     variables = match(model, request["replaced"])
     x = [array(tensor) for tensor in request["x"]]
     x = x if len(x) > 1 else x[0]
-    prediction = numbers(tf.convert_to_tensor(model(x, training=False)))
+    prediction = numbers(tf.convert_to_tensor(model(x, training=False)).numpy())
     if not request["trains"]:
         return [prediction]
     weight = request["weight"] and array(request["weight"])
@@ -94,21 +92,8 @@ def left(request):
         next(gradients) if each["trained"] else variable.value
         for variable, each in zip(variables, request["replaced"])
     ]
-    return [numbers(tf.convert_to_tensor(values)) for values in arrays] + [prediction]
-
-
-def numbers(values):
-    return [x if math.isfinite(x) else None for x in values.numpy().reshape(-1).tolist()]
-
-
-def main():
-    for line in sys.stdin:
-        try:
-            answer = {"gradients": left(json.loads(line))}
-        except Exception as error:  # What Keras cannot do is told, and the search goes on.
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+    return [numbers(tf.convert_to_tensor(values).numpy()) for values in arrays] + [prediction]
 
 
 if __name__ == "__main__":
-    main()
+    answer(left)
