@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::norm::{AXES, Axes, affine_settings};
+use super::norm::{AFFINE, AXES, Axes, affine_settings, scaled_and_shifted};
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
 use super::{Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Groups that stand for one to each channel.
 const INSTANCE: i64 = -1;
@@ -115,24 +115,20 @@ impl Described for GroupNorm {
     const COMPONENT: Component = Component {
         name: "group_norm",
         doc: "normalization of each example over groups of its channels",
-        fields: &[
-            Field::optional(
-                "groups",
-                Kind::Worded(
-                    "a whole number above 0, or -1",
-                    &Kind::Either(&[Kind::SIZE, Kind::Whole(INSTANCE, INSTANCE)]),
+        fields: joined!(
+            &[
+                Field::optional(
+                    "groups",
+                    Kind::Worded(
+                        "a whole number above 0, or -1",
+                        &Kind::Either(&[Kind::SIZE, Kind::Whole(INSTANCE, INSTANCE)]),
+                    ),
+                    "number of groups, which divides the channels; -1 for a group to each channel",
                 ),
-                "number of groups, which divides the channels; -1 for a group to each channel",
-            ),
-            fields::AXIS,
-            fields::EPSILON,
-            fields::CENTER,
-            fields::SCALE,
-            fields::BETA_INITIALIZER,
-            fields::GAMMA_INITIALIZER,
-            fields::BETA_REGULARIZER,
-            fields::GAMMA_REGULARIZER,
-        ],
+                fields::AXIS,
+            ],
+            AFFINE,
+        ),
     };
 }
 
@@ -166,7 +162,7 @@ impl Layer for GroupNorm {
             Ok(found) => found,
             Err(message) => return cx.fail(message),
         };
-        let (gamma, beta) = self.affine(cx, &Shape::new(x.dtype(), [channels]));
+        let affine = self.affine(cx, &Shape::new(x.dtype(), [channels]));
         let mut divided = dims.clone();
         divided[channel] = groups;
         divided.insert(channel + 1, channels / groups);
@@ -176,10 +172,7 @@ impl Layer for GroupNorm {
         let centred = &parts - &parts.mean(&others).keep_dims(&others);
         let variance = centred.square().mean(&others).keep_dims(&others);
         let normal = (centred * (variance + self.epsilon).rsqrt()).reshape(&dims);
-        let spread = |tensor: Tensor| tensor.broadcast_in(&dims, &[channel]);
-        let scaled = gamma.map_or_else(|| normal.clone(), |gamma| &normal * &spread(gamma));
-        let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(beta));
-        shifted.convert(inputs[0].dtype())
+        scaled_and_shifted(normal, &[channel], affine).convert(inputs[0].dtype())
     }
 
     fn keeps_mask(&self) -> bool {

@@ -8,7 +8,7 @@ use super::layer::Layer;
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
 use super::{Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
 ///
@@ -124,6 +124,36 @@ macro_rules! affine_settings {
     };
 }
 pub(super) use affine_settings;
+
+/// The settings that have these builders, of layers without statistics of the batch.
+pub(super) const AFFINE: &[Field] = &[
+    fields::EPSILON,
+    fields::CENTER,
+    fields::SCALE,
+    fields::BETA_INITIALIZER,
+    fields::GAMMA_INITIALIZER,
+    fields::BETA_REGULARIZER,
+    fields::GAMMA_REGULARIZER,
+];
+
+/// What was normalized, times `gamma` and with `beta` added, where these are wanted, which have these dims of it.
+#[track_caller]
+pub(super) fn scaled_and_shifted(
+    normal: Tensor,
+    dims: &[usize],
+    (gamma, beta): (Option<Tensor>, Option<Tensor>),
+) -> Tensor {
+    let all = normal.dims();
+    let spread = |tensor: Tensor| tensor.broadcast_in(&all, dims);
+    let scaled = match gamma {
+        Some(gamma) => normal * spread(gamma),
+        None => normal,
+    };
+    match beta {
+        Some(beta) => scaled + spread(beta),
+        None => scaled,
+    }
+}
 
 impl BatchNorm {
     /// A layer with Keras' defaults.
@@ -481,16 +511,7 @@ impl Described for LayerNorm {
     const COMPONENT: Component = Component {
         name: "layer_norm",
         doc: "normalization of each example over its features",
-        fields: &[
-            AXES,
-            fields::EPSILON,
-            fields::CENTER,
-            fields::SCALE,
-            fields::BETA_INITIALIZER,
-            fields::GAMMA_INITIALIZER,
-            fields::BETA_REGULARIZER,
-            fields::GAMMA_REGULARIZER,
-        ],
+        fields: joined!(&[AXES], AFFINE),
     };
 }
 
@@ -518,14 +539,11 @@ impl Layer for LayerNorm {
         };
         let x = widened(&inputs[0]);
         let sizes: Vec<usize> = dims.iter().map(|&dim| x.dim(dim)).collect();
-        let (gamma, beta) = self.affine(cx, &Shape::new(x.dtype(), sizes));
+        let affine = self.affine(cx, &Shape::new(x.dtype(), sizes));
         let centred = &x - &x.mean(&dims).keep_dims(&dims);
         let variance = centred.square().mean(&dims).keep_dims(&dims);
         let normal = centred * (variance + self.epsilon).rsqrt();
-        let spread = |tensor: Tensor| tensor.broadcast_in(&x.dims(), &dims);
-        let scaled = gamma.map_or_else(|| normal.clone(), |gamma| &normal * &spread(gamma));
-        let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(beta));
-        shifted.convert(inputs[0].dtype())
+        scaled_and_shifted(normal, &dims, affine).convert(inputs[0].dtype())
     }
 
     fn keeps_mask(&self) -> bool {
