@@ -89,7 +89,7 @@ fn object(module: &str, class: &str, config: &Value) -> Value {
 }
 
 fn model_object(model: &Model, name: &str) -> Result<Value> {
-    if model.is_stack() && !model.layers.iter().any(takes_several) {
+    if is_sequential(model) {
         let mut layers = vec![input_object(&model.inputs[0])];
         for entry in &model.layers {
             layers.push(layer_object(entry)?);
@@ -117,7 +117,7 @@ fn model_object(model: &Model, name: &str) -> Result<Value> {
         "trainable": true,
         "layers": layers,
         "input_layers": one_or_all(inputs.map(|place| history(model, place)).collect()),
-        "output_layers": one_or_all(model.outputs.iter().map(|&place| history(model, place)).collect()),
+        "output_layers": one_or_all(model.outputs.iter().map(|&place| output(model, place)).collect()),
     });
     let mut object = object("keras.src.models.functional", "Functional", &config);
     object["registered_name"] = "Functional".into();
@@ -166,6 +166,24 @@ fn history(model: &Model, place: Place) -> Value {
     let before = model.calls[..at].iter();
     let number = before.filter(|call| call.layer == layer).count();
     json!([model.layers[layer].name, number, place.output])
+}
+
+/// [`history`] of an output of the model, where Keras counts the calls of functional models from 1.
+fn output(model: &Model, place: Place) -> Value {
+    let mut history = history(model, place);
+    let call = place.node.checked_sub(model.inputs.len());
+    let layer = call.map(|call| &model.layers[model.calls[call].layer].body);
+    if let (Some(Body::Model(inner)), Some(number)) = (layer, history[1].as_u64())
+        && !is_sequential(inner)
+    {
+        history[1] = (number + 1).into();
+    }
+    history
+}
+
+/// Whether Keras' class for the model is `Sequential`.
+fn is_sequential(model: &Model) -> bool {
+    model.is_stack() && !model.layers.iter().any(takes_several)
 }
 
 fn tensor(model: &Model, place: Place) -> Value {

@@ -178,9 +178,10 @@ fn graph() -> Value {
             {"layer": "dot", "inputs": ["mean", "most"]},
             {"layer": "start", "inputs": ["b"]},
             {"layer": "memory", "inputs": ["a", "start", "start"]},
-            {"layer": "memories", "inputs": ["b", "memory"]}
+            {"layer": "memories", "inputs": ["b", "memory"]},
+            {"layer": "pair", "inputs": ["a", "among"]}
         ],
-        "outputs": ["dot", "concatenate", "memories"]})
+        "outputs": ["dot", "concatenate", "memories", "pair:1", "pair:0.1"]})
 }
 
 /// The model with values by the formula.
