@@ -24,6 +24,7 @@
 
 pub(crate) mod hdf5;
 mod keras_layers;
+mod keras_model;
 pub(crate) mod model_layers;
 mod pairing;
 mod report;
@@ -90,6 +91,21 @@ pub(crate) fn load_bytes(
     };
     let values = pairs.iter().map(value).collect::<Result<_>>()?;
     Ok((values, report))
+}
+
+/// A model with the values of its variables from a file of a whole model of Keras.
+pub(crate) fn load_keras(path: &Path) -> Result<(Model, Vec<HostTensor>)> {
+    let bytes = weights_file::contents(path)?;
+    keras_bytes(&path.display().to_string(), &bytes)
+}
+
+/// As [`load_keras`] from the contents of a file, which errors call `name`.
+pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTensor>)> {
+    let model = keras_model::model(name, bytes)?;
+    let (mut values, _) = load_bytes(&model, name, bytes, LoadWeights::default())?;
+    values.sort_by_key(|(variable, _)| *variable);
+    let values = values.into_iter().map(|(_, value)| value).collect();
+    Ok((model, values))
 }
 
 /// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.

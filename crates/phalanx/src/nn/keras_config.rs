@@ -4,6 +4,12 @@
 //! out, and Keras' defaults stand for it. A stack becomes a `Sequential` model, any other a `Functional` one, whose values are named as Keras
 //! names them: layer, which call of it, which output.
 
+mod operations;
+mod read;
+mod read_calls;
+mod read_layer;
+mod read_network;
+
 use phalanx_graph::{DType, Shape};
 use serde_json::{Map, Value, json};
 

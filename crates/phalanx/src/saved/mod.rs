@@ -156,6 +156,30 @@ impl SavedModel {
         })
     }
 
+    /// Reads a whole model that Keras wrote, `model.save("model.keras")` or `.h5`: architecture and values, from which it can be trained on
+    /// with any strategy.
+    ///
+    /// Stacks and functional models are read, models in models among them, of layers that there are here, with the operations
+    /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`). Optimizer, loss and metrics are left out. An input of any
+    /// length is shown with 128 steps. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose
+    /// layers are a Python program cannot be read, and no code in a file is run.
+    ///
+    /// # Errors
+    /// The first layer that there is not here, or a setting of it, and why; or a damaged file. Nothing in it is trusted.
+    pub fn load_keras(path: impl AsRef<Path>) -> Result<Self> {
+        let (model, values) = import::load_keras(path.as_ref())?;
+        Self::new(model, values)
+    }
+
+    /// [`load_keras`](Self::load_keras) from the contents of a file, which errors call `name`.
+    ///
+    /// # Errors
+    /// As for [`load_keras`](Self::load_keras).
+    pub fn from_keras_bytes(name: &str, bytes: &[u8]) -> Result<Self> {
+        let (model, values) = import::keras_bytes(name, bytes)?;
+        Self::new(model, values)
+    }
+
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.
     ///
     /// A saved model that is there already is replaced. Anything else that is there is not touched. Directories above

@@ -1,0 +1,159 @@
+//! Calls of layers in functional models as Keras describes them, and the values that they take.
+
+use serde_json::Value;
+
+use super::read_layer::{brief, cut, plain};
+use super::{CAUSAL, Translated};
+
+/// A value of a network: the layer that makes it, by which call, as which of its outputs.
+pub(super) struct KerasValue<'a> {
+    pub(super) layer: &'a str,
+    pub(super) call: usize,
+    output: usize,
+}
+
+impl KerasValue<'_> {
+    fn of(history: &Value) -> Option<KerasValue<'_>> {
+        let number = |value: &Value| {
+            value
+                .as_u64()
+                .and_then(|number| usize::try_from(number).ok())
+        };
+        match &history.as_array()?[..] {
+            [layer, call, output, ..] => Some(KerasValue {
+                layer: layer.as_str()?,
+                call: number(call)?,
+                output: number(output)?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As the JSON of architectures names it.
+    pub(super) fn written(&self) -> String {
+        let name = plain(self.layer);
+        match (self.call, self.output) {
+            (0, 0) => name,
+            (call, 0) => format!("{name}:{call}"),
+            (call, output) => format!("{name}:{call}.{output}"),
+        }
+    }
+}
+
+/// All sources in a value of any form, in the order in which Keras flattens it.
+pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> Translated<()> {
+    match value {
+        Value::Object(fields)
+            if fields
+                .get("class_name")
+                .is_some_and(|class| class == "__keras_tensor__") =>
+        {
+            let source = KerasValue::of(&value["config"]["keras_history"]);
+            found.push(source.ok_or_else(|| {
+                format!("expected a value with its history, got {}", brief(value))
+            })?);
+        }
+        Value::Object(fields) if fields.contains_key("items") => sources(&fields["items"], found)?,
+        Value::Object(fields) => fields
+            .values()
+            .try_for_each(|value| sources(value, found))?,
+        Value::Array(items) if KerasValue::of(value).is_some() && items.len() <= 4 => {
+            found.extend(KerasValue::of(value))
+        }
+        Value::Array(items) => items.iter().try_for_each(|value| sources(value, found))?,
+        Value::Null => {}
+        other => {
+            return Err(format!(
+                "it is called with {}, which is no value of the model",
+                brief(other)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What a call of a layer takes.
+pub(super) struct KerasCall {
+    pub(super) inputs: Vec<String>,
+    pub(super) is_causal: bool,
+    /// What it takes for the steps of padding.
+    pub(super) masks: Vec<String>,
+}
+
+impl KerasCall {
+    /// A call with values alone.
+    pub(super) const fn plain(inputs: Vec<String>) -> Self {
+        Self {
+            inputs,
+            is_causal: false,
+            masks: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(class: &str, node: &Value) -> Translated<Self> {
+        let mut found = Vec::new();
+        // Archives of Keras 2 have the values as a list, the arguments in the first of them.
+        let (values, named) = match node {
+            Value::Array(values) => (node, values.first().map_or(&Value::Null, |value| &value[3])),
+            _ => (&node["args"], &node["kwargs"]),
+        };
+        sources(values, &mut found)?;
+        let (mut mask, mut padding) = (Vec::new(), Vec::new());
+        let mut is_causal = false;
+        for (name, value) in named.as_object().into_iter().flatten() {
+            match (name.as_str(), value) {
+                // Whether a model is trained is said where it is called, for all of it.
+                ("training", _) | (_, Value::Null) => {}
+                (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
+                ("return_attention_scores", Value::Bool(false)) => {}
+                ("attention_mask", mask_value) if class == "MultiHeadAttention" => {
+                    sources(mask_value, &mut mask)?
+                }
+                ("query" | "value" | "key", _) if class == "MultiHeadAttention" => {}
+                ("mask" | "query_mask" | "value_mask" | "key_mask", mask) => {
+                    sources(mask, &mut padding)?
+                }
+                ("initial_state", states) => sources(states, &mut found)?,
+                (name, value) => {
+                    return Err(format!(
+                        "it is called with `{}`, {}, which has no like here",
+                        cut(name),
+                        brief(value)
+                    ));
+                }
+            }
+        }
+        if class == "MultiHeadAttention" {
+            for name in ["query", "value", "key"] {
+                sources(&named[name], &mut found)?;
+            }
+        }
+        let inputs = match class {
+            "MultiHeadAttention" => attention(&found, &mask)?,
+            _ => found.iter().map(KerasValue::written).collect(),
+        };
+        Ok(Self {
+            inputs,
+            is_causal,
+            masks: padding.iter().map(KerasValue::written).collect(),
+        })
+    }
+}
+
+/// Query, value, key and mask. What is left out is the value for the key; of one alone all three.
+fn attention(found: &[KerasValue<'_>], mask: &[KerasValue<'_>]) -> Translated<Vec<String>> {
+    let mut inputs: Vec<String> = found.iter().map(KerasValue::written).collect();
+    if !(2..=3).contains(&inputs.len()) || mask.len() > 1 {
+        let count = inputs.len();
+        return Err(format!(
+            "it is called with {count} values, expected query, value and key"
+        ));
+    }
+    if let [mask] = mask {
+        inputs.resize_with(3, || found[1].written());
+        inputs.push(mask.written());
+    } else if inputs.iter().all(|input| *input == inputs[0]) {
+        inputs.truncate(1);
+    }
+    Ok(inputs)
+}

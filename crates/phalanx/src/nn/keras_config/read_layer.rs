@@ -1,0 +1,480 @@
+//! A layer as Keras describes it, read: its kind here and its settings.
+
+use serde_json::{Map, Value, json};
+
+use super::{CLASSES, Settings, Translated};
+use crate::nn::{Initializer, Policy};
+
+/// Settings that change nothing of what a layer computes.
+const IGNORED: [&str; 8] = [
+    "seed",
+    "unroll",
+    "implementation",
+    "autocast",
+    "input_length",
+    "batch_input_shape",
+    "renorm_clipping",
+    "renorm_momentum",
+];
+
+/// Settings that no layer here has, and the value at which they change nothing; so does null, and so does false.
+const WITHOUT_LIKE: [(&str, &str); 15] = [
+    ("attention_axes", "[1]"),
+    ("data_format", "\"channels_last\""),
+    ("noise_shape", "null"),
+    ("output_padding", "null"),
+    ("quantization_config", "null"),
+    ("recurrent_dropout", "0.0"),
+    ("renorm", "false"),
+    ("return_state", "false"),
+    ("rms_scaling", "false"),
+    ("sliding_window", "null"),
+    ("sparse", "false"),
+    ("stateful", "false"),
+    ("time_major", "false"),
+    ("use_gate", "false"),
+    ("zero_output_for_mask", "false"),
+];
+
+/// A layer as Keras describes it.
+pub(super) struct KerasLayer<'a> {
+    pub(super) class: &'a str,
+    /// Where its class is; HDF5 files do not say.
+    module: Option<&'a str>,
+    pub(super) name: &'a str,
+    pub(super) settings: &'a Settings,
+    /// The dims of what it is called with, with the batch, as far as they are known.
+    rank: Option<usize>,
+}
+
+impl<'a> KerasLayer<'a> {
+    /// The layer of an object with a class and a configuration.
+    pub(super) fn of(object: &'a Value) -> Translated<Self> {
+        let class = object["class_name"].as_str();
+        let class = class.ok_or_else(|| {
+            format!(
+                "expected a layer with a `class_name`, got {}",
+                brief(object)
+            )
+        })?;
+        let settings = object["config"].as_object();
+        let settings = settings.ok_or_else(|| {
+            format!(
+                "layer of class {}: expected its settings under `config`",
+                cut(class)
+            )
+        })?;
+        let name = settings
+            .get("name")
+            .or(object.get("name"))
+            .and_then(Value::as_str);
+        let shape = object["build_config"]["input_shape"].as_array();
+        let called = object.pointer("/inbound_nodes/0/args/0/config/shape");
+        let shape = shape.or(called.and_then(Value::as_array));
+        Ok(Self {
+            class,
+            module: object["module"].as_str(),
+            name: name.unwrap_or(class),
+            settings,
+            rank: shape.map(Vec::len),
+        })
+    }
+
+    /// A setting, null where it has none of this name.
+    pub(super) fn setting(&self, name: &str) -> &'a Value {
+        self.settings.get(name).unwrap_or(&Value::Null)
+    }
+
+    /// Whether it is one of Keras' own, not of a user's program.
+    pub(super) fn is_of_keras(&self) -> bool {
+        let is_inside = |module: &str| module == "keras" || module.starts_with("keras.");
+        self.module.is_none_or(is_inside)
+    }
+
+    /// Whether it is no layer, but an operation that was applied to values.
+    pub(super) fn is_operation(&self) -> bool {
+        match self.module {
+            Some(module) => module.starts_with("keras.src.ops"),
+            None => self.class != "InputLayer" && !self.settings.contains_key("trainable"),
+        }
+    }
+
+    /// The layer here: `{"dense": {"units": 10, "name": "top"}}`.
+    pub(super) fn translated(&self) -> Translated<Value> {
+        let (kind, mut settings) = self.kind_and_settings()?;
+        settings.insert("name".into(), plain(self.name).into());
+        if self.setting("trainable") == false {
+            settings.insert("trainable".into(), false.into());
+        }
+        if let Some(policy) = self.precision()? {
+            settings.insert("precision".into(), policy.name().into());
+        }
+        Ok(json!({ kind: settings }))
+    }
+
+    /// What it computes in, where that is not f32.
+    fn precision(&self) -> Translated<Option<Policy>> {
+        let dtype = self.setting("dtype");
+        let name = dtype.as_str().or_else(|| dtype["config"]["name"].as_str());
+        let Some(name) = name.filter(|name| *name != "float32") else {
+            return Ok(None);
+        };
+        let policy = Policy::from_name(name);
+        policy.map(Some).map_err(|_| {
+            let known = Policy::NAMES.join(", ");
+            format!("it computes in `{}`, expected one of {known}", cut(name))
+        })
+    }
+
+    fn kind_and_settings(&self) -> Translated<(&'static str, Settings)> {
+        if !self.is_of_keras() {
+            return Err(
+                "it is a layer of your own program, which cannot be read from a file".into(),
+            );
+        }
+        let activation = match self.class {
+            "Activation" => Some(activation(self.setting("activation"))?),
+            "Identity" => Some("linear".into()),
+            class => activation_layer(class, self.settings, self.rank)?,
+        };
+        if let Some(activation) = activation {
+            return Ok(("activation", object_of("activation", activation)));
+        }
+        let known = CLASSES.iter().rev();
+        let mut known = known.filter(|(_, class, _)| *class == self.class);
+        let Some(&(kind, ..)) = known.next() else {
+            return Err("there is no such layer here".into());
+        };
+        let mut settings = Settings::new();
+        for (field, value) in self.settings {
+            if let Some((field, value)) = setting(kind, field, value)? {
+                settings.insert(field, value);
+            }
+        }
+        self.finish(kind, &mut settings)?;
+        Ok((kind, settings))
+    }
+
+    /// Settings of some kinds that are more than a name and a value.
+    fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
+        match kind {
+            "lstm" if self.setting("unit_forget_bias") != false => {
+                // Which starts the other gates otherwise than zeros do has no like here, and the values are in the file.
+                settings.remove("bias_initializer");
+            }
+            "bidirectional" => self.finish_bidirectional(settings)?,
+            "time_distributed" => {
+                let inner = inner_layer(self.setting("layer"))?;
+                settings.insert("layer".into(), inner);
+            }
+            "dot" => {
+                let axes = settings.remove("axes");
+                if !axes.is_some_and(|axes| {
+                    [json!(1), json!(-1), json!([1, 1]), json!([-1, -1])].contains(&axes)
+                }) {
+                    return Err("its `axes` are others than 1; here both inputs are vectors".into());
+                }
+            }
+            "separable_conv2d" | "separable_conv1d" => {
+                let [of_depth, of_points] = ["depthwise_regularizer", "pointwise_regularizer"]
+                    .map(|field| self.setting(field));
+                if of_depth != of_points {
+                    return Err("its `depthwise_regularizer` and `pointwise_regularizer` differ; here there is one for both".into());
+                }
+            }
+            "multi_head_attention" => {
+                if let Some(Value::Array(shape)) = settings.get("output_shape") {
+                    let [features] = &shape[..] else {
+                        return Err(
+                            "its `output_shape` has several dimensions, expected one".into()
+                        );
+                    };
+                    let features = features.clone();
+                    settings.insert("output_shape".into(), features);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A layer of both directions is one layer here, which reads both ways.
+    fn finish_bidirectional(&self, settings: &mut Settings) -> Translated<()> {
+        if self.setting("merge_mode").is_null() {
+            return Err("it has no `merge_mode`: two outputs have no like here".into());
+        }
+        let forward = recurrent_layer(self.setting("layer"))?;
+        if is_true(&forward, "go_backwards") {
+            return Err("its first layer goes backwards, which has no like here".into());
+        }
+        let backward = self.setting("backward_layer");
+        if !backward.is_null() {
+            let mut backward = recurrent_layer(backward)?;
+            for settings in backward
+                .as_object_mut()
+                .into_iter()
+                .flat_map(Map::values_mut)
+            {
+                settings["go_backwards"] = false.into();
+            }
+            if backward != forward {
+                return Err(
+                    "its layers of both directions differ; here they have the same settings".into(),
+                );
+            }
+        }
+        settings.insert("layer".into(), forward);
+        Ok(())
+    }
+}
+
+/// Whether the layer `{kind: settings}` switches a setting on.
+fn is_true(layer: &Value, setting: &str) -> bool {
+    let mut settings = layer.as_object().into_iter().flat_map(Map::values);
+    settings.any(|settings| settings[setting] == true)
+}
+
+/// The layer in a layer of both directions or of each step.
+fn inner_layer(object: &Value) -> Translated<Value> {
+    let layer = KerasLayer::of(object)?;
+    let within = |message| format!("its layer of class {}: {message}", cut(layer.class));
+    let (kind, settings) = layer.kind_and_settings().map_err(within)?;
+    Ok(json!({ kind: settings }))
+}
+
+/// The layer of one direction. Keras has it give zeros at steps of padding, as the layer of both directions does here.
+fn recurrent_layer(object: &Value) -> Translated<Value> {
+    let mut object = object.clone();
+    if let Some(settings) = object.get_mut("config").and_then(Value::as_object_mut) {
+        settings.remove("zero_output_for_mask");
+    }
+    inner_layer(&object)
+}
+
+/// A setting under its name here; nothing where it changes nothing.
+fn setting(kind: &str, field: &str, value: &Value) -> Translated<Option<(String, Value)>> {
+    const OF_EVERY_LAYER: [&str; 3] = ["name", "trainable", "dtype"];
+    let is_nothing = value.is_null() || IGNORED.contains(&field) || OF_EVERY_LAYER.contains(&field);
+    // Layers in layers are read where all of the outer one is known.
+    if is_nothing || ["layer", "backward_layer"].contains(&field) {
+        return Ok(None);
+    }
+    if let Some((_, neutral)) = WITHOUT_LIKE.iter().find(|(name, _)| *name == field) {
+        return match value.to_string() {
+            text if text == *neutral || value == &Value::Bool(false) => Ok(None),
+            text => Err(format!(
+                "its `{field}` is {}, and only {neutral} has a like here",
+                cut(&text)
+            )),
+        };
+    }
+    if field.ends_with("_constraint") {
+        return Err(format!(
+            "its `{field}` is {}, which has no like here",
+            brief(value)
+        ));
+    }
+    let (name, value) = if field.ends_with("initializer") {
+        (
+            field.replace("depthwise_", "kernel_"),
+            initializer(value).unwrap_or(Value::Null),
+        )
+    } else if field.ends_with("regularizer") {
+        (field.replace("depthwise_", "kernel_"), regularizer(value)?)
+    } else if field.ends_with("activation") {
+        (field.to_owned(), activation(value)?)
+    } else {
+        (field.to_owned(), number_or_list(kind, field, value))
+    };
+    // The second convolution of two begins as the first, and what begins otherwise than anything here begins by default: the values are in the file.
+    let is_left_out = value.is_null() || name.starts_with("pointwise_");
+    Ok((!is_left_out).then_some((name, value)))
+}
+
+/// One size of a layer of sequences, and one axis, which Keras has as a list; the values of an array of numpy.
+fn number_or_list(kind: &str, field: &str, value: &Value) -> Value {
+    if value["class_name"] == "__numpy__" {
+        return numbers(&value["config"]["value"]);
+    }
+    match value.as_array().map(Vec::as_slice) {
+        Some([one]) if kind.contains("1d") || field == "axis" && kind != "layer_norm" => {
+            one.clone()
+        }
+        _ => value.clone(),
+    }
+}
+
+/// Lists in lists of one element as one list.
+fn numbers(value: &Value) -> Value {
+    match value.as_array().map(Vec::as_slice) {
+        Some([inner @ Value::Array(_)]) => numbers(inner),
+        _ => value.clone(),
+    }
+}
+
+/// An activation, by its name or as a layer with settings.
+fn activation(value: &Value) -> Translated<Value> {
+    let class = value["class_name"].as_str().unwrap_or_default();
+    let name = match value {
+        Value::String(name) => Some(&**name),
+        Value::Null => Some("linear"),
+        _ if class == "function" => value["config"].as_str(),
+        _ => None,
+    };
+    match name {
+        Some("swish") => return Ok("silu".into()),
+        Some("hard_swish") => return Ok("hard_silu".into()),
+        Some(name) => return Ok(name.into()),
+        None => {}
+    }
+    let layer = value["config"].as_object();
+    let layer = layer.map(|settings| activation_layer(class, settings, None));
+    let known = layer.transpose()?.flatten();
+    known.ok_or_else(|| format!("its activation is {}, a function of your own program, which cannot be read from a file", brief(value)))
+}
+
+/// The activation that a layer of Keras is; `None` for other layers.
+fn activation_layer(
+    class: &str,
+    settings: &Settings,
+    rank: Option<usize>,
+) -> Translated<Option<Value>> {
+    let number = |names: [&str; 2], default| {
+        let given = names.iter().filter_map(|name| settings.get(*name));
+        given.filter_map(Value::as_f64).next().unwrap_or(default)
+    };
+    Ok(Some(match class {
+        "ReLU" => {
+            let highest = settings.get("max_value").and_then(Value::as_f64);
+            let slope = number(["negative_slope", "negative_slope"], 0.0);
+            let threshold = number(["threshold", "threshold"], 0.0);
+            match highest {
+                None if slope == 0.0 && threshold == 0.0 => "relu".into(),
+                Some(6.0) if slope == 0.0 && threshold == 0.0 => "relu6".into(),
+                None if threshold == 0.0 => json!({"leaky_relu": {"negative_slope": slope}}),
+                _ => return Err(
+                    "it has a `threshold`, or a `max_value` other than 6, which has no like here"
+                        .into(),
+                ),
+            }
+        }
+        "LeakyReLU" => {
+            json!({"leaky_relu": {"negative_slope": number(["negative_slope", "alpha"], 0.3)}})
+        }
+        "ELU" => json!({"elu": {"alpha": number(["alpha", "alpha"], 1.0)}}),
+        "Softmax" => {
+            let axis = settings.get("axis").unwrap_or(&Value::Null);
+            if !is_last(axis, rank) {
+                return Err(format!(
+                    "its `axis` is {}, expected the last one",
+                    brief(axis)
+                ));
+            }
+            "softmax".into()
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Whether an axis is the last one of so many, where it is known how many there are.
+pub(super) fn is_last(axis: &Value, rank: Option<usize>) -> bool {
+    let axis = match axis.as_array().map(Vec::as_slice) {
+        Some([one]) => one,
+        _ => axis,
+    };
+    let last = rank.and_then(|rank| u64::try_from(rank).ok()?.checked_sub(1));
+    axis.is_null() || axis.as_i64() == Some(-1) || last.is_some() && axis.as_u64() == last
+}
+
+/// How a variable begins; nothing for what is not known here.
+fn initializer(value: &Value) -> Option<Value> {
+    let name = value.as_str().or_else(|| value["class_name"].as_str())?;
+    let mut fields = Settings::new();
+    for (field, value) in value["config"].as_object().into_iter().flatten() {
+        let field = match field.as_str() {
+            "minval" => "low",
+            "maxval" => "high",
+            "seed" | "input_axes" | "output_axes" => continue,
+            other => other,
+        };
+        fields.insert(field.to_owned(), value.clone());
+    }
+    let name = snake_case(name);
+    let named = match fields.is_empty() {
+        true => name.into(),
+        false => json!({ name: fields }),
+    };
+    serde_json::from_value::<Initializer>(named.clone())
+        .ok()
+        .map(|_| named)
+}
+
+/// A penalty.
+fn regularizer(value: &Value) -> Translated<Value> {
+    let name = value.as_str().or_else(|| value["class_name"].as_str());
+    let known = name
+        .map(snake_case)
+        .filter(|name| ["l1", "l2", "l1_l2", "l1l2"].contains(&name.as_str()));
+    let Some(name) = known else {
+        return Err(format!(
+            "its penalty is {}, expected L1, L2 or L1L2",
+            brief(value)
+        ));
+    };
+    let name = if name == "l1l2" {
+        "l1_l2".to_owned()
+    } else {
+        name
+    };
+    Ok(match &value["config"] {
+        Value::Object(factors) => json!({ name: factors }),
+        _ => name.into(),
+    })
+}
+
+/// `GlorotUniform` as `glorot_uniform`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars().take(100) {
+        if letter.is_ascii_uppercase()
+            && snake.ends_with(|before: char| before.is_ascii_lowercase())
+        {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
+
+/// A name without the marks that names of values have here.
+pub(super) fn plain(name: &str) -> String {
+    let plain = |letter: char| {
+        if matches!(letter, '/' | ':' | '.') {
+            '_'
+        } else {
+            letter
+        }
+    };
+    name.chars().map(plain).collect()
+}
+
+pub(super) fn object_of(field: &str, value: Value) -> Settings {
+    Settings::from_iter([(field.to_owned(), value)])
+}
+
+/// A value in few characters.
+pub(super) fn brief(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => match fields.get("class_name").and_then(Value::as_str) {
+            Some(class) => format!("`{}`", cut(class)),
+            None => format!("an object of {} fields", fields.len()),
+        },
+        Value::Array(items) if items.len() > 8 => format!("a list of {}", items.len()),
+        other => cut(&other.to_string()),
+    }
+}
+
+/// The beginning of a text.
+pub(super) fn cut(text: &str) -> String {
+    text.chars().take(60).collect()
+}

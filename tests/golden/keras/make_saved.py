@@ -1,0 +1,143 @@
+"""saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer.
+
+    python tests/golden/keras/make_saved.py
+"""
+
+from golden import FOLDER, arrays, keras, np, write
+
+from keras import layers, ops
+
+TO = FOLDER / "saved"
+random = np.random.RandomState(7)
+
+
+def vision():
+    """Convolutions, normalizations, pools, activations as layers and as operations, operators, penalties."""
+    x = keras.Input((8, 8, 3), name="pixels", dtype="uint8")
+    scaled = layers.Rescaling([0.01, 0.02, 0.03], offset=-0.5)(x)
+    start = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
+    y = layers.Conv2D(6, 3, padding="same", kernel_initializer=start, kernel_regularizer="l2", name="stem.conv")(scaled)
+    y = layers.BatchNormalization(axis=3, momentum=0.9)(y)
+    y = layers.ReLU(6.0)(y)
+    z = layers.DepthwiseConv2D(3, padding="same", depthwise_regularizer=keras.regularizers.L1L2(0.1, 0.2))(y)
+    z = layers.LeakyReLU(negative_slope=0.1)(z)
+    y = y + z * 0.5 - 0.25
+    y = ops.silu(1.0 - y)
+    z = layers.SeparableConv2D(4, 2, activation=layers.ELU(0.5))(layers.ZeroPadding2D(((1, 0), (0, 1)))(y))
+    y = ops.concatenate([y, z], axis=-1)
+    y = layers.MaxPooling2D(2)(y)
+    y = layers.Conv2DTranspose(4, 3, strides=2, activation="swish")(y)
+    y = layers.AveragePooling2D(3, strides=2, padding="same")(y)
+    y = layers.UpSampling2D((1, 2), interpolation="bilinear")(y)
+    y = layers.GroupNormalization(2)(y)
+    y = layers.UnitNormalization()(y / 3.0)
+    y = layers.Dropout(0.5)(layers.GlobalAveragePooling2D()(y))
+    y = layers.Dense(4, trainable=False, activation=keras.activations.gelu)(y)
+    return keras.Model(x, layers.Softmax()(layers.Dense(3, kernel_initializer="he_normal")(y)), name="vision")
+
+
+def text():
+    """Words of any length with padding, both directions, attention that looks back."""
+    x = keras.Input((None,), dtype="int32", name="words")
+    y = layers.Embedding(12, 4, mask_zero=True)(x)
+    y = layers.Bidirectional(layers.GRU(3, return_sequences=True), merge_mode="sum")(y)
+    y = layers.LayerNormalization(epsilon=1e-5)(y)
+    y = layers.MultiHeadAttention(2, 2, value_dim=3)(y, y, use_causal_mask=True)
+    y = layers.Bidirectional(layers.LSTM(2, unit_forget_bias=False))(y)
+    return keras.Model(x, layers.Dense(2, activation="tanh")(y), name="text")
+
+
+def steps():
+    """A stack whose input its first layer tells."""
+    return keras.Sequential(
+        [
+            layers.Conv1D(4, 3, padding="causal", dilation_rate=2, activation="relu"),
+            layers.TimeDistributed(layers.Dense(3, use_bias=False)),
+            layers.MaxPooling1D(2),
+            layers.SimpleRNN(4, return_sequences=True),
+            layers.GRU(3, return_sequences=True, reset_after=False),
+            layers.LSTM(3, return_sequences=True, go_backwards=True),
+            layers.Permute((2, 1)),
+            layers.Reshape((-1,)),
+            layers.RepeatVector(2),
+            layers.Masking(),
+            layers.Flatten(),
+            layers.Activation("softplus"),
+        ],
+        name="steps",
+    )
+
+
+def shared():
+    """Models in a model, called twice, with their outputs in another order; first states; arguments by name."""
+    inner_input = keras.Input((5, 4), name="x")
+    hidden = layers.Dense(4, name="hidden")(inner_input)
+    inner = keras.Model(inner_input, [layers.Dense(4, activation="relu")(hidden), hidden], name="inner")
+    tower = keras.Sequential([keras.Input((5, 4)), layers.Dense(4), layers.LayerNormalization()], name="tower")
+    tower.trainable = False
+    a, b = keras.Input((5, 4), name="a"), keras.Input((5, 4), name="b")
+    mask = keras.Input((5, 5), name="mask", dtype="int32")
+    of_a, of_b = inner(a), inner(b, training=False)
+    both = layers.Add()([of_a[0], tower(of_b[1]), tower(of_b[0])])
+    attended = layers.MultiHeadAttention(2, 2, output_shape=3)(query=both, value=a, key=b, attention_mask=mask)
+    state = layers.GlobalMaxPooling1D()(attended)
+    state = layers.Dense(4)(state)
+    memory = layers.LSTM(4)(a, initial_state=[state, state])
+    most = ops.maximum(memory, layers.GlobalAveragePooling1D()(b))
+    cosine = layers.Dot(1, normalize=True)([memory, most])
+    last = inner(layers.Subtract()([a, b]))
+    return keras.Model([b, a, mask], {"of_b": of_b[0], "again": last[1], "cosine": cosine, "of_a": of_a[1]}, name="shared")
+
+
+def volumes():
+    x = keras.Input((4, 4, 4, 2))
+    y = layers.Conv3D(3, 2, activation="relu")(x)
+    y = layers.AveragePooling3D(2, strides=1)(y)
+    return keras.Model(x, layers.GlobalMaxPooling3D()(y), name="volumes")
+
+
+def batch(model):
+    """Two examples for each input, in the order of the model's inputs."""
+
+    def values(x):
+        dims = [2] + [6 if size is None else size for size in x.shape[1:]]
+        match x.dtype:
+            case "uint8":
+                return random.randint(0, 256, dims).astype("uint8")
+            case "int32" if x.name == "mask":
+                return (random.uniform(size=dims) < 0.7).astype("int32")
+            case "int32":
+                return random.randint(0, 12, dims).astype("int32")
+            case _:
+                return random.normal(size=dims).astype("float32")
+
+    return [values(x) for x in model.inputs]
+
+
+def record(model, endings):
+    """Saves a model and notes what it answers."""
+    model.set_weights([random.normal(size=w.shape, scale=0.5) ** (2 if "variance" in w.path else 1) for w in model.weights])
+    inputs = batch(model)
+    for ending in endings:
+        model.save(TO / f"{model.name}.{ending}")
+    outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
+    # Of several outputs with names, in the order of the names.
+    outputs = keras.tree.flatten(outputs)
+    frozen = model.non_trainable_weights
+    return {
+        "name": model.name,
+        "files": [f"{model.name}.{ending}" for ending in endings],
+        "inputs": arrays(x.astype("int32") if x.dtype == "uint8" else x for x in inputs),
+        "outputs": arrays(x.numpy() for x in outputs),
+        "frozen": len(frozen),
+    }
+
+
+if __name__ == "__main__":
+    TO.mkdir(exist_ok=True)
+    stack = steps()
+    stack.build((None, 6, 3))
+    compiled = vision()
+    compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
+    models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"])]
+    write("saved", [record(model, endings) for model, endings in models])
