@@ -1,38 +1,84 @@
 //! The model that a `train.yaml` describes.
 
+use std::path::Path;
+
 use phalanx::models;
 use phalanx::nn::{Input, LayerSpec, Model, Network, Node, Sequential, layer_from_config};
+use phalanx::saved::SavedModel;
 
-use crate::config::{Component, Problem, Problems, Source, TrainConfig};
+use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConfig};
 
-/// The model of the layers, for these inputs.
+/// The model of the layers, or the saved one, for these inputs.
 ///
 /// # Errors
-/// A layer that does not take what it is given, at its line.
+/// A layer that does not take what it is given, at its line; or a model that cannot be read.
 pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> {
+    if let ModelSource::Saved(file) = &config.model {
+        let model = saved(&file.value, inputs);
+        let model = model.map_err(|(message, next)| {
+            config.problems(vec![Problem::new(file.at, message, next)])
+        })?;
+        return frozen(config, model);
+    }
+    let layers = config.layers();
     let sources = match (config.is_stack(), inputs) {
         (true, [_]) => None,
         _ => Some(config.sources().map_err(|list| config.problems(list))?),
     };
     let first = |count: usize| match &sources {
-        None => stacked(&config.model[..count], &inputs[0]),
-        Some(sources) => connected(&config.model[..count], sources, inputs),
+        None => stacked(&layers[..count], &inputs[0]),
+        Some(sources) => connected(&layers[..count], sources, inputs),
     };
-    let failed = match first(config.model.len()) {
+    let failed = match first(layers.len()) {
         Ok(model) => return frozen(config, model),
         Err(error) => error,
     };
     // What fails does so with any layers after it: the layer at fault ends the shortest part that fails.
-    let good = (1..config.model.len())
+    let good = (1..layers.len())
         .collect::<Vec<_>>()
         .partition_point(|&count| first(count).is_ok());
-    let fault = config.model[..=good].last();
+    let fault = layers[..=good].last();
     let (component, error) = match (fault, first(good + 1)) {
         (Some(component), Err(error)) => (component, error),
-        _ => (&config.model[0], failed),
+        _ => (&layers[0], failed),
     };
     let index = sources.and_then(|sources| config.index_among(&sources[good]));
     Err(config.problems(vec![problem(component, &error, index)]))
+}
+
+/// The architecture of a saved model, which takes what the data give; or what is wrong, and what to do.
+fn saved(path: &Path, inputs: &[Input]) -> Result<Model, (String, &'static str)> {
+    let read = match path.is_dir() {
+        true => SavedModel::load(path),
+        false => SavedModel::load_keras(path),
+    };
+    let model = read.map_err(|error| {
+        let next = "give the path of a model that Keras or this program saved, or list the layers";
+        (error.to_string(), next)
+    })?;
+    let names: Vec<&str> = model.model().inputs().map(|(name, _)| name).collect();
+    let given: Vec<&str> = inputs.iter().filter_map(Input::name).collect();
+    let are_same = match inputs {
+        [_] => names.len() == 1,
+        _ => names == given,
+    };
+    if !are_same {
+        let (names, path) = (names.join(", "), path.display());
+        let message = format!(
+            "{path} takes the inputs {names}, and the data give {}",
+            inputs.len()
+        );
+        let next = "name the columns of these, in this order, by `inputs` of `data`";
+        return Err((message, next));
+    }
+    let model = model.model().with_inputs(inputs);
+    model.map_err(|error| {
+        let message = format!("{}: {error}", path.display());
+        (
+            message,
+            "give the examples these dimensions, by `features`, `image_size` or `inputs` of `data`",
+        )
+    })
 }
 
 /// The model without the layers that are not trained.

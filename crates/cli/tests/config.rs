@@ -98,15 +98,15 @@ fn every_key_is_read() {
 #[test]
 fn every_key_of_models_and_their_training_is_read() {
     let config = read(FULL);
-    assert_eq!(names(&config.model), ["conv2d", "flatten", "dense"]);
+    assert_eq!(names(config.layers()), ["conv2d", "flatten", "dense"]);
     assert_eq!(
-        config.model[0].settings,
+        config.layers()[0].settings,
         json!({"filters": 16, "kernel_size": [3, 3], "activation": "relu"})
     );
-    assert_eq!(config.model[1].settings, json!({}));
+    assert_eq!(config.layers()[1].settings, json!({}));
     let dense = json!({"units": 10, "name": "out", "kernel_regularizer": {"l2": {"l2": 1e-4}}});
     assert_eq!(
-        (&config.model[2].settings, config.model[2].at),
+        (&config.layers()[2].settings, config.layers()[2].at),
         (
             &dense,
             Position {
@@ -298,22 +298,22 @@ fn a_mistake_of_the_library_is_shown_at_the_setting_it_names() {
     let config = read(FULL);
     let at = |component: &Component, message: &str| component.problem(message).at;
     assert_eq!(
-        at(&config.model[0], "conv2d: `kernel_size`: too large"),
+        at(&config.layers()[0], "conv2d: `kernel_size`: too large"),
         Position {
             line: 11,
             column: 27
         }
     );
     assert_eq!(
-        at(&config.model[2], "dense: `l2`: negative"),
+        at(&config.layers()[2], "dense: `l2`: negative"),
         Position {
             line: 16,
             column: 28
         }
     );
     assert_eq!(
-        at(&config.model[2], "dense: `nothing` is wrong"),
-        config.model[2].at
+        at(&config.layers()[2], "dense: `nothing` is wrong"),
+        config.layers()[2].at
     );
 }
 
@@ -370,16 +370,16 @@ fn inputs_are_indices_or_lists_of_numbers() {
     ];
     assert_eq!(data.inputs.value, expected);
     assert_eq!(data.columns, [name("user"), name("age"), Column::Index(3)]);
-    let taken = config.model.iter().map(|layer| {
+    let taken = config.layers().iter().map(|layer| {
         let names = layer.inputs.iter().flatten();
         names.map(|name| name.value.clone()).collect::<Vec<_>>()
     });
     let taken: Vec<Vec<String>> = taken.collect();
     assert_eq!(taken, [vec!["user"], vec!["vector", "about"], vec![]]);
     // The connections of a layer are no setting of the library's.
-    assert_eq!(config.model[1].settings, json!({}));
+    assert_eq!(config.layers()[1].settings, json!({}));
     assert_eq!(
-        config.model[0].settings,
+        config.layers()[0].settings,
         json!({"input_dim": 9, "output_dim": 2, "name": "vector"})
     );
 }

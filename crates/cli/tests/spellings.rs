@@ -180,7 +180,7 @@ fn each_is_understood_or_answered_with_a_hint() {
         match (answer, read) {
             (Means(name, settings), Ok(config)) => {
                 let component = match at {
-                    At::Layer => &config.model[0],
+                    At::Layer => &config.layers()[0],
                     At::Loss => &config.loss,
                     At::Metric => &config.metrics[0],
                     At::Optimizer => &config.optimizer,

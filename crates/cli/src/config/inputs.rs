@@ -73,7 +73,7 @@ impl TrainConfig {
 
     /// Whether each layer takes what the one before gives, and the first the only input, which has no name.
     pub(crate) fn is_stack(&self) -> bool {
-        self.named_inputs().is_none() && self.model.iter().all(|layer| layer.inputs.is_none())
+        self.named_inputs().is_none() && self.layers().iter().all(|layer| layer.inputs.is_none())
     }
 
     /// What each layer takes.
@@ -91,7 +91,7 @@ impl TrainConfig {
             .map(|(place, name)| (*name, Source::Input(place)))
             .collect();
         let (mut sources, mut problems) = (Vec::new(), Vec::new());
-        for (place, layer) in self.model.iter().enumerate() {
+        for (place, layer) in self.layers().iter().enumerate() {
             match sources_of(layer, place, &names, &known) {
                 Ok(found) => sources.push(found),
                 Err(found) => problems.extend(found),
@@ -133,8 +133,8 @@ impl TrainConfig {
                 }
             }
         }
-        let before_last = self.model.len().saturating_sub(1);
-        for (place, layer) in self.model[..before_last].iter().enumerate() {
+        let before_last = self.layers().len().saturating_sub(1);
+        for (place, layer) in self.layers()[..before_last].iter().enumerate() {
             if !is_taken(Source::Layer(place)) {
                 let next = match name_of(layer) {
                     Some(name) => format!("name it in the `inputs` of a later layer: {name}"),

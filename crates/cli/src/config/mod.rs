@@ -48,8 +48,8 @@ pub struct TrainConfig {
     pub data: Data,
     /// What decides the examples of an epoch, as text that is the same for all ways to write it.
     pub data_text: String,
-    /// The layers, first to last; at least one.
-    pub model: Vec<Component>,
+    /// What is trained.
+    pub model: ModelSource,
     /// The values that the variables have first, where they are not random.
     pub first_weights: Option<FirstWeights>,
     /// The optimizer.
@@ -72,7 +72,25 @@ pub struct TrainConfig {
     pub checkpoint: Option<PathBuf>,
 }
 
+/// Where the layers of a model are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ModelSource {
+    /// In the training file, first to last; at least one.
+    Layers(Vec<Component>),
+    /// In a file of Keras or the folder of a model.
+    Saved(Located<PathBuf>),
+}
+
 impl TrainConfig {
+    /// The layers that the file lists, first to last; none where it names a saved model.
+    #[must_use]
+    pub fn layers(&self) -> &[Component] {
+        match &self.model {
+            ModelSource::Layers(layers) => layers,
+            ModelSource::Saved(_) => &[],
+        }
+    }
+
     /// Puts the names of logs in place of other spellings where a log is named: `val_mae` is `val_mean_absolute_error`.
     fn use_names_of_logs(&mut self) {
         let own = self.metrics.iter();

@@ -152,7 +152,11 @@ impl<'n> Section<'n> {
     /// Whether the table allows a list of this length.
     pub(crate) fn allows_length(&self, name: &str, length: usize) -> bool {
         let kind = self.field(name).map(|field| field.kind);
-        matches!(kind, Some(Kind::Components(_, least, most)) if (least..=most).contains(&length))
+        let list = match kind {
+            Some(Kind::Worded(_, Kind::Either([list, ..]))) => Some(*list),
+            kind => kind,
+        };
+        matches!(list, Some(Kind::Components(_, least, most)) if (least..=most).contains(&length))
     }
 
     /// How many keys are written.

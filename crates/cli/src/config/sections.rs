@@ -11,8 +11,8 @@ use super::inputs::column;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
-    Column, Csv, Data, Fit, Label, LabelType, Located, Missing, SaveFreq, Test, TrainConfig,
-    Validation,
+    Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
+    SaveFreq, Test, TrainConfig, Validation,
 };
 use phalanx_yaml::{Node, Value};
 use phalanx_yaml::{Position, shown};
@@ -20,14 +20,27 @@ use phalanx_yaml::{Position, shown};
 /// No class label is written with more digits than fit an i32.
 const MAX_CLASS: i64 = i32::MAX as i64;
 
+/// The values of a saved model, which its training begins with.
+fn saved_values(model: &ModelSource) -> Option<FirstWeights> {
+    match model {
+        ModelSource::Layers(_) => None,
+        ModelSource::Saved(file) => Some(FirstWeights {
+            file: file.clone(),
+            may_lack: false,
+            frozen: Vec::new(),
+        }),
+    }
+}
+
 impl Reader {
     /// Reads the whole file; `None` or a non-empty list of problems where it is wrong.
     pub(crate) fn train_config(&mut self, root: &Node, origin: &Path) -> Option<TrainConfig> {
         let file = self.section(root, "the file", FILE)?;
         let folder = origin.parent().unwrap_or(Path::new(""));
         let data = file.node("data").and_then(|node| self.data(node, folder));
-        let model = self.list_of(&file, "model", Family::Layer);
+        let model = self.model(&file, folder);
         let first_weights = self.first_weights(&file, folder);
+        let first_weights = first_weights.or_else(|| saved_values(model.as_ref()?));
         let optimizer = self.one(&file, "optimizer", Family::Optimizer);
         let loss = self.one(&file, "loss", Family::Loss);
         let metrics = self
@@ -72,6 +85,18 @@ impl Reader {
         config.use_names_of_logs();
         self.check_together(&config);
         Some(config)
+    }
+
+    /// Layers, or the path of a saved model.
+    fn model(&mut self, file: &Section<'_>, folder: &Path) -> Option<ModelSource> {
+        let node = file.node("model")?;
+        let path = located(|node: &Node| text(node).map(|path| folder.join(path)));
+        match path(node) {
+            Some(file) => Some(ModelSource::Saved(file)),
+            None => self
+                .list_of(file, "model", Family::Layer)
+                .map(ModelSource::Layers),
+        }
     }
 
     fn one(&mut self, file: &Section<'_>, name: &str, family: Family) -> Option<Component> {

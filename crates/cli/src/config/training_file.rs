@@ -40,8 +40,14 @@ pub(crate) const FILE: &[Field] = &[
     .example("{csv: data.csv}"),
     Field::required(
         "model",
-        Kind::Components(Family::Layer, 1, MAX_COMPONENTS),
-        "the layers, first to last",
+        Kind::Worded(
+            "a list of layers, or the path of a whole model",
+            &Kind::Either(&[
+                Kind::Components(Family::Layer, 1, MAX_COMPONENTS),
+                Kind::Text,
+            ]),
+        ),
+        "the layers, first to last; or a model that Keras saved (`.keras`, `.h5`), or the folder of one of this program, whose layers and values the training begins with",
     )
     .example("[{dense: {units: 10}}]"),
     Field::new(

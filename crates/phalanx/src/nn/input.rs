@@ -47,6 +47,12 @@ impl Input {
         &self.dims
     }
 
+    /// The name, if it was given one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// Sets the name; `input`, `input_1` and so on by default.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {

@@ -307,6 +307,39 @@ impl Model {
         Ok(model)
     }
 
+    /// The same layers for inputs of other dims or elements, under the names that they have: for images of another size, say.
+    ///
+    /// Keras' `clone_model(model, input_tensors=..)`.
+    ///
+    /// # Errors
+    /// When they are not as many as the model's, the layers do not take them, or would have other variables, as a dense layer of all pixels has.
+    pub fn with_inputs(&self, inputs: &[Input]) -> Result<Self> {
+        let name = &self.name;
+        if inputs.len() != self.inputs.len() {
+            let (expected, got) = (self.inputs.len(), inputs.len());
+            return Err(Error::user(format!(
+                "model `{name}` has {expected} inputs, got {got}; give one for each"
+            )));
+        }
+        let mut model = self.clone();
+        for (own, given) in model.inputs.iter_mut().zip(inputs) {
+            own.shape = Shape::new(given.dtype, given.dims.clone());
+            own.any_length = given.any_length;
+        }
+        model.variables.clear();
+        model.shapes.clear();
+        model.trace()?;
+        model.check_lengths()?;
+        let mut variables = self.variables.iter().zip(&model.variables);
+        match variables.find(|(own, other)| own.shape != other.shape) {
+            None => Ok(model),
+            Some((own, other)) => Err(Error::user(format!(
+                "variable `{}` of model `{name}` is {}, and would be {} for these inputs; give inputs of the dims that the model was made for",
+                own.name, own.shape, other.shape
+            ))),
+        }
+    }
+
     pub(super) fn trace(&mut self) -> Result<()> {
         let graph = Graph::new();
         let mut inputs = Vec::new();

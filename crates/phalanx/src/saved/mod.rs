@@ -30,7 +30,7 @@ use phalanx_graph::HostTensor;
 use crate::Result;
 use crate::import::hdf5::writer::Hdf5File;
 use crate::import::{self, LoadReport, LoadWeights};
-use crate::nn::{IntoModel, Model, Registry};
+use crate::nn::{Input, IntoModel, Model, Registry};
 use crate::storage::atomic_dir::{self, DirectoryKind, WEIGHTS};
 use crate::storage::foreign_ending::is_of_keras;
 
@@ -75,6 +75,15 @@ impl SavedModel {
     #[must_use]
     pub fn values(&self) -> &[HostTensor] {
         &self.values
+    }
+
+    /// The same for inputs of other dims or elements, as [`Model::with_inputs`].
+    ///
+    /// # Errors
+    /// As for [`Model::with_inputs`].
+    pub fn with_inputs(self, inputs: &[Input]) -> Result<Self> {
+        let model = self.model.with_inputs(inputs)?;
+        Self::new(model, self.values)
     }
 
     /// The value of a variable by its name, `dense/kernel`.
@@ -160,8 +169,8 @@ impl SavedModel {
     /// with any strategy.
     ///
     /// Stacks and functional models are read, models in models among them, of layers that there are here, with the operations
-    /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`). Optimizer, loss and metrics are left out. An input of any
-    /// length is shown with 128 steps. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose
+    /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`). Optimizer, loss and metrics are left out. Dims of inputs that are open in Keras are
+    /// 128, until [`with_inputs`](Self::with_inputs) gives others; where the first alone is open, examples may have any length. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose
     /// layers are a Python program cannot be read, and no code in a file is run.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use super::read_network::Functional;
 use super::{Settings, Translated, dtype_name};
 use crate::nn::Model;
 
-/// Steps of an example that is shown where Keras' input has any number of them.
-const SHOWN_LENGTH: usize = 128;
+/// The size of dims that are open in Keras, until inputs of others are given.
+const OPEN_SIZE: usize = 128;
 /// Models in models deeper than this are taken for a mistake.
 const MAX_DEPTH: usize = 16;
 
@@ -158,27 +158,21 @@ pub(super) fn input(layer: &KerasLayer<'_>) -> Translated<Value> {
 /// The dims of an example of a shape with the batch, and whether the first of them may be any.
 fn dims(shape: &Value) -> Translated<(Vec<usize>, bool)> {
     let wrong = || {
-        format!(
-            "its shape is {}, expected a size for each dimension after the batch, of which only the first may be open; \
-             give `keras.Input` the shape",
-            brief(shape)
-        )
+        let shape = brief(shape);
+        format!("its shape is {shape}, expected the batch, and a size or null for each dimension")
     };
     let [_, sizes @ ..] = &shape.as_array().ok_or_else(wrong)?[..] else {
         return Err(wrong());
     };
-    let any_length = sizes.first().is_some_and(Value::is_null);
-    let size = |(place, size): (usize, &Value)| match size {
-        Value::Null if place == 0 => Ok(SHOWN_LENGTH),
+    let open = sizes.iter().filter(|size| size.is_null()).count();
+    let any_length = open == 1 && sizes[0].is_null();
+    let size = |size: &Value| match size {
+        Value::Null => Ok(OPEN_SIZE),
         size => size
             .as_u64()
             .and_then(|size| usize::try_from(size).ok())
             .ok_or_else(wrong),
     };
-    let dims = sizes
-        .iter()
-        .enumerate()
-        .map(size)
-        .collect::<Translated<_>>()?;
+    let dims = sizes.iter().map(size).collect::<Translated<_>>()?;
     Ok((dims, any_length))
 }
