@@ -11,8 +11,10 @@ SHAPES = {"dense": [64, 32], "conv": [3, 3, 8, 16], "depthwise": [3, 3, 8, 1]}
 TRUNCATED_STDDEV = 0.87962566103423978
 
 
-def scaled(name):
+def scaled(name, config):
     """(scale, mode, distribution) of a variance-scaling initializer."""
+    if name == "variance_scaling":
+        return config["scale"], config["mode"], config["distribution"].removeprefix("truncated_")
     family, distribution = name.split("_")
     scale = {"glorot": 1.0, "he": 2.0, "lecun": 1.0}[family]
     mode = "fan_avg" if family == "glorot" else "fan_in"
@@ -28,8 +30,12 @@ def theory(name, config, fan_in, fan_out):
         return {"distribution": "orthogonal", "gain": config.get("gain", 1.0)}
     if name in ("zeros", "ones"):
         return {"distribution": "constant", "value": 0.0 if name == "zeros" else 1.0}
-    scale, mode, distribution = scaled(name)
-    variance = scale / {"fan_in": fan_in, "fan_avg": (fan_in + fan_out) / 2}[mode]
+    scale, mode, distribution = scaled(name, config)
+    variance = scale / {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]
+    if distribution == "untruncated_normal":
+        # Five deviations, which a draw in two million passes.
+        reach = 5 * math.sqrt(variance)
+        return {"distribution": "normal", "low": -reach, "high": reach, "mean": 0.0, "stddev": math.sqrt(variance)}
     if distribution == "uniform":
         limit = math.sqrt(3 * variance)
         return {"distribution": "uniform", "low": -limit, "high": limit, "mean": 0.0, "stddev": math.sqrt(variance)}
@@ -79,6 +85,12 @@ def records():
     """Every initializer on every kernel shape."""
     specs = [(f"{f}_{d}", {}) for f in ("glorot", "he", "lecun") for d in ("uniform", "normal")]
     specs += [("truncated_normal", {}), ("truncated_normal", {"mean": 0.5, "stddev": 0.2})]
+    specs += [
+        ("variance_scaling", {"scale": 2.0, "mode": "fan_out", "distribution": "truncated_normal"}),
+        ("variance_scaling", {"scale": 0.5, "mode": "fan_out", "distribution": "uniform"}),
+        ("variance_scaling", {"scale": 1.5, "mode": "fan_avg", "distribution": "untruncated_normal"}),
+        ("variance_scaling", {"scale": 3.0, "mode": "fan_in", "distribution": "truncated_normal"}),
+    ]
     specs += [("orthogonal", {}), ("orthogonal", {"gain": 2.0}), ("zeros", {}), ("ones", {})]
     for name, config in specs:
         for kernel, shape in SHAPES.items():

@@ -28,6 +28,18 @@ pub enum Initializer {
     LecunUniform,
     /// Truncated normal of variance `1 / fan_in`.
     LecunNormal,
+    /// Of variance `scale / fan`, of which the six above are special cases.
+    VarianceScaling {
+        /// Factor of the variance, 1 by default.
+        #[serde(default = "default_gain")]
+        scale: f64,
+        /// By which number it is divided, the inputs by default.
+        #[serde(default)]
+        mode: Fan,
+        /// What is drawn from, a truncated normal by default.
+        #[serde(default)]
+        distribution: ScaledDistribution,
+    },
     /// Normal cut at two deviations from the mean.
     TruncatedNormal {
         /// Mean, 0 by default.
@@ -74,6 +86,40 @@ pub enum Initializer {
     /// 1 in the second quarter and 0 elsewhere: the bias of an [`Lstm`](super::Lstm) whose forget gates start open
     /// (Jozefowicz et al. 2015).
     ForgetGate,
+}
+
+/// What the variance of [`Initializer::VarianceScaling`] is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fan {
+    /// Inputs that reach an output.
+    #[default]
+    FanIn,
+    /// Outputs that an input reaches.
+    FanOut,
+    /// The mean of both.
+    FanAvg,
+}
+
+impl Fan {
+    const NAMES: [&'static str; 3] = ["fan_in", "fan_out", "fan_avg"];
+}
+
+/// What [`Initializer::VarianceScaling`] draws from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaledDistribution {
+    /// A normal cut at two deviations, wider so that it has the variance after the cut.
+    #[default]
+    TruncatedNormal,
+    /// A normal.
+    UntruncatedNormal,
+    /// A uniform one.
+    Uniform,
+}
+
+impl ScaledDistribution {
+    const NAMES: [&'static str; 3] = ["truncated_normal", "untruncated_normal", "uniform"];
 }
 
 const fn default_spread() -> f64 {
@@ -141,6 +187,27 @@ impl Initializer {
             Self::HeNormal => normal(2.0 / fan_in),
             Self::LecunUniform => uniform(1.0 / fan_in),
             Self::LecunNormal => normal(1.0 / fan_in),
+            Self::VarianceScaling {
+                scale,
+                mode,
+                distribution,
+            } => {
+                let fan = match mode {
+                    Fan::FanIn => fan_in,
+                    Fan::FanOut => fan_out,
+                    Fan::FanAvg => average,
+                };
+                // As Keras: nothing reaches an output of a kernel without elements.
+                let variance = scale / fan.max(1.0);
+                match distribution {
+                    ScaledDistribution::TruncatedNormal => normal(variance),
+                    ScaledDistribution::UntruncatedNormal => Distribution::Normal {
+                        mean: 0.0,
+                        stddev: variance.sqrt(),
+                    },
+                    ScaledDistribution::Uniform => uniform(variance),
+                }
+            }
             Self::TruncatedNormal { mean, stddev } => cut(mean, stddev),
             Self::RandomNormal { mean, stddev } => Distribution::Normal { mean, stddev },
             Self::RandomUniform { low, high } => Distribution::Uniform { low, high },
@@ -182,6 +249,10 @@ impl Initializer {
             }
             Self::Constant { value } => finite("value", value),
             Self::Orthogonal { gain } => finite("gain", gain),
+            Self::VarianceScaling { scale, .. } if scale == 0.0 => {
+                Err("expected `scale` above 0, got 0".into())
+            }
+            Self::VarianceScaling { scale, .. } => check_range("scale", scale, 0.0..f64::INFINITY),
             _ => Ok(()),
         }
     }
@@ -258,6 +329,23 @@ const INITIALIZERS: &[Component] = &[
         name: "lecun_normal",
         doc: "truncated normal of variance `1 / fan_in`",
         fields: &[],
+    },
+    Component {
+        name: "variance_scaling",
+        doc: "of variance `scale / fan`",
+        fields: &[
+            Field::optional("scale", Kind::ABOVE_ZERO, "factor of the variance"),
+            Field::optional(
+                "mode",
+                Kind::OneOf(&Fan::NAMES),
+                "what the variance is divided by: inputs of an output, outputs of an input, or the mean of both",
+            ),
+            Field::optional(
+                "distribution",
+                Kind::OneOf(&ScaledDistribution::NAMES),
+                "what is drawn from",
+            ),
+        ],
     },
     Component {
         name: "truncated_normal",

@@ -76,7 +76,7 @@ pub use group_norm::{GroupNorm, UnitNorm};
 pub use gru::Gru;
 pub(crate) use index_inputs::Table;
 pub(crate) use initializer::FirstRows;
-pub use initializer::Initializer;
+pub use initializer::{Fan, Initializer, ScaledDistribution};
 pub use input::Input;
 pub use layer::{Layer, LayerSpec};
 pub use lstm::Lstm;

@@ -1,7 +1,7 @@
 //! What a step leaves by Keras in f64, where `PHALANX_FUZZ_KERAS` is the path of a Python that has it: the model is written as an archive,
 //! which Keras loads, so that neither a layer nor a loss of ours is in what ours are compared with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,8 +62,16 @@ pub(crate) fn found(model: &Model, step: &Step, trial: &Trial) -> Option<Result<
     let path = archive();
     saved.save_keras(&path).ok()?;
     COMPARED.fetch_add(1, Ordering::Relaxed);
-    let answer = KERAS.ask(&request(model, step, trial, &path));
-    let _ = std::fs::remove_file(path);
+    let again = path.with_extension("again.keras");
+    let answer = KERAS.ask(&request(model, step, trial, [&path, &again]));
+    let answer = answer.and_then(|left| {
+        let read = read_back(&again, model, step, trial);
+        let read = read.map_err(|error| format!("what Keras saved: {error}"));
+        read.map(|()| left)
+    });
+    for path in [path, again] {
+        let _ = std::fs::remove_file(path);
+    }
     let cannot = match &answer {
         // A mean over no step at all is 0 here.
         Ok(left) => left.iter().flatten().any(|number| !number.is_finite()),
@@ -84,6 +92,10 @@ fn values(model: &Model, step: &Step) -> Vec<HostTensor> {
 
 /// What the model predicts in f64.
 pub(crate) fn prediction(model: &Model, step: &Step, trial: &Trial) -> Result<Vec<f64>, String> {
+    predicted(model, values(model, step), trial)
+}
+
+fn predicted(model: &Model, values: Vec<HostTensor>, trial: &Trial) -> Result<Vec<f64>, String> {
     let graph = Graph::default();
     let mut given = Vec::new();
     let mut parameter = |value: HostTensor| {
@@ -91,10 +103,7 @@ pub(crate) fn prediction(model: &Model, step: &Step, trial: &Trial) -> Result<Ve
         given.push(value);
         tensor
     };
-    let variables: Vec<Tensor> = values(model, step)
-        .into_iter()
-        .map(&mut parameter)
-        .collect();
+    let variables: Vec<Tensor> = values.into_iter().map(&mut parameter).collect();
     let inputs: Vec<Tensor> = trial
         .batch(model)
         .x
@@ -168,7 +177,22 @@ fn is_padded(source: Source) -> bool {
     matches!(source, Source::Padded | Source::Tokens { padded: true, .. })
 }
 
-fn request(model: &Model, step: &Step, trial: &Trial, path: &std::path::Path) -> Value {
+/// Compares the model with what is read of a file that Keras wrote of it.
+fn read_back(path: &Path, model: &Model, step: &Step, trial: &Trial) -> Result<(), String> {
+    let read = SavedModel::load_keras(path).map_err(|error| error.to_string())?;
+    let expected = predicted(model, values(model, step), trial)?;
+    let got = predicted(read.model(), read.values().to_vec(), trial)?;
+    let pairs = || got.iter().zip(&expected);
+    let are_close = |(got, expected): (&f64, &f64)| {
+        (got - expected).abs() <= 1e-5 * (1.0 + expected.abs()) || got.is_nan() && expected.is_nan()
+    };
+    if got.len() == expected.len() && pairs().all(are_close) {
+        return Ok(());
+    }
+    Err(format!("it predicts {got:?}, expected {expected:?}"))
+}
+
+fn request(model: &Model, step: &Step, trial: &Trial, [path, again]: [&Path; 2]) -> Value {
     let batch = trial.batch(model);
     let tensors = |list: &[HostTensor]| -> Vec<Value> { list.iter().map(tensor).collect() };
     let replaced = step.replaced.iter();
@@ -176,6 +200,7 @@ fn request(model: &Model, step: &Step, trial: &Trial, path: &std::path::Path) ->
         replaced.map(|replaced| json!({"before": replaced.before, "trained": replaced.trained}));
     json!({
         "archive": path,
+        "again": again,
         "x": tensors(&batch.x),
         "y": tensor(&batch.y[0]),
         "weight": batch.weight.as_ref().map(tensor),

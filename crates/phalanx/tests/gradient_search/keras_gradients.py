@@ -43,6 +43,17 @@ def load(path):
     return model
 
 
+def save(model, path):
+    """Has Keras write the model as it writes its own, but for f32 in the place of f64."""
+    with tempfile.TemporaryDirectory() as folder:
+        wide = os.path.join(folder, "wide.keras")
+        model.save(wide)
+        with zipfile.ZipFile(wide) as given, zipfile.ZipFile(path, "w") as archive:
+            for name in given.namelist():
+                content = given.read(name)
+                archive.writestr(name, content.replace(b'"float64"', b'"float32"') if name == "config.json" else content)
+
+
 def match(model, replaced):
     """The variable of the model for each array, which has the same values in the same order."""
     values = {}
@@ -71,6 +82,7 @@ def mean(losses, weight, mask):
 def left(request):
     keras.utils.clear_session()
     model = load(request["archive"])
+    save(model, request["again"])
     variables = match(model, request["replaced"])
     x = [array(tensor) for tensor in request["x"]]
     x = x if len(x) > 1 else x[0]

@@ -176,3 +176,219 @@ fn dims(shape: &Value) -> Translated<(Vec<usize>, bool)> {
     let dims = sizes.iter().map(size).collect::<Translated<_>>()?;
     Ok((dims, any_length))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_keras(class: &str, name: &str, mut settings: Value) -> Value {
+        settings["name"] = name.into();
+        json!({"module": "keras.layers", "class_name": class, "config": settings})
+    }
+
+    fn pixels() -> Value {
+        of_keras(
+            "InputLayer",
+            "x",
+            json!({"batch_shape": [null, 4, 4, 2], "dtype": "float32"}),
+        )
+    }
+
+    fn sequential(layers: &[Value]) -> Value {
+        json!({"module": "keras", "class_name": "Sequential", "config": {"name": "stack", "layers": layers}})
+    }
+
+    fn refusal(config: &Value) -> String {
+        Model::from_keras_config(config).unwrap_err()
+    }
+
+    /// What is wrong with one layer after the input.
+    fn refused(class: &str, settings: Value) -> String {
+        let refusal = refusal(&sequential(&[pixels(), of_keras(class, "y", settings)]));
+        let own = format!("layer `y` ({class}): ");
+        refusal.strip_prefix(&own).unwrap_or(&refusal).to_owned()
+    }
+
+    #[test]
+    fn what_there_is_not_here_is_named() {
+        let conv = |field: &str, value: Value| {
+            refused(
+                "Conv2D",
+                json!({"filters": 2, "kernel_size": [1, 1], field: value}),
+            )
+        };
+        assert_eq!(refused("Lambda", json!({})), "there is no such layer here");
+        assert_eq!(
+            conv("data_format", "channels_first".into()),
+            "its `data_format` is \"channels_first\", and only \"channels_last\" has a like here"
+        );
+        assert_eq!(
+            conv(
+                "kernel_constraint",
+                json!({"class_name": "MaxNorm", "config": {}})
+            ),
+            "its `kernel_constraint` is `MaxNorm`, which has no like here"
+        );
+        assert_eq!(
+            conv(
+                "kernel_regularizer",
+                json!({"class_name": "OrthogonalRegularizer"})
+            ),
+            "its penalty is `OrthogonalRegularizer`, expected L1, L2 or L1L2"
+        );
+        assert_eq!(
+            conv(
+                "activation",
+                json!({"class_name": "function", "config": {"value": []}})
+            ),
+            "its activation is `function`, a function of your own program, which cannot be read from a file"
+        );
+        assert_eq!(
+            conv(
+                "dtype",
+                json!({"class_name": "DTypePolicy", "config": {"name": "float64"}})
+            ),
+            "it computes in `float64`, expected one of float32, mixed_bfloat16, mixed_float16"
+        );
+        assert_eq!(
+            refused("ReLU", json!({"max_value": 1.0})),
+            "it has a `threshold`, or a `max_value` other than 6, which has no like here"
+        );
+        assert_eq!(
+            refused("Softmax", json!({"axis": 1})),
+            "its `axis` is 1, expected the last one"
+        );
+        let gates = |setting: &str| refused("LSTM", json!({"units": 2, setting: true}));
+        for setting in ["stateful", "return_state", "zero_output_for_mask"] {
+            let expected = format!("its `{setting}` is true, and only false has a like here");
+            assert_eq!(gates(setting), expected);
+        }
+        let unknown = conv("spread", 1.into());
+        assert!(unknown.contains("unknown field `spread`"), "{unknown}");
+        let mut own = of_keras("Scaled", "y", json!({}));
+        own["module"] = "my_program".into();
+        assert_eq!(
+            refusal(&sequential(&[pixels(), own])),
+            "layer `y` (Scaled): it is a layer of your own program, which cannot be read from a file"
+        );
+    }
+
+    #[test]
+    fn models_that_are_no_layers_are_refused() {
+        let subclassed = json!({"module": "mine", "class_name": "Net", "config": {"name": "net"}});
+        assert!(refusal(&subclassed).starts_with("`net` is of class Net, which is no Sequential"));
+        let open = refusal(&sequential(&[of_keras("Dense", "y", json!({"units": 1}))]));
+        assert!(open.contains("does not say what it takes"), "{open}");
+        let texts = of_keras(
+            "InputLayer",
+            "x",
+            json!({"batch_shape": [null], "dtype": "string"}),
+        );
+        let texts = refusal(&sequential(&[texts]));
+        assert_eq!(
+            texts,
+            "layer `x` (InputLayer): its elements are `string`, expected numbers"
+        );
+        let mut deep = sequential(&[]);
+        for _ in 0..40 {
+            deep = sequential(&[pixels(), deep]);
+        }
+        assert_eq!(refusal(&deep), "models are nested more than 16 deep");
+        for wrong in [
+            json!(null),
+            json!([]),
+            json!({"class_name": 1}),
+            json!({"class_name": "Sequential"}),
+        ] {
+            refusal(&wrong);
+        }
+    }
+
+    fn value(layer: &str, shape: Value) -> Value {
+        json!({"class_name": "__keras_tensor__", "config": {"shape": shape, "dtype": "float32", "keras_history": [layer, 0, 0]}})
+    }
+
+    fn functional(layers: &[Value], output: &str) -> Value {
+        json!({"module": "keras.src.models.functional", "class_name": "Functional", "config": {"name": "net",
+            "layers": layers, "input_layers": ["x", 0, 0], "output_layers": [output, 0, 0]}})
+    }
+
+    fn called(mut layer: Value, arguments: Value, named: Value) -> Value {
+        layer["inbound_nodes"] = json!([{"args": arguments, "kwargs": named}]);
+        layer
+    }
+
+    #[test]
+    fn calls_that_there_are_not_here_are_named() {
+        let x = || value("x", json!([null, 4, 4, 2]));
+        let dense = |arguments, named| {
+            let layer = of_keras("Dense", "y", json!({"units": 1, "trainable": true}));
+            called(layer, arguments, named)
+        };
+        let of_dense = |arguments: Value, named: Value| {
+            refusal(&functional(&[pixels(), dense(arguments, named)], "y"))
+        };
+        assert_eq!(
+            of_dense(json!([x()]), json!({"mask": x()})),
+            "layer `y`: it is called with a mask of its own; here masks are found by `masking` and by `embedding` with `mask_zero`, \
+             and go along with the values"
+        );
+        assert_eq!(
+            of_dense(json!([x()]), json!({"factor": 2})),
+            "layer `y` (Dense): it is called with `factor`, 2, which has no like here"
+        );
+        assert_eq!(
+            of_dense(json!([value("z", json!([null, 2]))]), json!({})),
+            "layer `y`: it takes `z`, which no layer before it makes"
+        );
+        let mut sine = of_keras("Sin", "s", json!({}));
+        sine["module"] = "keras.src.ops.numpy".into();
+        let sine = called(sine, json!([x()]), json!({}));
+        assert_eq!(
+            refusal(&functional(&[pixels(), sine], "s")),
+            "layer `s` (Sin): there is no such operation here; use layers of `keras.layers` in its place"
+        );
+        let missing = refusal(&functional(&[], "y"));
+        assert_eq!(
+            missing,
+            "`x` is among the inputs, and no input has this name"
+        );
+    }
+
+    #[test]
+    fn what_training_needs_is_kept() {
+        let start = json!({"class_name": "VarianceScaling", "config": {"scale": 2.0, "mode": "fan_out", "distribution": "uniform", "seed": 3}});
+        let conv = json!({"filters": 2, "kernel_size": [1, 1], "kernel_initializer": start, "trainable": false,
+            "bias_regularizer": {"class_name": "L1L2", "config": {"l1": 0.1, "l2": 0.2}},
+            "dtype": {"class_name": "DTypePolicy", "config": {"name": "mixed_bfloat16"}}});
+        let norm =
+            json!({"axis": [3], "momentum": 0.9, "gamma_initializer": {"class_name": "Mine"}});
+        let model = sequential(&[
+            pixels(),
+            of_keras("Conv2D", "a.b", conv),
+            of_keras("BatchNormalization", "norm", norm),
+            of_keras(
+                "Dropout",
+                "drop",
+                json!({"rate": 0.25, "seed": 1, "noise_shape": null}),
+            ),
+        ]);
+        let model = Model::from_keras_config(&model).unwrap().config();
+        let conv = &model["layers"][0]["conv2d"];
+        let scaling = json!({"variance_scaling": {"scale": 2.0, "mode": "fan_out", "distribution": "uniform"}});
+        assert_eq!(conv["kernel_initializer"], scaling);
+        assert_eq!(
+            conv["bias_regularizer"],
+            json!({"l1_l2": {"l1": 0.1, "l2": 0.2}})
+        );
+        assert_eq!(
+            (&conv["trainable"], &conv["precision"]),
+            (&json!(false), &json!("mixed_bfloat16"))
+        );
+        assert_eq!(conv["name"], "a_b");
+        let norm = &model["layers"][1]["batch_norm"];
+        assert_eq!((&norm["momentum"], &norm["axis"]), (&json!(0.9), &json!(3)));
+        assert_eq!(norm["gamma_initializer"], "ones");
+        assert_eq!(model["layers"][2]["dropout"]["rate"], 0.25);
+    }
+}
