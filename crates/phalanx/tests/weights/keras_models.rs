@@ -2,13 +2,17 @@
 //!
 //! `PHALANX_KERAS_MODELS=FOLDER` reads the models of another folder, with its `saved.json`.
 
+use std::fs::File;
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
-use phalanx::nn::{Cx, Model};
+use phalanx::nn::{Cx, Input, Model};
 use phalanx::saved::SavedModel;
 use phalanx_graph::DType;
 use phalanx_testkit::assert_close;
-use serde_json::Value;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use zip::{ZipArchive, ZipWriter};
 
 use super::golden;
 use super::oracle::{Batch, array, engine, name};
@@ -70,4 +74,151 @@ fn whole_models_answer_as_keras_does() {
             }
         }
     }
+}
+
+/// The members of an archive.
+fn members(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut archive = ZipArchive::new(File::open(path).unwrap()).unwrap();
+    let names: Vec<String> = archive
+        .file_names()
+        .map(|name| name.unwrap().into_owned())
+        .collect();
+    let member = |name: String| {
+        let mut bytes = Vec::new();
+        let mut member = archive.by_name(&name).unwrap();
+        member.read_to_end(&mut bytes).unwrap();
+        (name, bytes)
+    };
+    names.into_iter().map(member).collect()
+}
+
+fn archive(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = zip::write::SimpleFileOptions::default();
+    for (name, bytes) in members {
+        archive.start_file(name, stored).unwrap();
+        archive.write_all(bytes).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
+/// Every value in a document, by its pointer.
+fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
+    let children: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| (key.clone(), value))
+            .collect(),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(i, item)| (i.to_string(), item))
+            .collect(),
+        _ => Vec::new(),
+    };
+    for (key, child) in children {
+        let at = format!("{at}/{key}");
+        pointers(child, &at, all);
+        all.push(at);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is wrong in a description is an error that says where, and what is read has all its values.
+    #[test]
+    fn damaged_descriptions_are_errors(which in 0_usize..3, places in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..8), 1..3)) {
+        let file = ["vision.keras", "shared.keras", "text.keras"][which];
+        let mut members = members(&golden("keras/saved").join(file));
+        let config = members.iter_mut().find(|(name, _)| name == "config.json").unwrap();
+        let mut document: Value = serde_json::from_slice(&config.1).unwrap();
+        for (place, with) in places {
+            let mut all = Vec::new();
+            pointers(&document, "", &mut all);
+            let values = [json!(null), json!(-1), json!(1e300), json!("x"), json!([]), json!({}), json!([[["a", 0, 0]]]), json!(true)];
+            *document.pointer_mut(&all[place.index(all.len())]).unwrap() = values[with].clone();
+        }
+        config.1 = document.to_string().into_bytes();
+        match SavedModel::from_keras_bytes("damaged", &archive(&members)) {
+            Ok(saved) => prop_assert_eq!(saved.values().len(), saved.model().variables().len()),
+            Err(error) => {
+                let error = error.to_string();
+                prop_assert!(error.starts_with("damaged: ") && !error.contains("bug in phalanx"), "{}", error);
+                prop_assert!(error.len() < 4096 && !error.contains(char::is_control), "{}", error);
+            }
+        }
+    }
+}
+
+#[test]
+fn files_without_a_whole_model_are_refused() {
+    let refused = |file: &str| {
+        let error = SavedModel::load_keras(golden(file)).unwrap_err();
+        error.to_string()
+    };
+    let weights = refused("keras/weights/tiny.weights.h5");
+    assert!(
+        weights.contains("model_config: the file has weights alone"),
+        "{weights}"
+    );
+    let text = refused("keras/saved.json");
+    assert!(
+        text.contains("config.json: ") && text.contains("expected a model that `model.save"),
+        "{text}"
+    );
+    let absent = refused("keras/saved/absent.keras");
+    assert!(absent.contains("cannot open"), "{absent}");
+    let members = members(&golden("keras/saved/volumes.keras"));
+    let without = |name: &str| {
+        let left: Vec<_> = members
+            .iter()
+            .filter(|member| member.0 != name)
+            .cloned()
+            .collect();
+        let error = SavedModel::from_keras_bytes("part", &archive(&left)).unwrap_err();
+        error.to_string()
+    };
+    assert!(without("config.json").starts_with("part: config.json: "));
+    assert!(without("model.weights.h5").starts_with("part: model.weights.h5: "));
+}
+
+#[test]
+fn inputs_of_other_sizes_are_given_later() {
+    let read = |file: &str| SavedModel::load_keras(golden("keras/saved").join(file)).unwrap();
+    let text = read("text.keras");
+    let shape = |saved: &SavedModel| saved.model().inputs().next().unwrap().1;
+    assert_eq!(shape(&text).dims, [128]);
+    let short = text
+        .with_inputs(&[Input::new([9]).dtype(DType::I32)])
+        .unwrap();
+    assert_eq!(shape(&short).dims, [9]);
+    let vision = read("vision.keras");
+    let wide = vision
+        .clone()
+        .with_inputs(&[Input::new([12, 10, 3])])
+        .unwrap();
+    assert_eq!(
+        (shape(&wide).dims, wide.values().len()),
+        (vec![12, 10, 3], vision.values().len())
+    );
+    let refused = |inputs: &[Input]| vision.clone().with_inputs(inputs).unwrap_err().to_string();
+    assert_eq!(
+        refused(&[]),
+        "model `vision` has 1 inputs, got 0; give one for each"
+    );
+    let grey = refused(&[Input::new([8, 8, 1])]);
+    assert!(grey.contains("rescaling"), "{grey}");
+    let dense = phalanx::nn::Sequential::new([3])
+        .add(phalanx::nn::Dense::new(2))
+        .build()
+        .unwrap();
+    assert_eq!(
+        dense
+            .with_inputs(&[Input::new([4])])
+            .unwrap_err()
+            .to_string(),
+        "variable `dense/kernel` of model `sequential` is f32[3,2], and would be f32[4,2] for these inputs; \
+         give inputs of the dims that the model was made for"
+    );
 }
