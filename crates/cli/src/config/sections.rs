@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx::config::Family;
 use phalanx::nn::Policy;
 
-use super::component::Component;
+use super::component::{Component, catalog};
 use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
 use super::inputs::column;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
@@ -91,7 +91,14 @@ impl Reader {
     fn model(&mut self, file: &Section<'_>, folder: &Path) -> Option<ModelSource> {
         let node = file.node("model")?;
         let path = located(|node: &Node| text(node).map(|path| folder.join(path)));
-        match path(node) {
+        // A layer by itself is meant to be one of a list.
+        let is_layer = |name| {
+            catalog(Family::Layer)
+                .iter()
+                .any(|known| known.name == name)
+        };
+        let is_path = text(node).is_some_and(|text| !is_layer(text));
+        match path(node).filter(|_| is_path) {
             Some(file) => Some(ModelSource::Saved(file)),
             None => self
                 .list_of(file, "model", Family::Layer)

@@ -5,6 +5,7 @@ mod images;
 mod inputs;
 mod processes;
 mod runs;
+mod saved_models;
 
 use std::fs;
 use std::process::{Command, Output, Stdio};

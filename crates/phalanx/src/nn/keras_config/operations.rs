@@ -90,7 +90,7 @@ impl<'a> KerasOperation<'a> {
     }
 }
 
-type Found = (&'static str, Value);
+type OperationLayer = (&'static str, Value);
 
 fn unknown() -> String {
     "there is no such operation here; use layers of `keras.layers` in its place".into()
@@ -104,7 +104,7 @@ fn rank(argument: &Value) -> Option<usize> {
     argument["config"]["shape"].as_array().map(Vec::len)
 }
 
-fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<Found> {
+fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<OperationLayer> {
     if layer.class == "Negative" {
         return Ok(("rescaling", json!({"scale": -1.0})));
     }
@@ -132,7 +132,7 @@ fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<Found> {
 }
 
 /// Values of other ranks are aligned at their last dims by operations, and at the first by layers.
-fn of_two(layer: &KerasLayer<'_>, x: &Value, y: &Value) -> Translated<Found> {
+fn of_two(layer: &KerasLayer<'_>, x: &Value, y: &Value) -> Translated<OperationLayer> {
     let known = OF_TWO.iter().find(|(class, _)| *class == layer.class);
     let &(_, kind) = known.ok_or_else(unknown)?;
     if rank(x).is_none() || rank(x) != rank(y) {
@@ -142,7 +142,7 @@ fn of_two(layer: &KerasLayer<'_>, x: &Value, y: &Value) -> Translated<Found> {
 }
 
 /// An operation with a number, which is the first of the two or the second.
-fn with_number(class: &str, number: Option<f64>, is_first: bool) -> Translated<Found> {
+fn with_number(class: &str, number: Option<f64>, is_first: bool) -> Translated<OperationLayer> {
     let number = number.ok_or_else(unknown)?;
     let (scale, offset) = match (class, is_first) {
         ("Add", _) => (1.0, number),

@@ -250,6 +250,10 @@ mod tests {
             ),
             "it computes in `float64`, expected one of float32, mixed_bfloat16, mixed_float16"
         );
+    }
+
+    #[test]
+    fn settings_that_there_are_not_here_are_named() {
         assert_eq!(
             refused("ReLU", json!({"max_value": 1.0})),
             "it has a `threshold`, or a `max_value` other than 6, which has no like here"
@@ -263,7 +267,8 @@ mod tests {
             let expected = format!("its `{setting}` is true, and only false has a like here");
             assert_eq!(gates(setting), expected);
         }
-        let unknown = conv("spread", 1.into());
+        let conv = json!({"filters": 2, "kernel_size": [1, 1], "spread": 1});
+        let unknown = refused("Conv2D", conv);
         assert!(unknown.contains("unknown field `spread`"), "{unknown}");
         let mut own = of_keras("Scaled", "y", json!({}));
         own["module"] = "my_program".into();

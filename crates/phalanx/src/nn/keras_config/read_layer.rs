@@ -376,7 +376,7 @@ fn activation_layer(
     }))
 }
 
-/// Whether an axis is the last one of so many, where it is known how many there are.
+/// Whether an axis is the last one, by its number where the rank is known.
 pub(super) fn is_last(axis: &Value, rank: Option<usize>) -> bool {
     let axis = match axis.as_array().map(Vec::as_slice) {
         Some([one]) => one,

@@ -1,0 +1,99 @@
+//! Training files that name a whole model in the place of layers.
+
+use std::fs;
+
+use crate::Folder;
+use crate::processes::value_of;
+
+/// The training file with another model, which is trained without changing it.
+fn with_model(folder: &Folder, model: &str) -> &'static str {
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let lines = text.lines().map(|line| match line.split_once(": ") {
+        Some(("model", _)) => format!("model: {model}\n"),
+        Some(("optimizer", _)) => "optimizer: {sgd: {learning_rate: 0}}\n".to_owned(),
+        _ => format!("{line}\n"),
+    });
+    fs::write(folder.0.join("saved.yaml"), lines.collect::<String>()).unwrap();
+    "saved.yaml"
+}
+
+/// Runs a command that is written as one line.
+fn run(folder: &Folder, command: &str) -> String {
+    folder.succeed(&command.split(' ').collect::<Vec<_>>())
+}
+
+fn trained(name: &str) -> Folder {
+    let folder = Folder::new(name, "adam");
+    run(&folder, "train t.yaml --quiet --epochs 8");
+    run(&folder, "export out m.keras");
+    folder
+}
+
+#[test]
+fn a_saved_model_is_trained_from_its_values() {
+    let folder = trained("saved");
+    let before = run(&folder, "evaluate out");
+    for model in ["m.keras", "out/model"] {
+        let file = with_model(&folder, model);
+        let train = format!("train {file} --output again --set fit.save_freq=epoch");
+        let said = run(&folder, &format!("{train} --overwrite --epochs 1"));
+        assert!(said.contains("4 of 4 variables have values"), "{said}");
+        assert_eq!(run(&folder, "evaluate again"), before, "{model}");
+        run(&folder, &format!("{train} --resume --epochs 2"));
+        assert_eq!(run(&folder, "evaluate again"), before, "{model}");
+    }
+    // Other values in the place of its own.
+    run(&folder, "train t.yaml --quiet --epochs 1 --output other");
+    run(
+        &folder,
+        "train saved.yaml --set weights=other/model --output third --epochs 1",
+    );
+    assert_eq!(
+        run(&folder, "evaluate third"),
+        run(&folder, "evaluate other")
+    );
+}
+
+#[test]
+fn workers_train_a_saved_model() {
+    let folder = trained("saved-two");
+    let file = with_model(&folder, "m.keras");
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    run(
+        &folder,
+        &format!("launch --workers 2 -- {program} train {file} --output two --epochs 1"),
+    );
+    let loss = |output: &str| value_of(&run(&folder, &format!("evaluate {output}")), "loss");
+    let (one, two) = (loss("out"), loss("two"));
+    assert!((one - two).abs() < 1e-4, "{one} {two}");
+}
+
+#[test]
+fn what_is_wrong_with_a_saved_model_is_said_at_its_line() {
+    let folder = trained("no-saved");
+    run(&folder, "export out m.weights.h5");
+    let cases = [
+        ("absent.keras", "saved.yaml:2:8: cannot open absent.keras"),
+        (
+            "m.weights.h5",
+            "saved.yaml:2:8: m.weights.h5: model_config: the file has weights alone",
+        ),
+        ("a.csv", "saved.yaml:2:8: a.csv: config.json: "),
+        ("out", "saved.yaml:2:8: "),
+        (
+            "3",
+            "saved.yaml:2:8: `model` of the file is 3, expected a list of layers, or the path of a whole model",
+        ),
+    ];
+    for (model, told) in cases {
+        let file = with_model(&folder, model);
+        folder.fail(&["train", file, "--output", "new"], 2, &[told]);
+    }
+    fs::write(folder.0.join("a.csv"), "1,2,3,0\n2,1,3,1\n".repeat(30)).unwrap();
+    let file = with_model(&folder, "m.keras");
+    let told = [
+        "saved.yaml:2:8: m.keras: variable `dense/kernel` of model `sequential` is f32[2,16], and would be f32[3,16]",
+        "`features`",
+    ];
+    folder.fail(&["train", file, "--output", "new"], 2, &told);
+}
