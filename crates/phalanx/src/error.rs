@@ -103,6 +103,24 @@ impl Error {
     }
 }
 
+/// What was refused may be whole, like a file that cannot be read now.
+impl From<phalanx_store::StoreError> for Error {
+    fn from(error: phalanx_store::StoreError) -> Self {
+        match error {
+            phalanx_store::StoreError::Refused {
+                action,
+                url,
+                reason,
+            } => Self::Io {
+                path: url.into(),
+                action,
+                source: std::io::Error::other(reason),
+            },
+            error => Self::user(error.to_string()),
+        }
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

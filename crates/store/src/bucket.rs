@@ -50,7 +50,7 @@ impl Limits {
 /// What is known of an object by its name alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its name below the URL that was listed.
+    /// Its name below the URL that was listed; empty for what has the URL itself.
     pub name: String,
     /// Its bytes.
     pub size: u64,
@@ -94,6 +94,14 @@ impl Bucket {
         self.remote.read(url, start, end)
     }
 
+    /// What is known of an object.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`] where it is not there.
+    pub fn stat(&self, url: &ObjectUrl) -> Result<Object, StoreError> {
+        self.remote.stat(url)
+    }
+
     /// All objects under a URL, in the order of their names.
     ///
     /// # Errors
@@ -131,6 +139,10 @@ impl Bucket {
     }
 
     pub fn read(&self, _: &ObjectUrl, _: u64, _: u64) -> Result<Vec<u8>, StoreError> {
+        match self.remote {}
+    }
+
+    pub fn stat(&self, _: &ObjectUrl) -> Result<Object, StoreError> {
         match self.remote {}
     }
 

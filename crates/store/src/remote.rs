@@ -70,6 +70,16 @@ impl Remote {
         Ok(bytes.into())
     }
 
+    pub(crate) fn stat(&self, url: &ObjectUrl) -> Result<Object, StoreError> {
+        let path = path(url)?;
+        let meta = self.run("read", url, self.store.head(&path))?;
+        Ok(Object {
+            name: String::new(),
+            size: meta.size,
+            modified: meta.last_modified.into(),
+        })
+    }
+
     pub(crate) fn list(&self, url: &ObjectUrl) -> Result<Vec<Object>, StoreError> {
         let folder = path(url)?;
         let found = self.store.list(Some(&folder)).try_collect::<Vec<_>>();

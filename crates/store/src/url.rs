@@ -14,7 +14,9 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    const fn name(self) -> &'static str {
+    /// What is before `://`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::S3 => "s3",
             Self::Gs => "gs",

@@ -26,6 +26,7 @@ mod batch_builder;
 mod batch_iter;
 mod batches;
 mod bottleneck;
+mod bucket_copy;
 mod buffer_pool;
 mod cache_file;
 mod concat_files;
@@ -61,6 +62,7 @@ pub(crate) use agreement::Facts;
 pub use batch_iter::BatchIter;
 pub use batches::Batches;
 pub use bottleneck::InputBottleneck;
+pub use bucket_copy::BucketCopy;
 pub use csv::{
     CsvColumn, CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, MissingValues, parse_csv,
 };

@@ -83,9 +83,9 @@ fn new_name(number: u64) -> String {
 impl ObjectDir {
     /// Finds the bucket; nothing is asked of it yet.
     pub(super) fn open(url: &str, kind: &'static DirectoryKind) -> Result<Self> {
-        let url = ObjectUrl::parse(url).map_err(|error| wrong(&error))?;
-        let limits = Limits::from_env().map_err(|error| wrong(&error))?;
-        let bucket = Bucket::open(&url, limits).map_err(|error| wrong(&error))?;
+        let url = ObjectUrl::parse(url).map_err(Error::from)?;
+        let limits = Limits::from_env().map_err(Error::from)?;
+        let bucket = Bucket::open(&url, limits).map_err(Error::from)?;
         Ok(Self {
             kind,
             url,
@@ -97,7 +97,7 @@ impl ObjectDir {
     fn saves(&self) -> Result<Vec<ObjectSave>> {
         let mut saves: Vec<ObjectSave> = Vec::new();
         let mut own = Vec::new();
-        for object in self.bucket.list(&self.url).map_err(|error| wrong(&error))? {
+        for object in self.bucket.list(&self.url).map_err(Error::from)? {
             let (folder, name) = match object.name.split_once('/') {
                 Some((folder, name)) if is_name(folder) => (folder.to_owned(), name.to_owned()),
                 Some(_) => continue,
@@ -245,7 +245,7 @@ impl ObjectDir {
             .filter(|file| self.kind.files.contains(&file.name.as_str()))
         {
             let removed = self.bucket.remove(&save.url.join(&file.name));
-            removed.map_err(|error| wrong(&error))?;
+            removed.map_err(Error::from)?;
         }
         Ok(())
     }
@@ -259,20 +259,20 @@ impl ObjectDir {
         let put = self
             .bucket
             .put(&self.url.join(name), text.as_bytes().to_vec());
-        put.map_err(|error| wrong(&error))
+        put.map_err(Error::from)
     }
 
     pub(super) fn note(&self, name: &str) -> Result<Option<String>> {
         match self.bucket.read(&self.url.join(name), 0, MOST_OF_NOTE) {
             Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
             Err(StoreError::Missing { .. }) => Ok(None),
-            Err(error) => Err(wrong(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
     pub(super) fn remove_note(&self, name: &str) -> Result<()> {
         let removed = self.bucket.remove(&self.url.join(name));
-        removed.map_err(|error| wrong(&error))
+        removed.map_err(Error::from)
     }
 }
 
@@ -298,10 +298,7 @@ impl Staging for ObjectStaging<'_> {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
             return Ok(());
         }
-        self.objects
-            .bucket
-            .put(&url, bytes)
-            .map_err(|error| wrong(&error))
+        self.objects.bucket.put(&url, bytes).map_err(Error::from)
     }
 }
 
@@ -321,10 +318,7 @@ impl ObjectStaging<'_> {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         let last = last.ok_or_else(|| Error::Bug(format!("a save without `{name}`")))?;
-        self.objects
-            .bucket
-            .put(&url, last)
-            .map_err(|error| wrong(&error))
+        self.objects.bucket.put(&url, last).map_err(Error::from)
     }
 }
 
@@ -379,22 +373,6 @@ impl Read for ObjectReader {
             self.next = end;
         }
         self.part.read(into)
-    }
-}
-
-/// What was refused may be whole: like a file that cannot be read now.
-fn wrong(error: &StoreError) -> Error {
-    match error {
-        StoreError::Refused {
-            action,
-            url,
-            reason,
-        } => Error::Io {
-            path: url.into(),
-            action,
-            source: io::Error::other(reason.clone()),
-        },
-        error => Error::user(error.to_string()),
     }
 }
 
