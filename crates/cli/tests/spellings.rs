@@ -66,6 +66,13 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "GlobalAveragePooling3D", Means("global_average_pool3d", "{}")),
     (At::Layer, "GlobalMaxPooling3D", Means("global_max_pool3d", "{}")),
     (At::Layer, "BatchNorm3d", Means("batch_norm", "{}")),
+    (At::Layer, "ZeroPadding1D: {padding: [1, 0]}", Means("zero_padding1d", r#"{"padding":[1,0]}"#)),
+    (At::Layer, "ZeroPadding3D", Means("zero_padding3d", "{}")),
+    (At::Layer, "Cropping1D: {cropping: 2}", Means("cropping1d", r#"{"cropping":2}"#)),
+    (At::Layer, "Cropping2D", Means("cropping2d", "{}")),
+    (At::Layer, "Cropping3D", Means("cropping3d", "{}")),
+    (At::Layer, "UpSampling1D: {size: 3}", Means("up_sampling1d", r#"{"size":3}"#)),
+    (At::Layer, "UpSampling3D", Means("up_sampling3d", "{}")),
     (At::Layer, "MaxPooling1D: {pool_size: 2}", Means("max_pool1d", r#"{"pool_size":2}"#)),
     (At::Layer, "TimeDistributed: {layer: Flatten}", Means("time_distributed", r#"{"layer":{"flatten":{}}}"#)),
     (

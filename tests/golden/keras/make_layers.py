@@ -203,6 +203,25 @@ def volumes():
         yield f"global_{kind.lower()}_pooling3d_keepdims", f"Global{kind}Pooling3D", {"keepdims": True}, [(2, 2, 3, 2, 2)]
 
 
+def edges():
+    """(name, layer, config, inputs) of layers that add or cut edges, or repeat elements, in other directions than those of images."""
+    yield "up_sampling1d", "UpSampling1D", {}, [(2, 3, 2)]
+    yield "up_sampling1d_size", "UpSampling1D", {"size": 3}, [(2, 3, 2)]
+    yield "up_sampling3d", "UpSampling3D", {}, [(1, 2, 2, 1, 2)]
+    yield "up_sampling3d_sizes", "UpSampling3D", {"size": [2, 1, 3]}, [(1, 2, 3, 2, 2)]
+    ends, sides = [2, 1], [[0, 1], [2, 0], [1, 1]]
+    inputs = [(2, 5, 2)], [(1, 4, 3, 2)], [(1, 3, 4, 3, 2)]
+    for layer, setting in (("ZeroPadding", "padding"), ("Cropping", "cropping")):
+        name = setting if layer == "Cropping" else "zero_padding"
+        for number, shapes_of in enumerate(inputs, 1):
+            each = [1, 0, 1][:number] if number > 1 else ends
+            for form, value in {"default": None, "one": 1, "each": each, "sides": sides[:number]}.items():
+                if number == 1 and form == "sides" or (layer, number, form) == ("ZeroPadding", 2, "one"):
+                    continue
+                config = {} if value is None else {setting: value}
+                yield f"{name}{number}d_{form}", f"{layer}{number}D", config, shapes_of
+
+
 def shapes():
     """(name, layer, config, inputs) of the layers that only move values."""
     yield "flatten", "Flatten", {}, [(2, 2, 3, 2)]
@@ -362,7 +381,7 @@ def regularizers():
 
 def records():
     """Everything of this file."""
-    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *shapes(), *embeddings()]:
+    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *edges(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
     for spec in [*normalizations(), *steps()]:
         yield run(*spec)

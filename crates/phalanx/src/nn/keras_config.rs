@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 49] = [
+const CLASSES: [(&str, &str, bool); 56] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("average", "Average", false),
@@ -38,6 +38,9 @@ const CLASSES: [(&str, &str, bool); 49] = [
     ("conv2d", "Conv2D", true),
     ("conv2d_transpose", "Conv2DTranspose", true),
     ("conv3d", "Conv3D", true),
+    ("cropping1d", "Cropping1D", false),
+    ("cropping2d", "Cropping2D", true),
+    ("cropping3d", "Cropping3D", true),
     ("dense", "Dense", false),
     ("depthwise_conv2d", "DepthwiseConv2D", true),
     ("dot", "Dot", false),
@@ -72,8 +75,12 @@ const CLASSES: [(&str, &str, bool); 49] = [
     ("subtract", "Subtract", false),
     ("time_distributed", "TimeDistributed", false),
     ("unit_norm", "UnitNormalization", false),
+    ("up_sampling1d", "UpSampling1D", false),
     ("up_sampling2d", "UpSampling2D", true),
+    ("up_sampling3d", "UpSampling3D", true),
+    ("zero_padding1d", "ZeroPadding1D", true),
     ("zero_padding2d", "ZeroPadding2D", true),
+    ("zero_padding3d", "ZeroPadding3D", true),
 ];
 
 /// A setting of attention here, an argument of its calls in Keras.

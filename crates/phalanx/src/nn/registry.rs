@@ -83,8 +83,15 @@ impl Registry {
         registry.add_kind(Reshape::new([-1]));
         registry.add_kind(Rescaling::new(1.0));
         registry.add_kind(Preprocess::tf());
+        registry.add_kind(ZeroPadding1d::new(1));
         registry.add_kind(ZeroPadding2d::new(1));
+        registry.add_kind(ZeroPadding3d::new(1));
+        registry.add_kind(Cropping1d::new(1));
+        registry.add_kind(Cropping2d::new(0));
+        registry.add_kind(Cropping3d::new(1));
+        registry.add_kind(UpSampling1d::new(2));
         registry.add_kind(UpSampling2d::new(2));
+        registry.add_kind(UpSampling3d::new(2));
         registry.add_kind(Permute::new([1]));
         registry.add_kind(RepeatVector::new(1));
         registry.add_kind(Add);
@@ -311,6 +318,12 @@ mod tests {
             "conv1d": {"filters": 4, "kernel_size": 3, "padding": "causal"},
             "conv3d": {"filters": 4, "kernel_size": [1, 2, 3], "strides": 2},
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
+            "up_sampling3d": {"size": [2, 1, 3]},
+            "zero_padding1d": {"padding": [1, 0]},
+            "zero_padding3d": {"padding": [1, 0, 2]},
+            "cropping1d": {"cropping": 2},
+            "cropping2d": {"cropping": [1, 0]},
+            "cropping3d": {"cropping": [[0, 1], [2, 0], [1, 1]]},
             "permute": {"dims": [2, 1]},
             "repeat_vector": {"n": 3},
             "group_norm": {"groups": -1, "axis": 1},

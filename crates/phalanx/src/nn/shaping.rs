@@ -1,13 +1,12 @@
 //! Layers without variables that move values.
 
-use phalanx_graph::op::PadDim;
 use phalanx_graph::{Shape, Tensor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Cx;
 use super::layer::Layer;
-use super::sizes::{check_size, one_image, one_input};
+use super::sizes::{check_size, one_input};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// All dims of an example as one; kind `flatten`.
@@ -241,122 +240,5 @@ impl Layer for RepeatVector {
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
         x.broadcast_in(&[x.dim(0), self.n, x.dim(1)], &[0, 2])
-    }
-}
-
-/// Zeros around images `[batch, height, width, channels]`; kind `zero_padding2d`.
-///
-/// In JSON and YAML, `padding` is one number, `[height, width]`, or `[[top, bottom], [left, right]]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZeroPadding2d {
-    padding: Edges,
-}
-
-/// Elements added at the edges of an image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Edges([[usize; 2]; 2]);
-
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected whole numbers: 1, [height, width] or [[top, bottom], [left, right]]"
-)]
-enum EdgesForm {
-    All(usize),
-    Each([usize; 2]),
-    Sides([[usize; 2]; 2]),
-}
-
-impl Serialize for Edges {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Edges {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let form = EdgesForm::deserialize(deserializer)?;
-        Ok(Self(match form {
-            EdgesForm::All(size) => [[size; 2]; 2],
-            EdgesForm::Each([height, width]) => [[height; 2], [width; 2]],
-            EdgesForm::Sides(sides) => sides,
-        }))
-    }
-}
-
-impl ZeroPadding2d {
-    /// As many zeros on every side.
-    #[must_use]
-    pub const fn new(padding: usize) -> Self {
-        Self::sides([[padding; 2]; 2])
-    }
-
-    /// `[[top, bottom], [left, right]]` zeros.
-    #[must_use]
-    pub const fn sides(padding: [[usize; 2]; 2]) -> Self {
-        let padding = Edges(padding);
-        Self { padding }
-    }
-}
-
-/// One zero on every side, as in Keras.
-impl Default for ZeroPadding2d {
-    fn default() -> Self {
-        Self::new(1)
-    }
-}
-
-/// Rows or columns of zeros.
-const EDGE: Kind = Kind::Whole(0, i32::MAX as i64 - 1);
-
-impl Described for ZeroPadding2d {
-    const COMPONENT: Component = Component {
-        name: "zero_padding2d",
-        doc: "adds zeros around images",
-        fields: &[Field::optional(
-            "padding",
-            Kind::Worded(
-                "whole numbers: 1, [height, width] or [[top, bottom], [left, right]]",
-                &Kind::Either(&[
-                    EDGE,
-                    Kind::List(&EDGE, 2, 2),
-                    Kind::List(&Kind::List(&EDGE, 2, 2), 2, 2),
-                ]),
-            ),
-            "number of rows and columns",
-        )],
-    };
-}
-
-impl Layer for ZeroPadding2d {
-    fn kind(&self) -> &'static str {
-        "zero_padding2d"
-    }
-
-    fn config(&self) -> Value {
-        config::write(self.kind(), self)
-    }
-
-    fn check_settings(&self) -> Result<(), String> {
-        let sizes = self.padding.0.as_flattened();
-        sizes
-            .iter()
-            .try_for_each(|&size| check_size("`padding` plus one", size.saturating_add(1)))
-    }
-
-    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        one_image(inputs).map(|_| ())
-    }
-
-    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let edges = |[low, high]: [usize; 2]| PadDim {
-            low: low as i64,
-            high: high as i64,
-            interior: 0,
-        };
-        let [height, width] = self.padding.0.map(edges);
-        let none = PadDim::default();
-        inputs[0].pad(&[none, height, width, none], 0.0)
     }
 }

@@ -1,12 +1,13 @@
-//! Images made larger without variables.
+//! Sequences, images and volumes made larger without variables.
 
 use phalanx_graph::{HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::sizes::one_image;
-use super::{Cx, Pair, Sizes};
+use super::position::one_sequence;
+use super::sizes::{one_image, one_volume};
+use super::{Cx, Pair, Sizes, Triple};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// How the elements in between are found when an image is made larger.
@@ -92,16 +93,7 @@ impl Layer for UpSampling2d {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let image = one_image(inputs)?;
-        let sizes = image.dims[1..3].iter().zip(self.size.array());
-        sizes
-            .into_iter()
-            .try_for_each(|(&dim, factor)| match dim.saturating_mul(factor) {
-                size if size <= MAX_EDGE => Ok(()),
-                size => Err(format!(
-                    "height and width of the output must be at most {MAX_EDGE}, got {size}"
-                )),
-            })
+        check_fits(self.size, one_image(inputs)?)
     }
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -113,16 +105,113 @@ impl Layer for UpSampling2d {
     }
 }
 
-/// The largest height or width that is made.
+macro_rules! repeating {
+    ($(#[$doc:meta])* $name:ident($size:ty, $n:literal, $given:ty), $kind:literal, $about:literal, $sizes:path, $field_doc:literal, $one_input:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            size: $size,
+        }
+
+        impl $name {
+            /// Repeats each element so often in each direction.
+            #[must_use]
+            pub fn new(size: $given) -> Self {
+                Self { size: size.into() }
+            }
+        }
+
+        /// Twice as large, as in Keras.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(2)
+            }
+        }
+
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: &[Field::optional("size", $sizes, $field_doc)],
+            };
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check_settings(&self) -> Result<(), String> {
+                Sizes::<$n>::from(self.size).check("`size`")
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                check_fits::<$n>(self.size.into(), $one_input(inputs)?)
+            }
+
+            fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                repeated::<$n>(&inputs[0], self.size.into())
+            }
+        }
+    };
+}
+
+repeating! {
+    /// Each step of `[batch, steps, features]` repeated; kind `up_sampling1d`.
+    ///
+    /// Fields and defaults are Keras'. The output has no mask, as in Keras.
+    ///
+    /// ```
+    /// use phalanx::nn::{Sequential, UpSampling1d};
+    ///
+    /// let model = Sequential::new([5, 4]).add(UpSampling1d::new(3)).build()?;
+    /// assert_eq!(model.outputs()[0].dims, [15, 4]);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    UpSampling1d(usize, 1, usize), "up_sampling1d", "repeats the steps of sequences",
+    Kind::SIZE, "how often each step is repeated", one_sequence
+}
+repeating! {
+    /// Each element of `[batch, depth, height, width, channels]` repeated in each direction; kind `up_sampling3d`.
+    ///
+    /// Fields and defaults are Keras'.
+    UpSampling3d(Triple, 3, impl Into<Triple>), "up_sampling3d", "makes volumes larger by whole factors",
+    Kind::TRIPLE, "factors of depth, height and width", one_volume
+}
+
+/// The largest number of elements in one direction that is made.
 const MAX_EDGE: usize = 1 << 20;
 
-/// Each element so often in both directions.
+/// Checks that the output is not too large to be made.
+fn check_fits<const N: usize>(factors: Sizes<N>, input: &Shape) -> Result<(), String> {
+    let mut sizes = input.dims[1..=N].iter().zip(factors.array());
+    sizes.try_for_each(|(&dim, factor)| match dim.saturating_mul(factor) {
+        size if size <= MAX_EDGE => Ok(()),
+        size => Err(format!(
+            "each direction of the output must have at most {MAX_EDGE} elements, got {size}"
+        )),
+    })
+}
+
+/// Each element so often in all directions.
 #[track_caller]
-fn repeated(x: &Tensor, Sizes([rows, columns]): Pair) -> Tensor {
-    let [batch, height, width, channels] = [0, 1, 2, 3].map(|dim| x.dim(dim));
-    let apart = [batch, height, rows, width, columns, channels];
-    let repeated = x.broadcast_in(&apart, &[0, 1, 3, 5]);
-    repeated.reshape(&[batch, height * rows, width * columns, channels])
+fn repeated<const N: usize>(x: &Tensor, Sizes(factors): Sizes<N>) -> Tensor {
+    let dims = x.dims();
+    let (mut apart, mut kept, mut larger) = (vec![dims[0]], vec![0], vec![dims[0]]);
+    for (&size, factor) in dims[1..=N].iter().zip(factors) {
+        kept.push(apart.len());
+        apart.extend([size, factor]);
+        larger.push(size * factor);
+    }
+    kept.push(apart.len());
+    apart.push(dims[N + 1]);
+    larger.push(dims[N + 1]);
+    x.broadcast_in(&apart, &kept).reshape(&larger)
 }
 
 /// `factor` elements for each along a dim, each between the two whose middles are next to its own.

@@ -110,23 +110,43 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
             "global_average_pool2d",
             json!({"keepdims": random.chance(0.3)}),
         ),
-        14 => {
-            let sides = [
-                [random.from(0, 2), random.from(0, 2)],
-                [random.from(0, 2), random.from(0, 2)],
-            ];
-            layer("zero_padding2d", json!({"padding": sides}))
-        }
+        14 => edges(random, &dims[..2]),
         15 => layer("dropout", json!({"rate": 0.3})),
         _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
         _ => layer("reshape", json!({"target_shape": [-1, channels]})),
     }
 }
 
+/// Zeros around a sequence, an image or a volume of these sizes, or its middle.
+fn edges(random: &mut Random, sizes: &[usize]) -> Described {
+    let cuts = random.chance(0.5);
+    let side = |&size: &usize| {
+        let most = if cuts { (size - 1).min(2) } else { 2 };
+        let first = random.from(0, most);
+        [first, random.from(0, most - if cuts { first } else { 0 })]
+    };
+    let sides: Vec<[usize; 2]> = sizes.iter().map(side).collect();
+    let sides = match sides[..] {
+        [ends] => json!(ends),
+        _ => json!(sides),
+    };
+    let paddings = ["zero_padding1d", "zero_padding2d", "zero_padding3d"];
+    let croppings = ["cropping1d", "cropping2d", "cropping3d"];
+    match cuts {
+        true => layer(croppings[sizes.len() - 1], json!({"cropping": sides})),
+        false => layer(paddings[sizes.len() - 1], json!({"padding": sides})),
+    }
+}
+
 pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
     let [_, height, width, channels] = [0, 1, 2, 3].map(|dim| dims[dim]);
-    match random.from(0, 12) {
+    match random.from(0, 14) {
         0..=5 => volume_convolution(random, channels),
+        13 => edges(random, &dims[..3]),
+        14 => {
+            let size = [0; 3].map(|_| random.size(2));
+            layer("up_sampling3d", json!({"size": size}))
+        }
         number @ 6..=9 => {
             let kind = ["max_pool3d", "average_pool3d"][number % 2];
             let (size, strides, padding) = windows_of_volumes(random);
@@ -269,7 +289,9 @@ fn pooling(random: &mut Random, kind: &'static str) -> Described {
 
 pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
-    match random.from(0, 20) {
+    match random.from(0, 22) {
+        21 => edges(random, &dims[..1]),
+        22 => layer("up_sampling1d", json!({"size": random.size(3)})),
         20 => {
             let inside = match random.chance(0.5) {
                 true => dense(random),

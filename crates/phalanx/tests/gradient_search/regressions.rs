@@ -270,6 +270,9 @@ fn layers_of_volumes_on_two_replicas() {
             json!({"filters": 4, "kernel_size": 2, "padding": "same", "activation": "tanh"}),
         ),
         ("max_pool3d", json!({"pool_size": [1, 2, 2], "strides": 1})),
+        ("zero_padding3d", json!({"padding": [0, 1, 0]})),
+        ("up_sampling3d", json!({"size": [2, 1, 1]})),
+        ("cropping3d", json!({"cropping": [[1, 2], [1, 1], [0, 0]]})),
         (
             "conv3d",
             json!({"filters": 4, "kernel_size": [2, 1, 2], "strides": [1, 2, 1], "groups": 2}),

@@ -131,6 +131,33 @@ fn convolutions_and_pools_of_volumes() {
 }
 
 #[test]
+fn edges_and_repeated_elements() {
+    check_each(
+        &[5, 2],
+        &[
+            ("zero_padding1d", json!({"padding": [2, 0]})),
+            ("cropping1d", json!({"cropping": [1, 2]})),
+            ("up_sampling1d", json!({"size": 3})),
+        ],
+    );
+    check_each(
+        &[3, 4, 2],
+        &[("cropping2d", json!({"cropping": [[0, 1], [2, 0]]}))],
+    );
+    check_each(
+        &[3, 2, 4, 1],
+        &[
+            (
+                "zero_padding3d",
+                json!({"padding": [[0, 1], [2, 0], [1, 1]]}),
+            ),
+            ("cropping3d", json!({"cropping": [[0, 2], [1, 0], [1, 1]]})),
+            ("up_sampling3d", json!({"size": [2, 1, 3]})),
+        ],
+    );
+}
+
+#[test]
 fn layers_of_each_step() {
     let layers = |layers: &[Value]| -> Vec<(&str, Value)> {
         let each = layers.iter();

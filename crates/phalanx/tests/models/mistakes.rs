@@ -219,6 +219,18 @@ fn hostile_convolutions_are_refused_without_memory_or_panic() {
             image(json!({"zero_padding2d": {"padding": 2_000_000_000u64}})),
             "zero_padding2d",
         ),
+        (
+            image(json!({"cropping2d": {"cropping": huge}})),
+            "`cropping`",
+        ),
+        (
+            image(json!({"cropping2d": {"cropping": [[0, 2_000_000_000u64], [0, 0]]}})),
+            "`cropping` must be less than the 8 elements of its direction, got 0 and 2000000000",
+        ),
+        (
+            image(json!({"cropping2d": {"cropping": [[3, 5], [0, 0]]}})),
+            "`cropping` must be less than the 8 elements of its direction, got 3 and 5",
+        ),
     ] {
         check_hostile(&config, part);
     }

@@ -53,7 +53,8 @@ fn images() -> Value {
         {"preprocess": {"mode": "torch"}},
         {"conv2d": {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same", "activation": "relu",
             "kernel_regularizer": {"l2": {"l2": 0.1}}, "use_bias": false, "name": "stem"}},
-        {"zero_padding2d": {"padding": [[1, 0], [0, 1]]}},
+        {"zero_padding2d": {"padding": [[2, 0], [0, 2]]}},
+        {"cropping2d": {"cropping": [[1, 0], [0, 1]]}},
         {"depthwise_conv2d": {"kernel_size": 3, "depth_multiplier": 2, "kernel_regularizer": {"l1": {"l1": 0.1}}}},
         {"batch_norm": {"momentum": 0.9, "epsilon": 1e-2, "trainable": false}},
         {"activation": {"activation": {"leaky_relu": {"negative_slope": 0.3}}}},
@@ -94,6 +95,9 @@ fn volumes() -> Value {
         {"conv3d": {"filters": 4, "kernel_size": 2, "dilation_rate": [2, 1, 1], "groups": 2, "use_bias": false}},
         {"max_pool3d": {"pool_size": [1, 2, 2], "strides": 1}},
         {"average_pool3d": {"pool_size": 2, "padding": "same"}},
+        {"zero_padding3d": {"padding": [[0, 1], [2, 0], [1, 1]]}},
+        {"up_sampling3d": {"size": [1, 2, 3]}},
+        {"cropping3d": {"cropping": [[0, 1], [3, 1], [2, 1]]}},
         {"global_average_pool3d": {"keepdims": true}},
         {"global_max_pool3d": null}
     ]})
@@ -115,7 +119,10 @@ fn steps() -> Value {
     json!({"name": "steps", "input": {"name": "steps", "shape": [8, 4], "dtype": "f32"}, "layers": [
         {"masking": {"mask_value": 0.5}},
         {"conv1d": {"filters": 6, "kernel_size": 2, "padding": "causal", "dilation_rate": 2, "activation": "tanh"}},
-        {"max_pool1d": {"pool_size": 2}},
+        {"zero_padding1d": {"padding": [3, 1]}},
+        {"cropping1d": {"cropping": [1, 3]}},
+        {"up_sampling1d": {"size": 3}},
+        {"max_pool1d": {"pool_size": 6}},
         {"average_pool1d": {"pool_size": 2, "strides": 1, "padding": "same"}},
         {"permute": {"dims": [2, 1]}},
         {"reshape": {"target_shape": [4, -1]}},
