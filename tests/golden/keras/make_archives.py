@@ -22,7 +22,7 @@ def inputs(path):
 
 
 def record(path):
-    """The architecture as Keras read it, and its answers."""
+    """The architecture as Keras read it, how many variables it trains, and its answers."""
     with zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
     model = keras.models.load_model(path)
@@ -32,7 +32,8 @@ def record(path):
     # What Keras would write is read again, so that nothing in it is only tolerated.
     again = keras.models.model_from_json(model.to_json())
     assert [w.shape for w in again.weights] == [w.shape for w in model.weights], path
-    return {"name": path.stem, "config": config, "outputs": arrays([x.numpy() for x in outputs])}
+    trained = len(model.trainable_variables)
+    return {"name": path.stem, "config": config, "trained": trained, "outputs": arrays([x.numpy() for x in outputs])}
 
 
 if __name__ == "__main__":

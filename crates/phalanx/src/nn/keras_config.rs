@@ -275,11 +275,20 @@ fn layer_object(entry: &NamedLayer) -> Result<Value> {
     };
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());
-    settings.insert("trainable".into(), trainable.into());
+    set_inside(&mut settings, "trainable", &trainable.into());
     if let Some(precision) = precision {
-        settings.insert("dtype".into(), precision.name().into());
+        set_inside(&mut settings, "dtype", &precision.name().into());
     }
     Ok(object("keras.layers", class, &settings.into()))
+}
+
+/// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own.
+fn set_inside(settings: &mut Settings, field: &str, value: &Value) {
+    settings.insert(field.into(), value.clone());
+    let inside = settings.get_mut("layer");
+    if let Some(inside) = inside.and_then(|layer| layer["config"].as_object_mut()) {
+        set_inside(inside, field, value);
+    }
 }
 
 /// Keras' class of a kind and its settings.

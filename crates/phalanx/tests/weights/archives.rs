@@ -76,7 +76,7 @@ fn channels() -> Value {
     json!({"name": "channels", "input": {"name": "pixels", "shape": [4, 4, 3], "dtype": "f32"}, "layers": [
         {"preprocess": {"mode": "tf"}},
         {"rescaling": {"scale": [1.0, 2.0, 3.0], "offset": 0.5}},
-        {"time_distributed": {"layer": {"batch_norm": {"epsilon": 0.1}}}},
+        {"time_distributed": {"layer": {"batch_norm": {"epsilon": 0.1}}, "trainable": false}},
         {"time_distributed": {"layer": {"bidirectional": {"layer": {"lstm": {"units": 3, "return_sequences": true}}}}, "name": "columns"}},
         {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
         {"group_norm": {"groups": 2, "epsilon": 1e-2, "beta_regularizer": {"l2": {"l2": 0.1}}}},
@@ -236,6 +236,13 @@ fn keras_answers_as_we_do_from_archives() {
         }
         let record = golden.iter().find(|record| name(record) == model.name());
         assert_eq!(config(&path), record.unwrap()["config"], "{}", model.name());
+        let trained = model.variables().iter().filter(|spec| spec.trainable);
+        assert_eq!(
+            record.unwrap()["trained"],
+            trained.count(),
+            "{}",
+            model.name()
+        );
         let mut again = zeroed(&model);
         again.load_weights(&path, LoadWeights::default()).unwrap();
         assert_eq!(again.values(), saved.values(), "{}", model.name());
