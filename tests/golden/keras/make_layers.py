@@ -22,6 +22,11 @@ class Draw:
         return self.normal(shape, 0.5)
 
 
+def weight_array(weight):
+    """A weight as JSON, a count as the integer of 64 bits that it is."""
+    return {**array(weight.numpy()), **({"dtype": "i64"} if weight.dtype == "int64" else {})}
+
+
 def made(layer, config):
     """A layer of Keras, perhaps with another in it, which is `{class: settings}`."""
     settings = {key: made(*list(value.items())[0]) if key == "layer" else value for key, value in config.items()}
@@ -38,7 +43,9 @@ def run(name, layer, config, inputs, training, mask=None):
     built(argument)
     for weight in built.weights:
         weight.assign(draw.weight(weight.name, weight.shape))
-    before = [(w.name, array(w.numpy())) for w in built.weights]
+    if layer == "Normalization":
+        built.finalize_state()
+    before = [(w.name, weight_array(w)) for w in built.weights]
     # Batch normalization's two modes differ; the other layers here take no such argument.
     mode = {"training": training} if layer in ("BatchNormalization", "TimeDistributed") else {}
     masked = {} if mask is None else {"mask": array(mask)}
@@ -68,7 +75,7 @@ def run(name, layer, config, inputs, training, mask=None):
         "weight_gradients": [
             {"name": w.name, "value": array(g)} for w, g in zip(trainable, gradients[len(differentiable) :])
         ],
-        "weights_after": [{"name": w.name, "value": array(w.numpy())} for w in built.non_trainable_weights],
+        "weights_after": [{"name": w.name, "value": weight_array(w)} for w in built.non_trainable_weights],
     }
 
 
@@ -270,6 +277,23 @@ def normalizations():
     }
     for name, (config, shape) in groups.items():
         yield f"group_normalization_{name}", "GroupNormalization", config, [shape], False
+    known = {
+        "variables": ({}, (3, 4)),
+        "variables_rank4": ({}, (2, 2, 3, 2)),
+        "variables_axes": ({"axis": [-1, 1]}, (2, 3, 2, 4)),
+        "variables_all": ({"axis": []}, (2, 3)),
+        "inverted": ({"axis": 1, "invert": True}, (2, 3, 2)),
+        "given": ({"mean": [0.5, -1.0, 2.0], "variance": [0.25, 2.0, 0.5]}, (2, 3)),
+        "constant": ({"mean": [0.5], "variance": [0.0]}, (2, 1)),
+        "given_number": ({"axis": [1, 2], "mean": 0.5, "variance": 3.0}, (2, 3, 2)),
+        "given_last": ({"axis": [1, 3], "mean": [1.5, -0.5], "variance": [2.0, 0.5]}, (2, 3, 2, 2)),
+        "given_stretched": (
+            {"axis": [1, 3], "mean": [[1.5], [-0.5], [2.5]], "variance": [[2.0], [0.5], [1.0]], "invert": True}, (2, 3, 2, 2)),
+        "given_all": ({"axis": [], "mean": 2.0, "variance": 9.0}, (2, 3)),
+        "integers": ({"mean": [1, 2], "variance": [4, 9]}, np.array([[1, 2], [3, 4]], np.int32)),
+    }
+    for name, (config, shape) in known.items():
+        yield f"normalization_{name}", "Normalization", config, [shape], False
     yield "unit_normalization", "UnitNormalization", {}, [(3, 4)], False
     yield "unit_normalization_axes", "UnitNormalization", {"axis": [1, 3]}, [(2, 3, 2, 4)], False
 

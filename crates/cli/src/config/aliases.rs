@@ -54,10 +54,6 @@ const LAYERS: &[Alias] = &[
         "input_layer",
         Hint("remove it: the input is one example of `data`"),
     ),
-    (
-        "normalization",
-        Hint("write `rescaling`, `batch_norm` or `layer_norm`"),
-    ),
     ("max_pooling1d", Same("max_pool1d")),
     ("average_pooling1d", Same("average_pool1d")),
     ("avg_pool1d", Same("average_pool1d")),

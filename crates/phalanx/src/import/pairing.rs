@@ -315,8 +315,10 @@ impl<'f> Matcher<'_, 'f> {
         let spec = &self.model.variables()[variable];
         let layout = TensorLayout::of(convention, owner.kind, last(&spec.name));
         let expected = layout.dims(&spec.shape.dims);
-        let converts = spec.shape.dtype == tensor.shape.dtype
-            || (spec.shape.dtype.is_float() && tensor.shape.dtype.is_float());
+        let (wanted, found) = (spec.shape.dtype, tensor.shape.dtype);
+        let converts = wanted == found
+            || wanted.is_float() && found.is_float()
+            || wanted.is_integer() && found.is_integer();
         if expected == tensor.shape.dims && converts {
             let matched = (spec.name.clone(), tensor.name.clone());
             self.report.matched.push(matched);

@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 56] = [
+const CLASSES: [(&str, &str, bool); 57] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("average", "Average", false),
@@ -65,6 +65,7 @@ const CLASSES: [(&str, &str, bool); 56] = [
     ("minimum", "Minimum", false),
     ("multi_head_attention", "MultiHeadAttention", false),
     ("multiply", "Multiply", false),
+    ("normalization", "Normalization", false),
     ("permute", "Permute", false),
     ("preprocess", "Rescaling", false),
     ("repeat_vector", "RepeatVector", false),

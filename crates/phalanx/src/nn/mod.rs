@@ -38,6 +38,7 @@ mod model;
 mod names;
 mod network;
 mod norm;
+mod normalization;
 mod pool;
 mod position;
 mod precision;
@@ -88,6 +89,7 @@ pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract}
 pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
+pub use normalization::Normalization;
 pub use phalanx_graph::Sharding;
 pub use pool::{
     AveragePool1d, AveragePool2d, AveragePool3d, GlobalAveragePool2d, GlobalAveragePool3d,

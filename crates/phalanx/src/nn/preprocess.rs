@@ -311,7 +311,7 @@ impl Layer for Preprocess {
 }
 
 /// Integers as f32.
-fn as_float(x: &Tensor) -> Tensor {
+pub(super) fn as_float(x: &Tensor) -> Tensor {
     match x.dtype().is_float() {
         true => x.clone(),
         false => x.convert(DType::F32),

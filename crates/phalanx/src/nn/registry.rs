@@ -83,6 +83,7 @@ impl Registry {
         registry.add_kind(Reshape::new([-1]));
         registry.add_kind(Rescaling::new(1.0));
         registry.add_kind(Preprocess::tf());
+        registry.add_kind(Normalization::new());
         registry.add_kind(ZeroPadding1d::new(1));
         registry.add_kind(ZeroPadding2d::new(1));
         registry.add_kind(ZeroPadding3d::new(1));
@@ -341,6 +342,7 @@ mod tests {
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": [0.5, 1.0]},
             "preprocess": {"mode": "caffe"},
+            "normalization": {"axis": [1, -1], "mean": [[0.5], [-2.0]], "variance": [[1.0], [0.0]], "invert": true},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
         });
         for kind in Registry::standard().kinds() {

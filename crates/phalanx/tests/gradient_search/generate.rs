@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::layers::{
-    activation, attention, group_norm, layer, on_image, on_sequence, on_vector, on_volume,
-    recurrent,
+    activation, attention, group_norm, known_statistics, layer, on_image, on_sequence, on_vector,
+    on_volume, recurrent,
 };
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
@@ -250,6 +250,9 @@ impl<'a> Grower<'a> {
         }
         if random.chance(0.1) {
             return layer("unit_norm", json!({}));
+        }
+        if random.chance(0.2) {
+            return known_statistics(random, &dims);
         }
         let axis = match random.chance(0.1) {
             true => random.from(1, rank) as i64,

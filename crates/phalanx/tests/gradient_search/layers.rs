@@ -200,6 +200,23 @@ pub(crate) fn group_norm(random: &mut Random, dims: &[usize], epsilon: f64) -> D
     layer("group_norm", settings)
 }
 
+/// Statistics of the data, as variables or as settings, of some dims or of all numbers.
+pub(crate) fn known_statistics(random: &mut Random, dims: &[usize]) -> Described {
+    let mut axis: Vec<usize> = (1..=dims.len()).filter(|_| random.chance(0.4)).collect();
+    let mut settings = json!({"invert": random.chance(0.3)});
+    if random.chance(0.5) {
+        axis = vec![dims.len()];
+        let mut draw = |least: f64| -> Vec<f64> {
+            let numbers = 0..dims[dims.len() - 1];
+            numbers.map(|_| least + random.unit()).collect()
+        };
+        settings["mean"] = json!(draw(-0.5));
+        settings["variance"] = json!(draw(0.5));
+    }
+    settings["axis"] = json!(axis);
+    layer("normalization", settings)
+}
+
 fn convolution(random: &mut Random, channels: usize) -> Described {
     let (size, strides, padding) = windows(random);
     let dividing: Vec<usize> = (1..=channels)

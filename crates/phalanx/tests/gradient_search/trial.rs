@@ -189,17 +189,19 @@ impl Trial {
             .product();
         let (mean, spread) = match last {
             "gamma" => (1.0, 0.5),
-            "beta" | "bias" | "moving_mean" => (0.0, 0.5),
-            "moving_variance" => (1.0, 0.2),
+            "beta" | "bias" | "moving_mean" | "mean" => (0.0, 0.5),
+            "moving_variance" | "variance" => (1.0, 0.2),
+            // By which Keras' variable is found.
+            "count" => (0.0, 1e5),
             "embeddings" => (0.0, 1.0),
             _ => (0.0, 1.2 / (fan_in.max(1) as f64).sqrt()),
         };
         let values = values.iter().map(|value| mean + spread * value);
         let values = values.map(|value| match last {
-            "moving_variance" => value.abs() + 0.1,
+            "moving_variance" | "variance" => value.abs() + 0.1,
             _ => value,
         });
-        floats(&shape.dims, &values.collect::<Vec<f64>>())
+        floats(&shape.dims, &values.collect::<Vec<f64>>()).convert(shape.dtype)
     }
 }
 

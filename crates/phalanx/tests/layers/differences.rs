@@ -99,6 +99,14 @@ fn normalizations_of_examples() {
             ),
             ("unit_norm", json!({})),
             ("unit_norm", json!({"axis": [1, 3]})),
+            (
+                "normalization",
+                json!({"axis": [1, 3], "mean": [[0.5], [-1.0]], "variance": [[2.0], [0.25]]}),
+            ),
+            (
+                "normalization",
+                json!({"axis": [], "mean": 0.5, "variance": 3.0, "invert": true}),
+            ),
         ],
     );
 }

@@ -119,6 +119,10 @@ fn array(value: &Value) -> HostTensor {
         let data: Vec<i32> = serde_json::from_value(value["data"].clone()).unwrap();
         return HostTensor::new(dims, &data);
     }
+    if value["dtype"] == "i64" {
+        let data: Vec<i64> = serde_json::from_value(value["data"].clone()).unwrap();
+        return HostTensor::new(dims, &data);
+    }
     let data: Vec<f32> = serde_json::from_value(value["data"].clone()).unwrap();
     HostTensor::new(dims, &data)
 }
@@ -184,6 +188,7 @@ fn kind(keras: &str) -> &'static str {
         "LayerNormalization" => "layer_norm",
         "GroupNormalization" => "group_norm",
         "UnitNormalization" => "unit_norm",
+        "Normalization" => "normalization",
         "TimeDistributed" => "time_distributed",
         "LSTM" => "lstm",
         "GRU" => "gru",

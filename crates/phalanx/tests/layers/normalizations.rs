@@ -1,6 +1,6 @@
 //! Normalizations where Keras has no numbers for them: 16-bit floats, nothing to divide by, groups that do not fit.
 
-use phalanx::nn::{GroupNorm, LayerSpec, Policy, Sequential, UnitNorm};
+use phalanx::nn::{GroupNorm, LayerSpec, Normalization, Policy, Sequential, UnitNorm};
 use phalanx_graph::{Graph, HostTensor, gradients};
 use phalanx_testkit::assert_close;
 
@@ -24,10 +24,12 @@ fn statistics_are_f32_in_mixed_precision() {
         .map(|i| 300.0 + (i * 37 % 64) as f32 * 4.0)
         .collect();
     let input = HostTensor::new([2, 16, 4], &large);
-    let layers = || -> [LayerSpec; 2] {
+    let [mean, variance] = [500.0, 90000.0].map(HostTensor::scalar::<f32>);
+    let layers = || -> [LayerSpec; 3] {
         [
             GroupNorm::new().groups(2).into(),
             UnitNorm::new().axes([1, 2]).into(),
+            Normalization::new().statistics(&mean, &variance).into(),
         ]
     };
     for (policy, tolerance) in [(Policy::MixedFloat16, 1e-3), (Policy::MixedBfloat16, 8e-3)] {

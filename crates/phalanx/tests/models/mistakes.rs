@@ -269,6 +269,37 @@ fn hostile_settings_of_layers_are_refused_without_memory_or_panic() {
             "`groups` must divide the channels of the input, got 32 and",
         ),
         (image(json!({"unit_norm": {"axis": []}})), "`axis`"),
+        (image(json!({"normalization": {"axis": i64::MIN}})), "axis"),
+        (
+            image(json!({"normalization": {"axis": 0}})),
+            "axis 0 is no dim of an example",
+        ),
+        (
+            image(json!({"normalization": {"mean": 1.0}})),
+            "`mean` and `variance` must be given together, or neither",
+        ),
+        (
+            image(json!({"normalization": {"mean": 1.0, "variance": -1.0}})),
+            "`variance` must be in",
+        ),
+        (
+            image(json!({"normalization": {"mean": [1.0, 2.0], "variance": 1.0}})),
+            "`mean` and `variance` must have the same dims, got [2] and []",
+        ),
+        (
+            image(json!({"normalization": {"mean": [[1.0]], "variance": [[1.0]]}})),
+            "`mean` must have at most a dim for each `axis`, got dims [1, 1] for [-1]",
+        ),
+        (
+            image(json!({"normalization": {"mean": [1.0, 2.0], "variance": [1.0, 2.0]}})),
+            "`mean` and `variance` have dims [2], but the dims of `axis` have sizes [3]",
+        ),
+        (
+            image(
+                json!({"normalization": {"axis": [1, 3], "mean": [[1.0], [1.0, 2.0]], "variance": 1.0}}),
+            ),
+            "`mean`",
+        ),
         (
             image(json!({"embedding": {"input_dim": huge, "output_dim": 1}})),
             "`input_dim`",

@@ -168,7 +168,7 @@ pub fn formula_value(path: &str, dims: &[usize]) -> HostTensor {
     let (layer, kind) = path.split_once('/').unwrap();
     let fan_in: usize = match dims.len() {
         4 if layer.contains("depthwise") => dims[..2].iter().product(),
-        _ => dims[..dims.len() - 1].iter().product(),
+        _ => dims[..dims.len().saturating_sub(1)].iter().product(),
     };
     let last = layer.ends_with("_3_bn") || layer.ends_with("project_BN");
     let scaled = |u: f64| match kind {
@@ -178,7 +178,7 @@ pub fn formula_value(path: &str, dims: &[usize]) -> HostTensor {
         "beta" if last => 0.6 + 0.1 * u,
         "beta" if u < -0.75 => -1.5 + 0.1 * u,
         "beta" => 1.5 + 0.1 * u,
-        "moving_variance" => 1.0 + 0.5 * u,
+        "moving_variance" | "variance" => 1.0 + 0.5 * u,
         _ => 0.1 * u,
     };
     let values = uniform(path, dims.iter().product());

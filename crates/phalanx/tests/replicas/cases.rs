@@ -412,11 +412,12 @@ pub(crate) fn recommender_but(out: Part) -> Case {
     plain("recommender", model.build().unwrap(), data, compile)
 }
 
-/// Pictures of some moments: statistics of examples alone, which no division of a batch changes, of each step over all replicas, and
+/// Pictures of some moments: statistics of the data, which training keeps, of examples alone, which no division of a batch changes, of each step over all replicas, and
 /// dropout of each step.
 fn frames() -> Case {
     let conv = Conv2d::new(6, 2).use_bias(false);
     let model = Sequential::new([2, 5, 5, 2])
+        .add(Normalization::new())
         .add(TimeDistributed::new(conv))
         .add(TimeDistributed::new(BatchNorm::new().synchronized(true)))
         .add(ActivationLayer::new(tanh))

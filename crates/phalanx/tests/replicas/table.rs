@@ -37,10 +37,15 @@ fn train(way: &Way, case: &Case, engine: &Engine) -> Outcome {
     let history = trainer.fit(&data, fit).unwrap();
     assert!(trainer.iterations() >= 10, "{}", trainer.iterations());
     let after = values(&trainer);
-    // A shift before another normalization has a gradient of rounding alone, or of none.
+    // A shift before another normalization has a gradient of rounding alone, or of none, and statistics of the data have none.
     let moved = before.iter().zip(&after).filter(|(a, b)| a != b);
     let moved = moved.count();
-    assert!(moved * 10 >= before.len() * 9, "{}: {moved}", case.name);
+    let kept = ["/mean", "/variance", "/count"];
+    let kept = before
+        .iter()
+        .filter(|(name, _)| kept.iter().any(|last| name.ends_with(last)));
+    let moving = before.len() - kept.count();
+    assert!(moved * 10 >= moving * 9, "{}: {moved}", case.name);
     let mut logs: Vec<_> = history
         .epochs
         .iter()

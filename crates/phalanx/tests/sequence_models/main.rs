@@ -395,6 +395,7 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("layer_norm", json!({}), true),
         ("group_norm", json!({"groups": 2}), true),
         ("unit_norm", json!({}), true),
+        ("normalization", json!({}), true),
         (
             "time_distributed",
             json!({"layer": {"dense": {"units": 2}}}),

@@ -76,6 +76,9 @@ fn channels() -> Value {
     json!({"name": "channels", "input": {"name": "pixels", "shape": [4, 4, 3], "dtype": "f32"}, "layers": [
         {"preprocess": {"mode": "tf"}},
         {"rescaling": {"scale": [1.0, 2.0, 3.0], "offset": 0.5}},
+        {"normalization": {"mean": [0.5, -0.5, 1.0], "variance": [2.0, 0.5, 1.0]}},
+        {"normalization": {"axis": [3, 1]}},
+        {"normalization": {"axis": [], "invert": true}},
         {"time_distributed": {"layer": {"batch_norm": {"epsilon": 0.1}}, "trainable": false}},
         {"time_distributed": {"layer": {"bidirectional": {"layer": {"lstm": {"units": 3, "return_sequences": true}}}}, "name": "columns"}},
         {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
@@ -195,7 +198,8 @@ fn graph() -> Value {
 fn filled(model: &Model) -> SavedModel {
     let value = |variable: &phalanx::nn::Variable| {
         let parts: Vec<&str> = variable.name.rsplitn(3, '/').collect();
-        formula_value(&format!("{}/{}", parts[1], parts[0]), &variable.shape.dims)
+        let value = formula_value(&format!("{}/{}", parts[1], parts[0]), &variable.shape.dims);
+        value.convert(variable.shape.dtype)
     };
     let values = model.variables().iter().map(value).collect();
     SavedModel::new(model.clone(), values).unwrap()
