@@ -58,6 +58,9 @@ const LAYERS: &[Alias] = &[
     ("average_pooling1d", Same("average_pool1d")),
     ("avg_pool1d", Same("average_pool1d")),
     ("conv_transpose2d", Same("conv2d_transpose")),
+    ("dropout1d", Same("spatial_dropout1d")),
+    ("dropout2d", Same("spatial_dropout2d")),
+    ("dropout3d", Same("spatial_dropout3d")),
     ("upsample", Same("up_sampling2d")),
 ];
 const INSTANCES: &str = "write `group_norm: {groups: -1}`";

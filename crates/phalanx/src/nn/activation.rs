@@ -76,8 +76,8 @@ const fn default_alpha() -> f64 {
 }
 
 /// Limit and slope of [`Activation::Selu`], by its authors.
-const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
-const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+pub(super) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 
 impl Activation {
     /// The activation of each element.

@@ -24,9 +24,10 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 57] = [
+const CLASSES: [(&str, &str, bool); 63] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
+    ("alpha_dropout", "AlphaDropout", false),
     ("average", "Average", false),
     ("average_pool1d", "AveragePooling1D", true),
     ("average_pool2d", "AveragePooling2D", true),
@@ -47,6 +48,8 @@ const CLASSES: [(&str, &str, bool); 57] = [
     ("dropout", "Dropout", false),
     ("embedding", "Embedding", false),
     ("flatten", "Flatten", true),
+    ("gaussian_dropout", "GaussianDropout", false),
+    ("gaussian_noise", "GaussianNoise", false),
     ("global_average_pool1d", "GlobalAveragePooling1D", true),
     ("global_average_pool2d", "GlobalAveragePooling2D", true),
     ("global_average_pool3d", "GlobalAveragePooling3D", true),
@@ -73,6 +76,9 @@ const CLASSES: [(&str, &str, bool); 57] = [
     ("reshape", "Reshape", false),
     ("separable_conv2d", "SeparableConv2D", true),
     ("simple_rnn", "SimpleRNN", false),
+    ("spatial_dropout1d", "SpatialDropout1D", false),
+    ("spatial_dropout2d", "SpatialDropout2D", true),
+    ("spatial_dropout3d", "SpatialDropout3D", true),
     ("subtract", "Subtract", false),
     ("time_distributed", "TimeDistributed", false),
     ("unit_norm", "UnitNormalization", false),
@@ -276,18 +282,22 @@ fn layer_object(entry: &NamedLayer) -> Result<Value> {
     };
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());
-    set_inside(&mut settings, "trainable", &trainable.into());
+    let mut object = object("keras.layers", class, &settings.into());
+    set_inside(&mut object, "trainable", &trainable.into());
     if let Some(precision) = precision {
-        set_inside(&mut settings, "dtype", &precision.name().into());
+        set_inside(&mut object, "dtype", &precision.name().into());
     }
-    Ok(object("keras.layers", class, &settings.into()))
+    Ok(object)
 }
 
-/// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own.
-fn set_inside(settings: &mut Settings, field: &str, value: &Value) {
-    settings.insert(field.into(), value.clone());
-    let inside = settings.get_mut("layer");
-    if let Some(inside) = inside.and_then(|layer| layer["config"].as_object_mut()) {
+/// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own. Keras' `SpatialDropout` alone
+/// does not know that it may be frozen.
+fn set_inside(layer: &mut Value, field: &str, value: &Value) {
+    let class = layer["class_name"].as_str().unwrap_or_default();
+    if field != "trainable" || !class.starts_with("SpatialDropout") {
+        layer["config"][field] = value.clone();
+    }
+    if let Some(inside) = layer["config"].get_mut("layer") {
         set_inside(inside, field, value);
     }
 }

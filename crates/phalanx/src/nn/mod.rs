@@ -43,6 +43,7 @@ mod pool;
 mod position;
 mod precision;
 mod preprocess;
+mod random_numbers;
 mod recurrent;
 mod registry;
 mod regularizer;
@@ -70,7 +71,10 @@ pub use conv_transpose::Conv2dTranspose;
 pub use conv1d::{Conv1d, StepPadding};
 pub use dense::Dense;
 pub use dot::{Dot, Interaction};
-pub use dropout::Dropout;
+pub use dropout::{
+    AlphaDropout, Dropout, GaussianDropout, GaussianNoise, SpatialDropout1d, SpatialDropout2d,
+    SpatialDropout3d,
+};
 pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d, ZeroPadding3d};
 pub use embedding::Embedding;
 pub use embedding_bag::{Combiner, EmbeddingBag};
@@ -98,6 +102,7 @@ pub use pool::{
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;
 pub use preprocess::{PerChannel, Preprocess, Rescaling};
+pub(crate) use random_numbers::{normal_numbers, uniform_numbers};
 pub(crate) use registry::with_outer_fields;
 pub use registry::{Registry, layer_from_config};
 pub use regularizer::Regularizer;

@@ -11,7 +11,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::state::{DRAWS, ModelRef, SEED, State, StateId, ValueKind, ValueRef, foreign};
 use crate::fit::{divide_or_zero, step_key, weighted_sum};
-use crate::nn::{Cx, Policy, mask_of_rows};
+use crate::nn::{Cx, Policy, mask_of_rows, normal_numbers, uniform_numbers};
 
 pub use learning::Gradients;
 use sending::AppliedGradients;
@@ -405,9 +405,7 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn uniform(&mut self, rows: usize, dims: &[usize]) -> Tensor {
-        let bits = self.random_bits(rows, dims);
-        let high = bits.shift_right(&bits.like(8.0));
-        high.convert(DType::F32) * (1.0 / f64::from(1u32 << 24))
+        uniform_numbers(&self.random_bits(rows, dims))
     }
 
     /// Random f32 numbers `[rows, dims..]`, normally distributed with variance 1; see
@@ -415,10 +413,8 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn normal(&mut self, rows: usize, dims: &[usize]) -> Tensor {
-        // Box and Muller; the first is above 0, so its logarithm is a number.
-        let radius = 1.0 - self.uniform(rows, dims);
-        let turn = self.uniform(rows, dims) * std::f64::consts::TAU;
-        (radius.log() * -2.0).sqrt() * turn.cos()
+        let [one, other] = [(); 2].map(|()| self.random_bits(rows, dims));
+        normal_numbers([&one, &other])
     }
 
     /// A key that was not used before; the first of a step is the same as in `fit`.

@@ -133,7 +133,10 @@ fn archive() -> PathBuf {
 
 /// Whether training the model draws random numbers.
 fn is_random(config: &str) -> bool {
-    config.contains("\"rate\":0.3") || config.contains("\"dropout\":0.3")
+    let settings = ["rate", "dropout", "stddev"];
+    settings
+        .iter()
+        .any(|setting| config.contains(&format!("\"{setting}\":0.3")))
 }
 
 /// Whether the model has what differs from Keras.

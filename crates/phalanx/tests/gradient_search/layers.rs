@@ -111,9 +111,25 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
             json!({"keepdims": random.chance(0.3)}),
         ),
         14 => edges(random, &dims[..2]),
-        15 => layer("dropout", json!({"rate": 0.3})),
+        15 => noise(random, "spatial_dropout2d"),
         _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
         _ => layer("reshape", json!({"target_shape": [-1, channels]})),
+    }
+}
+
+/// A layer that draws random numbers, perhaps one for this rank alone.
+fn noise(random: &mut Random, spatial: &'static str) -> Described {
+    let kinds = [
+        "dropout",
+        "gaussian_dropout",
+        "alpha_dropout",
+        "gaussian_noise",
+        spatial,
+        spatial,
+    ];
+    match random.of_list(&kinds) {
+        "gaussian_noise" => layer("gaussian_noise", json!({"stddev": 0.3})),
+        kind => layer(kind, json!({"rate": 0.3})),
     }
 }
 
@@ -140,8 +156,9 @@ fn edges(random: &mut Random, sizes: &[usize]) -> Described {
 
 pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
     let [_, height, width, channels] = [0, 1, 2, 3].map(|dim| dims[dim]);
-    match random.from(0, 14) {
+    match random.from(0, 15) {
         0..=5 => volume_convolution(random, channels),
+        15 => noise(random, "spatial_dropout3d"),
         13 => edges(random, &dims[..3]),
         14 => {
             let size = [0; 3].map(|_| random.size(2));
@@ -349,7 +366,7 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
             json!({"keepdims": random.chance(0.3)}),
         ),
         13 => layer("reshape", json!({"target_shape": [steps, 1, features]})),
-        14 => layer("dropout", json!({"rate": 0.3})),
+        14 => noise(random, "spatial_dropout1d"),
         _ => dense(random),
     }
 }
@@ -386,7 +403,7 @@ pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {
     match random.from(0, 10) {
         0..=5 => dense(random),
         10 => layer("repeat_vector", json!({"n": random.size(4)})),
-        6 => layer("dropout", json!({"rate": 0.3})),
+        6 => noise(random, "dropout"),
         7 if features.is_multiple_of(2) => {
             layer("reshape", json!({"target_shape": [features / 2, 2]}))
         }

@@ -293,6 +293,27 @@ fn layers_of_volumes_on_two_replicas() {
 }
 
 #[test]
+fn noise_on_two_replicas() {
+    let layers = [
+        ("gaussian_noise", json!({"stddev": 0.3})),
+        ("conv2d", json!({"filters": 6, "kernel_size": 2})),
+        ("spatial_dropout2d", json!({"rate": 0.3})),
+        ("normalization", json!({"axis": [1, -1]})),
+        ("gaussian_dropout", json!({"rate": 0.3})),
+        ("flatten", json!({})),
+        ("dense", json!({"units": 5, "activation": "selu"})),
+        ("alpha_dropout", json!({"rate": 0.3})),
+    ];
+    check(
+        &stack([4, 4, 2], &layers),
+        &Trial {
+            replicas: 2,
+            ..trial(Source::Floats, 5, Aim::Squares)
+        },
+    );
+}
+
+#[test]
 fn groups_of_channels_and_lengths_on_two_replicas() {
     let layers = [
         (

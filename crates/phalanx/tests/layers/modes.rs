@@ -1,6 +1,9 @@
-//! Layers that do something else in training: batch normalisation and dropout.
+//! Layers that do something else in training: batch normalisation, dropout and noise.
 
-use phalanx::nn::{BatchNorm, Cx, Dense, Dropout, Model, Sequential};
+use phalanx::nn::{
+    AlphaDropout, BatchNorm, Cx, Dense, Dropout, GaussianDropout, GaussianNoise, LayerSpec, Model,
+    Policy, Sequential, SpatialDropout1d, SpatialDropout2d, SpatialDropout3d, TimeDistributed,
+};
 use phalanx_graph::{Graph, HostTensor, Shape};
 use phalanx_testkit::assert_close;
 
@@ -118,6 +121,186 @@ fn dropout_depends_on_the_row_of_the_example() {
     assert!((rate - 0.25).abs() < 0.05, "{rate}");
     let (kept, ..) = call(&model, &[], std::slice::from_ref(&ones), |_, cx| cx);
     assert_eq!(kept[0], ones);
+}
+
+/// What a layer makes of a tensor in training with a key, whose first row has a number.
+fn noisy(layer: impl Into<LayerSpec>, input: &HostTensor, key: [u32; 2], first: u32) -> HostTensor {
+    let model = Sequential::new(&input.dims()[1..]).add(layer);
+    let model = model.build().unwrap();
+    let prepare = |graph: &Graph, cx: Cx| {
+        let key = graph.constant(HostTensor::new([2], &key));
+        let first = graph.constant(HostTensor::scalar(first));
+        cx.with_training(true).with_random(key, first)
+    };
+    let (mut outputs, ..) = call(&model, &[], std::slice::from_ref(input), prepare);
+    outputs.swap_remove(0)
+}
+
+/// Checks that so large a share of the numbers holds, within five deviations of it.
+fn check_share(what: &str, expected: f64, holds: impl ExactSizeIterator<Item = bool>) {
+    let count = holds.len() as f64;
+    let share = holds.filter(|&holds| holds).count() as f64 / count;
+    let deviation = (expected * (1.0 - expected) / count).sqrt();
+    let error = (share - expected).abs();
+    assert!(
+        error < 5.0 * deviation,
+        "{what}: {share}, expected {expected}"
+    );
+}
+
+/// Checks normally distributed numbers of mean 0 and variance 1 by five of their quantiles, and that neighbours are of no other sign
+/// than chance gives them.
+fn check_normal(what: &str, numbers: &[f64]) {
+    let below = [
+        (-2.0, 0.022_750),
+        (-1.0, 0.158_655),
+        (0.0, 0.5),
+        (1.0, 0.841_345),
+        (2.0, 0.977_250),
+    ];
+    for (bound, share) in below {
+        check_share(what, share, numbers.iter().map(|&x| x < bound));
+    }
+    check_share(what, 0.002_700, numbers.iter().map(|x| x.abs() > 3.0));
+    let pairs = numbers.windows(2).step_by(2);
+    check_share(what, 0.5, pairs.map(|pair| pair[0] * pair[1] > 0.0));
+}
+
+#[test]
+fn noise_is_normally_distributed() {
+    let x = HostTensor::full(Shape::f32([400, 100]), 2.0);
+    let added = noisy(GaussianNoise::new(0.25), &x, [1, 2], 0).to_f64();
+    let added: Vec<f64> = added.iter().map(|y| (y - 2.0) / 0.25).collect();
+    check_normal("noise", &added);
+    // sqrt(0.2 / 0.8) is 0.5.
+    let factors = noisy(GaussianDropout::new(0.2), &x, [1, 2], 0).to_f64();
+    let factors: Vec<f64> = factors.iter().map(|y| (y / 2.0 - 1.0) / 0.5).collect();
+    check_normal("factors", &factors);
+}
+
+#[test]
+fn alpha_dropout_keeps_mean_and_variance() {
+    let ones = HostTensor::full(Shape::f32([400, 100]), 1.0);
+    let found = noisy(AlphaDropout::new(0.3), &ones, [3, 4], 0).to_f64();
+    // Its paper: a = ((1 - p) (1 + p a'^2))^(-1/2) and b = -a p a' with a' = -1.758..
+    let least = -1.758_099_340_847_376_6_f64;
+    let a = (0.7 * (1.0 + 0.3 * least * least)).powf(-0.5);
+    let [dropped, kept] = [least, 1.0].map(|x| a * x - a * 0.3 * least);
+    let is = |expected: f64| move |y: &f64| (y - expected).abs() < 1e-6;
+    assert!(found.iter().all(|y| is(dropped)(y) || is(kept)(y)));
+    check_share("dropped", 0.3, found.iter().map(is(dropped)));
+    let normal = noisy(
+        GaussianNoise::new(1.0),
+        &HostTensor::zeros(Shape::f32([400, 100])),
+        [5, 6],
+        0,
+    );
+    let found = noisy(AlphaDropout::new(0.3), &normal, [3, 4], 0).to_f64();
+    let mean = found.iter().sum::<f64>() / 40_000.0;
+    let variance = found.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / 40_000.0;
+    assert!(
+        mean.abs() < 0.025 && (variance - 1.0).abs() < 0.04,
+        "{mean} {variance}"
+    );
+}
+
+#[test]
+fn spatial_dropout_drops_channels() {
+    let check = |layer: LayerSpec, dims: &[usize]| {
+        let ones = HostTensor::full(Shape::f32(dims.to_vec()), 1.0);
+        let found = noisy(layer, &ones, [1, 2], 0).to_f64();
+        let channels = *dims.last().unwrap();
+        let places = found.len() / dims[0] / channels;
+        let mut dropped = Vec::new();
+        for example in found.chunks(places * channels) {
+            let first = &example[..channels];
+            assert!(example.chunks(channels).all(|place| place == first));
+            assert!(
+                first
+                    .iter()
+                    .all(|&y| y == 0.0 || (y - 4.0 / 3.0).abs() < 1e-6)
+            );
+            dropped.extend(first.iter().map(|&y| y == 0.0));
+        }
+        check_share("dropped", 0.25, dropped.iter().copied());
+        let pairs = dropped.chunks_exact(2).map(|pair| pair[0] && pair[1]);
+        check_share("both dropped", 0.0625, pairs);
+    };
+    check(SpatialDropout1d::new(0.25).into(), &[200, 3, 20]);
+    check(SpatialDropout2d::new(0.25).into(), &[200, 3, 2, 20]);
+    check(SpatialDropout3d::new(0.25).into(), &[200, 2, 1, 3, 20]);
+}
+
+#[test]
+fn what_is_drawn_depends_on_the_key_and_the_row_of_the_example() {
+    let layers = || -> [LayerSpec; 6] {
+        [
+            GaussianNoise::new(0.5).into(),
+            GaussianDropout::new(0.5).into(),
+            AlphaDropout::new(0.5).into(),
+            SpatialDropout1d::new(0.5).into(),
+            TimeDistributed::new(GaussianNoise::new(0.5)).into(),
+            TimeDistributed::new(AlphaDropout::new(0.5)).into(),
+        ]
+    };
+    let x = ramp(&[20, 3, 8]);
+    let draw =
+        |input: &HostTensor, key, first| layers().map(|layer| noisy(layer, input, key, first));
+    let whole = draw(&x, [1, 2], 100);
+    let half = draw(&x.slice_rows(10, 20), [1, 2], 110);
+    let other = draw(&x, [1, 3], 100);
+    for (number, layer) in layers().iter().enumerate() {
+        let kind = layer.kind();
+        assert_eq!(whole[number].slice_rows(10, 20), half[number], "{kind}");
+        assert_ne!(whole[number], other[number], "{kind}");
+        assert_ne!(whole[number], x, "{kind}");
+        // Of two steps none draws what the other does.
+        if kind == "time_distributed" {
+            let ones = HostTensor::full(Shape::f32([1, 2, 64]), 1.0);
+            let steps = noisy(layer.clone(), &ones, [1, 2], 0).f32s();
+            assert_ne!(steps[..64], steps[64..]);
+        }
+    }
+    for layer in layers() {
+        let model = Sequential::new([3, 8]).add(layer).build().unwrap();
+        let (kept, ..) = call(&model, &[], std::slice::from_ref(&x), |_, cx| cx);
+        assert_eq!(kept[0], x);
+    }
+}
+
+#[test]
+fn all_is_dropped_at_a_rate_of_one_where_that_has_a_value() {
+    let ones = HostTensor::full(Shape::f32([2, 3, 4]), 1.0);
+    let found = noisy(SpatialDropout1d::new(1.0), &ones, [1, 2], 0);
+    assert!(found.f32s().iter().all(|&y| y == 0.0));
+    let layers: [LayerSpec; 2] = [
+        GaussianDropout::new(1.0).into(),
+        AlphaDropout::new(1.0).into(),
+    ];
+    for layer in layers {
+        let error = Sequential::new([3]).add(layer).build().unwrap_err();
+        let expected = "`rate` must be in 0.0..1.0, got 1";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+/// The noise itself has the digits that the type has.
+#[test]
+fn noise_of_sixteen_bits_is_noise_of_f32() {
+    let x = HostTensor::full(Shape::f32([50, 40]), 1.0);
+    let layers = || -> [LayerSpec; 2] {
+        [
+            GaussianNoise::new(0.5).into(),
+            GaussianDropout::new(0.5).into(),
+        ]
+    };
+    let exact = layers().map(|layer| noisy(layer, &x, [1, 2], 0));
+    for policy in [Policy::MixedFloat16, Policy::MixedBfloat16] {
+        let mixed = layers().map(|layer| noisy(layer.precision(policy), &x, [1, 2], 0));
+        for (mixed, exact) in mixed.iter().zip(&exact) {
+            assert_close(policy.name(), &mixed.to_f64(), &exact.to_f64(), 8e-3);
+        }
+    }
 }
 
 #[test]

@@ -459,6 +459,27 @@ fn volumes() -> Case {
     plain("volumes", model.build().unwrap(), data, classify(optimizer))
 }
 
+/// Layers that draw numbers, each example its own whichever replica has it.
+fn noise() -> Case {
+    let model = Sequential::new([2, 4, 5, 2])
+        .add(GaussianNoise::new(0.2))
+        .add(TimeDistributed::new(SpatialDropout2d::new(0.25)))
+        .add(Conv3d::new(6, 2))
+        .add(SpatialDropout3d::new(0.25))
+        .add(Reshape::new([12, 6]))
+        .add(SpatialDropout1d::new(0.25))
+        .add(GaussianDropout::new(0.2))
+        .add(GlobalAveragePool1d::new())
+        .add(Dense::new(8).activation(Activation::Selu))
+        .add(AlphaDropout::new(0.25))
+        .add(Dense::new(3));
+    let x = HostTensor::new([22, 2, 4, 5, 2], &wave(22 * 80, 0.31));
+    let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
+    let data = weighted(&data, Part::None);
+    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
+    plain("noise", model.build().unwrap(), data, classify(optimizer))
+}
+
 /// All of them.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
@@ -472,6 +493,7 @@ pub(crate) fn all() -> Vec<Case> {
         mobilenet_but(Part::None),
         frames(),
         volumes(),
+        noise(),
     ]);
     cases
 }

@@ -177,6 +177,11 @@ fn layers_of_volumes_do_in_every_way() {
 }
 
 #[test]
+fn random_numbers_do_in_every_way() {
+    check(named(&["noise"]));
+}
+
+#[test]
 fn mobilenet_does_in_every_way() {
     check(named(&["MobileNetV2"]));
 }
@@ -238,6 +243,6 @@ fn what_cases_are_there_for_matters() {
 
 #[test]
 fn every_case_is_in_a_test() {
-    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1 + 1 + 1;
+    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1 + 1 + 1 + 1;
     assert_eq!(cases::all().len(), of_tests, "give the new case a test");
 }
