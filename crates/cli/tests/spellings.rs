@@ -42,6 +42,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "GroupNormalization: {groups: 2}", Means("group_norm", r#"{"groups":2}"#)),
     (At::Layer, "GroupNorm: {num_groups: 2}", Means("group_norm", r#"{"groups":2}"#)),
     (At::Layer, "Normalization: {axis: [], mean: 1.0, variance: 4.0}", Means("normalization", r#"{"axis":[],"mean":1.0,"variance":4.0}"#)),
+    (At::Layer, "PReLU: {shared_axes: [1, 2]}", Means("p_relu", r#"{"shared_axes":[1,2]}"#)),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),
     (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),

@@ -248,6 +248,16 @@ def shapes():
     yield "concatenate_axis_1", "Concatenate", {"axis": 1}, [(2, 1, 3), (2, 2, 3)]
 
 
+def slopes():
+    """(name, layer, config, inputs) of rectifiers with slopes that are learnt."""
+    yield "p_relu", "PReLU", {}, [(3, 4)]
+    yield "p_relu_image", "PReLU", {}, [(2, 3, 2, 2)]
+    yield "p_relu_shared", "PReLU", {"shared_axes": [1, 2]}, [(2, 3, 2, 2)]
+    yield "p_relu_shared_axis", "PReLU", {"shared_axes": 2}, [(2, 3, 4)]
+    yield "p_relu_all", "PReLU", {"shared_axes": [1, 2]}, [(2, 3, 4)]
+    yield "p_relu_at_zero", "PReLU", {}, [np.array([[0.0, -1.0, 2.0], [1.0, 0.0, 0.0]], np.float32)]
+
+
 def normalizations():
     """(name, layer, config, inputs) in both modes for batch normalization."""
     batch = {
@@ -405,7 +415,7 @@ def regularizers():
 
 def records():
     """Everything of this file."""
-    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *edges(), *shapes(), *embeddings()]:
+    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *edges(), *slopes(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
     for spec in [*normalizations(), *steps()]:
         yield run(*spec)

@@ -78,7 +78,8 @@ def exported():
     image = layers.Conv3D(2, (2, 1, 2))(layers.Reshape((7, 4, 2, 1))(image))
     image = layers.Reshape((6, 4, 2))(image)
     image = layers.DepthwiseConv2D(2)(layers.Conv2D(2, 2)(layers.SeparableConv2D(2, 2)(image)))
-    image = layers.GlobalAveragePooling2D()(layers.GroupNormalization(2)(layers.Normalization()(layers.BatchNormalization()(image))))
+    image = layers.PReLU(shared_axes=[1, 2])(layers.Normalization()(layers.BatchNormalization()(image)))
+    image = layers.GlobalAveragePooling2D()(layers.GroupNormalization(2)(image))
     steps = layers.SimpleRNN(2)(layers.GRU(3, return_sequences=True)(layers.Dropout(0.5)(y)))
     return keras.Model(x, layers.Dense(1)(layers.Concatenate()([image, steps])))
 

@@ -164,6 +164,7 @@ pub(super) fn class(kind: &str) -> &str {
         "batch_norm" => "batch_normalization",
         "layer_norm" => "layer_normalization",
         "group_norm" => "group_normalization",
+        "p_relu" => "p_re_lu",
         other => other,
     }
 }

@@ -183,6 +183,7 @@ pub(super) const fn initializer(name: &'static str, doc: &'static str) -> Field 
     Field::optional(name, Kind::Component(Family::Initializer), doc)
 }
 
-const fn regularizer(name: &'static str, doc: &'static str) -> Field {
+/// A setting that is a penalty.
+pub(super) const fn regularizer(name: &'static str, doc: &'static str) -> Field {
     Field::optional(name, Kind::Component(Family::Regularizer), doc)
 }

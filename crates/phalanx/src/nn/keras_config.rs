@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 63] = [
+const CLASSES: [(&str, &str, bool); 64] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("alpha_dropout", "AlphaDropout", false),
@@ -69,6 +69,7 @@ const CLASSES: [(&str, &str, bool); 63] = [
     ("multi_head_attention", "MultiHeadAttention", false),
     ("multiply", "Multiply", false),
     ("normalization", "Normalization", false),
+    ("p_relu", "PReLU", false),
     ("permute", "Permute", false),
     ("preprocess", "Rescaling", false),
     ("repeat_vector", "RepeatVector", false),

@@ -39,6 +39,7 @@ mod names;
 mod network;
 mod norm;
 mod normalization;
+mod p_relu;
 mod pool;
 mod position;
 mod precision;
@@ -94,6 +95,7 @@ pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
 pub use normalization::Normalization;
+pub use p_relu::PRelu;
 pub use phalanx_graph::Sharding;
 pub use pool::{
     AveragePool1d, AveragePool2d, AveragePool3d, GlobalAveragePool2d, GlobalAveragePool3d,

@@ -109,6 +109,7 @@ impl Registry {
         registry.add_kind(Minimum);
         registry.add_kind(Concatenate::new());
         registry.add_kind(ActivationLayer::new(Activation::Linear));
+        registry.add_kind(PRelu::new());
         registry
     }
 
@@ -335,6 +336,7 @@ mod tests {
             "simple_rnn": {"units": 3, "go_backwards": true},
             "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
+            "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
         });
         let without = json!({

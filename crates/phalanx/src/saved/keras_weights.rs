@@ -107,6 +107,7 @@ mod tests {
         let image = network.add(DepthwiseConv2d::new(2), &[image]);
         let image = network.add(BatchNorm::new(), &[image]);
         let image = network.add(Normalization::new(), &[image]);
+        let image = network.add(PRelu::new().shared_axes([1, 2]), &[image]);
         let image = network.add(GroupNorm::new().groups(2), &[image]);
         let image = network.add(GlobalAveragePool2d::new(), &[image]);
         let steps = network.add(Dropout::new(0.5), &[y]);

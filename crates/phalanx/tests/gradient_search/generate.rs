@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::layers::{
     activation, attention, group_norm, known_statistics, layer, on_image, on_sequence, on_vector,
-    on_volume, recurrent,
+    on_volume, recurrent, slopes,
 };
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
@@ -253,6 +253,9 @@ impl<'a> Grower<'a> {
         }
         if random.chance(0.2) {
             return known_statistics(random, &dims);
+        }
+        if random.chance(0.15) {
+            return slopes(random, &dims);
         }
         let axis = match random.chance(0.1) {
             true => random.from(1, rank) as i64,

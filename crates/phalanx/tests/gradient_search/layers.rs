@@ -234,6 +234,14 @@ pub(crate) fn known_statistics(random: &mut Random, dims: &[usize]) -> Described
     layer("normalization", settings)
 }
 
+pub(crate) fn slopes(random: &mut Random, dims: &[usize]) -> Described {
+    let shared: Vec<usize> = (1..=dims.len()).filter(|_| random.chance(0.4)).collect();
+    layer(
+        "p_relu",
+        json!({"shared_axes": shared, "alpha_regularizer": penalty(random)}),
+    )
+}
+
 fn convolution(random: &mut Random, channels: usize) -> Described {
     let (size, strides, padding) = windows(random);
     let dividing: Vec<usize> = (1..=channels)

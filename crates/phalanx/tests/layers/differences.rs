@@ -139,6 +139,18 @@ fn convolutions_and_pools_of_volumes() {
 }
 
 #[test]
+fn slopes() {
+    // As few numbers as have no 0 among them.
+    check_each(
+        &[1, 2, 3],
+        &[
+            ("p_relu", json!({})),
+            ("p_relu", json!({"shared_axes": [1, 3]})),
+        ],
+    );
+}
+
+#[test]
 fn edges_and_repeated_elements() {
     check_each(
         &[5, 2],

@@ -189,6 +189,7 @@ fn kind(keras: &str) -> &'static str {
         "GroupNormalization" => "group_norm",
         "UnitNormalization" => "unit_norm",
         "Normalization" => "normalization",
+        "PReLU" => "p_relu",
         "TimeDistributed" => "time_distributed",
         "LSTM" => "lstm",
         "GRU" => "gru",

@@ -269,6 +269,14 @@ fn hostile_settings_of_layers_are_refused_without_memory_or_panic() {
             "`groups` must divide the channels of the input, got 32 and",
         ),
         (image(json!({"unit_norm": {"axis": []}})), "`axis`"),
+        (
+            image(json!({"p_relu": {"shared_axes": [i64::MIN]}})),
+            "shared_axes",
+        ),
+        (
+            image(json!({"p_relu": {"shared_axes": [1, 4]}})),
+            "`shared_axes` must be from 1 to 3, the dims of an example, got [1, 4]",
+        ),
         (image(json!({"normalization": {"axis": i64::MIN}})), "axis"),
         (
             image(json!({"normalization": {"axis": 0}})),

@@ -441,6 +441,10 @@ fn frames() -> Case {
 /// Volumes, with a penalty of a kernel, windows that overlap, and groups of channels.
 fn volumes() -> Case {
     let penalty = Regularizer::L2 { l2: 0.01 };
+    let slopes = PRelu::new()
+        .shared_axes([1, 2])
+        .alpha_initializer(Initializer::Constant { value: 0.25 })
+        .alpha_regularizer(penalty);
     let model = Sequential::new([4, 5, 5, 2])
         .add(Conv3d::new(6, 2).kernel_regularizer(penalty))
         .add(ActivationLayer::new(tanh))
@@ -449,6 +453,7 @@ fn volumes() -> Case {
         .add(UpSampling3d::new((2, 1, 1)))
         .add(Cropping3d::sides([[1, 2], [0, 0], [0, 0]]))
         .add(Conv3d::new(4, (1, 2, 2)).groups(2).padding(Padding::Same))
+        .add(slopes)
         .add(AveragePool3d::new(2).strides(1).padding(Padding::Same))
         .add(GlobalAveragePool3d::new())
         .add(Dense::new(3));

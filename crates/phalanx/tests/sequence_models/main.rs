@@ -400,6 +400,7 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("group_norm", json!({"groups": 2}), true),
         ("unit_norm", json!({}), true),
         ("normalization", json!({}), true),
+        ("p_relu", json!({}), true),
         (
             "time_distributed",
             json!({"layer": {"dense": {"units": 2}}}),

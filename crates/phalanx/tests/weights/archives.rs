@@ -104,7 +104,9 @@ fn volumes() -> Value {
         {"up_sampling3d": {"size": [1, 2, 3]}},
         {"cropping3d": {"cropping": [[0, 1], [3, 1], [2, 1]]}},
         {"global_average_pool3d": {"keepdims": true}},
-        {"global_max_pool3d": null}
+        {"p_relu": {"shared_axes": [1, 2, 3], "alpha_regularizer": {"l2": {"l2": 0.1}}}},
+        {"global_max_pool3d": null},
+        {"p_relu": null}
     ]})
 }
 
