@@ -140,6 +140,14 @@ def sequences_and_larger_images():
     }
     for name, config in transposed.items():
         yield f"conv2d_transpose_{name}", "Conv2DTranspose", {"filters": 3, **config}, [(2, 4, 3, 2)]
+        if name.startswith("even"):
+            config = {**config, "kernel_size": 4, "strides": 3}
+        yield f"conv1d_transpose_{name}", "Conv1DTranspose", {"filters": 3, **config}, [(2, 4, 2)]
+        if name.startswith("even"):
+            config = {**config, "kernel_size": [4, 2, 3], "strides": [2, 3, 1]}
+        # TensorFlow on a CPU centers windows below their strides in the gradient of volumes, but not in the output.
+        if name != "window_below_stride_same":
+            yield f"conv3d_transpose_{name}", "Conv3DTranspose", {"filters": 2, **config}, [(1, 2, 3, 1, 2)]
     for name, config in {"valid": {"kernel_size": 3}, "multiplier_stride_same": {
         "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu",
     }}.items():

@@ -34,8 +34,8 @@ impl TensorLayout {
             (Convention::Torch, "dense", "kernel") => Self::Transposed,
             // A transposed convolution has inputs and outputs exchanged in both.
             (Convention::Torch, "conv2d" | "conv2d_transpose", "kernel") => Self::Convolution,
-            (Convention::Torch, "conv1d", "kernel") => Self::StepConvolution,
-            (Convention::Torch, "conv3d", "kernel") => Self::VolumeConvolution,
+            (Convention::Torch, "conv1d" | "conv1d_transpose", "kernel") => Self::StepConvolution,
+            (Convention::Torch, "conv3d" | "conv3d_transpose", "kernel") => Self::VolumeConvolution,
             (Convention::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
             (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
             (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,

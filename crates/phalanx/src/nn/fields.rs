@@ -49,6 +49,10 @@ pub(super) const PADDING: Field = Field::optional(
 pub(super) const VOLUME_PADDING: Field = PADDING.doc(
     "`valid`: windows stay inside the volume; `same`: zeros around it, so that a stride of 1 keeps its size",
 );
+/// `padding` of windows over sequences.
+pub(super) const STEP_PADDING: Field = PADDING.doc(
+    "`valid`: windows stay inside the sequence; `same`: zeros around it, so that a stride of 1 keeps its length",
+);
 /// `strides` of a convolution.
 pub(super) const STRIDES: Field =
     Field::optional("strides", Kind::PAIR, "step from one window to the next");

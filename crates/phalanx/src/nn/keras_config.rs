@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 64] = [
+const CLASSES: [(&str, &str, bool); 66] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("alpha_dropout", "AlphaDropout", false),
@@ -36,9 +36,11 @@ const CLASSES: [(&str, &str, bool); 64] = [
     ("bidirectional", "Bidirectional", false),
     ("concatenate", "Concatenate", false),
     ("conv1d", "Conv1D", true),
+    ("conv1d_transpose", "Conv1DTranspose", true),
     ("conv2d", "Conv2D", true),
     ("conv2d_transpose", "Conv2DTranspose", true),
     ("conv3d", "Conv3D", true),
+    ("conv3d_transpose", "Conv3DTranspose", true),
     ("cropping1d", "Cropping1D", false),
     ("cropping2d", "Cropping2D", true),
     ("cropping3d", "Cropping3D", true),

@@ -68,7 +68,7 @@ pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use context::{Cx, Effects};
 pub use conv::{Conv2d, Conv3d, DepthwiseConv2d, SeparableConv2d};
-pub use conv_transpose::Conv2dTranspose;
+pub use conv_transpose::{Conv1dTranspose, Conv2dTranspose, Conv3dTranspose};
 pub use conv1d::{Conv1d, StepPadding};
 pub use dense::Dense;
 pub use dot::{Dot, Interaction};

@@ -46,7 +46,9 @@ impl Registry {
         registry.add_kind(Conv2d::new(1, 1));
         registry.add_kind(DepthwiseConv2d::new(1));
         registry.add_kind(SeparableConv2d::new(1, 1));
+        registry.add_kind(Conv1dTranspose::new(1, 1));
         registry.add_kind(Conv2dTranspose::new(1, 1));
+        registry.add_kind(Conv3dTranspose::new(1, 1));
         registry.add_kind(Conv1d::new(1, 1));
         registry.add_kind(Conv3d::new(1, 1));
         registry.add_kind(MaxPool2d::new(2));
@@ -323,6 +325,8 @@ mod tests {
             "depthwise_conv2d": {"kernel_size": [3, 2]},
             "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2},
             "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
+            "conv1d_transpose": {"filters": 4, "kernel_size": 3, "strides": 2},
+            "conv3d_transpose": {"filters": 4, "kernel_size": [1, 2, 3], "dilation_rate": 2},
             "conv1d": {"filters": 4, "kernel_size": 3, "padding": "causal"},
             "conv3d": {"filters": 4, "kernel_size": [1, 2, 3], "strides": 2},
             "group_norm": {"groups": -1, "axis": 1},

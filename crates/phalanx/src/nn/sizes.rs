@@ -70,7 +70,10 @@ enum SizesForm {
 
 impl<const N: usize> Serialize for Sizes<N> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.as_slice().serialize(serializer)
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
     }
 }
 
@@ -126,6 +129,31 @@ pub(super) struct SlidingWindow<const N: usize> {
     pub(super) padding: Padding,
     #[serde(rename = "dilation_rate")]
     pub(super) dilation: Sizes<N>,
+}
+
+impl SlidingWindow<1> {
+    /// The settings of a convolution's window over sequences.
+    pub(super) const FIELDS: &[Field] = &[
+        fields::KERNEL_SIZE
+            .kind(Kind::SIZE)
+            .doc("number of steps of a window"),
+        fields::STRIDES.kind(Kind::SIZE),
+        fields::STEP_PADDING,
+        fields::DILATION_RATE
+            .kind(Kind::SIZE)
+            .doc("distance between the steps of a window"),
+    ];
+
+    /// The window over sequences as images of one row.
+    pub(super) const fn of_row(self) -> SlidingWindow<2> {
+        let ([size], [strides], [dilation]) = (self.size.0, self.strides.0, self.dilation.0);
+        SlidingWindow {
+            size: Sizes([1, size]),
+            strides: Sizes([1, strides]),
+            padding: self.padding,
+            dilation: Sizes([1, dilation]),
+        }
+    }
 }
 
 impl SlidingWindow<2> {

@@ -160,6 +160,12 @@ pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
         0..=5 => volume_convolution(random, channels),
         15 => noise(random, "spatial_dropout3d"),
         13 => edges(random, &dims[..3]),
+        14 if random.chance(0.5) => {
+            let (size, strides, padding) = windows_of_volumes(random);
+            let settings = json!({"filters": random.size(4), "kernel_size": size, "strides": strides,
+                "padding": padding, "activation": inner(random), "use_bias": random.chance(0.7)});
+            layer("conv3d_transpose", settings)
+        }
         14 => {
             let size = [0; 3].map(|_| random.size(2));
             layer("up_sampling3d", json!({"size": size}))
@@ -333,6 +339,11 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
     match random.from(0, 22) {
         21 => edges(random, &dims[..1]),
+        22 if random.chance(0.6) => {
+            let settings = json!({"filters": random.size(6), "kernel_size": random.size(4), "strides": random.size(3),
+                "padding": random.of_list(&["valid", "same"]), "activation": inner(random), "use_bias": random.chance(0.7)});
+            layer("conv1d_transpose", settings)
+        }
         22 => layer("up_sampling1d", json!({"size": random.size(3)})),
         20 => {
             let inside = match random.chance(0.5) {

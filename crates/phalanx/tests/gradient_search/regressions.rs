@@ -272,6 +272,10 @@ fn layers_of_volumes_on_two_replicas() {
         ("max_pool3d", json!({"pool_size": [1, 2, 2], "strides": 1})),
         ("zero_padding3d", json!({"padding": [0, 1, 0]})),
         ("up_sampling3d", json!({"size": [2, 1, 1]})),
+        (
+            "conv3d_transpose",
+            json!({"filters": 4, "kernel_size": [1, 2, 1], "padding": "same"}),
+        ),
         ("cropping3d", json!({"cropping": [[1, 2], [1, 1], [0, 0]]})),
         (
             "conv3d",

@@ -139,6 +139,37 @@ fn convolutions_and_pools_of_volumes() {
 }
 
 #[test]
+fn transposed_convolutions() {
+    check_each(
+        &[4, 2],
+        &[
+            (
+                "conv1d_transpose",
+                json!({"filters": 3, "kernel_size": 3, "strides": 2, "padding": "same"}),
+            ),
+            (
+                "conv1d_transpose",
+                json!({"filters": 2, "kernel_size": 2, "dilation_rate": 2}),
+            ),
+        ],
+    );
+    check_each(
+        &[2, 3, 2, 2],
+        &[(
+            "conv3d_transpose",
+            json!({"filters": 3, "kernel_size": [2, 1, 3], "strides": [1, 2, 2]}),
+        )],
+    );
+    check_each(
+        &[2, 1, 2, 2],
+        &[(
+            "conv3d_transpose",
+            json!({"filters": 2, "kernel_size": 1, "strides": 3, "padding": "same"}),
+        )],
+    );
+}
+
+#[test]
 fn slopes() {
     // As few numbers as have no 0 among them.
     check_each(

@@ -150,6 +150,8 @@ fn kind(keras: &str) -> &'static str {
         "DepthwiseConv2D" => "depthwise_conv2d",
         "SeparableConv2D" => "separable_conv2d",
         "Conv2DTranspose" => "conv2d_transpose",
+        "Conv1DTranspose" => "conv1d_transpose",
+        "Conv3DTranspose" => "conv3d_transpose",
         "Conv1D" => "conv1d",
         "Conv3D" => "conv3d",
         "MaxPooling3D" => "max_pool3d",

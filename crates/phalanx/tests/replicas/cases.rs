@@ -450,7 +450,7 @@ fn volumes() -> Case {
         .add(ActivationLayer::new(tanh))
         .add(ZeroPadding3d::sides([[1, 0], [0, 1], [0, 0]]))
         .add(MaxPool3d::new((2, 3, 3)).strides(1))
-        .add(UpSampling3d::new((2, 1, 1)))
+        .add(Conv3dTranspose::new(6, (2, 1, 1)).strides((2, 1, 1)))
         .add(Cropping3d::sides([[1, 2], [0, 0], [0, 0]]))
         .add(Conv3d::new(4, (1, 2, 2)).groups(2).padding(Padding::Same))
         .add(slopes)
@@ -461,7 +461,11 @@ fn volumes() -> Case {
     let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
     let data = weighted(&data, Part::None);
     let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
-    plain("volumes", model.build().unwrap(), data, classify(optimizer))
+    Case {
+        // Maxima change hands where what travels is rounded.
+        narrow: 2.0,
+        ..plain("volumes", model.build().unwrap(), data, classify(optimizer))
+    }
 }
 
 /// Layers that draw numbers, each example its own whichever replica has it.

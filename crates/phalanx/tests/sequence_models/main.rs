@@ -420,6 +420,11 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("reshape", json!({"target_shape": [2, 4]}), false),
         ("global_average_pool1d", json!({}), false),
         ("zero_padding1d", json!({"padding": 0}), false),
+        (
+            "conv1d_transpose",
+            json!({"filters": 2, "kernel_size": 1}),
+            false,
+        ),
         ("cropping1d", json!({"cropping": 0}), false),
         ("up_sampling1d", json!({"size": 1}), false),
     ];
