@@ -71,7 +71,7 @@ impl PRelu {
 
     /// The dims of the slopes, for an input of these.
     fn sizes(&self, input: &[usize]) -> Vec<usize> {
-        let shared = |dim: usize| self.shared_axes.0.iter().any(|&axis| axis == dim as i64);
+        let shared = |dim: usize| self.shared_axes.0.contains(&(dim as i64));
         let dims = input.iter().enumerate().skip(1);
         dims.map(|(dim, &size)| if shared(dim) { 1 } else { size })
             .collect()

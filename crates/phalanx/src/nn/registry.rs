@@ -42,77 +42,92 @@ impl Registry {
             kinds: Vec::new(),
             descriptions: Vec::new(),
         };
-        registry.add_kind(Dense::new(1));
-        registry.add_kind(Conv2d::new(1, 1));
-        registry.add_kind(DepthwiseConv2d::new(1));
-        registry.add_kind(SeparableConv2d::new(1, 1));
-        registry.add_kind(Conv1dTranspose::new(1, 1));
-        registry.add_kind(Conv2dTranspose::new(1, 1));
-        registry.add_kind(Conv3dTranspose::new(1, 1));
-        registry.add_kind(Conv1d::new(1, 1));
-        registry.add_kind(Conv3d::new(1, 1));
-        registry.add_kind(MaxPool2d::new(2));
-        registry.add_kind(AveragePool2d::new(2));
-        registry.add_kind(MaxPool1d::new(2));
-        registry.add_kind(AveragePool1d::new(2));
-        registry.add_kind(MaxPool3d::new(2));
-        registry.add_kind(AveragePool3d::new(2));
-        registry.add_kind(GlobalMaxPool2d::new());
-        registry.add_kind(GlobalAveragePool2d::new());
-        registry.add_kind(GlobalMaxPool3d::new());
-        registry.add_kind(GlobalAveragePool3d::new());
-        registry.add_kind(BatchNorm::new());
-        registry.add_kind(LayerNorm::new());
-        registry.add_kind(GroupNorm::new());
-        registry.add_kind(UnitNorm::new());
-        registry.add_kind(Dropout::new(0.0));
-        registry.add_kind(SpatialDropout1d::new(0.0));
-        registry.add_kind(SpatialDropout2d::new(0.0));
-        registry.add_kind(SpatialDropout3d::new(0.0));
-        registry.add_kind(GaussianNoise::new(0.0));
-        registry.add_kind(GaussianDropout::new(0.0));
-        registry.add_kind(AlphaDropout::new(0.0));
-        registry.add_kind(Embedding::new(1, 1));
-        registry.add_kind(MultiHeadAttention::new(1, 1));
-        registry.add_kind(PositionEmbedding::new(1));
-        registry.add_kind(EmbeddingBag::new(1, 1));
-        registry.add_kind(Dot::new());
-        registry.add_kind(Interaction);
-        registry.add_kind(Masking::new(0.0));
-        registry.add_kind(Lstm::new(1));
-        registry.add_kind(Gru::new(1));
-        registry.add_kind(SimpleRnn::new(1));
-        registry.add_kind(Bidirectional::new(Lstm::new(1)));
-        registry.add_kind(TimeDistributed::new(Dense::new(1)));
-        registry.add_kind(SinusoidalPosition::new());
-        registry.add_kind(GlobalAveragePool1d::new());
-        registry.add_kind(GlobalMaxPool1d::new());
-        registry.add_kind(Flatten);
-        registry.add_kind(Reshape::new([-1]));
-        registry.add_kind(Rescaling::new(1.0));
-        registry.add_kind(Preprocess::tf());
-        registry.add_kind(Normalization::new());
-        registry.add_kind(ZeroPadding1d::new(1));
-        registry.add_kind(ZeroPadding2d::new(1));
-        registry.add_kind(ZeroPadding3d::new(1));
-        registry.add_kind(Cropping1d::new(1));
-        registry.add_kind(Cropping2d::new(0));
-        registry.add_kind(Cropping3d::new(1));
-        registry.add_kind(UpSampling1d::new(2));
-        registry.add_kind(UpSampling2d::new(2));
-        registry.add_kind(UpSampling3d::new(2));
-        registry.add_kind(Permute::new([1]));
-        registry.add_kind(RepeatVector::new(1));
-        registry.add_kind(Add);
-        registry.add_kind(Subtract);
-        registry.add_kind(Multiply);
-        registry.add_kind(Average);
-        registry.add_kind(Maximum);
-        registry.add_kind(Minimum);
-        registry.add_kind(Concatenate::new());
-        registry.add_kind(ActivationLayer::new(Activation::Linear));
-        registry.add_kind(PRelu::new());
+        registry.add_layers_of_images();
+        registry.add_layers_of_sequences();
+        registry.add_layers_that_move_values();
         registry
+    }
+
+    /// Layers of vectors, images and volumes, normalizations and noise.
+    fn add_layers_of_images(&mut self) {
+        self.add_kind(Dense::new(1));
+        self.add_kind(Conv2d::new(1, 1));
+        self.add_kind(DepthwiseConv2d::new(1));
+        self.add_kind(SeparableConv2d::new(1, 1));
+        self.add_kind(Conv1dTranspose::new(1, 1));
+        self.add_kind(Conv2dTranspose::new(1, 1));
+        self.add_kind(Conv3dTranspose::new(1, 1));
+        self.add_kind(Conv1d::new(1, 1));
+        self.add_kind(Conv3d::new(1, 1));
+        self.add_kind(MaxPool2d::new(2));
+        self.add_kind(AveragePool2d::new(2));
+        self.add_kind(MaxPool1d::new(2));
+        self.add_kind(AveragePool1d::new(2));
+        self.add_kind(MaxPool3d::new(2));
+        self.add_kind(AveragePool3d::new(2));
+        self.add_kind(GlobalMaxPool2d::new());
+        self.add_kind(GlobalAveragePool2d::new());
+        self.add_kind(GlobalMaxPool3d::new());
+        self.add_kind(GlobalAveragePool3d::new());
+        self.add_kind(BatchNorm::new());
+        self.add_kind(LayerNorm::new());
+        self.add_kind(GroupNorm::new());
+        self.add_kind(UnitNorm::new());
+        self.add_kind(Dropout::new(0.0));
+        self.add_kind(SpatialDropout1d::new(0.0));
+        self.add_kind(SpatialDropout2d::new(0.0));
+        self.add_kind(SpatialDropout3d::new(0.0));
+        self.add_kind(GaussianNoise::new(0.0));
+        self.add_kind(GaussianDropout::new(0.0));
+        self.add_kind(AlphaDropout::new(0.0));
+    }
+
+    /// Layers of sequences, of tokens and of categories.
+    fn add_layers_of_sequences(&mut self) {
+        self.add_kind(Embedding::new(1, 1));
+        self.add_kind(MultiHeadAttention::new(1, 1));
+        self.add_kind(PositionEmbedding::new(1));
+        self.add_kind(EmbeddingBag::new(1, 1));
+        self.add_kind(Dot::new());
+        self.add_kind(Interaction);
+        self.add_kind(Masking::new(0.0));
+        self.add_kind(Lstm::new(1));
+        self.add_kind(Gru::new(1));
+        self.add_kind(SimpleRnn::new(1));
+        self.add_kind(Bidirectional::new(Lstm::new(1)));
+        self.add_kind(TimeDistributed::new(Dense::new(1)));
+        self.add_kind(SinusoidalPosition::new());
+        self.add_kind(GlobalAveragePool1d::new());
+        self.add_kind(GlobalMaxPool1d::new());
+    }
+
+    /// Layers that move, scale or join values, and activations.
+    fn add_layers_that_move_values(&mut self) {
+        self.add_kind(Flatten);
+        self.add_kind(Reshape::new([-1]));
+        self.add_kind(Rescaling::new(1.0));
+        self.add_kind(Preprocess::tf());
+        self.add_kind(Normalization::new());
+        self.add_kind(ZeroPadding1d::new(1));
+        self.add_kind(ZeroPadding2d::new(1));
+        self.add_kind(ZeroPadding3d::new(1));
+        self.add_kind(Cropping1d::new(1));
+        self.add_kind(Cropping2d::new(0));
+        self.add_kind(Cropping3d::new(1));
+        self.add_kind(UpSampling1d::new(2));
+        self.add_kind(UpSampling2d::new(2));
+        self.add_kind(UpSampling3d::new(2));
+        self.add_kind(Permute::new([1]));
+        self.add_kind(RepeatVector::new(1));
+        self.add_kind(Add);
+        self.add_kind(Subtract);
+        self.add_kind(Multiply);
+        self.add_kind(Average);
+        self.add_kind(Maximum);
+        self.add_kind(Minimum);
+        self.add_kind(Concatenate::new());
+        self.add_kind(ActivationLayer::new(Activation::Linear));
+        self.add_kind(PRelu::new());
     }
 
     /// Adds a kind of your own, which must not be there yet.
