@@ -155,8 +155,11 @@ fn differs(model: &Model, trial: &Trial) -> bool {
     let padded = trial.sources.iter().zip(&batch);
     let padded: Vec<_> = padded.filter(|(source, _)| is_padded(**source)).collect();
     let is_nothing = |x: &HostTensor| x.to_f64().iter().all(|&number| number == 0.0);
+    // Of a row whose keys are all padding, Keras' attention answers 0 where it has dropout, and their mean where it has none.
+    let is_dropped = has(&["\"dropout\":0.3"]) && has(&["multi_head_attention"]);
     is_narrow
         || is_penalized
+        || is_dropped && !padded.is_empty()
         || (is_turned || is_normalized) && !padded.is_empty()
         || padded.iter().any(|(_, x)| is_nothing(x))
 }
