@@ -55,6 +55,7 @@ mod stream_batches;
 mod stream_reader;
 #[cfg(test)]
 mod test_folder;
+mod text_vectorizer;
 mod training_data;
 mod vocabulary;
 
@@ -90,5 +91,6 @@ pub use stage_stats::StageTime;
 pub use stages::ClassWeights;
 pub use stream::{Examples, Stream};
 pub use stream_batches::{StreamBatches, StreamIter};
+pub use text_vectorizer::{TextOptions, TextSplit, TextStandardize, TextVectorizer};
 pub use training_data::{EpochBatches, EpochLength, TrainingData};
 pub use vocabulary::{Vocabulary, hash_bucket};
