@@ -1,7 +1,8 @@
 //! Numbers from CSV text, plain or gzip.
 //!
 //! Read line by line and strictly: every field must be a finite number, every row as long as the first, and a quoted
-//! field must close on its line, so that a file that was cut or mixed up is refused and not half understood.
+//! field must close on its line unless columns are texts, so that a file that was cut or mixed up is refused and not half
+//! understood.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -34,6 +35,11 @@ pub struct CsvOptions {
     /// Columns of the features that are indices, whole numbers from 0: each is an input of its own, i32 `[rows]`, in this order
     /// and after the input of numbers, which is left out where no column is a number. A missing index can be dropped, not kept.
     pub indices: Vec<CsvColumn>,
+    /// Columns of the features that are texts, such as reviews: each is an input of its own, i32 `[rows]`, in this order and after
+    /// the inputs above. It holds where each text is in [`CsvColumns::texts`], which a
+    /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks. A missing
+    /// text is an empty one, whatever it is otherwise.
+    pub texts: Vec<CsvColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`.
     pub missing: MissingValues,
     /// Lines at the start of the file that are not read.
@@ -60,6 +66,7 @@ impl Default for CsvOptions {
             columns: Vec::new(),
             one_hot: Vec::new(),
             indices: Vec::new(),
+            texts: Vec::new(),
             missing: MissingValues::Fail,
             skip_rows: 0,
             features: Vec::new(),
@@ -133,34 +140,55 @@ pub enum LabelKind {
 }
 
 /// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, then i32 `[rows]` for each column of
-/// indices; y i32 or f32 `[rows]`.
+/// indices and of texts; y i32 or f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines, spaces around
-/// numbers and quoted fields are accepted; quoted line breaks, missing values, NaN and infinity are not.
+/// numbers and quoted fields are accepted; missing values, NaN and infinity are not, and quoted line breaks where no column is a text.
 ///
 /// # Errors
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
 /// contradict each other or the file; [`Error::Io`] when the reader fails.
 pub fn parse_csv(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Dataset> {
-    let CsvArrays { x, y, .. } = csv_arrays(reader, name, options)?;
+    parse_csv_with(reader, name, options, &mut CsvColumns::default())
+}
+
+/// As [`parse_csv`], of the columns of the files that were read with the same `columns` before.
+///
+/// # Errors
+/// As [`parse_csv`], and when the file has other columns, unless the options choose them by their names.
+pub fn parse_csv_with(
+    reader: impl Read,
+    name: &str,
+    options: &CsvOptions,
+    columns: &mut CsvColumns,
+) -> Result<Dataset> {
+    let CsvInputs { x, y } = columns.read(reader, name, options)?;
     Dataset::from_arrays(x, y)
+}
+
+/// What the rows of a CSV file are.
+pub(super) struct CsvInputs {
+    /// The inputs: the numbers, if there are any, then each column of indices, then each of texts.
+    pub(super) x: Vec<HostTensor>,
+    /// The label, if there is one.
+    pub(super) y: Vec<HostTensor>,
 }
 
 /// What a CSV file holds.
 pub(super) struct CsvArrays {
     /// The names of the columns, none where there is no header.
     pub(super) names: Vec<String>,
-    /// The inputs: the numbers, if there are any, then each column of indices.
-    pub(super) x: Vec<HostTensor>,
-    /// The label, if there is one.
-    pub(super) y: Vec<HostTensor>,
+    /// The rows, without their texts.
+    pub(super) inputs: CsvInputs,
+    /// The texts of the rows, for each column of texts.
+    pub(super) texts: Vec<Vec<String>>,
     /// The rows left out because a value is missing.
     pub(super) dropped: usize,
     /// For each feature whether it is a value of a one-hot column.
     pub(super) one_hot: Vec<bool>,
 }
 
-pub(super) fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<CsvArrays> {
+fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<CsvArrays> {
     let CsvStart {
         mut lines,
         mut line,
@@ -258,6 +286,7 @@ pub struct CsvColumns {
     first: Option<(String, Vec<String>)>,
     dropped: usize,
     one_hot: Vec<bool>,
+    texts: Vec<Vec<String>>,
 }
 
 impl CsvColumns {
@@ -279,13 +308,49 @@ impl CsvColumns {
         &self.one_hot
     }
 
-    pub(super) fn add(&mut self, dropped: usize, one_hot: Vec<bool>) {
+    /// The texts of all files so far, for each column of [`CsvOptions::texts`], in the order of their rows.
+    #[must_use]
+    pub fn texts(&self) -> &[Vec<String>] {
+        &self.texts
+    }
+
+    /// The rows of one more file.
+    pub(super) fn read(
+        &mut self,
+        reader: impl Read,
+        name: &str,
+        options: &CsvOptions,
+    ) -> Result<CsvInputs> {
+        let CsvArrays {
+            names,
+            inputs: CsvInputs { mut x, y },
+            texts,
+            dropped,
+            one_hot,
+        } = csv_arrays(reader, name, options)?;
         self.dropped += dropped;
         self.one_hot = one_hot;
+        // Columns that are chosen by name may be in any place.
+        if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
+            self.see(name, names)?;
+        }
+        self.texts.resize(texts.len(), Vec::new());
+        for (all, texts) in self.texts.iter_mut().zip(texts) {
+            let places = all.len()..all.len() + texts.len();
+            let places: std::result::Result<Vec<i32>, _> = places.map(i32::try_from).collect();
+            let too_many = |_| {
+                Error::User(format!(
+                    "{name} and the files before it have more texts than i32 counts; give fewer files"
+                ))
+            };
+            x.push(HostTensor::new([texts.len()], &places.map_err(too_many)?));
+            all.extend(texts);
+        }
+        Ok(CsvInputs { x, y })
     }
 
     /// Compares the columns of one more file; a file without a header is taken to have the same columns.
-    pub(super) fn see(&mut self, file: &str, names: Vec<String>) -> Result<()> {
+    fn see(&mut self, file: &str, names: Vec<String>) -> Result<()> {
         let Some((first, expected)) = &self.first else {
             self.first = (!names.is_empty()).then(|| (file.to_owned(), names));
             return Ok(());
@@ -346,7 +411,7 @@ fn header(
     Ok(if named { names.collect() } else { Vec::new() })
 }
 
-/// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is one-hot or not used, or
+/// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is one-hot, of texts or not used, or
 /// in place of a missing value that is allowed is no header.
 fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions) -> Result<bool> {
     let is_number = |field: &str| field.trim().parse::<f64>().is_ok();
@@ -370,6 +435,7 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
     let is_one_hot = |column: usize| {
         let mut one_hot = options.one_hot.iter();
         one_hot.any(|one_hot| one_hot.column == CsvColumn::Index(column))
+            || options.texts.contains(&CsvColumn::Index(column))
     };
     let may_be_text = |column: usize| {
         let is_allowed = options.looks_for_missing() && is_missing(fields[column].trim());
@@ -541,6 +607,186 @@ mod tests {
         }
     }
 
+    fn of_texts(texts: &[&str]) -> CsvOptions {
+        CsvOptions {
+            texts: texts
+                .iter()
+                .map(|&name| CsvColumn::Name(name.into()))
+                .collect(),
+            ..CsvOptions::default()
+        }
+    }
+
+    /// The texts of one file by the numbers that its rows have, and the labels.
+    fn texts_of(text: impl AsRef<[u8]>, options: &CsvOptions) -> (Vec<Vec<String>>, Vec<f64>) {
+        let mut columns = CsvColumns::default();
+        let rows = parse_csv_with(text.as_ref(), "t.csv", options, &mut columns).unwrap();
+        let batch = rows.batch(1000).get(0, 0).unwrap();
+        let first = batch.x.len() - options.texts.len();
+        let texts = columns.texts().iter().zip(&batch.x[first..]);
+        let texts = texts.map(|(texts, places)| {
+            let places = places.values::<i32>().unwrap().into_iter();
+            places
+                .map(|place| texts[usize::try_from(place).unwrap()].clone())
+                .collect()
+        });
+        (texts.collect(), batch.y[0].to_f64())
+    }
+
+    #[test]
+    fn texts_may_be_quoted_with_delimiters_quotes_and_line_breaks() {
+        let options = of_texts(&["b"]);
+        let text = "\u{feff}\"b\",y\r\n\" Well, \"\"so\"\"\r\n\r\n\n it\rgoes,\"\"\",1\r\nnone,0\r\n\n\"\"\"\",1\r\n\" \u{e9}\",0\n\" 5\",1";
+        let expected = [
+            " Well, \"so\"\r\n\r\n\n it\rgoes,\"",
+            "none",
+            "\"",
+            " \u{e9}",
+            " 5",
+        ];
+        for bytes in [text.as_bytes().to_vec(), gzip(text.as_bytes())] {
+            let (texts, labels) = texts_of(bytes, &options);
+            assert_eq!(texts, [expected]);
+            assert_eq!(labels, [1.0, 0.0, 1.0, 0.0, 1.0]);
+        }
+        // Without a header: not everything is text.
+        let by_index = CsvOptions {
+            texts: vec![CsvColumn::Index(0)],
+            ..CsvOptions::default()
+        };
+        assert_eq!(
+            texts_of("fine,1\n\"a\nb\",0\n", &by_index).0,
+            [["fine", "a\nb"]]
+        );
+        // The names of columns may have line breaks as well, and lines that are skipped are lines.
+        let skips = CsvOptions {
+            skip_rows: 2,
+            ..of_texts(&["b\nc"])
+        };
+        assert_eq!(texts_of("5\" wide\n\n\"b\nc\",y\nx,1\n", &skips).0, [["x"]]);
+    }
+
+    #[test]
+    fn texts_are_inputs_after_numbers_and_indices_and_numbered_over_files() {
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let options = CsvOptions {
+            indices: vec![column("user")],
+            ..of_texts(&["title", "body"])
+        };
+        let mut columns = CsvColumns::default();
+        let mut read = |text: &str| {
+            let rows = parse_csv_with(text.as_bytes(), "t.csv", &options, &mut columns).unwrap();
+            rows.batch(9).get(0, 0).unwrap().x
+        };
+        let header = "body,price,user,title,y\n";
+        let first = read(&format!("{header}b0,0.5,7,t0,1\nb1,1.5,8,t1,0\n"));
+        assert_eq!(first[0], HostTensor::new([2, 1], &[0.5f32, 1.5]));
+        assert_eq!(first[1], HostTensor::new([2], &[7i32, 8]));
+        assert_eq!(
+            first[2..],
+            [
+                HostTensor::new([2], &[0i32, 1]),
+                HostTensor::new([2], &[0i32, 1])
+            ]
+        );
+        let second = read(&format!("{header}b2,2,9,t2,1\n"));
+        assert_eq!(
+            second[2..],
+            [HostTensor::new([1], &[2i32]), HostTensor::new([1], &[2i32])]
+        );
+        assert_eq!(columns.texts(), [["t0", "t1", "t2"], ["b0", "b1", "b2"]]);
+    }
+
+    #[test]
+    fn an_empty_text_is_missing_and_no_other_is() {
+        let text = "b,y\nnone,1\n  ,0\nNA,1\n\"\",0\n";
+        let options = of_texts(&["b"]);
+        let error = error_of(text, &options);
+        let expected = "line 3, column 1 (\"b\"): found no text; write one, or leave such rows out (`missing: drop`)";
+        assert!(error.contains(expected), "{error}");
+        let of = |missing| CsvOptions {
+            missing,
+            ..options.clone()
+        };
+        let drops = of(MissingValues::Drop);
+        assert_eq!(
+            texts_of(text, &drops),
+            (vec![vec!["none".into(), "NA".into()]], vec![1.0, 1.0])
+        );
+        let keeps = of(MissingValues::Keep);
+        assert_eq!(texts_of(text, &keeps).0, [["none", "  ", "NA", ""]]);
+    }
+
+    #[test]
+    fn quotes_of_texts_that_do_not_close_are_told_where_they_open() {
+        let options = of_texts(&["b"]);
+        for (text, place, found) in [
+            (
+                "b,y\nx,1\n\"so\non,0\n",
+                "line 3",
+                "not closed before the end",
+            ),
+            (
+                "b,y\n\"so\non\"x,0\n\"\",1\n",
+                "line 2, column 1",
+                "text after a closing quote",
+            ),
+            (
+                "b,y\nx\"y,0\n",
+                "line 2, column 1",
+                "a quote inside a field",
+            ),
+            ("b,y\n\"a\nb\",1\nc\rd,1\n", "line 4", "carriage return"),
+            (
+                "b,y\n\"a\nb\",1,2\n",
+                "line 2",
+                "found 3 columns, expected 2",
+            ),
+            (
+                "b,y\n\"a\nb\",x\n",
+                "line 2, column 2",
+                "found \"x\", expected a class",
+            ),
+            (
+                "b,y\n\"a\n\nb\",1\nc,\n",
+                "line 5, column 2",
+                "missing value",
+            ),
+        ] {
+            let error = error_of(text, &options);
+            assert!(
+                error.contains(&format!("t.csv: {place}")) && error.contains(found),
+                "{error}"
+            );
+        }
+        let error = parse_csv(&b"b,y\n\"a\n\xff\",1\n"[..], "t.csv", &options).unwrap_err();
+        let expected = "t.csv: line 2: found byte 0xff at position 4, expected utf-8 text";
+        assert!(error.to_string().contains(expected), "{error}");
+        let narrow = CsvOptions {
+            max_columns: 1024,
+            ..options
+        };
+        let long = format!("b,y\n\"{}\",1\n", "a\n".repeat(1 << 15));
+        let error = error_of(&long, &narrow);
+        assert!(
+            error.contains("line 2: found a quote that is not closed within 65536 bytes"),
+            "{error}"
+        );
+        let other = CsvOptions {
+            texts: vec![CsvColumn::Index(0), CsvColumn::Name("b".into())],
+            ..CsvOptions::default()
+        };
+        assert!(error_of("b,y\nx,1\n", &other).contains("column 1 of the texts is named twice"));
+        let unused = CsvOptions {
+            columns: vec![CsvColumn::Name("a".into())],
+            ..of_texts(&["b"])
+        };
+        assert!(
+            error_of("a,b,y\n1,x,1\n", &unused)
+                .contains("column \"b\" is text and none of the features")
+        );
+    }
+
     fn one_hot(column: CsvColumn, values: &[&str]) -> OneHotColumn {
         OneHotColumn {
             column,
@@ -643,6 +889,19 @@ mod tests {
         #[test]
         fn no_text_panics(text in "[0-9,.\"\r\nae; \u{feff}-]{0,60}", label in 0usize..4) {
             let options = CsvOptions { label: LabelColumn::Index(label), ..CsvOptions::default() };
+            let _ = parse_csv(text.as_bytes(), "t.csv", &options);
+        }
+
+        #[test]
+        fn texts_survive_the_round_trip(texts in proptest::collection::vec("[a\"\r\n,; \u{e9}]{0,12}x", 1..9)) {
+            let rows = texts.iter().map(|text| format!("\"{}\",1\n", text.replace('"', "\"\"")));
+            let file = format!("b,y\n{}", rows.collect::<String>());
+            prop_assert_eq!(&texts_of(file, &of_texts(&["b"])).0, &[texts]);
+        }
+
+        #[test]
+        fn no_text_with_line_breaks_panics(text in "[0-9,.\"\r\nae; \u{feff}-]{0,60}") {
+            let options = CsvOptions { texts: vec![CsvColumn::Index(0)], ..CsvOptions::default() };
             let _ = parse_csv(text.as_bytes(), "t.csv", &options);
         }
 

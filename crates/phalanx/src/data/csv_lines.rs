@@ -10,6 +10,8 @@ use crate::{Error, Result};
 
 /// A line longer than this many bytes per allowed column is no row of numbers.
 const FIELD_BYTES: u64 = 64;
+/// The byte-order mark of UTF-8.
+const UTF8_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// Bytes of a found value that an error shows.
 const SHOWN: usize = 40;
 
@@ -18,6 +20,10 @@ pub(super) struct CsvLines<'a> {
     reader: Box<dyn BufRead + 'a>,
     name: &'a str,
     number: u64,
+    /// The line where the row begins.
+    row: u64,
+    /// Whether quoted fields may have line breaks.
+    breaks: bool,
     bytes: u64,
     max_bytes: u64,
     max_line: u64,
@@ -50,6 +56,8 @@ impl<'a> CsvLines<'a> {
             },
             name,
             number: 0,
+            row: 0,
+            breaks: !options.texts.is_empty(),
             bytes: 0,
             max_bytes: options.max_bytes,
             max_line: FIELD_BYTES.saturating_mul(options.max_columns.max(1024) as u64),
@@ -67,6 +75,7 @@ impl<'a> CsvLines<'a> {
         let mut bytes = Vec::new();
         for _ in 0..count {
             bytes.clear();
+            self.row = self.number + 1;
             if !self.read_bytes(&mut bytes)? {
                 break;
             }
@@ -74,14 +83,20 @@ impl<'a> CsvLines<'a> {
         Ok(())
     }
 
-    /// Reads the next line that is not blank, without its end; `false` at the end of the text.
+    /// Reads the next line that is not blank, without its end, or the lines of a row whose quoted fields may have line breaks;
+    /// `false` at the end of the text.
     pub(super) fn read(&mut self, line: &mut String) -> Result<bool> {
         loop {
             let mut bytes = std::mem::take(line).into_bytes();
             bytes.clear();
+            self.row = self.number + 1;
             if !self.read_bytes(&mut bytes)? {
                 return Ok(false);
             }
+            let breaks = match self.breaks {
+                true => Some(self.read_to_last_quote(&mut bytes)?),
+                false => None,
+            };
             if bytes.last() == Some(&b'\n') {
                 bytes.pop();
             }
@@ -89,7 +104,7 @@ impl<'a> CsvLines<'a> {
                 bytes.pop();
             }
             *line = self.decode(bytes)?;
-            if line.contains('\r') {
+            if breaks.map_or_else(|| line.contains('\r'), |breaks| breaks.has_return) {
                 return Err(self.error(
                     "found a carriage return inside the line, expected a line feed after each row; convert the line ends",
                 ));
@@ -100,10 +115,28 @@ impl<'a> CsvLines<'a> {
         }
     }
 
+    /// Reads on while a quoted field is open at the end of a line.
+    fn read_to_last_quote(&mut self, bytes: &mut Vec<u8>) -> Result<LineBreaks> {
+        let mut breaks = LineBreaks::default();
+        if self.number == 1 && bytes.starts_with(UTF8_MARK) {
+            breaks.seen = UTF8_MARK.len();
+        }
+        while breaks.are_quoted(bytes, self.delimiter) {
+            if !self.read_bytes(bytes)? {
+                return Err(self.error(
+                    "found a quote that is not closed before the end of the text; close it, or double quotes inside a field",
+                ));
+            }
+        }
+        Ok(breaks)
+    }
+
+    /// Adds the next line, so that a row is never longer than a line may be.
     fn read_bytes(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         self.number += 1;
         let left = self.max_bytes - self.bytes;
-        let limit = left.min(self.max_line);
+        let limit = left.min(self.max_line.saturating_sub(bytes.len() as u64));
+        let goes_on = !bytes.is_empty();
         let read = self
             .reader
             .by_ref()
@@ -114,6 +147,12 @@ impl<'a> CsvLines<'a> {
             return Err(self.error(&format!(
                 "found more than {} bytes of text; shorten the file, or raise max_bytes",
                 self.max_bytes
+            )));
+        }
+        if read > limit && goes_on {
+            return Err(self.error(&format!(
+                "found a quote that is not closed within {} bytes; close it, or double quotes inside a field",
+                self.max_line
             )));
         }
         if read > limit {
@@ -127,14 +166,14 @@ impl<'a> CsvLines<'a> {
     }
 
     fn decode(&self, mut bytes: Vec<u8>) -> Result<String> {
-        if self.number == 1 {
+        if self.row == 1 {
             if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
                 return Err(
                     self.error("found text in utf-16, expected utf-8; save the file as utf-8")
                 );
             }
-            if bytes.starts_with(&[0xef, 0xbb, 0xbf]) {
-                bytes.drain(..3);
+            if bytes.starts_with(UTF8_MARK) {
+                bytes.drain(..UTF8_MARK.len());
             }
         }
         String::from_utf8(bytes).map_err(|error| {
@@ -168,7 +207,7 @@ impl<'a> CsvLines<'a> {
 
     /// An error at the current line.
     pub(super) fn error(&self, message: &str) -> Error {
-        self.error_in(format!("line {}", self.number.max(1)), message)
+        self.error_in(format!("line {}", self.row.max(1)), message)
     }
 
     /// An error at a column of the current line, with the column's name if it has one.
@@ -179,7 +218,7 @@ impl<'a> CsvLines<'a> {
             format!(" ({})", shown(name))
         };
         self.error_in(
-            format!("line {}, column {}{named}", self.number, column + 1),
+            format!("line {}, column {}{named}", self.row, column + 1),
             message,
         )
     }
@@ -203,6 +242,50 @@ impl<'a> CsvLines<'a> {
             )),
             _ => io_error(self.name, source),
         }
+    }
+}
+
+/// What was seen of the quotes of a row, so that a line break inside of them does not end it.
+#[derive(Default)]
+struct LineBreaks {
+    /// The bytes that were looked at.
+    seen: usize,
+    quote: Quote,
+    /// Whether a carriage return stands outside of quotes and is no part of a line's end.
+    has_return: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Quote {
+    /// Before a field, where a quote opens it.
+    #[default]
+    Before,
+    Open,
+    /// After a quote that closes the field, or is the first of two that stand for one.
+    Closed,
+    /// In a field without quotes.
+    Plain,
+}
+
+impl LineBreaks {
+    /// Whether the row, of which these bytes are known, ends inside of quotes.
+    fn are_quoted(&mut self, row: &[u8], delimiter: char) -> bool {
+        while let Some(&byte) = row.get(self.seen) {
+            self.seen += 1;
+            self.quote = match (self.quote, byte) {
+                (Quote::Before | Quote::Closed, b'"') => Quote::Open,
+                (Quote::Open, b'"') => Quote::Closed,
+                (Quote::Open, _) => Quote::Open,
+                (_, byte) if char::from(byte) == delimiter => Quote::Before,
+                (_, b'\r') => {
+                    let next = row.get(self.seen);
+                    self.has_return |= next.is_some_and(|&next| next != b'\n');
+                    Quote::Plain
+                }
+                _ => Quote::Plain,
+            };
+        }
+        self.quote == Quote::Open
     }
 }
 

@@ -1,4 +1,4 @@
-//! Columns of a CSV file that are no numbers: indices, and names of which each is a feature of its own, 1 where a row has it.
+//! Columns of a CSV file that are no numbers: indices, texts, and names of which each is a feature of its own, 1 where a row has it.
 
 use std::collections::HashMap;
 
@@ -21,6 +21,8 @@ pub(super) enum FeatureColumn<'a> {
     Number(usize),
     /// A column, and its place among the columns of indices.
     Index(usize, usize),
+    /// A column, and its place among the columns of texts.
+    Text(usize, usize),
     /// A column, its values, and where each is among them.
     OneHot(usize, &'a [String], HashMap<&'a str, usize>),
 }
@@ -28,14 +30,17 @@ pub(super) enum FeatureColumn<'a> {
 impl FeatureColumn<'_> {
     pub(super) const fn index(&self) -> usize {
         match self {
-            Self::Number(index) | Self::Index(index, _) | Self::OneHot(index, ..) => *index,
+            Self::Number(index)
+            | Self::Index(index, _)
+            | Self::Text(index, _)
+            | Self::OneHot(index, ..) => *index,
         }
     }
 
-    /// Number of features; an index is none.
+    /// Number of features; an index or a text is none.
     pub(super) fn width(&self) -> usize {
         match self {
-            Self::Index(..) => 0,
+            Self::Index(..) | Self::Text(..) => 0,
             Self::Number(_) => 1,
             Self::OneHot(_, values, _) => values.len(),
         }
@@ -76,12 +81,26 @@ pub(super) fn feature_columns<'a>(
             )));
         }
     }
+    let mut texts = HashMap::new();
+    for (place, column) in options.texts.iter().enumerate() {
+        let found = find(column, "text")?;
+        let is_other = values.contains_key(&found) || places.contains_key(&found);
+        if is_other || texts.insert(found, place).is_some() {
+            return Err(lines.error(&format!(
+                "column {} of the texts is named twice, or an index or one-hot too; name it once",
+                found + 1
+            )));
+        }
+    }
     let feature = |&column: &usize| match (values.get(&column), places.get(&column)) {
         (Some(of), _) => {
             FeatureColumn::OneHot(column, of, of.iter().map(String::as_str).zip(0..).collect())
         }
         (None, Some(&place)) => FeatureColumn::Index(column, place),
-        (None, None) => FeatureColumn::Number(column),
+        (None, None) => match texts.get(&column) {
+            Some(&place) => FeatureColumn::Text(column, place),
+            None => FeatureColumn::Number(column),
+        },
     };
     Ok(chosen.iter().map(feature).collect())
 }

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use phalanx_graph::HostTensor;
 
-use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, LabelKind, MissingValues};
+use super::csv::{
+    CsvArrays, CsvColumn, CsvInputs, CsvOptions, LabelColumn, LabelKind, MissingValues,
+};
 use super::csv_lines::{CsvLines, shown};
 use super::csv_one_hot::{FeatureColumn, feature_columns, unknown_value};
 use crate::{Error, Result};
@@ -24,6 +26,8 @@ pub(super) struct CsvTable<'a> {
     features: Vec<f32>,
     /// The values of each column of indices.
     indices: Vec<Vec<i32>>,
+    /// The texts of each column of texts.
+    texts: Vec<Vec<String>>,
     classes: Vec<i32>,
     values: Vec<f32>,
 }
@@ -80,6 +84,7 @@ impl<'a> CsvTable<'a> {
             dropped: 0,
             features: Vec::new(),
             indices: vec![Vec::new(); options.indices.len()],
+            texts: vec![Vec::new(); options.texts.len()],
             classes: Vec::new(),
             values: Vec::new(),
         })
@@ -114,6 +119,9 @@ impl<'a> CsvTable<'a> {
             self.dropped += 1;
             self.features.truncate(features);
             self.indices
+                .iter_mut()
+                .for_each(|list| list.truncate(self.rows));
+            self.texts
                 .iter_mut()
                 .for_each(|list| list.truncate(self.rows));
             self.classes.truncate(self.rows);
@@ -162,6 +170,17 @@ impl<'a> CsvTable<'a> {
                 }
                 let value = index(field).map_err(|message| self.error(lines, *column, &message))?;
                 self.indices[*place].push(value);
+                Ok(true)
+            }
+            FeatureColumn::Text(column, place) => {
+                if text.is_empty() && !keeps {
+                    let is_dropped = self.options.missing == MissingValues::Drop;
+                    return match is_dropped {
+                        true => Ok(false),
+                        false => Err(self.error(lines, *column, NO_TEXT)),
+                    };
+                }
+                self.texts[*place].push(field.to_owned());
                 Ok(true)
             }
             FeatureColumn::OneHot(column, values, places) => {
@@ -217,8 +236,11 @@ impl<'a> CsvTable<'a> {
         Ok(CsvArrays {
             one_hot: one_hot.collect(),
             names: self.names,
-            x: numbers.into_iter().chain(indices).collect(),
-            y,
+            inputs: CsvInputs {
+                x: numbers.into_iter().chain(indices).collect(),
+                y,
+            },
+            texts: self.texts,
             dropped: self.dropped,
         })
     }
@@ -371,9 +393,9 @@ pub(super) fn is_missing(text: &str) -> bool {
     text.is_empty() || WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
+const NO_TEXT: &str = "found no text; write one, or leave such rows out (`missing: drop`), or read it as padding alone (`missing: 0`)";
 const ADVICE: &str = "correct the value, or encode text as numbers";
-const ADVICE_FOR_FEATURES: &str =
-    "correct the value, or name the column in `one_hot` if it holds names";
+const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds texts";
 
 /// What to do about a field that is no finite number; `about_words` where it is some other word.
 fn advice(text: &str, about_words: &'static str) -> &'static str {

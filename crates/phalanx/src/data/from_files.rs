@@ -7,7 +7,7 @@ use std::path::Path;
 use phalanx_graph::DType;
 
 use super::concat_files::concat_rows;
-use super::csv::{CsvArrays, add_texts, csv_arrays, read_header};
+use super::csv::{CsvInputs, add_texts, read_header};
 use super::csv_one_hot::TextColumn;
 use super::formats::{ParsedTfRecords, files_of};
 use super::{
@@ -116,18 +116,7 @@ impl Dataset {
         for path in files_of(path.as_ref())? {
             let file = open(&path)?;
             let name = path.to_string_lossy().into_owned();
-            let CsvArrays {
-                names,
-                x,
-                y,
-                dropped,
-                one_hot,
-            } = csv_arrays(file, &name, options)?;
-            columns.add(dropped, one_hot);
-            // Columns that are chosen by name may be in any place.
-            if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
-                columns.see(&name, names)?;
-            }
+            let CsvInputs { x, y } = columns.read(file, &name, options)?;
             rows += x[0].rows();
             inputs = x.len();
             if rows > options.max_rows {

@@ -66,6 +66,7 @@ pub use bottleneck::InputBottleneck;
 pub use bucket_copy::BucketCopy;
 pub use csv::{
     CsvColumn, CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, MissingValues, parse_csv,
+    parse_csv_with,
 };
 pub use csv_one_hot::OneHotColumn;
 pub use dataset::Dataset;

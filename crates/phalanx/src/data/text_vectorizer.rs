@@ -249,10 +249,7 @@ impl TextVectorizer {
     ///
     /// # Errors
     /// When that is more than 16 GiB.
-    pub fn encode<T: AsRef<str>>(
-        &self,
-        texts: impl IntoIterator<Item = T>,
-    ) -> Result<HostTensor> {
+    pub fn encode<T: AsRef<str>>(&self, texts: impl IntoIterator<Item = T>) -> Result<HostTensor> {
         let (length, most) = (self.options.length, MAX_BYTES / size_of::<i32>());
         let (mut numbers, mut rows) = (Vec::new(), 0usize);
         for text in texts {
@@ -310,7 +307,9 @@ mod tests {
         TextOptions {
             vocabulary: number("max_tokens"),
             standardize,
-            split: split.map_or(TextSplit::default(), |name| TextSplit::from_name(name).unwrap()),
+            split: split.map_or(TextSplit::default(), |name| {
+                TextSplit::from_name(name).unwrap()
+            }),
             ..TextOptions::new(number("output_sequence_length").unwrap())
         }
     }
@@ -334,7 +333,10 @@ mod tests {
                 serde_json::from_value(record["encoded"]["data"].clone()).unwrap();
             assert_eq!(encoded.values(), Some(numbers), "{name}");
             let dims = record["encoded"]["shape"].as_array().unwrap();
-            assert_eq!(encoded.dims(), [texts.len() + others.len(), made.options().length]);
+            assert_eq!(
+                encoded.dims(),
+                [texts.len() + others.len(), made.options().length]
+            );
             assert_eq!(dims[1], made.options().length, "{name}");
             let again = TextVectorizer::new(words, *made.options()).unwrap();
             assert_eq!(again, made, "{name}");
@@ -349,7 +351,10 @@ mod tests {
             error.to_string()
         };
         let none = refused(&["", " ?! "], options);
-        assert!(none.starts_with("none of 2 texts has a word; check"), "{none}");
+        assert!(
+            none.starts_with("none of 2 texts has a word; check"),
+            "{none}"
+        );
         assert!(refused(&[], options).starts_with("none of 0 texts"));
         let kept = TextOptions {
             standardize: TextStandardize::None,
@@ -389,11 +394,17 @@ mod tests {
     #[test]
     fn names_are_those_of_training_files() {
         for name in TextStandardize::NAMES {
-            assert_eq!(TextStandardize::from_name(name).map(TextStandardize::name), Some(name));
+            assert_eq!(
+                TextStandardize::from_name(name).map(TextStandardize::name),
+                Some(name)
+            );
         }
         for name in TextSplit::NAMES {
             assert_eq!(TextSplit::from_name(name).map(TextSplit::name), Some(name));
         }
-        assert_eq!((TextSplit::from_name("x"), TextStandardize::from_name("")), (None, None));
+        assert_eq!(
+            (TextSplit::from_name("x"), TextStandardize::from_name("")),
+            (None, None)
+        );
     }
 }
