@@ -418,6 +418,8 @@ pub enum DataCommand {
     },
     /// Write a CSV file of made-up clicks of users on items, whose taste a recommender can find: user, item, clicked
     Clicks(crate::clicks::Clicks),
+    /// Write a CSV file of made-up reviews, whose sentiment a model of texts can find: review, sentiment
+    Reviews(crate::reviews::Reviews),
     /// Read examples over and over and print how many a second
     Bench {
         /// As for inspect

@@ -6,6 +6,7 @@ use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::scaling::Scaling;
+use crate::texts::TextFact;
 
 /// A column of which each value is a feature.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,8 +28,11 @@ pub struct InputFact {
     pub name: String,
     /// The names of its columns; empty without a header.
     pub columns: Vec<String>,
-    /// How many numbers an example has; `None` where it is one index.
+    /// How many numbers an example has; `None` where it is one index, or a text.
     pub width: Option<usize>,
+    /// The place of its column among those of texts, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<usize>,
 }
 
 /// What is known of the data of a training.
@@ -45,6 +49,9 @@ pub struct Facts {
     /// The values of columns of which each is a feature of its own.
     #[serde(default)]
     pub one_hot: Vec<OneHotFact>,
+    /// The columns of texts, with their words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<TextFact>,
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
@@ -60,6 +67,7 @@ impl Default for Facts {
             inputs: Vec::new(),
             columns: Vec::new(),
             one_hot: Vec::new(),
+            texts: Vec::new(),
             label: None,
             classes: Vec::new(),
             scaling: Scaling {
@@ -70,53 +78,66 @@ impl Default for Facts {
     }
 }
 
-impl InputFact {
-    /// The dims of one example.
-    fn dims(&self) -> Vec<usize> {
-        self.width.into_iter().collect()
-    }
-}
-
 impl Facts {
     /// The inputs of a model for these data.
     #[must_use]
     pub fn model_inputs(&self) -> Vec<Input> {
+        let text = |fact: &TextFact| Input::new([fact.length()]).dtype(DType::I32);
         if self.inputs.is_empty() {
-            return vec![Input::new(self.dims.clone())];
+            let input = self.texts.first().map(text);
+            return vec![input.unwrap_or_else(|| Input::new(self.dims.clone()))];
         }
         let inputs = self.inputs.iter().map(|fact| {
-            let input = Input::new(fact.dims()).named(&fact.name);
-            match fact.width {
-                None => input.dtype(DType::I32),
-                Some(_) => input,
-            }
+            let input = match (fact.width, self.text(fact)) {
+                (Some(width), _) => Input::new([width]),
+                (None, Some(fact)) => text(fact),
+                (None, None) => Input::new([]).dtype(DType::I32),
+            };
+            input.named(&fact.name)
         });
         inputs.collect()
     }
 
+    /// The texts that an input is.
+    fn text(&self, input: &InputFact) -> Option<&TextFact> {
+        self.texts.get(input.text?)
+    }
+
     /// The dims of one example as people read them.
     pub(crate) fn shown_dims(&self) -> String {
+        let words = |fact: &TextFact| format!("[{}] words", fact.length());
         if self.inputs.is_empty() {
-            return format!("{:?}", self.dims);
+            let text = self.texts.first().map(words);
+            return text.unwrap_or_else(|| format!("{:?}", self.dims));
         }
-        let shown = self.inputs.iter().map(|fact| match fact.width {
-            None => format!("{} an index", fact.name),
-            Some(width) => format!("{} [{width}]", fact.name),
+        let shown = self.inputs.iter().map(|fact| {
+            let what = match (fact.width, self.text(fact)) {
+                (Some(width), _) => format!("[{width}]"),
+                (None, Some(text)) => words(text),
+                (None, None) => "an index".to_owned(),
+            };
+            format!("{} {what}", fact.name)
         });
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Rows as they are read, as the model takes them: numbers filled and scaled, and an array for each input.
+    /// Rows as they are read, as the model takes them: numbers filled and scaled, and an array for each input. `texts` has the
+    /// texts of the files, column by column.
     ///
     /// # Errors
-    /// When a row cannot be read.
-    pub fn prepared(&self, rows: &Dataset) -> Read<Dataset> {
+    /// When a row cannot be read, or there are too many texts.
+    pub fn prepared(&self, rows: &Dataset, texts: &[Vec<String>]) -> Read<Dataset> {
         let rows = self.scaling.apply(rows)?;
-        if self.inputs.is_empty() {
+        if self.inputs.is_empty() && self.texts.is_empty() {
             return Ok(rows);
         }
         let batch = rows.batch(rows.len().unwrap_or_default()).get(0, 0)?;
-        let mut read = batch.x.iter();
+        let first = batch.x.len().saturating_sub(self.texts.len());
+        let texts = self.encoded(&batch.x[first..], texts)?;
+        if self.inputs.is_empty() {
+            return Dataset::from_arrays(texts, batch.y);
+        }
+        let mut read = batch.x[..first].iter();
         let numbers = match self.inputs.iter().any(|fact| fact.width.is_some()) {
             true => read.next(),
             false => None,
@@ -124,11 +145,12 @@ impl Facts {
         let mut first = 0;
         let mut inputs = Vec::new();
         for fact in &self.inputs {
-            match (fact.width, numbers) {
-                (Some(width), Some(numbers)) => {
+            match (fact.width, numbers, fact.text) {
+                (Some(width), Some(numbers), _) => {
                     inputs.push(columns(numbers, first, width));
                     first += width;
                 }
+                (_, _, Some(text)) => inputs.extend(texts.get(text).cloned()),
                 _ => inputs.extend(read.next().cloned()),
             }
         }

@@ -21,6 +21,7 @@ pub mod model;
 mod output;
 pub mod predictions;
 mod record;
+pub mod reviews;
 pub mod rows;
 mod run_folder;
 mod runs;
@@ -29,6 +30,7 @@ mod sibling_program;
 mod signals;
 mod split;
 mod synth;
+pub mod texts;
 mod trained_args;
 
 use std::ffi::OsString;

@@ -16,7 +16,7 @@ use crate::failure::{Exit, Failure};
 pub(crate) const NAME: &str = "training.json";
 /// The version of its form.
 const VERSION: u32 = 1;
-/// The most bytes of one: a training file, and columns with their means.
+/// The most bytes of one: a training file, columns with their means, and the words of texts.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A training: its file with what the command line changed, and what was found out about its data.
@@ -84,6 +84,17 @@ impl Record {
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
         let path = folder.join(NAME);
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other);
+        if let Ok(text) = &text
+            && text.len() as u64 >= MAX_BYTES
+        {
+            let message = format!(
+                "{} would have {} bytes, more than the {MAX_BYTES} that are read",
+                path.display(),
+                text.len()
+            );
+            return Err(Failure::new(Exit::Usage, message)
+                .next("write a smaller `vocabulary` in `text`, or name fewer columns"));
+        }
         text.and_then(|text| fs::write(&path, text + "\n"))
             .map_err(|error| {
                 let message = format!("cannot write {}: {error}", path.display());
@@ -177,6 +188,10 @@ fn drawn(data: &Data) -> bool {
 
 /// The keys that say what the numbers of an example mean.
 fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
+    let texts = csv.text.iter();
+    let texts: Vec<_> = texts
+        .map(|text| (&text.column.value, &text.options))
+        .collect();
     vec![
         ("divide_by", csv.divide_by.to_string()),
         ("features", format!("{:?}", csv.features.value)),
@@ -185,6 +200,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("columns", format!("{:?}", csv.columns)),
         ("inputs", format!("{:?}", csv.inputs.value)),
         ("one_hot", format!("{:?}", csv.one_hot.value)),
+        ("text", format!("{texts:?}")),
         ("classes", format!("{:?}", csv.classes.value)),
         ("missing", format!("{:?}", csv.missing)),
         ("standardize", csv.standardize.to_string()),

@@ -18,6 +18,7 @@ use crate::example_rows;
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
 use crate::split::stratified;
+use crate::texts;
 
 /// What a model trains on, and what it is measured on.
 #[derive(Debug)]
@@ -98,10 +99,13 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     if known.is_none() {
         let one_hot = files.columns.one_hot();
         files.facts.scaling = Scaling::of(data, &train, one_hot).map_err(wrong)?;
+        files.find_words(config, &train)?;
     }
     let Files { facts, columns, .. } = files;
-    let scaled = |rows: Option<Dataset>| rows.map(|rows| facts.prepared(&rows)).transpose();
-    let plain = facts.prepared(&train).map_err(wrong)?;
+    let of_texts = columns.texts();
+    let scaled =
+        |rows: Option<Dataset>| rows.map(|rows| facts.prepared(&rows, of_texts)).transpose();
+    let plain = facts.prepared(&train, of_texts).map_err(wrong)?;
     Ok(Rows {
         train: prepared(config, &plain)?,
         validation: scaled(validation).map_err(wrong)?,
@@ -215,6 +219,7 @@ fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> 
             name: input.name.clone(),
             columns,
             width: (!input.is_index).then_some(width),
+            text: data.text_of(input),
         });
     }
     Ok(inputs)
@@ -256,7 +261,7 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     };
     let by_name = matches!(labelled.columns.first(), Some(CsvColumn::Name(_)));
     if by_name || !labelled.columns.is_empty() {
-        return facts.prepared(&Dataset::from_csv(path, &unlabelled)?);
+        return read_prepared(path, &unlabelled, facts);
     }
     let unlabelled = CsvOptions {
         one_hot: one_hot_columns(facts, |fact| {
@@ -279,9 +284,16 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     if let Ok(dataset) = Dataset::from_csv(path, &any)
         && columns(&dataset)? == needed
     {
-        return facts.prepared(&Dataset::from_csv(path, &unlabelled)?);
+        return read_prepared(path, &unlabelled, facts);
     }
-    facts.prepared(&Dataset::from_csv(path, &labelled)?)
+    read_prepared(path, &labelled, facts)
+}
+
+/// The rows of a file as the model takes them.
+fn read_prepared(path: &Path, options: &CsvOptions, facts: &Facts) -> Read<Dataset> {
+    let mut columns = CsvColumns::default();
+    let rows = Dataset::from_csv_with(path, options, &mut columns)?;
+    facts.prepared(&rows, columns.texts())
 }
 
 /// The rows of a file with labels.
@@ -289,8 +301,7 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
 /// # Errors
 /// A file that cannot be read, or whose rows do not fit the model.
 pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
-    let options = as_trained(data, facts, path)?;
-    facts.prepared(&Dataset::from_csv(path, &options)?)
+    read_prepared(path, &as_trained(data, facts, path)?, facts)
 }
 
 /// How a file is read for a model that was trained: by the names of its columns, where both have them.
@@ -306,7 +317,12 @@ fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
         let names = facts.columns.iter().cloned();
         options.columns = names.map(CsvColumn::Name).collect();
         options.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
-        let indices = facts.inputs.iter().filter(|fact| fact.width.is_none());
+        let texts = facts.texts.iter();
+        options.texts = texts
+            .map(|fact| CsvColumn::Name(fact.name.clone()))
+            .collect();
+        let indices = facts.inputs.iter();
+        let indices = indices.filter(|fact| fact.width.is_none() && fact.text.is_none());
         let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
         options.indices = indices.map(CsvColumn::Name).collect();
         if let Some(label) = &facts.label {
@@ -361,6 +377,15 @@ impl Files<'_> {
         }
     }
 
+    /// Finds the words of texts in the rows to train on.
+    fn find_words(&mut self, config: &TrainConfig, train: &Dataset) -> Result<(), Problem> {
+        let first = &self.data.csv[0];
+        let header = csv_header(&first.value, &options(self.data));
+        let header = header.map_err(|error| unreadable(first.at, &error))?;
+        self.facts.texts = texts::of_training(self.data, &header, train, &self.columns)?;
+        self.facts.check_embeddings(config)
+    }
+
     fn one(&mut self, path: &Path) -> Read<Dataset> {
         let options = match self.is_trained {
             true => as_trained(self.data, &self.facts, path)?,
@@ -403,7 +428,10 @@ fn options(data: &Csv) -> CsvOptions {
         column: csv_column(column),
         values: Vec::new(),
     });
-    let indices = data.inputs.value.iter().filter(|input| input.is_index);
+    let texts = data.text.iter();
+    let texts = texts.map(|text| csv_column(&text.column.value));
+    let indices = data.inputs.value.iter();
+    let indices = indices.filter(|input| input.is_index && data.text_of(input).is_none());
     let indices = indices.flat_map(|input| input.columns.iter().map(csv_column));
     CsvOptions {
         header: match data.header {
@@ -416,6 +444,7 @@ fn options(data: &Csv) -> CsvOptions {
         columns: data.columns.iter().map(csv_column).collect(),
         one_hot: one_hot.collect(),
         indices: indices.collect(),
+        texts: texts.collect(),
         skip_rows: data.skip_rows,
         missing: match data.missing {
             Missing::Fail => MissingValues::Fail,

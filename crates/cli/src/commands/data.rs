@@ -59,6 +59,10 @@ pub(crate) fn run(context: &mut Context, what: &DataCommand) -> Result<(), Failu
             clicks.write()?;
             context.output.line(clicks)
         }
+        DataCommand::Reviews(reviews) => {
+            reviews.write()?;
+            context.output.line(reviews)
+        }
         DataCommand::Bench {
             data,
             format,

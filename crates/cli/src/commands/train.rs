@@ -155,9 +155,13 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
     );
     let facts = &rows.facts;
     if context.global.progress == args::Progress::Json {
+        let texts = facts.texts.iter().map(|text| {
+            json!({"column": text.shown(), "length": text.length(), "vocabulary": text.size()})
+        });
         return context.output.line(json!({
             "event": "data", "train": train, "validation": validation, "test": test,
             "left_out": rows.dropped, "dims": facts.dims, "columns": facts.columns, "classes": facts.classes,
+            "texts": texts.collect::<Vec<_>>(),
         }));
     }
     if !context.global.shows_text() {
@@ -178,6 +182,10 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
             facts.classes.len(),
             shown.join(", ")
         );
+    }
+    for text in &facts.texts {
+        let (shown, size) = (text.shown(), text.size());
+        line += &format!("; {} words of {shown}, a vocabulary of {size}", size - 2);
     }
     if rows.dropped > 0 {
         line += &format!("; {} rows with missing values left out", rows.dropped);

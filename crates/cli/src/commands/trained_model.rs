@@ -225,6 +225,9 @@ impl Used {
             if !csv.inputs.value.is_empty() {
                 return Err(self.lacks("the columns of the inputs"));
             }
+            if !csv.text.is_empty() {
+                return Err(self.lacks("the words of the texts"));
+            }
             facts.scaling.divide_by = csv.divide_by;
             facts.classes.clone_from(&csv.classes.value);
             if csv.standardize || csv.missing == Missing::Mean {

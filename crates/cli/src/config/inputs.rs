@@ -13,7 +13,8 @@ use super::{Column, Csv, Data, Located, Missing, TrainConfig};
 /// Most inputs of a model, and most values that a layer takes.
 const MAX_INPUTS: usize = 1024;
 
-const COLUMN: Kind = Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]);
+/// A column by its position or name.
+pub(super) const COLUMN: Kind = Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]);
 
 /// `inputs` of CSV files.
 pub(super) const INPUTS: Field = Field::new(
@@ -26,7 +27,7 @@ pub(super) const INPUTS: Field = Field::new(
         ])),
     ),
     DefaultValue::Words("one input of all features"),
-    "the inputs of a model that has several, in place of `columns` and `features`; layers name them by their own `inputs`. A column alone holds an index for each example, a whole number from 0, as `embedding` takes it; `missing: mean`, `standardize` and `divide_by` leave it as it is. A list of columns holds numbers",
+    "the inputs of a model that has several, in place of `columns` and `features`; layers name them by their own `inputs`. A column alone holds an index for each example, a whole number from 0, as `embedding` takes it, or is a `text`; `missing: mean`, `standardize` and `divide_by` leave it as it is. A list of columns holds numbers",
 )
 .example("{user: user, item: item, about: [age, price]}");
 
@@ -49,7 +50,7 @@ pub struct CsvInput {
     pub name: String,
     /// Its columns, at least one.
     pub columns: Vec<Column>,
-    /// Whether it is one column of indices.
+    /// Whether it is one column of indices, or of texts.
     pub is_index: bool,
 }
 
@@ -282,7 +283,9 @@ impl Reader {
             self.problem(csv.one_hot.at, message, next);
         }
         let has_numbers = inputs.iter().any(|input| !input.is_index);
-        let changes = csv.standardize || csv.divide_by != 1.0 || is_filled(csv.missing);
+        // An empty text may be filled too.
+        let is_filled = is_filled(csv.missing) && csv.text.is_empty();
+        let changes = csv.standardize || csv.divide_by != 1.0 || is_filled;
         if !inputs.is_empty() && !has_numbers && changes {
             self.problem(
                 *at,
@@ -306,7 +309,7 @@ const fn is_filled(missing: Missing) -> bool {
     matches!(missing, Missing::Mean | Missing::Number(_))
 }
 
-fn shown_column(column: &Column) -> String {
+pub(super) fn shown_column(column: &Column) -> String {
     match column {
         Column::Index(index) => index.to_string(),
         Column::Name(name) => shown(name),

@@ -20,6 +20,7 @@ mod reader;
 pub mod reference;
 mod sections;
 mod tensorboard;
+mod texts;
 mod training_file;
 
 use std::fs::File;
@@ -34,6 +35,7 @@ pub use inputs::CsvInput;
 pub(crate) use inputs::Source;
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
+pub use texts::CsvText;
 
 /// A whole `train.yaml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,6 +169,8 @@ pub struct Csv {
     pub inputs: Located<Vec<CsvInput>>,
     /// Columns of which each value is a feature of its own.
     pub one_hot: Located<Vec<Column>>,
+    /// Columns of texts, which are inputs of their own.
+    pub text: Vec<CsvText>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.
     pub classes: Located<Vec<String>>,
     /// Lines at the start of each file that are not read.

@@ -7,7 +7,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
-use super::{aliases, example_table, fine_tune, fit_table, training_file};
+use super::{aliases, example_table, fine_tune, fit_table, texts, training_file};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -41,6 +41,7 @@ fn written(name: &str) -> Option<String> {
         "fine_tune" => fine_tune::FINE_TUNE,
         "csv" => training_file::CSV,
         "test" => training_file::TEST,
+        "text" => texts::TEXT,
         "images" => training_file::IMAGES,
         "scale" => training_file::STANDARD,
         "augment" => training_file::AUGMENT,

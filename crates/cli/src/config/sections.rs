@@ -146,7 +146,11 @@ impl Reader {
         let one_hot = self.value(&section, "one_hot", located(columns));
         let inputs = self.csv_inputs(&section);
         let of_inputs = inputs.value.iter().flat_map(|input| &input.columns);
-        let of_inputs: Vec<Column> = of_inputs.cloned().collect();
+        let mut of_inputs: Vec<Column> = of_inputs.cloned().collect();
+        let text = self.csv_texts(&section);
+        if of_inputs.is_empty() {
+            of_inputs.extend(text.iter().map(|text| text.column.value.clone()));
+        }
         let test = section
             .node("test")
             .and_then(|node| self.test(node, folder));
@@ -168,6 +172,7 @@ impl Reader {
                 .value(&section, "columns", columns)
                 .unwrap_or(of_inputs),
             inputs,
+            text,
             one_hot: one_hot.unwrap_or(Located {
                 value: Vec::new(),
                 at,
@@ -381,6 +386,7 @@ impl Reader {
         self.check_sources(config);
         if let Data::Csv(csv) = &config.data {
             self.check_inputs(csv);
+            self.check_texts(csv);
             self.check_label(
                 csv,
                 config.fit.class_weight.as_ref().map(|weights| weights.at),

@@ -12,6 +12,7 @@ use super::example_table::{CIFAR, IDX, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::INPUTS;
+use super::texts;
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
@@ -226,6 +227,7 @@ pub(crate) const CSV: &[Field] = &[
         "columns of texts or numbers that name something, such as a colour: each value in the files of `csv`, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
     )
     .example("[colour, shop]"),
+    texts::OF_CSV,
     Field::new(
         "classes",
         Kind::Worded(
@@ -437,10 +439,11 @@ pub(crate) const IMAGE_TEST: &[Field] = &[
 ];
 
 /// The sections by the name that messages give them, with where they are.
-pub(crate) const SECTIONS: [(&str, &[Field]); 10] = [
+pub(crate) const SECTIONS: [(&str, &[Field]); 11] = [
     ("the file", FILE),
     ("data", CSV),
     ("test", TEST),
+    ("text", texts::TEXT),
     ("data", IMAGES),
     ("scale", STANDARD),
     ("augment", AUGMENT),

@@ -1,0 +1,201 @@
+//! Columns of texts: the key `text` of CSV files.
+
+use phalanx::config::{DefaultValue, Field, Kind};
+use phalanx::data::{TextOptions, TextSplit, TextStandardize};
+use phalanx_yaml::{Node, Problem, Value};
+
+use super::inputs::{COLUMN, column, shown_column};
+use super::reader::{Reader, Section, list, text, whole};
+use super::sections::{as_usize, located};
+use super::{Column, Csv, CsvInput, Located};
+
+/// Most columns of texts.
+const MAX_TEXTS: usize = 64;
+/// What `vocabulary` is where it is left out.
+const VOCABULARY: usize = 20_000;
+
+/// `text` of CSV files.
+pub(super) const OF_CSV: Field = Field::new(
+    "text",
+    Kind::Worded(
+        "a mapping with the keys column, length, vocabulary, standardize and split, or a list of such mappings",
+        &Kind::Either(&[
+            Kind::Section(TEXT),
+            Kind::List(&Kind::Section(TEXT), 1, MAX_TEXTS),
+        ]),
+    ),
+    DefaultValue::Words("no column is read as texts"),
+    "a column of texts, such as reviews, which are given to the model as the numbers of their words, `length` for each example, as `embedding` takes them. Without `inputs` it is all that the model is given, and the columns beside it and the label are not read; else one of the inputs is this column alone. Its fields may be quoted, with line breaks and doubled quotes inside. Where `missing` is `drop`, rows with an empty text are left out, and where it is `mean` or a number, an empty text is padding alone",
+)
+.example("{column: review, length: 200}");
+
+/// The keys of a column of texts.
+pub(crate) const TEXT: &[Field] = &[
+    Field::required(
+        "column",
+        Kind::Worded(
+            "the name of a column, or its position from 0",
+            &COLUMN,
+        ),
+        "the column of the texts, in UTF-8",
+    )
+    .example("review"),
+    Field::required(
+        "length",
+        Kind::Whole(1, 1 << 16),
+        "how many words an example has: of longer texts those at the end are left out, after shorter ones comes padding, which is 0",
+    )
+    .example("200"),
+    Field::new(
+        "vocabulary",
+        Kind::Whole(3, 1_000_000),
+        DefaultValue::Value("20000"),
+        "the most numbers that words have, 0 for padding and 1 for unknown words among them: the most frequent words of the training rows, from 2 on. They are kept with the model. The `input_dim` of `embedding` is at least as large, or as large as the number that the line about the data gives",
+    )
+    .example("20000"),
+    Field::new(
+        "standardize",
+        Kind::OneOf(&TextStandardize::NAMES),
+        DefaultValue::Value("lower_and_strip_punctuation"),
+        "what is changed in a text before it is split: letters are made small, punctuation is removed, both, or nothing. As in Keras' `TextVectorization`, this is about letters and signs of ASCII",
+    )
+    .example("lower"),
+    Field::new(
+        "split",
+        Kind::OneOf(&TextSplit::NAMES),
+        DefaultValue::Value("whitespace"),
+        "what a word is: what stands between spaces, tabs and line ends, or each `character`",
+    )
+    .example("whitespace"),
+];
+
+/// A column of texts that `data` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CsvText {
+    /// The column.
+    pub column: Located<Column>,
+    /// How its texts become numbers.
+    pub options: TextOptions,
+}
+
+impl Csv {
+    /// The place among the columns of texts of the one that an input is.
+    pub(crate) fn text_of(&self, input: &CsvInput) -> Option<usize> {
+        let mut texts = self.text.iter();
+        let found = texts.position(|text| input.columns.first() == Some(&text.column.value));
+        found.filter(|_| input.is_index)
+    }
+}
+
+impl Reader {
+    /// The key `text` of CSV files.
+    pub(super) fn csv_texts(&mut self, section: &Section<'_>) -> Vec<CsvText> {
+        let Some(node) = section.node(OF_CSV.name) else {
+            return Vec::new();
+        };
+        let nodes = list(node).unwrap_or(std::slice::from_ref(node));
+        let is_list = list(node).is_some();
+        let are_maps = nodes.iter().all(|node| matches!(node.value, Value::Map(_)));
+        if (is_list && !are_maps) || !(1..=MAX_TEXTS).contains(&nodes.len()) {
+            self.unexpected(section, OF_CSV.name, node);
+            return Vec::new();
+        }
+        let texts = nodes.iter().filter_map(|node| self.csv_text(node));
+        texts.collect()
+    }
+
+    fn csv_text(&mut self, node: &Node) -> Option<CsvText> {
+        let section = self.section(node, OF_CSV.name, TEXT)?;
+        let number = |node: &Node| whole(node).map(as_usize);
+        let column = self.value(&section, "column", located(column));
+        let length = self.value(&section, "length", number);
+        let vocabulary = self.value(&section, "vocabulary", number);
+        let standardize = self.value(&section, "standardize", |node| {
+            TextStandardize::from_name(text(node)?)
+        });
+        let split = self.value(&section, "split", |node| TextSplit::from_name(text(node)?));
+        Some(CsvText {
+            column: column?,
+            options: TextOptions {
+                vocabulary: Some(vocabulary.unwrap_or(VOCABULARY)),
+                standardize: standardize.unwrap_or_default(),
+                split: split.unwrap_or_default(),
+                ..TextOptions::new(length?)
+            },
+        })
+    }
+
+    /// What `text` of CSV files does not go with.
+    pub(super) fn check_texts(&mut self, csv: &Csv) {
+        for (place, text) in csv.text.iter().enumerate() {
+            let Located { value: column, at } = &text.column;
+            let shown = shown_column(column);
+            let mut before = csv.text[..place].iter();
+            if before.any(|before| before.column.value == *column) {
+                let message = format!("`text` has the column {shown} twice");
+                self.problem(*at, message, "remove one of them");
+            }
+            if csv.one_hot.value.contains(column) {
+                let message =
+                    format!("the column {shown} is a text, and `one_hot` makes features of it");
+                self.problem(csv.one_hot.at, message, "leave it out of one of them");
+            }
+            let mut inputs = csv.inputs.value.iter();
+            let is_input = inputs.any(|input| csv.text_of(input) == Some(place));
+            if !csv.inputs.value.is_empty() && !is_input {
+                let message = format!("no input is the column {shown} of texts alone");
+                let next = format!(
+                    "write `inputs: {{NAME: {shown}, ..}}`, with the column as it is written here"
+                );
+                self.problem(*at, message, next);
+            }
+        }
+        if csv.inputs.value.is_empty() && !csv.text.is_empty() {
+            self.check_only_text(csv);
+        }
+    }
+
+    /// Without names of inputs there is one, of which a text is all.
+    fn check_only_text(&mut self, csv: &Csv) {
+        let columns = csv.text.iter().map(|text| &text.column.value);
+        let named: Vec<String> = columns.map(shown_column).collect();
+        if let [_, second, ..] = &csv.text[..] {
+            let message = format!(
+                "`text` has the columns {}, and without `inputs` a model has one input",
+                named.join(", ")
+            );
+            let next = "write `inputs: {NAME: COLUMN, ..}`, and in layers which of them they take";
+            self.problem(second.column.at, message, next);
+        }
+        let about_numbers = [
+            ("one_hot", !csv.one_hot.value.is_empty()),
+            ("features", !csv.features.value.is_empty()),
+            ("standardize", csv.standardize),
+            ("divide_by", csv.divide_by != 1.0),
+        ];
+        for (key, _) in about_numbers.iter().filter(|(_, is_there)| *is_there) {
+            let message = format!(
+                "the model is given the texts of {} alone, and `{key}` is about other columns",
+                named[0]
+            );
+            let next = format!(
+                "remove `{key}`, or name the inputs: `inputs: {{words: {}, numbers: [..]}}`",
+                named[0]
+            );
+            self.problems
+                .push(Problem::new(csv.text[0].column.at, message, next));
+        }
+        let columns = csv.text.iter().map(|text| &text.column.value);
+        if !csv.columns.iter().eq(columns) {
+            let message = format!(
+                "the model is given the texts of {} alone, and `columns` names others",
+                named[0]
+            );
+            let next = format!(
+                "remove `columns`, or name the inputs in its place: `inputs: {{words: {}, numbers: [..]}}`",
+                named[0]
+            );
+            self.problem(csv.text[0].column.at, message, next);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A CSV file of made-up reviews, for examples: `phalanx data reviews`.
+
+use std::fmt::{self, Display, Formatter};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::{Exit, Failure};
+use crate::synth::Random;
+
+/// How often a clause says the opposite of the whole review: the rest is what a model can find.
+const AGAINST: f32 = 0.15;
+/// How often a clause says it by the opposite word and a `not`.
+const NEGATED: f32 = 0.3;
+
+const THINGS: [&str; 12] = [
+    "plot",
+    "acting",
+    "music",
+    "ending",
+    "dialogue",
+    "camera work",
+    "cast",
+    "pace",
+    "script",
+    "soundtrack",
+    "humour",
+    "first half",
+];
+const VERBS: [&str; 5] = ["was", "is", "felt", "seemed", "turned out"];
+const DEGREES: [&str; 6] = ["", "really ", "quite ", "rather ", "simply ", "so "];
+const GOOD: [&str; 14] = [
+    "great",
+    "wonderful",
+    "funny",
+    "gripping",
+    "brilliant",
+    "charming",
+    "moving",
+    "clever",
+    "fresh",
+    "superb",
+    "touching",
+    "delightful",
+    "strong",
+    "memorable",
+];
+const BAD: [&str; 14] = [
+    "dull",
+    "awful",
+    "boring",
+    "clumsy",
+    "weak",
+    "terrible",
+    "shallow",
+    "predictable",
+    "stale",
+    "tedious",
+    "wooden",
+    "annoying",
+    "messy",
+    "forgettable",
+];
+const ASIDES: [&str; 8] = [
+    "I saw it on a Tuesday",
+    "we went with the kids",
+    "it runs for 127 minutes",
+    "a friend called it \"a must\"",
+    "the cinema was half empty",
+    "popcorn, cola, the usual",
+    "it's by the makers of \"Nine Lives\"",
+    "I'd read the book before",
+];
+const ENDS: [&str; 5] = [". ", "! ", "; ", ", and ", "...\n"];
+
+/// The options of the command.
+#[derive(Debug, Args)]
+pub struct Reviews {
+    /// The file
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Number of rows
+    #[arg(long, value_name = "N", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// What the reviews follow from
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    seed: u64,
+}
+
+/// What was written.
+impl Display for Reviews {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} reviews in {}", self.count, self.to.display())
+    }
+}
+
+impl Reviews {
+    /// Writes rows of `review,sentiment`, every other one positive; the folder of the file is made.
+    pub(crate) fn write(&self) -> Result<(), Failure> {
+        self.write_rows().map_err(|error| {
+            let message = format!("cannot write {}: {error}", self.to.display());
+            Failure::new(Exit::Failed, message).next("choose another --to")
+        })
+    }
+
+    fn write_rows(&self) -> io::Result<()> {
+        if let Some(folder) = self.to.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = BufWriter::new(File::create(&self.to)?);
+        let mut random = Random(self.seed);
+        writeln!(file, "review,sentiment")?;
+        for row in 0..self.count {
+            let is_good = row % 2 == 0;
+            let review = review(is_good, &mut random).replace('"', "\"\"");
+            let sentiment = if is_good { "positive" } else { "negative" };
+            writeln!(file, "\"{review}\",{sentiment}")?;
+        }
+        file.flush()
+    }
+}
+
+/// Three to seven clauses about things, and what has nothing to do with them.
+fn review(is_good: bool, random: &mut Random) -> String {
+    let mut text = String::new();
+    for clause in 0..3 + pick(5, random) {
+        if clause > 0 {
+            text += one(&ENDS, random);
+        }
+        if random.unit() < 0.25 {
+            text += one(&ASIDES, random);
+            text += one(&ENDS, random);
+        }
+        let says_good = is_good != (random.unit() < AGAINST);
+        let is_negated = random.unit() < NEGATED;
+        let words = if says_good == is_negated { &BAD } else { &GOOD };
+        let not = if is_negated { "not " } else { "" };
+        let (thing, verb) = (one(&THINGS, random), one(&VERBS, random));
+        let (degree, word) = (one(&DEGREES, random), one(words, random));
+        text += &format!("the {thing} {verb} {not}{degree}{word}");
+    }
+    text[..1].make_ascii_uppercase();
+    text + "."
+}
+
+fn one<'w>(words: &[&'w str], random: &mut Random) -> &'w str {
+    words[pick(words.len(), random)]
+}
+
+/// A number below `end`.
+fn pick(end: usize, random: &mut Random) -> usize {
+    ((random.unit() * end as f32) as usize).min(end - 1)
+}

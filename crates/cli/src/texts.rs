@@ -1,0 +1,214 @@
+//! Columns of texts: the words of the training rows, which are kept with the model, and rows as their numbers.
+
+use phalanx::data::{
+    CsvColumns, Dataset, HostTensor, TextOptions, TextSplit, TextStandardize, TextVectorizer,
+};
+use phalanx::{Error, Result as Read};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Column, Csv, Problem, Source, TrainConfig};
+use crate::data_facts::Facts;
+use crate::scaling::length;
+
+/// A column of texts, and the numbers of its words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "KeptText", into = "KeptText")]
+pub struct TextFact {
+    /// Its position in the files.
+    pub index: usize,
+    /// Its name; empty without a header.
+    pub name: String,
+    /// The words that have numbers, and how texts become them.
+    pub vectorizer: TextVectorizer,
+}
+
+/// As it is kept with a model.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptText {
+    index: usize,
+    name: String,
+    length: usize,
+    vocabulary: Option<usize>,
+    standardize: String,
+    split: String,
+    words: Vec<String>,
+}
+
+impl From<TextFact> for KeptText {
+    fn from(fact: TextFact) -> Self {
+        let options = *fact.vectorizer.options();
+        Self {
+            index: fact.index,
+            name: fact.name,
+            length: options.length,
+            vocabulary: options.vocabulary,
+            standardize: options.standardize.name().to_owned(),
+            split: options.split.name().to_owned(),
+            words: fact.vectorizer.vocabulary().keys().to_vec(),
+        }
+    }
+}
+
+impl TryFrom<KeptText> for TextFact {
+    type Error = String;
+
+    fn try_from(kept: KeptText) -> Result<Self, String> {
+        let unknown = |key: &str, name: &str| {
+            format!("`{key}` of a text is {name:?}, which this program does not know")
+        };
+        let standardize = TextStandardize::from_name(&kept.standardize);
+        let split = TextSplit::from_name(&kept.split);
+        let options = TextOptions {
+            length: kept.length,
+            vocabulary: kept.vocabulary,
+            standardize: standardize.ok_or_else(|| unknown("standardize", &kept.standardize))?,
+            split: split.ok_or_else(|| unknown("split", &kept.split))?,
+        };
+        let vectorizer = TextVectorizer::new(kept.words, options);
+        Ok(Self {
+            index: kept.index,
+            name: kept.name,
+            vectorizer: vectorizer.map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+impl TextFact {
+    /// The column as people call it.
+    pub(crate) fn shown(&self) -> String {
+        match self.name.is_empty() {
+            true => format!("column {}", self.index),
+            false => self.name.clone(),
+        }
+    }
+
+    /// The numbers that its words have.
+    pub(crate) fn size(&self) -> usize {
+        self.vectorizer.vocabulary().size()
+    }
+
+    /// How many numbers an example has.
+    pub(crate) const fn length(&self) -> usize {
+        self.vectorizer.options().length
+    }
+}
+
+/// The columns of texts, with the words of these rows, those to train on; `columns` has the texts of all.
+///
+/// # Errors
+/// Texts without a word, at the line that names the column.
+pub(crate) fn of_training(
+    data: &Csv,
+    header: &[String],
+    train: &Dataset,
+    columns: &CsvColumns,
+) -> Result<Vec<TextFact>, Problem> {
+    let mut facts = Vec::new();
+    for (place, text) in data.text.iter().enumerate() {
+        let index = match &text.column.value {
+            Column::Index(index) => *index,
+            Column::Name(name) => {
+                let found = header.iter().position(|other| other == name);
+                found.unwrap_or_default()
+            }
+        };
+        let words = in_rows(train, place, columns.texts()).and_then(|texts| {
+            let vectorizer = TextVectorizer::adapt(texts, text.options);
+            vectorizer.map_err(|error| match error {
+                Error::User(message) => Error::User(format!("the training rows: {message}")),
+                other => other,
+            })
+        });
+        let wrong = |error: Error| {
+            let next = "correct the column, or what `text` says of it";
+            Problem::new(text.column.at, error.to_string(), next)
+        };
+        facts.push(TextFact {
+            index,
+            name: header.get(index).cloned().unwrap_or_default(),
+            vectorizer: words.map_err(wrong)?,
+        });
+    }
+    Ok(facts)
+}
+
+/// The texts of rows in a column of texts.
+fn in_rows<'t>(rows: &Dataset, place: usize, texts: &'t [Vec<String>]) -> Read<Vec<&'t String>> {
+    let batch = rows.batch(length(rows)).get(0, 0)?;
+    let first = batch.x.len().saturating_sub(texts.len());
+    of_places(&batch.x[first..], place, texts)
+}
+
+fn of_places<'t>(
+    places: &[HostTensor],
+    column: usize,
+    texts: &'t [Vec<String>],
+) -> Read<Vec<&'t String>> {
+    let absent = || Error::Bug("a row without its text".into());
+    let (places, texts) = (places.get(column), texts.get(column));
+    let places = places
+        .and_then(HostTensor::values::<i32>)
+        .ok_or_else(absent)?;
+    let texts = texts.ok_or_else(absent)?;
+    let of = |place: i32| texts.get(usize::try_from(place).ok()?);
+    places
+        .into_iter()
+        .map(|place| of(place).ok_or_else(absent))
+        .collect()
+}
+
+impl Facts {
+    /// The last arrays of rows, which say where their texts are, as the numbers of the words.
+    pub(crate) fn encoded(
+        &self,
+        places: &[HostTensor],
+        texts: &[Vec<String>],
+    ) -> Read<Vec<HostTensor>> {
+        let each = self.texts.iter().enumerate();
+        let encoded =
+            each.map(|(column, fact)| fact.vectorizer.encode(of_places(places, column, texts)?));
+        encoded.collect()
+    }
+
+    /// Whether the tables of embeddings have a row for each number of the words that they are given.
+    ///
+    /// # Errors
+    /// One that is too small, at its line, with the number to write.
+    pub(crate) fn check_embeddings(&self, config: &TrainConfig) -> Result<(), Problem> {
+        let sources = match config.is_stack() {
+            true => vec![vec![Source::Input(0)]],
+            // What is wrong with them is said where the model is built.
+            false => config.sources().unwrap_or_default(),
+        };
+        for (layer, sources) in config.model.iter().zip(sources) {
+            let [Source::Input(input)] = sources[..] else {
+                continue;
+            };
+            let rows = layer
+                .settings
+                .get("input_dim")
+                .and_then(serde_json::Value::as_u64);
+            let (Some(rows), Some(text)) = (rows, self.text_of(input)) else {
+                continue;
+            };
+            let size = text.size();
+            if layer.name == "embedding" && rows < size as u64 {
+                let (shown, words) = (text.shown(), size - 2);
+                return Err(layer.problem(&format!(
+                    "`input_dim` is {rows}, and the words of {shown} have the numbers 0 to {}: {words} words, 0 for padding and 1 for unknown ones; write `input_dim: {size}`, or `vocabulary: {rows}` in `text`",
+                    size - 1
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The texts that an input of the model is.
+    fn text_of(&self, input: usize) -> Option<&TextFact> {
+        match self.inputs.get(input) {
+            None => self.texts.get(input),
+            Some(input) => self.texts.get(input.text?),
+        }
+    }
+}
