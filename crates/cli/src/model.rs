@@ -42,7 +42,11 @@ pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> 
         (Some(component), Err(error)) => (component, error),
         _ => (&layers[0], failed),
     };
-    let index = sources.and_then(|sources| config.index_among(&sources[good]));
+    let index = match sources {
+        Some(sources) => config.index_among(&sources[good]),
+        None if good == 0 => config.index_among(&[Source::Input(0)]),
+        None => None,
+    };
     Err(config.problems(vec![problem(component, &error, index)]))
 }
 
@@ -150,7 +154,7 @@ fn layer(
     }
 }
 
-fn problem(layer: &Component, error: &phalanx::Error, index: Option<&str>) -> Problem {
+fn problem(layer: &Component, error: &phalanx::Error, index: Option<String>) -> Problem {
     // A mistake in a graph says where in the library's source it was found; the line that matters here is the layer's.
     let message = match error {
         phalanx::Error::Graph(error) => error.message.clone(),
@@ -160,7 +164,5 @@ fn problem(layer: &Component, error: &phalanx::Error, index: Option<&str>) -> Pr
         return layer.problem(&message);
     };
     let (wrong, _) = message.split_once("; ").unwrap_or((&message, ""));
-    layer.problem(&format!(
-        "{wrong}; the input `{index}` is an index, as `embedding` takes it: for numbers give the input a list of columns"
-    ))
+    layer.problem(&format!("{wrong}; {index}"))
 }

@@ -64,7 +64,10 @@ pub fn load_as(config: &TrainConfig, known: Option<&Facts>) -> Result<Rows, Prob
 fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<Rows, Problem> {
     let facts = match known {
         Some(known) => known.clone(),
-        None => facts(data).map_err(|(at, error)| unreadable(at, &error))?,
+        None => {
+            texts::check_columns(data, &options(data))?;
+            facts(data).map_err(|(at, error)| unreadable(at, &error))?
+        }
     };
     let mut files = Files {
         data,

@@ -15,7 +15,9 @@ use super::follow;
 use super::session::{self, Session, failed};
 use crate::args::TrainArgs;
 use crate::config::{SaveFreq, TrainConfig};
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::signals::Signals;
@@ -52,7 +54,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         session.trainer.check_batch(batch)
     })?;
     let goes_on = args.resume || folder.is_of_restart()?;
-    let resumed = goes_on && resume(context, &mut session, &folder)?;
+    let resumed = goes_on && resume(context, &mut session, &folder, &rows.facts)?;
     if !resumed {
         session.load_first_weights(context)?;
     }
@@ -208,7 +210,12 @@ fn check(
 }
 
 /// Takes the state of the checkpoint, if there is one.
-fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Result<bool, Failure> {
+fn resume(
+    context: &Context,
+    session: &mut Session,
+    folder: &RunFolder,
+    facts: &Facts,
+) -> Result<bool, Failure> {
     let path = folder.checkpoint();
     let tell = |text: String| {
         if !context.global.quiet {
@@ -233,6 +240,7 @@ fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Resul
             "write `seed: {there}` to go on, or train without --resume"
         )));
     }
+    check_words(folder, facts)?;
     let restored = session.trainer.set_training_state(&state);
     restored.map_err(|error| match error {
         Error::User(message) => {
@@ -257,6 +265,23 @@ fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Resul
         ));
     }
     Ok(true)
+}
+
+/// Words that had other numbers would have the vectors of other words.
+fn check_words(folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
+    let before = Record::read(folder.path())?;
+    let before = before.map(|record| record.facts.texts).unwrap_or_default();
+    let mut pairs = before.iter().zip(&facts.texts);
+    let Some((_, now)) = pairs.find(|(before, now)| before.vectorizer != now.vectorizer) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the words of {} in the training rows are others than those of the checkpoint in {}, or in another order",
+        now.shown(),
+        folder.path().display()
+    );
+    Err(Failure::new(Exit::Usage, message)
+        .next("bring the data and `text` back to what they were, or train without --resume"))
 }
 
 /// How to train, and what to do on the way.

@@ -298,6 +298,8 @@ const STRATEGY_SETTINGS: &[Alias] = &[
 /// Keys of sections, by the section's name in messages.
 const KEYS: &[(&str, &str, &str)] = &[
     ("the file", "layers", "write them in `model`"),
+    ("text", "max_tokens", "write `vocabulary`"),
+    ("text", "output_sequence_length", "write `length`"),
     ("the file", "dataset", "write `data`"),
     ("the file", "train", "write `fit`"),
     ("the file", "trainer", "write `fit`"),

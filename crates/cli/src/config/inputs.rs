@@ -110,14 +110,33 @@ impl TrainConfig {
         }
     }
 
-    /// The name of an index among what a layer takes.
-    pub(crate) fn index_among(&self, taken: &[Source]) -> Option<&str> {
-        let inputs = &self.named_inputs()?.value;
+    /// What an index or a text among what a layer takes is, and how it is given numbers.
+    pub(crate) fn index_among(&self, taken: &[Source]) -> Option<String> {
+        let Data::Csv(csv) = &self.data else {
+            return None;
+        };
         let mut taken = taken.iter().filter_map(|source| match source {
-            Source::Input(place) => inputs.get(*place),
+            Source::Input(place) => Some(*place),
             Source::Layer(_) => None,
         });
-        taken.find(|input| input.is_index).map(|input| &*input.name)
+        if csv.inputs.value.is_empty() {
+            let text = csv.text.get(taken.next()?)?;
+            let column = shown_column(&text.column.value);
+            return Some(format!(
+                "the texts of {column} are the numbers of their words, as `embedding` takes them: put one first"
+            ));
+        }
+        let mut inputs = taken.filter_map(|place| csv.inputs.value.get(place));
+        let input = inputs.find(|input| input.is_index)?;
+        let name = &input.name;
+        Some(match csv.text_of(input) {
+            None => format!(
+                "the input `{name}` is an index, as `embedding` takes it: for numbers give the input a list of columns"
+            ),
+            Some(_) => {
+                format!("the input `{name}` is the numbers of words, as `embedding` takes them")
+            }
+        })
     }
 
     /// Inputs and layers that no layer takes.
@@ -274,7 +293,8 @@ impl Reader {
             let message = format!("an input is named {}, with `:`, `.` or `/`", shown(name));
             self.problem(*at, message, "choose another name");
         }
-        let indices = inputs.iter().filter(|input| input.is_index);
+        let indices = inputs.iter();
+        let indices = indices.filter(|input| input.is_index && csv.text_of(input).is_none());
         for input in indices.filter(|input| csv.one_hot.value.contains(&input.columns[0])) {
             let column = shown_column(&input.columns[0]);
             let message =

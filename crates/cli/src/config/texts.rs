@@ -2,12 +2,12 @@
 
 use phalanx::config::{DefaultValue, Field, Kind};
 use phalanx::data::{TextOptions, TextSplit, TextStandardize};
-use phalanx_yaml::{Node, Problem, Value};
+use phalanx_yaml::{Node, Value};
 
 use super::inputs::{COLUMN, column, shown_column};
 use super::reader::{Reader, Section, list, text, whole};
 use super::sections::{as_usize, located};
-use super::{Column, Csv, CsvInput, Located};
+use super::{Column, Csv, CsvInput, Label, Located};
 
 /// Most columns of texts.
 const MAX_TEXTS: usize = 64;
@@ -78,6 +78,14 @@ pub struct CsvText {
     pub options: TextOptions,
 }
 
+fn is_label(label: &Label, column: &Column) -> bool {
+    match (label, column) {
+        (Label::Index(label), Column::Index(column)) => label == column,
+        (Label::Name(label), Column::Name(column)) => label == column,
+        _ => false,
+    }
+}
+
 impl Csv {
     /// The place among the columns of texts of the one that an input is.
     pub(crate) fn text_of(&self, input: &CsvInput) -> Option<usize> {
@@ -134,6 +142,12 @@ impl Reader {
             if before.any(|before| before.column.value == *column) {
                 let message = format!("`text` has the column {shown} twice");
                 self.problem(*at, message, "remove one of them");
+                continue;
+            }
+            if is_label(&csv.label.value, column) {
+                let message =
+                    format!("the column {shown} is the label, and `text` gives it to the model");
+                self.problem(*at, message, "name another column in one of them");
             }
             if csv.one_hot.value.contains(column) {
                 let message =
@@ -182,8 +196,7 @@ impl Reader {
                 "remove `{key}`, or name the inputs: `inputs: {{words: {}, numbers: [..]}}`",
                 named[0]
             );
-            self.problems
-                .push(Problem::new(csv.text[0].column.at, message, next));
+            self.problem(csv.text[0].column.at, message, next);
         }
         let columns = csv.text.iter().map(|text| &text.column.value);
         if !csv.columns.iter().eq(columns) {

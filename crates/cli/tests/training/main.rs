@@ -5,6 +5,7 @@ mod images;
 mod inputs;
 mod processes;
 mod runs;
+mod texts;
 mod saved_models;
 
 use std::fs;

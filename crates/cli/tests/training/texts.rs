@@ -1,0 +1,158 @@
+//! Models of texts.
+
+use std::fs;
+
+use crate::Folder;
+use crate::processes::value_of;
+
+/// Reviews that are positive where `good` or `not bad` stands among other words, in quoted fields of several lines.
+fn with_reviews(name: &str) -> Folder {
+    let folder = Folder::new(name, "sgd");
+    let row = |i: usize| {
+        let (is_good, about) = (i % 2 == 0, ["plot", "cast", "end"][i % 3]);
+        let says = match (is_good, i % 4 < 2) {
+            (true, true) => "Good",
+            (true, false) => "not  bad",
+            (false, true) => "bad",
+            (false, false) => "not \"\"good\"\"",
+        };
+        let sentiment = if is_good { "pos" } else { "neg" };
+        format!("{sentiment},\"Well, the {about} was\n{says}!\",{i}\n")
+    };
+    let rows: String = (0..60).map(row).collect();
+    let text = format!("sentiment,review,id\n{rows}pos,unheard words,60\n");
+    fs::write(folder.0.join("a.csv"), text).unwrap();
+    let text = "data: {csv: a.csv, label: sentiment, test: {last: 21}, text: {column: review, vocabulary: 50, length: 8}}\n\
+        model:\n\
+        - embedding: {input_dim: 50, output_dim: 8, mask_zero: true}\n\
+        - lstm: {units: 16}\n\
+        - dense: {units: 2}\n\
+        optimizer: {adam: {learning_rate: 0.05}}\n\
+        loss: {sparse_categorical_crossentropy: {from_logits: true}}\n\
+        metrics: [accuracy]\n\
+        fit: {epochs: 40, batch_size: 8, save_freq: epoch}\noutput: out\n";
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    folder
+}
+
+fn test_line(text: &str) -> String {
+    let line = text.lines().find(|line| line.starts_with("test: "));
+    line.unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+#[test]
+fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_texts() {
+    let folder = with_reviews("texts");
+    let text = folder.succeed(&["train", "t.yaml", "--progress", "plain"]);
+    let told = "40 examples to train on, 21 to test; each of 8 words; 2 classes: neg, pos; 9 words of review, a vocabulary of 11";
+    assert!(text.contains(told), "{text}");
+    let one = test_line(&text);
+    // The last row has no word that was trained on.
+    assert!(value_of(&one, "accuracy") >= 0.95, "{one}");
+    // From the checkpoint of half of the way.
+    let half = ["train", "t.yaml", "--output", "half", "--progress", "plain"];
+    folder.succeed(&[&half[..], &["--epochs", "20"]].concat());
+    let resumed = test_line(&folder.succeed(&[&half[..], &["--resume"]].concat()));
+    assert_eq!(resumed, one);
+    for of in [&["out"][..], &["half"], &["out", "--checkpoint"]] {
+        let evaluated = folder.succeed(&[&["evaluate"], of].concat());
+        assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+    }
+    let program = ["--", env!("CARGO_BIN_EXE_phalanx"), "train", "t.yaml"];
+    let workers = ["launch", "--workers", "2"];
+    let two = ["--output", "two", "--progress", "plain"];
+    let replicas = [
+        "train",
+        "t.yaml",
+        "--output",
+        "replicas",
+        "--progress",
+        "plain",
+    ];
+    let mirrored = ["--set", "strategy={mirrored: {devices: \"cpu:2\"}}"];
+    for train in [
+        [&workers[..], &program, &two].concat(),
+        [&replicas[..], &mirrored].concat(),
+    ] {
+        let several = test_line(&folder.succeed(&train));
+        for log in ["loss", "accuracy"] {
+            let (one, several) = (value_of(&one, log), value_of(&several, log));
+            assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
+        }
+    }
+    let facts = ["out", "half", "two", "replicas"].map(|run| facts(&folder, run));
+    assert!(facts.iter().all(|found| *found == facts[0]));
+    let new = "id,review\n7,\"The end\nwas \"\"good\"\"\"\n8,well the plot was not good\n";
+    fs::write(folder.0.join("new.csv"), new).unwrap();
+    let predicted = folder.succeed(&["predict", "out", "new.csv"]);
+    let classes: Vec<&str> = predicted
+        .lines()
+        .map(|line| line.split(',').next().unwrap())
+        .collect();
+    assert_eq!(classes, ["class", "pos", "neg"]);
+}
+
+fn facts(folder: &Folder, run: &str) -> serde_json::Value {
+    let path = folder.0.join(run).join("model/training.json");
+    let record: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    record["facts"].clone()
+}
+
+#[test]
+fn words_that_changed_are_not_trained_on_and_damaged_ones_not_used() {
+    let folder = with_reviews("texts-changed");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let write = |name: &str, text: &str| fs::write(folder.0.join(name), text).unwrap();
+    let rows = fs::read_to_string(folder.0.join("a.csv")).unwrap();
+    write("a.csv", &rows.replacen("plot", "plots", 1));
+    let parts = [
+        "the words of review in the training rows are others than those of the checkpoint in out",
+        "or train without --resume",
+    ];
+    folder.fail(&["train", "t.yaml", "--resume"], 2, &parts);
+    // A test row has no part in it.
+    write("a.csv", &rows.replace("unheard", "unseen"));
+    folder.succeed(&["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"]);
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    write("t.yaml", &text.replace("length: 8", "length: 9"));
+    folder.fail(&["evaluate", "t.yaml"], 2, &["`text` of t.yaml is"]);
+    let kept = fs::read_to_string(folder.0.join("out/model/training.json")).unwrap();
+    for (from, to, why) in [
+        (
+            "\"not\"",
+            "\"was\"",
+            "a vocabulary of 9 keys has 8 different ones",
+        ),
+        ("\"not\"", "\"\"", "the vocabulary has the word \"\""),
+        (
+            "\"vocabulary\": 50",
+            "\"vocabulary\": 10",
+            "of 11 numbers is more than the 10",
+        ),
+        (
+            "\"length\": 8",
+            "\"length\": 0",
+            "texts of length 0 have no words",
+        ),
+        (
+            "\"whitespace\"",
+            "\"words\"",
+            "`split` of a text is \"words\"",
+        ),
+        (
+            "\"lower_and_strip_punctuation\"",
+            "\"upper\"",
+            "`standardize` of a text is \"upper\"",
+        ),
+        ("\"split\": ", "\"cut\": ", "unknown field `cut`"),
+    ] {
+        assert_eq!(kept.matches(from).count(), 1, "{from}");
+        write("out/model/training.json", &kept.replace(from, to));
+        folder.fail(
+            &["predict", "out", "a.csv"],
+            2,
+            &["training.json cannot be used: ", why],
+        );
+    }
+}
