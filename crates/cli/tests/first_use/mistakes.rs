@@ -59,6 +59,7 @@ fn each_mistake_is_answered_in_the_expected_words() {
     what_is_no_mistake_and_looks_like_one(&mut told);
     models_that_are_not_there_or_of_other_data(&mut told);
     files_of_data(&mut told);
+    columns_of_texts(&mut told);
     compare(&told.found, "expected.txt");
 }
 
@@ -152,6 +153,32 @@ fn files_of_data(told: &mut Told) {
     told.folder
         .succeed("data shard a.csv --to shards --shards 2");
     told.tell("data shard a.csv --to shards --shards 3", &[]);
+}
+
+fn columns_of_texts(told: &mut Told) {
+    let text = "review,stars,y\n\"Good,\nvery good\",5,1\nbad,1,0\n\"\",3,1\n";
+    told.folder.write("reviews.csv", text);
+    let with = |rest: &str| format!("{{csv: reviews.csv, {rest}}}");
+    let of_text = |rest: &str| with(&format!("text: {{column: review, length: 4}}{rest}"));
+    let words = |rows: usize| {
+        format!(
+            "[{{embedding: {{input_dim: {rows}, output_dim: 2}}}}, flatten, {{dense: {{units: 2, activation: softmax}}}}]"
+        )
+    };
+    // What somebody meets who has not read about texts.
+    told.train(&[("data", "{csv: reviews.csv}")]);
+    told.train(&[("data", &with("one_hot: [review]"))]);
+    told.train(&[("data", &with("text: {column: review}"))]);
+    told.train(&[("data", &of_text(""))]);
+    told.train(&[("data", &of_text(", missing: drop"))]);
+    told.train(&[("data", &of_text(", missing: drop")), ("model", &words(4))]);
+    let inputs = of_text(", missing: drop, inputs: {says: review, stars: [stars]}");
+    told.train(&[("data", &inputs), ("model", &words(5))]);
+    let dense = "[{dense: {units: 2, inputs: says, name: d}}, {concatenate: {inputs: [d, stars]}}]";
+    told.train(&[("data", &inputs), ("model", dense)]);
+    let dry = "train m.yaml --dry-run --progress json";
+    let kept = [("data", &*of_text(", missing: 0")), ("model", &*words(5))];
+    told.tell(dry, &kept);
 }
 
 /// Compares what was told with a file of `first_use`.

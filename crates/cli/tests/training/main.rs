@@ -5,8 +5,8 @@ mod images;
 mod inputs;
 mod processes;
 mod runs;
-mod texts;
 mod saved_models;
+mod texts;
 
 use std::fs;
 use std::process::{Command, Output, Stdio};

@@ -298,7 +298,7 @@ fn unquote(text: &str, delimiter: char) -> SplitField<'_> {
     loop {
         let (part, after) = rest
             .split_once('"')
-            .ok_or("found a quote that is not closed on its line; close it, or remove line breaks inside quotes")?;
+            .ok_or("found a quote that is not closed on its line; close it, remove line breaks inside quotes, or name a column of sentences in `text`")?;
         field.push_str(part);
         if let Some(doubled) = after.strip_prefix('"') {
             field.push('"');

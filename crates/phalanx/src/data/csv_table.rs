@@ -395,7 +395,7 @@ pub(super) fn is_missing(text: &str) -> bool {
 
 const NO_TEXT: &str = "found no text; write one, or leave such rows out (`missing: drop`), or read it as padding alone (`missing: 0`)";
 const ADVICE: &str = "correct the value, or encode text as numbers";
-const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds texts";
+const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds sentences";
 
 /// What to do about a field that is no finite number; `about_words` where it is some other word.
 fn advice(text: &str, about_words: &'static str) -> &'static str {
