@@ -30,7 +30,7 @@ pub struct InputFact {
     pub columns: Vec<String>,
     /// How many numbers an example has; `None` where it is one index, or a text.
     pub width: Option<usize>,
-    /// The place of its column among those of texts, where it is one.
+    /// Which of the columns of texts it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<usize>,
 }

@@ -164,23 +164,14 @@ impl Reader {
                 .value(&section, "label_type", label_type)
                 .unwrap_or(LabelType::Class),
             delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
-            features: features.unwrap_or(Located {
-                value: Vec::new(),
-                at,
-            }),
+            features: features.unwrap_or_else(|| nothing(at)),
             columns: self
                 .value(&section, "columns", columns)
                 .unwrap_or(of_inputs),
             inputs,
             text,
-            one_hot: one_hot.unwrap_or(Located {
-                value: Vec::new(),
-                at,
-            }),
-            classes: classes.unwrap_or(Located {
-                value: Vec::new(),
-                at,
-            }),
+            one_hot: one_hot.unwrap_or_else(|| nothing(at)),
+            classes: classes.unwrap_or_else(|| nothing(at)),
             skip_rows: self.value(&section, "skip_rows", rows).unwrap_or(0),
             missing: self
                 .value(&section, "missing", missing)
@@ -454,6 +445,14 @@ impl Default for Fit {
             tensorboard: None,
             class_weight: None,
         }
+    }
+}
+
+/// A list that was left out of a section at this place.
+const fn nothing<T>(at: Position) -> Located<Vec<T>> {
+    Located {
+        value: Vec::new(),
+        at,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::processes::value_of;
 fn with_reviews(name: &str) -> Folder {
     let folder = Folder::new(name, "sgd");
     let row = |i: usize| {
-        let (is_good, about) = (i % 2 == 0, ["plot", "cast", "end"][i % 3]);
+        let (is_good, about) = (i.is_multiple_of(2), ["plot", "cast", "end"][i % 3]);
         let says = match (is_good, i % 4 < 2) {
             (true, true) => "Good",
             (true, false) => "not  bad",

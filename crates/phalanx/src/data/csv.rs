@@ -759,6 +759,11 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn texts_are_utf8_and_bounded_and_columns_of_their_own() {
+        let options = of_texts(&["b"]);
         let error = parse_csv(&b"b,y\n\"a\n\xff\",1\n"[..], "t.csv", &options).unwrap_err();
         let expected = "t.csv: line 2: found byte 0xff at position 4, expected utf-8 text";
         assert!(error.to_string().contains(expected), "{error}");

@@ -220,7 +220,7 @@ impl TextVectorizer {
         Self::new(words, options)
     }
 
-    /// With these words, in the order of their numbers: those of a [`vocabulary`](Self::vocabulary) that was kept.
+    /// With these words, in the order of their numbers, as a [`vocabulary`](Self::vocabulary) that was kept has them.
     ///
     /// # Errors
     /// When the options have no room for a word, or a word is empty, there twice, or one too many.
