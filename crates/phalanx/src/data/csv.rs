@@ -658,6 +658,8 @@ mod tests {
             texts_of("fine,1\n\"a\nb\",0\n", &by_index).0,
             [["fine", "a\nb"]]
         );
+        let marked = "\u{feff}\"a\nb\",1\n";
+        assert_eq!(texts_of(marked, &by_index).0, [["a\nb"]]);
         // The names of columns may have line breaks as well, and lines that are skipped are lines.
         let skips = CsvOptions {
             skip_rows: 2,
@@ -712,6 +714,16 @@ mod tests {
         assert_eq!(
             texts_of(text, &drops),
             (vec![vec!["none".into(), "NA".into()]], vec![1.0, 1.0])
+        );
+        // What was read of a row that is left out is left out too.
+        let two = CsvOptions {
+            missing: MissingValues::Drop,
+            ..of_texts(&["a", "b"])
+        };
+        let (texts, labels) = texts_of("a,b,y\nA,B,\nC,,1\nD,E,2\n", &two);
+        assert_eq!(
+            (texts, labels),
+            (vec![vec!["D".into()], vec!["E".into()]], vec![2.0])
         );
         let keeps = of(MissingValues::Keep);
         assert_eq!(texts_of(text, &keeps).0, [["none", "  ", "NA", ""]]);
