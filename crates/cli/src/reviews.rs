@@ -153,3 +153,41 @@ fn one<'w>(words: &[&'w str], random: &mut Random) -> &'w str {
 fn pick(end: usize, random: &mut Random) -> usize {
     ((random.unit() * end as f32) as usize).min(end - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reviews_follow_from_the_seed_and_say_what_they_are() {
+        let write = |seed| {
+            let mut random = Random(seed);
+            let made = (0..400).map(|row| review(row % 2 == 0, &mut random));
+            made.collect::<Vec<String>>()
+        };
+        let reviews = write(7);
+        assert_eq!(reviews, write(7));
+        assert_ne!(reviews, write(8));
+        // Clauses that agree with the whole, by a word or by `not` and the opposite word.
+        let (mut agree, mut clauses) = (0, 0);
+        for (row, review) in reviews.iter().enumerate() {
+            let words: Vec<&str> = review.split_whitespace().collect();
+            for clause in review
+                .to_lowercase()
+                .split("the ")
+                .filter(|clause| !clause.is_empty())
+            {
+                let has = |words: &[&str]| words.iter().any(|word| clause.contains(word));
+                let (is_good, is_bad) = (has(&GOOD), has(&BAD));
+                if is_good != is_bad {
+                    clauses += 1;
+                    let says_good = is_good != clause.contains("not ");
+                    agree += usize::from(says_good == (row % 2 == 0));
+                }
+            }
+            assert!(words.len() >= 12, "{review}");
+        }
+        let share = f64::from(u32::try_from(agree * 1000 / clauses).unwrap()) / 1000.0;
+        assert!((0.8..0.9).contains(&share), "{share} of {clauses}");
+    }
+}

@@ -5,7 +5,9 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use phalanx::Error;
-use phalanx::data::{CsvOptions, Dataset, Header, LabelColumn, LabelKind, parse_csv};
+use phalanx::data::{
+    CsvColumn, CsvOptions, Dataset, Header, LabelColumn, LabelKind, MissingValues, parse_csv,
+};
 
 const NAME: &str = "t.csv";
 
@@ -212,8 +214,54 @@ fn quotes_and_bytes() -> Vec<Malformed> {
     ]
 }
 
+fn of_texts(texts: &[CsvColumn]) -> CsvOptions {
+    CsvOptions {
+        texts: texts.to_vec(),
+        ..default()
+    }
+}
+
+/// Columns of texts, of which the column `b` is one: their quotes may have line breaks.
+#[rustfmt::skip]
+fn texts() -> Vec<Malformed> {
+    let column = |name: &str| CsvColumn::Name(name.into());
+    let text = || of_texts(&[column("b")]);
+    let narrow = CsvOptions { max_columns: 1024, ..text() };
+    let drops = CsvOptions { missing: MissingValues::Drop, ..text() };
+    let index_too = CsvOptions { indices: vec![column("b")], ..text() };
+    let unused = CsvOptions { columns: vec![column("a")], ..text() };
+    let long = format!("b,y\n\"{}\",1\n", "a\n".repeat(1 << 15));
+    vec![
+        (b("b,y\nx,1\n\"so\non,0\n"), text(), &["line 3", "not closed before the end of the text", "close it"]),
+        (b("b,y\n\""), text(), &["line 2", "not closed before the end of the text", "close it"]),
+        (b("\"b,y\nx,1\n"), text(), &["line 1", "not closed before the end of the text", "close it"]),
+        (b("b,y\n\"so\non\"x,0\n\"\",1\n"), text(), &["line 2, column 1", "text after a closing quote", "remove the text"]),
+        (b("b,y\nx\"y,0\n"), text(), &["line 2, column 1", "a quote inside a field", "quote the whole field"]),
+        (b("b,y\n\"a\nb\",1\nc\rd,1\n"), text(), &["line 4", "carriage return inside the line", "convert the line ends"]),
+        (b("b,y\n\"a\nb\",1,2\n"), text(), &["line 2", "3 columns, expected 2", "remove the row"]),
+        (b("b,y\n\"a\nb\",x\n"), text(), &["line 2, column 2", "\"x\", expected a class", "encode text as numbers"]),
+        (b("b,y\n\"a\n\nb\",1\nc,\n"), text(), &["line 5, column 2 (\"y\")", "missing value"]),
+        (b("b,y\nx,1\n  ,0\n"), text(), &["line 3, column 1 (\"b\")", "found no text", "leave such rows out"]),
+        (b("b,y\n\"\",1\n ,0\n"), drops, &["line 4", "each of the 2 rows has a missing value", "fill the values"]),
+        (b"b,y\n\"a\n\xff\",1\n".to_vec(), text(), &["line 2", "byte 0xff at position 4, expected utf-8", "save the file as utf-8"]),
+        (b"\xff\xfeb,y\n".to_vec(), text(), &["line 1", "utf-16", "save the file as utf-8"]),
+        (b(&long), narrow, &["line 2", "a quote that is not closed within 65536 bytes", "close it"]),
+        (b("b,y\nx,1\n"), of_texts(&[CsvColumn::Index(0), column("b")]), &["line 1", "column 1 of the texts is named twice", "name it once"]),
+        (b("b,y\n1,1\n"), index_too, &["line 1", "an index or one-hot too", "name it once"]),
+        (b("a,b,y\n1,x,1\n"), unused, &["line 1", "column \"b\" is text and none of the features", "add it to the columns"]),
+        (b("a,y\n1,1\n"), text(), &["line 1", "no column named \"b\"", "choose the text column among"]),
+        (b("b,y\nx,1\n"), of_texts(&[CsvColumn::Index(2)]), &["line 1", "text column 2 (counted from 0)", "below 2"]),
+    ]
+}
+
 fn malformed() -> Vec<Malformed> {
-    [rows_and_values(), options_and_limits(), quotes_and_bytes()].concat()
+    [
+        rows_and_values(),
+        options_and_limits(),
+        quotes_and_bytes(),
+        texts(),
+    ]
+    .concat()
 }
 
 /// What is wrong with the error of a text, or with its being read.
@@ -263,6 +311,25 @@ fn every_cut_of_a_gzip_file_is_refused() {
         let objection = objection(&whole[..length], &CsvOptions::default(), &expected);
         assert_eq!(objection, None, "{length} bytes");
     }
+}
+
+#[test]
+fn a_file_that_is_cut_inside_of_a_text_is_refused() {
+    let text = "b,y\n\"One,\n\"\"two\"\"\n\",1\n";
+    let (start, end) = (text.find("\"One").unwrap() + 1, text.rfind('"').unwrap());
+    let options = of_texts(&[CsvColumn::Name("b".into())]);
+    for cut in start..=end {
+        let read = parse_csv(&text.as_bytes()[..cut], NAME, &options);
+        // A quote at the end might close the field, whose row then lacks its label.
+        let error = read.unwrap_err().to_string();
+        let is_told =
+            error.contains("not closed before") || error.contains("1 columns, expected 2");
+        assert!(is_told && error.contains("line 2"), "{cut}: {error}");
+    }
+    assert_eq!(
+        parse_csv(text.as_bytes(), NAME, &options).unwrap().len(),
+        Some(1)
+    );
 }
 
 #[test]
