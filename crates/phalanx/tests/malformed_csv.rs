@@ -236,7 +236,7 @@ fn texts() -> Vec<Malformed> {
         (b("b,y\n\""), text(), &["line 2", "not closed before the end of the text", "close it"]),
         (b("\"b,y\nx,1\n"), text(), &["line 1", "not closed before the end of the text", "close it"]),
         (b("b,y\n\"so\non\"x,0\n\"\",1\n"), text(), &["line 2, column 1", "text after a closing quote", "remove the text"]),
-        (b("b,y\nx\"y,0\n"), text(), &["line 2, column 1", "a quote inside a field", "quote the whole field"]),
+        (b("b,y\nx\"y\nz\",0\n"), text(), &["line 2", "1 columns, expected 2", "remove the row"]),
         (b("b,y\n\"a\nb\",1\nc\rd,1\n"), text(), &["line 4", "carriage return inside the line", "convert the line ends"]),
         (b("b,y\n\"a\nb\",1,2\n"), text(), &["line 2", "3 columns, expected 2", "remove the row"]),
         (b("b,y\n\"a\nb\",x\n"), text(), &["line 2, column 2", "\"x\", expected a class", "encode text as numbers"]),

@@ -37,8 +37,8 @@ pub struct CsvOptions {
     pub indices: Vec<CsvColumn>,
     /// Columns of the features that are texts, such as reviews: each is an input of its own, i32 `[rows]`, in this order and after
     /// the inputs above. It holds where each text is in [`CsvColumns::texts`], which a
-    /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks. A missing
-    /// text is an empty one, whatever it is otherwise.
+    /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks, and a field
+    /// without quotes around it may have quotes inside. A missing text is an empty one, whatever it is otherwise.
     pub texts: Vec<CsvColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`.
     pub missing: MissingValues,
@@ -660,6 +660,9 @@ mod tests {
         );
         let marked = "\u{feff}\"a\nb\",1\n";
         assert_eq!(texts_of(marked, &by_index).0, [["a\nb"]]);
+        // A quote that does not begin a field is a letter of it.
+        let inches = "b,y\na 5\" screen,1\n 6\"\",0\n";
+        assert_eq!(texts_of(inches, &options).0, [["a 5\" screen", " 6\"\""]]);
         // The names of columns may have line breaks as well, and lines that are skipped are lines.
         let skips = CsvOptions {
             skip_rows: 2,

@@ -196,7 +196,7 @@ impl<'a> CsvLines<'a> {
         while let Some(text) = rest {
             let (field, after) = match text.strip_prefix('"') {
                 Some(quoted) => unquote(quoted, self.delimiter),
-                None => unquoted(text, self.delimiter),
+                None => unquoted(text, self.delimiter, self.breaks),
             }
             .map_err(|message| self.error_at(fields.len(), "", message))?;
             fields.push(field);
@@ -315,12 +315,13 @@ fn unquote(text: &str, delimiter: char) -> SplitField<'_> {
     }
 }
 
-fn unquoted(text: &str, delimiter: char) -> SplitField<'_> {
+/// The field of a text that does not start with a quote, which may have some where texts are read (`a 5" screen`).
+fn unquoted(text: &str, delimiter: char, may_have_quotes: bool) -> SplitField<'_> {
     let (field, after) = match text.split_once(delimiter) {
         Some((field, after)) => (field, Some(after)),
         None => (text, None),
     };
-    if field.contains('"') {
+    if field.contains('"') && !may_have_quotes {
         return Err(
             "found a quote inside a field that does not start with one; remove it, or quote the whole field",
         );

@@ -56,7 +56,8 @@ impl<K: Clone + Eq + Hash> Vocabulary<K> {
     /// The vocabulary of the keys of some data, the most frequent first and equally frequent ones in their order; at
     /// most as many as make [`size`](Self::size) `limit`.
     ///
-    /// Unlike Keras, which puts equally frequent ones in the reverse order of the alphabet.
+    /// Unlike Keras, which puts equally frequent ones in the reverse order of the alphabet, as [`TextVectorizer`](super::TextVectorizer)
+    /// does.
     #[must_use]
     pub fn adapt(data: impl IntoIterator<Item = K>, limit: Option<usize>) -> Self {
         let mut counts: HashMap<K, (usize, usize)> = HashMap::new();
