@@ -1,6 +1,6 @@
 //! What is known of data once they are read, and needed again wherever the model is used.
 
-use phalanx::data::{Dataset, HostTensor, TextSplit};
+use phalanx::data::{Dataset, HostTensor};
 use phalanx::nn::Input;
 use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
@@ -105,10 +105,7 @@ impl Facts {
 
     /// The dims of one example as people read them.
     pub(crate) fn shown_dims(&self) -> String {
-        let words = |fact: &TextFact| match fact.vectorizer.options().split {
-            TextSplit::Whitespace => format!("{} words", fact.length()),
-            TextSplit::Character => format!("{} characters", fact.length()),
-        };
+        let words = |fact: &TextFact| format!("{} {}", fact.length(), fact.unit());
         if self.inputs.is_empty() {
             let text = self.texts.first().map(words);
             return text.unwrap_or_else(|| format!("{:?}", self.dims));

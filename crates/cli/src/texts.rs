@@ -85,6 +85,14 @@ impl TextFact {
         }
     }
 
+    /// What has a number.
+    pub(crate) const fn unit(&self) -> &'static str {
+        match self.vectorizer.options().split {
+            TextSplit::Whitespace => "words",
+            TextSplit::Character => "characters",
+        }
+    }
+
     /// The numbers that its words have.
     pub(crate) fn size(&self) -> usize {
         self.vectorizer.vocabulary().size()
@@ -224,9 +232,14 @@ impl Facts {
             };
             let size = text.size();
             if layer.name == "embedding" && rows < size as u64 {
-                let (shown, words) = (text.shown(), size - 2);
+                let (shown, count, unit) = (text.shown(), size - 2, text.unit());
+                // A vocabulary is no smaller than this.
+                let or = match rows {
+                    ..3 => String::new(),
+                    _ => format!(", or `vocabulary: {rows}` in `text`"),
+                };
                 return Err(layer.problem(&format!(
-                    "`input_dim` is {rows}, and the words of {shown} have the numbers 0 to {}: {words} words, 0 for padding and 1 for unknown ones; write `input_dim: {size}`, or `vocabulary: {rows}` in `text`",
+                    "`input_dim` is {rows}, and the {unit} of {shown} have the numbers 0 to {}: {count} {unit}, 0 for padding and 1 for unknown ones; write `input_dim: {size}`{or}",
                     size - 1
                 )));
             }

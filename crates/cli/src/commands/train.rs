@@ -186,8 +186,8 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
         );
     }
     for text in &facts.texts {
-        let (shown, size) = (text.shown(), text.size());
-        line += &format!("; {} words of {shown}, a vocabulary of {size}", size - 2);
+        let (shown, size, unit) = (text.shown(), text.size(), text.unit());
+        line += &format!("; {} {unit} of {shown}, a vocabulary of {size}", size - 2);
     }
     if rows.dropped > 0 {
         line += &format!("; {} rows with missing values left out", rows.dropped);

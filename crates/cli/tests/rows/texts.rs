@@ -46,6 +46,12 @@ fn words_are_those_of_the_training_rows_alone() {
     assert_eq!(rows.facts.texts[0].vectorizer.vocabulary().keys(), [" "]);
     let first = [[1, 2, 1, 2, 1], [1, 1, 2, 1, 1], [1, 2, 1, 1, 1]];
     assert_eq!(words(&rows.train, 0)[..3], first);
+    let small =
+        "model: [{embedding: {input_dim: 2, output_dim: 1}}]\noptimizer: sgd\nloss: huber\n";
+    let data = "csv: r.csv, text: {column: review, length: 5, split: character}";
+    let error = folder.load_for(small, data, "").unwrap_err();
+    let told = "`input_dim` is 2, and the characters of review have the numbers 0 to 9: 8 characters, 0 for padding and 1 for unknown ones; write `input_dim: 10`";
+    assert!(error.ends_with(told), "{error}");
 }
 
 #[test]
