@@ -219,7 +219,7 @@ impl Facts {
             // What is wrong with them is said where the model is built.
             false => config.sources().unwrap_or_default(),
         };
-        for (layer, sources) in config.model.iter().zip(sources) {
+        for (layer, sources) in config.layers().iter().zip(sources) {
             let [Source::Input(input)] = sources[..] else {
                 continue;
             };
