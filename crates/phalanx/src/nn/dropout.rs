@@ -9,7 +9,7 @@ use super::activation::{SELU_ALPHA, SELU_SCALE};
 use super::layer::Layer;
 use super::position::one_sequence;
 use super::random_numbers::normal_numbers;
-use super::sizes::{check_range, one_float, one_image, one_volume};
+use super::sizes::{MAX_RANK, check_range, one_float, one_image, one_volume};
 use crate::config::{self, Component, Described, Field, Kind};
 
 macro_rules! random_in_training {
@@ -75,13 +75,119 @@ macro_rules! random_in_training {
     };
 }
 
-random_in_training! {
-    /// Sets elements to 0 with a probability and scales the others by `1 / (1 - rate)`, in training alone; kind
-    /// `dropout` (Srivastava et al. 2014).
-    Dropout, "dropout", "sets a random share of the input to 0 in training",
-    rate(Kind::SHARE, 0.0..=1.0, "the share", "0.5"): "Drops with a probability between 0 and 1.",
-    one_float, without_elements
+/// Sets elements to 0 with a probability and scales the others by `1 / (1 - rate)`, in training alone; kind
+/// `dropout` (Srivastava et al. 2014).
+///
+/// What is drawn depends on the step's key, the layer and the number of the example, not on how a batch is
+/// divided over replicas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dropout {
+    rate: f64,
+    noise_shape: Option<Vec<Option<usize>>>,
 }
+
+impl Dropout {
+    /// Drops with a probability between 0 and 1.
+    #[must_use]
+    pub const fn new(rate: f64) -> Self {
+        Self {
+            rate,
+            noise_shape: None,
+        }
+    }
+
+    /// Draws along some dims alone, with the batch: `None` draws for each element of a dim, and `Some(1)` has the same along it. `[None, Some(1),
+    /// Some(1), Some(1)]` drops whole images. Unlike in Keras the first cannot be 1: each example has its own draws.
+    #[must_use]
+    pub fn noise_shape(mut self, noise_shape: impl Into<Vec<Option<usize>>>) -> Self {
+        self.noise_shape = Some(noise_shape.into());
+        self
+    }
+
+    /// The dims along which is drawn.
+    fn drawn(&self, rank: usize) -> Vec<usize> {
+        let is_drawn = |dim: &usize| match &self.noise_shape {
+            Some(shape) => shape.get(*dim) != Some(&Some(1)),
+            None => true,
+        };
+        (0..rank).filter(is_drawn).collect()
+    }
+}
+
+impl Described for Dropout {
+    const COMPONENT: Component = Component {
+        name: "dropout",
+        doc: "sets a random share of the input to 0 in training",
+        fields: &[
+            Field::required("rate", Kind::SHARE, "the share").example("0.5"),
+            Field::optional(
+                "noise_shape",
+                Kind::Worded(
+                    "a list with null or 1 for each dimension, the batch first",
+                    &Kind::List(&Kind::Either(&[Kind::SIZE, Kind::Null]), 1, MAX_RANK),
+                ),
+                "along which dimensions is drawn: null for each element, 1 for the same along it; the first is null, the batch",
+            )
+            .example("[null, 1, 1, null]"),
+        ],
+    };
+}
+
+impl Layer for Dropout {
+    fn kind(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_range("`rate`", self.rate, 0.0..=1.0)?;
+        match self.noise_shape.as_ref().map(|shape| shape.first()) {
+            None | Some(Some(None)) => Ok(()),
+            Some(_) => Err(
+                "`noise_shape` must begin with null for the batch: each example has its own draws"
+                    .into(),
+            ),
+        }
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let input = one_float(inputs)?;
+        let Some(shape) = &self.noise_shape else {
+            return Ok(());
+        };
+        let fits = |(given, &dim): (&Option<usize>, &usize)| {
+            given.is_none_or(|size| size == 1 || size == dim)
+        };
+        if shape.len() == input.rank() && shape.iter().zip(&input.dims).skip(1).all(fits) {
+            return Ok(());
+        }
+        let shown: Vec<String> = shape
+            .iter()
+            .map(|size| size.map_or("null".into(), |size| size.to_string()))
+            .collect();
+        Err(format!(
+            "expected a `noise_shape` with null or 1 for each dim of {input}, got [{}]",
+            shown.join(", ")
+        ))
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        match cx.training() && self.rate > 0.0 {
+            true => without(cx, x, self.rate, &self.drawn(x.rank())),
+            false => x.clone(),
+        }
+    }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
+}
+
 random_in_training! {
     /// Sets features of `[batch, steps, features]` to 0 with a probability, in all steps, and scales the others by `1 / (1 - rate)`, in
     /// training alone; kind `spatial_dropout1d` (Tompson et al. 2015).
@@ -134,12 +240,6 @@ fn kept(cx: &mut Cx, dims: &[usize], rate: f64) -> Tensor {
     let bits = cx.random_bits(dims);
     let threshold = cx.graph().scalar(DType::U32, rate * 2f64.powi(32));
     bits.greater_equal(&threshold)
-}
-
-#[track_caller]
-fn without_elements(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
-    let all: Vec<usize> = (0..x.rank()).collect();
-    without(cx, x, rate, &all)
 }
 
 #[track_caller]

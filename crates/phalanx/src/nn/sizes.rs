@@ -11,7 +11,7 @@ use crate::config::{Component, Description, Field, Kind, suggest};
 /// Largest value of one size: what a PJRT plugin indexes with 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
 /// Largest number of dims of a tensor.
-const MAX_RANK: usize = 16;
+pub(super) const MAX_RANK: usize = 16;
 /// Largest number of elements of a tensor; twice its square still fits 64 bits in no computation of ours.
 const MAX_ELEMENTS: usize = 1 << 40;
 

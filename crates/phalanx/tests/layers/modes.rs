@@ -228,7 +228,41 @@ fn spatial_dropout_drops_channels() {
     };
     check(SpatialDropout1d::new(0.25).into(), &[200, 3, 20]);
     check(SpatialDropout2d::new(0.25).into(), &[200, 3, 2, 20]);
+    let of_channels = Dropout::new(0.25).noise_shape([None, Some(1), Some(1), None]);
+    check(of_channels.into(), &[200, 3, 2, 20]);
+    // All channels of an example are one.
+    let whole = Dropout::new(0.25).noise_shape([None, Some(1), Some(1)]);
+    check(whole.into(), &[4000, 3, 1]);
+    let ones = HostTensor::full(Shape::f32([400, 3, 2]), 1.0);
+    let whole = Dropout::new(0.25).noise_shape([None, Some(1), Some(1)]);
+    let found = noisy(LayerSpec::from(whole), &ones, [1, 2], 0).to_f64();
+    assert!(
+        found
+            .chunks(6)
+            .all(|example| example.iter().all(|y| *y == example[0]))
+    );
     check(SpatialDropout3d::new(0.25).into(), &[200, 2, 1, 3, 20]);
+}
+
+#[test]
+fn a_noise_shape_fits_its_input() {
+    let refused = |shape: &[Option<usize>]| {
+        let layer = Dropout::new(0.5).noise_shape(shape);
+        let stack = Sequential::new([4, 3]).add(layer);
+        stack.build().unwrap_err().to_string()
+    };
+    let first = refused(&[Some(1), None, None]);
+    assert!(
+        first.contains("must begin with null for the batch"),
+        "{first}"
+    );
+    let short = refused(&[None, Some(1)]);
+    assert!(
+        short.contains("for each dim of f32[batch,4,3], got [null, 1]"),
+        "{short}"
+    );
+    let other = refused(&[None, Some(2), None]);
+    assert!(other.contains("got [null, 2, null]"), "{other}");
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn images() -> Value {
         {"average_pool2d": {"pool_size": 2, "padding": "same"}},
         {"up_sampling2d": {"size": [1, 2], "interpolation": "bilinear"}},
         {"layer_norm": {"epsilon": 1e-2}},
+        {"dropout": {"rate": 0.1, "noise_shape": [null, 1, 1, 1]}},
         {"global_average_pool2d": null},
         {"dense": {"units": 5, "activation": "mish"}},
         {"dropout": {"rate": 0.5}},

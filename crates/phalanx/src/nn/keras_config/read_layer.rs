@@ -18,10 +18,9 @@ const IGNORED: [&str; 8] = [
 ];
 
 /// Settings that no layer here has, and the value at which they change nothing; so does null, and so does false.
-const WITHOUT_LIKE: [(&str, &str); 15] = [
+const WITHOUT_LIKE: [(&str, &str); 14] = [
     ("attention_axes", "[1]"),
     ("data_format", "\"channels_last\""),
-    ("noise_shape", "null"),
     ("output_padding", "null"),
     ("quantization_config", "null"),
     ("recurrent_dropout", "0.0"),
