@@ -1,8 +1,10 @@
-//! Checkpoints in buckets, against servers that `cargo xtask check cloud` starts and names in the environment.
+//! Checkpoints and data in buckets, against servers that `cargo xtask check cloud` starts and names in the environment.
 //!
 //! PHALANX_TEST_STORES has the URLs of the buckets; without it each test says so and ends.
 #![cfg(all(unix, feature = "cloud"))]
 
+#[path = "cloud/data.rs"]
+mod data;
 #[path = "cloud/gate.rs"]
 mod gate;
 

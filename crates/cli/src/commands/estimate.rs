@@ -7,6 +7,7 @@ use phalanx_yaml::Bytes;
 use serde_json::json;
 
 use super::Context;
+use super::buckets;
 use super::session::{self, failed};
 use crate::args::{EstimateArgs, Progress};
 use crate::config::TrainConfig;
@@ -20,6 +21,7 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
         config.fit.batch_size = size.get();
         config.fit.is_per_replica = false;
     }
+    buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
     let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
     let step = session::estimator(context, &mut config, model)?;

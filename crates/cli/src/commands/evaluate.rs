@@ -12,7 +12,8 @@ pub(crate) fn run(context: &mut Context, args: &EvaluateArgs) -> Result<(), Fail
     if args.follow {
         return follow::run(context, &args.of, &args.how);
     }
-    let used = used(&args.of)?;
+    let mut used = used(&args.of)?;
+    used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
     let rows = used.labelled(context, &facts)?;
     let batches = session.batches(&rows);

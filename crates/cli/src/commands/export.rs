@@ -51,5 +51,7 @@ fn saved(context: &Context, args: &ExportArgs) -> Result<SavedModel, Failure> {
         output: None,
         checkpoint: args.checkpoint,
     };
-    used(&of)?.saved(context)
+    let mut used = used(&of)?;
+    used.fetch_model(context)?;
+    used.saved(context)
 }

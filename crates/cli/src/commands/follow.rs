@@ -26,7 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Follows a training that another command began.
 pub(crate) fn run(context: &mut Context, of: &UseArgs, how: &FollowArgs) -> Result<(), Failure> {
     let within = Duration::from_secs(how.wait.into());
-    let used = begun(of, within)?;
+    let mut used = begun(of, within)?;
+    used.fetch(context)?;
     let (session, rows) = used.to_follow(context)?;
     let folder = RunFolder::of_config(&used.config);
     let mut follow = Follow::new(folder.checkpoint())

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+mod buckets;
 mod ckpt;
 mod cluster_doctor;
 mod compare;

@@ -12,7 +12,8 @@ use crate::predictions::lines;
 
 /// Prints a prediction for each row, or writes them to a file.
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
-    let used = used(&args.of)?;
+    let mut used = used(&args.of)?;
+    used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
     let (rows, names) = used.to_predict(context, &facts)?;
     let batches = session.batches(&rows);

@@ -3,6 +3,7 @@
 use phalanx::fit::Fit;
 
 use super::Context;
+use super::buckets;
 use super::session::{self, Session, failed};
 use crate::args::TraceArgs;
 use crate::failure::Failure;
@@ -11,7 +12,8 @@ use crate::{model, rows};
 /// Trains for some steps and writes where their time went, of all workers.
 pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure> {
     context.find_workers()?;
-    let config = session::config(&args.file, &args.set)?;
+    let mut config = session::config(&args.file, &args.set)?;
+    buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
     let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
     let mut session = Session::start(context, &config, model)?;

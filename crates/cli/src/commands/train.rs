@@ -10,6 +10,7 @@ use phalanx_yaml::Bytes;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::buckets;
 use super::estimate::first_batch;
 use super::follow;
 use super::session::{self, Session, failed};
@@ -37,6 +38,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         config.fit.save_freq = Some(SaveFreq::Epoch);
     }
     if args.dry_run {
+        buckets::fetch(context, &mut config)?;
         return dry_run(context, &mut config);
     }
     if context.is_evaluator {
@@ -47,6 +49,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     }
     // Before the training, which may be long.
     let (folder, _lock) = run_folder(context, &config, args)?;
+    buckets::fetch(context, &mut config)?;
     let (rows, model) = data_and_model(context, &config)?;
     let mut session = Session::start(context, &config, model)?;
     let folder = folder.written_by(session.trainer.placement());

@@ -8,6 +8,7 @@ use phalanx::nn::Model;
 use phalanx::saved::SavedModel;
 
 use super::Context;
+use super::buckets;
 use super::session::{self, Session, failed, wrong};
 use crate::args::UseArgs;
 use crate::config::{Csv, Data, Images, Missing, TrainConfig};
@@ -71,6 +72,27 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
         images,
         is_checkpoint: args.checkpoint,
     })
+}
+
+impl Used {
+    /// Copies what is read of buckets: the data that are named, else the training's; and the model, where a checkpoint is of it.
+    pub(crate) fn fetch(&mut self, context: &Context) -> Result<(), Failure> {
+        for path in self.csv.iter_mut().chain(&mut self.images) {
+            *path = buckets::local(context, path)?;
+        }
+        if self.csv.is_empty() && self.images.is_none() {
+            buckets::fetch_data(context, &mut self.config)?;
+        }
+        self.fetch_model(context)
+    }
+
+    /// Copies the model of a checkpoint where a bucket has it.
+    pub(crate) fn fetch_model(&mut self, context: &Context) -> Result<(), Failure> {
+        match self.is_checkpoint {
+            true => buckets::fetch_model(context, &mut self.config),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The CSV files and the folder of images that are used in place of the test data.

@@ -10,6 +10,7 @@ use super::example_table::{
     WEBDATASET, WEBDATASET_TEST,
 };
 use super::images::corrupt;
+use super::paths;
 use super::reader::{Reader, Section, finite, list, text};
 use super::sections::{dims, has_key, label, label_type, located};
 use super::{
@@ -139,12 +140,12 @@ impl Reader {
         key: &str,
         folder: &Path,
     ) -> Option<ExampleFiles> {
-        let pattern = |node: &Node| text(node).map(|path| folder.join(path).display().to_string());
+        let pattern = |node: &Node| Some(paths::path(node, folder)?.display().to_string());
         match key {
             "idx" => {
                 let files = self.section(section.node("idx")?, "idx", IDX_FILES)?;
                 let mut path = |name| {
-                    let path = |node: &Node| text(node).map(|path| folder.join(path));
+                    let path = |node: &Node| paths::path(node, folder);
                     self.value(&files, name, path)
                 };
                 let (images, labels): (Option<PathBuf>, _) = (path("images"), path("labels"));

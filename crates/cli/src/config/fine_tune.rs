@@ -6,6 +6,7 @@ use phalanx::config::{DefaultValue, Field, Kind};
 use phalanx_yaml::Node;
 
 use super::Located;
+use super::paths;
 use super::reader::{Reader, Section, list, text};
 use super::sections::located;
 
@@ -50,7 +51,7 @@ impl Reader {
         file: &Section<'_>,
         folder: &Path,
     ) -> Option<FirstWeights> {
-        let path = |node: &Node| text(node).map(|path| folder.join(path));
+        let path = |node: &Node| paths::path(node, folder);
         let whole = self.value(file, "weights", located(path));
         let Some(node) = file.node("fine_tune") else {
             return whole.map(|file| FirstWeights {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx::data::CorruptPolicy;
 use phalanx::image::{ImagePipeline, Region, Scale};
 
+use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
 use super::training_file::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
@@ -116,7 +117,7 @@ impl Reader {
     }
 
     fn image_path(&mut self, section: &Section<'_>, folder: &Path) -> Option<Located<PathBuf>> {
-        let path = |node: &Node| text(node).map(|path| folder.join(path));
+        let path = |node: &Node| paths::path(node, folder);
         self.value(section, "image_folder", located(path))
     }
 }

@@ -16,6 +16,7 @@ mod images;
 mod inputs;
 pub mod json_schema;
 mod overrides;
+mod paths;
 mod reader;
 pub mod reference;
 mod sections;

@@ -8,6 +8,7 @@ use phalanx::nn::Policy;
 use super::component::{Component, catalog};
 use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
 use super::inputs::column;
+use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
@@ -90,7 +91,7 @@ impl Reader {
     /// Layers, or the path of a saved model.
     fn model(&mut self, file: &Section<'_>, folder: &Path) -> Option<ModelSource> {
         let node = file.node("model")?;
-        let path = located(|node: &Node| text(node).map(|path| folder.join(path)));
+        let path = located(|node: &Node| paths::path(node, folder));
         // A layer by itself is meant to be one of a list.
         let is_layer = |name| {
             catalog(Family::Layer)
@@ -139,7 +140,7 @@ impl Reader {
         }
         let section = self.section(node, "data", CSV)?;
         let at = section.at;
-        let csv = self.value(&section, "csv", |node| paths(node, folder));
+        let csv = self.value(&section, "csv", |node| several(node, folder));
         let label = self.value(&section, "label", located(label));
         let features = self.value(&section, "features", located(dims));
         let classes = self.value(&section, "classes", located(class_names));
@@ -191,7 +192,7 @@ impl Reader {
         let first = self.value(&section, "first", rows).map(Test::First);
         let last = self.value(&section, "last", rows).map(Test::Last);
         let csv = self
-            .value(&section, "csv", |node| paths(node, folder))
+            .value(&section, "csv", |node| several(node, folder))
             .map(Test::Csv);
         let split = self.value(&section, "split", finite).map(Test::Split);
         let value = first.or(last).or(csv).or(split)?;
@@ -289,7 +290,7 @@ impl Reader {
         self.exactly_one(&section);
         let split = self.value(&section, "split", finite).map(Validation::Split);
         let csv = self
-            .value(&section, "csv", |node| paths(node, folder))
+            .value(&section, "csv", |node| several(node, folder))
             .map(Validation::Csv);
         let value = split.or(csv)?;
         Some(Located { value, at: node.at })
@@ -477,9 +478,9 @@ pub(super) fn located<T>(
     }
 }
 
-fn paths(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
+fn several(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
     let path = |node: &Node| {
-        let value = folder.join(text(node)?);
+        let value = paths::path(node, folder)?;
         Some(Located { value, at: node.at })
     };
     match list(node) {
