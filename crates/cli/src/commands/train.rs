@@ -38,7 +38,6 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         config.fit.save_freq = Some(SaveFreq::Epoch);
     }
     if args.dry_run {
-        buckets::fetch(context, &mut config)?;
         return dry_run(context, &mut config);
     }
     if context.is_evaluator {
@@ -129,6 +128,7 @@ pub(super) fn data_and_model(
 
 /// Everything before the first step, without memory for the model: the data, the layers, the loss, and the program of a step.
 fn dry_run(context: &mut Context, config: &mut TrainConfig) -> Result<(), Failure> {
+    buckets::fetch(context, config)?;
     let (rows, model) = data_and_model(context, config)?;
     let step = session::estimator(context, config, model)?;
     let config = &*config;

@@ -63,12 +63,12 @@ pub struct BucketCopy {
 struct Scope {
     /// An object, or what is before the names of several.
     base: ObjectUrl,
-    names: Names,
+    names: ObjectNames,
 }
 
 /// Which names below the base.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Names {
+enum ObjectNames {
     /// The base itself.
     One,
     All,
@@ -145,8 +145,8 @@ impl BucketCopy {
         self.remove_others()?;
         let base = self.path("")?;
         Ok(match &self.scope.names {
-            Names::One | Names::All => base,
-            Names::Matching(pattern) => base.join(pattern.as_str()),
+            ObjectNames::One | ObjectNames::All => base,
+            ObjectNames::Matching(pattern) => base.join(pattern.as_str()),
         })
     }
 
@@ -216,7 +216,7 @@ impl BucketCopy {
 
     /// Removes copies whose objects are gone.
     fn remove_others(&mut self) -> Result<()> {
-        if self.scope.names == Names::One {
+        if self.scope.names == ObjectNames::One {
             return Ok(());
         }
         let kept: HashSet<&str> = self.objects.iter().map(|object| &*object.name).collect();
@@ -241,8 +241,8 @@ impl BucketCopy {
 
     fn url(&self, name: &str) -> ObjectUrl {
         match self.scope.names {
-            Names::One => self.scope.base.clone(),
-            Names::All | Names::Matching(_) => self.scope.base.join(name),
+            ObjectNames::One => self.scope.base.clone(),
+            ObjectNames::All | ObjectNames::Matching(_) => self.scope.base.join(name),
         }
     }
 
@@ -255,7 +255,7 @@ impl BucketCopy {
             .join(scheme)
             .join(base.bucket())
             .join(base.key());
-        let is_whole = name.is_empty() || self.scope.names == Names::One;
+        let is_whole = name.is_empty() || self.scope.names == ObjectNames::One;
         if is_whole {
             return Ok(path);
         }
@@ -276,7 +276,7 @@ impl Scope {
             let base = ObjectUrl::parse(text).map_err(Error::from)?;
             return Ok(Self {
                 base,
-                names: Names::All,
+                names: ObjectNames::All,
             });
         }
         let start = text[..first].rfind('/').unwrap_or(0);
@@ -288,25 +288,25 @@ impl Scope {
         })?;
         Ok(Self {
             base,
-            names: Names::Matching(pattern),
+            names: ObjectNames::Matching(pattern),
         })
     }
 
     /// Whether it names what has this name below the base.
     fn has(&self, name: &str) -> bool {
         match &self.names {
-            Names::One => name.is_empty(),
-            Names::All => true,
-            Names::Matching(pattern) => pattern.matches_with(name, MATCHING),
+            ObjectNames::One => name.is_empty(),
+            ObjectNames::All => true,
+            ObjectNames::Matching(pattern) => pattern.matches_with(name, MATCHING),
         }
     }
 
     /// The objects, in the order of their names. A URL without a pattern may turn out to be one object.
     fn objects(&mut self, bucket: &Bucket) -> Result<Vec<Object>> {
-        if !matches!(self.names, Names::Matching(_)) {
+        if !matches!(self.names, ObjectNames::Matching(_)) {
             match bucket.stat(&self.base) {
                 Ok(object) => {
-                    self.names = Names::One;
+                    self.names = ObjectNames::One;
                     return Ok(vec![object]);
                 }
                 Err(StoreError::Missing { .. }) => {}
@@ -321,8 +321,8 @@ impl Scope {
         if objects.is_empty() {
             let base = &self.base;
             let what = match &self.names {
-                Names::Matching(pattern) => format!("{base}/{pattern}"),
-                Names::One | Names::All => base.to_string(),
+                ObjectNames::Matching(pattern) => format!("{base}/{pattern}"),
+                ObjectNames::One | ObjectNames::All => base.to_string(),
             };
             return Err(Error::User(format!(
                 "there is nothing at {what}; check the name of the bucket and the path"
@@ -394,7 +394,7 @@ mod tests {
         let scope = Scope::parse("s3://bucket/data/train/").unwrap();
         assert_eq!(
             (scope.base.key(), &scope.names),
-            ("data/train", &Names::All)
+            ("data/train", &ObjectNames::All)
         );
         let scope = Scope::parse("gs://bucket/data/part-*/[ab]?.csv").unwrap();
         assert_eq!(scope.base.to_string(), "gs://bucket/data");
