@@ -125,7 +125,7 @@ impl Described for Dropout {
                 "noise_shape",
                 Kind::Worded(
                     "a list with null or 1 for each dimension, the batch first",
-                    &Kind::List(&Kind::Either(&[Kind::SIZE, Kind::Null]), 1, MAX_RANK),
+                    &Kind::List(&Kind::Either(&[Kind::Null, Kind::SIZE]), 1, MAX_RANK),
                 ),
                 "along which dimensions is drawn: null for each element, 1 for the same along it; the first is null, the batch",
             )

@@ -48,5 +48,8 @@ fn inputs_that_do_not_fit_are_told() {
     );
     let large = UpSampling2d::new(1 << 20);
     let large = told(Sequential::new([2, 2, 1]).add(large));
-    assert!(large.contains("must be at most 1048576"), "{large}");
+    assert!(
+        large.contains("must have at most 1048576 elements, got 2097152"),
+        "{large}"
+    );
 }

@@ -199,7 +199,7 @@ fn json_is_short_for_stacks() {
     let expected = json!({
         "name": "sequential",
         "input": {"name": "input", "shape": [2], "dtype": "f32"},
-        "layers": [{"flatten": {"name": "flatten"}}, {"dropout": {"name": "half", "rate": 0.5}}],
+        "layers": [{"flatten": {"name": "flatten"}}, {"dropout": {"name": "half", "noise_shape": null, "rate": 0.5}}],
     });
     assert_eq!(model.config(), expected);
     let least = json!({"input": {"shape": [2]}, "layers": ["flatten", {"dense": {"units": 3}}]});
