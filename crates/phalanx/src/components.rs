@@ -105,11 +105,13 @@ mod tests {
     }
 
     /// Settings that are refused alone, with what they need.
-    fn beside(name: &str) -> Value {
+    fn beside(name: &str, value: &Value) -> Value {
         match name {
             "ema_overwrite_frequency" => json!({"use_ema": true}),
             "bias_initializer" => json!({"unit_forget_bias": false}),
             "groups" => json!({"filters": 2}),
+            "mean" => json!({"variance": value, "axis": [-5, -4, -3, -2, -1]}),
+            "variance" => json!({"mean": value, "axis": [-5, -4, -3, -2, -1]}),
             "staleness" => json!({"mode": "bounded_staleness"}),
             "backup_workers" => json!({"mode": "sync"}),
             _ => json!({}),
@@ -144,7 +146,7 @@ mod tests {
                 }
                 for value in samples(&setting.field.kind) {
                     let mut settings = required.clone();
-                    for (name, value) in beside(setting.field.name).as_object().unwrap() {
+                    for (name, value) in beside(setting.field.name, &value).as_object().unwrap() {
                         if component.settings.iter().any(|s| s.field.name == name) {
                             settings.insert(name.clone(), value.clone());
                         }
