@@ -10,10 +10,14 @@ pub(crate) fn uniform_numbers(bits: &Tensor) -> Tensor {
 }
 
 /// f32 numbers normally distributed with mean 0 and variance 1, of two tensors of u32 bits (Box and Muller 1958).
+///
+/// They are computed once, and whatever follows reads them: LLVM took many minutes where XLA:CPU fused them into the transposed copy
+/// of a masked input with which convolutions of volumes begin.
 #[track_caller]
 pub(crate) fn normal_numbers([radius, turn]: [&Tensor; 2]) -> Tensor {
     // The first is above 0, so its logarithm is a number.
     let radius = 1.0 - uniform_numbers(radius);
     let turn = uniform_numbers(turn) * std::f64::consts::TAU;
-    (radius.log() * -2.0).sqrt() * turn.cos()
+    let normals = (radius.log() * -2.0).sqrt() * turn.cos();
+    Tensor::optimization_barrier(&[&normals]).swap_remove(0)
 }

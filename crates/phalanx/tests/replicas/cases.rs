@@ -486,10 +486,7 @@ fn noise() -> Case {
     let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
     let data = weighted(&data, Part::None);
     let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
-    Case {
-        is_quick: true,
-        ..plain("noise", model.build().unwrap(), data, classify(optimizer))
-    }
+    plain("noise", model.build().unwrap(), data, classify(optimizer))
 }
 
 /// All of them.
