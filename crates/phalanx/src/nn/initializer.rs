@@ -249,7 +249,7 @@ impl Initializer {
             }
             Self::Constant { value } => finite("value", value),
             Self::Orthogonal { gain } => finite("gain", gain),
-            Self::VarianceScaling { scale, .. } if scale == 0.0 => {
+            Self::VarianceScaling { scale: 0.0, .. } => {
                 Err("expected `scale` above 0, got 0".into())
             }
             Self::VarianceScaling { scale, .. } => check_range("scale", scale, 0.0..f64::INFINITY),

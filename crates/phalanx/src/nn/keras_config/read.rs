@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    fn value(layer: &str, shape: Value) -> Value {
+    fn value(layer: &str, shape: &Value) -> Value {
         json!({"class_name": "__keras_tensor__", "config": {"shape": shape, "dtype": "float32", "keras_history": [layer, 0, 0]}})
     }
 
@@ -318,17 +318,17 @@ mod tests {
             "layers": layers, "input_layers": ["x", 0, 0], "output_layers": [output, 0, 0]}})
     }
 
-    fn called(mut layer: Value, arguments: Value, named: Value) -> Value {
+    fn called(mut layer: Value, arguments: &Value, named: &Value) -> Value {
         layer["inbound_nodes"] = json!([{"args": arguments, "kwargs": named}]);
         layer
     }
 
     #[test]
     fn calls_that_there_are_not_here_are_named() {
-        let x = || value("x", json!([null, 4, 4, 2]));
+        let x = || value("x", &json!([null, 4, 4, 2]));
         let dense = |arguments, named| {
             let layer = of_keras("Dense", "y", json!({"units": 1, "trainable": true}));
-            called(layer, arguments, named)
+            called(layer, &arguments, &named)
         };
         let of_dense = |arguments: Value, named: Value| {
             refusal(&functional(&[pixels(), dense(arguments, named)], "y"))
@@ -343,12 +343,12 @@ mod tests {
             "layer `y` (Dense): it is called with `factor`, 2, which has no like here"
         );
         assert_eq!(
-            of_dense(json!([value("z", json!([null, 2]))]), json!({})),
+            of_dense(json!([value("z", &json!([null, 2]))]), json!({})),
             "layer `y`: it takes `z`, which no layer before it makes"
         );
         let mut sine = of_keras("Sin", "s", json!({}));
         sine["module"] = "keras.src.ops.numpy".into();
-        let sine = called(sine, json!([x()]), json!({}));
+        let sine = called(sine, &json!([x()]), &json!({}));
         assert_eq!(
             refusal(&functional(&[pixels(), sine], "s")),
             "layer `s` (Sin): there is no such operation here; use layers of `keras.layers` in its place"

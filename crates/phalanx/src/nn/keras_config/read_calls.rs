@@ -58,7 +58,7 @@ pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> 
             .values()
             .try_for_each(|value| sources(value, found))?,
         Value::Array(items) if KerasValue::of(value).is_some() && items.len() <= 4 => {
-            found.extend(KerasValue::of(value))
+            found.extend(KerasValue::of(value));
         }
         Value::Array(items) => items.iter().try_for_each(|value| sources(value, found))?,
         Value::Null => {}
@@ -107,11 +107,11 @@ impl KerasCall {
                 (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
                 ("return_attention_scores", Value::Bool(false)) => {}
                 ("attention_mask", mask_value) if class == "MultiHeadAttention" => {
-                    sources(mask_value, &mut mask)?
+                    sources(mask_value, &mut mask)?;
                 }
                 ("query" | "value" | "key", _) if class == "MultiHeadAttention" => {}
                 ("mask" | "query_mask" | "value_mask" | "key_mask", mask) => {
-                    sources(mask, &mut padding)?
+                    sources(mask, &mut padding)?;
                 }
                 ("initial_state", states) => sources(states, &mut found)?,
                 (name, value) => {
