@@ -44,6 +44,8 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "Normalization: {axis: [], mean: 1.0, variance: 4.0}", Means("normalization", r#"{"axis":[],"mean":1.0,"variance":4.0}"#)),
     (At::Layer, "PReLU: {shared_axes: [1, 2]}", Means("p_relu", r#"{"shared_axes":[1,2]}"#)),
     (At::Layer, "Conv1DTranspose: {filters: 2, kernel_size: 3}", Means("conv1d_transpose", r#"{"filters":2,"kernel_size":3}"#)),
+    (At::Layer, "DepthwiseConv1D: {kernel_size: 3}", Means("depthwise_conv1d", r#"{"kernel_size":3}"#)),
+    (At::Layer, "SeparableConv1D: {filters: 2, kernel_size: 3}", Means("separable_conv1d", r#"{"filters":2,"kernel_size":3}"#)),
     (At::Layer, "ConvTranspose1d: {out_channels: 2, kernel_size: 3}", Means("conv1d_transpose", r#"{"filters":2,"kernel_size":3}"#)),
     (At::Layer, "ConvTranspose3d: {out_channels: 2, kernel_size: 3}", Means("conv3d_transpose", r#"{"filters":2,"kernel_size":3}"#)),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),

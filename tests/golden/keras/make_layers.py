@@ -112,6 +112,7 @@ def dense_and_convolution():
     }
     for name, config in depthwise.items():
         yield f"depthwise_{name}", "DepthwiseConv2D", config, image
+        yield f"depthwise_conv1d_{name}", "DepthwiseConv1D", config, [(2, 7, 2)]
 
 
 def sequences_and_larger_images():
@@ -152,6 +153,7 @@ def sequences_and_larger_images():
         "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu",
     }}.items():
         yield f"separable_{name}", "SeparableConv2D", {"filters": 3, **config}, [(2, 6, 5, 2)]
+        yield f"separable_conv1d_{name}", "SeparableConv1D", {"filters": 3, **config}, [(2, 7, 2)]
     windows = {
         "valid": {"pool_size": 2},
         "overlap_same": {"pool_size": 3, "strides": 2, "padding": "same"},

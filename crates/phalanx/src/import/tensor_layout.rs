@@ -19,6 +19,8 @@ pub(super) enum TensorLayout {
     StepConvolution,
     /// `[channels * multiplier, 1, height, width]`.
     Depthwise,
+    /// A convolution of each channel of sequences.
+    StepDepthwise,
     /// `[heads * size, inputs]` of `[inputs, heads, size]`.
     ToHeads,
     /// `[outputs, heads * size]` of `[heads, size, outputs]`.
@@ -36,6 +38,7 @@ impl TensorLayout {
             (Convention::Torch, "conv2d" | "conv2d_transpose", "kernel") => Self::Convolution,
             (Convention::Torch, "conv1d" | "conv1d_transpose", "kernel") => Self::StepConvolution,
             (Convention::Torch, "conv3d" | "conv3d_transpose", "kernel") => Self::VolumeConvolution,
+            (Convention::Torch, "depthwise_conv1d", "kernel") => Self::StepDepthwise,
             (Convention::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
             (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
             (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,
@@ -57,6 +60,9 @@ impl TensorLayout {
             (Self::StepConvolution, &[steps, inputs, outputs]) => vec![outputs, inputs, steps],
             (Self::Depthwise, &[height, width, channels, multiplier]) => {
                 vec![channels * multiplier, 1, height, width]
+            }
+            (Self::StepDepthwise, &[steps, channels, multiplier]) => {
+                vec![channels * multiplier, 1, steps]
             }
             (Self::ToHeads, &[inputs, heads, size]) => vec![heads * size, inputs],
             (Self::FromHeads, &[heads, size, outputs]) => vec![outputs, heads * size],
@@ -96,7 +102,10 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
         (TensorLayout::VolumeConvolution, &[outputs, inputs, depth, height, width]) => {
             (outputs, inputs, depth * height * width)
         }
-        (TensorLayout::StepConvolution, &[outputs, inputs, steps]) => (outputs, inputs, steps),
+        (
+            TensorLayout::StepConvolution | TensorLayout::StepDepthwise,
+            &[outputs, inputs, steps],
+        ) => (outputs, inputs, steps),
         _ => return raw,
     };
     let size = shape.dtype.size();
@@ -128,6 +137,20 @@ mod tests {
         let expected = |at: usize| (at % 4 * 12 + at / 4 % 2 * 6 + at / 8) as f32;
         assert_eq!(turned.f32s(), (0..48).map(expected).collect::<Vec<_>>());
         assert_eq!(turned.dims(), [1, 2, 3, 2, 4]);
+    }
+
+    #[test]
+    fn kernels_of_each_channel_of_sequences_are_turned() {
+        let shape = Shape::f32([3, 2, 2]);
+        let layout = TensorLayout::of(Convention::Torch, "depthwise_conv1d", "kernel");
+        let dims = layout.dims(&shape.dims);
+        assert_eq!(dims, [4, 1, 3]);
+        // Element [output, 0, step] of PyTorch's is [step, output / 2, output % 2] of ours.
+        let theirs: Vec<f32> = (0..12).map(|x| x as f32).collect();
+        let turned = to_ours(layout, &HostTensor::new(dims, &theirs), &shape);
+        let expected = |at: usize| (at % 4 * 3 + at / 4) as f32;
+        assert_eq!(turned.f32s(), (0..12).map(expected).collect::<Vec<_>>());
+        assert_eq!(turned.dims(), [3, 2, 2]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 66] = [
+const CLASSES: [(&str, &str, bool); 68] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("alpha_dropout", "AlphaDropout", false),
@@ -45,6 +45,7 @@ const CLASSES: [(&str, &str, bool); 66] = [
     ("cropping2d", "Cropping2D", true),
     ("cropping3d", "Cropping3D", true),
     ("dense", "Dense", false),
+    ("depthwise_conv1d", "DepthwiseConv1D", true),
     ("depthwise_conv2d", "DepthwiseConv2D", true),
     ("dot", "Dot", false),
     ("dropout", "Dropout", false),
@@ -77,6 +78,7 @@ const CLASSES: [(&str, &str, bool); 66] = [
     ("repeat_vector", "RepeatVector", false),
     ("rescaling", "Rescaling", false),
     ("reshape", "Reshape", false),
+    ("separable_conv1d", "SeparableConv1D", true),
     ("separable_conv2d", "SeparableConv2D", true),
     ("simple_rnn", "SimpleRNN", false),
     ("spatial_dropout1d", "SpatialDropout1D", false),
@@ -344,12 +346,12 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         "dot" => {
             settings.insert("axes".into(), 1.into());
         }
-        "depthwise_conv2d" | "separable_conv2d" => {
+        "depthwise_conv1d" | "depthwise_conv2d" | "separable_conv1d" | "separable_conv2d" => {
             let penalty = settings.remove("kernel_regularizer");
             let parts = ["depthwise_regularizer", "pointwise_regularizer"];
             let parts = parts
                 .iter()
-                .take(if kind == "separable_conv2d" { 2 } else { 1 });
+                .take(if kind.starts_with("separable") { 2 } else { 1 });
             settings.extend(parts.filter_map(|part| Some(((*part).into(), penalty.clone()?))));
         }
         _ => {}

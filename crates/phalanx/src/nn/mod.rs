@@ -12,6 +12,7 @@ mod conv;
 mod conv1d;
 mod conv_transpose;
 mod dense;
+mod depthwise;
 mod diagram;
 mod dot;
 mod dropout;
@@ -67,10 +68,11 @@ pub use activation::{
 pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use context::{Cx, Effects};
-pub use conv::{Conv2d, Conv3d, DepthwiseConv2d, SeparableConv2d};
+pub use conv::{Conv2d, Conv3d};
 pub use conv_transpose::{Conv1dTranspose, Conv2dTranspose, Conv3dTranspose};
 pub use conv1d::{Conv1d, StepPadding};
 pub use dense::Dense;
+pub use depthwise::{DepthwiseConv1d, DepthwiseConv2d, SeparableConv1d, SeparableConv2d};
 pub use dot::{Dot, Interaction};
 pub use dropout::{
     AlphaDropout, Dropout, GaussianDropout, GaussianNoise, SpatialDropout1d, SpatialDropout2d,

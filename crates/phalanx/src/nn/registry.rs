@@ -52,7 +52,9 @@ impl Registry {
     fn add_layers_of_images(&mut self) {
         self.add_kind(Dense::new(1));
         self.add_kind(Conv2d::new(1, 1));
+        self.add_kind(DepthwiseConv1d::new(1));
         self.add_kind(DepthwiseConv2d::new(1));
+        self.add_kind(SeparableConv1d::new(1, 1));
         self.add_kind(SeparableConv2d::new(1, 1));
         self.add_kind(Conv1dTranspose::new(1, 1));
         self.add_kind(Conv2dTranspose::new(1, 1));
@@ -337,7 +339,9 @@ mod tests {
         let with_weights = json!({
             "dense": {"units": 3},
             "conv2d": {"filters": 4, "kernel_size": 3},
+            "depthwise_conv1d": {"kernel_size": 3, "depth_multiplier": 2},
             "depthwise_conv2d": {"kernel_size": [3, 2]},
+            "separable_conv1d": {"filters": 4, "kernel_size": 3, "padding": "same"},
             "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2},
             "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
             "conv1d_transpose": {"filters": 4, "kernel_size": 3, "strides": 2},

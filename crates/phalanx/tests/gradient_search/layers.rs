@@ -295,6 +295,22 @@ fn separable(random: &mut Random) -> Described {
     layer("separable_conv2d", settings)
 }
 
+fn steps_of_each_channel(random: &mut Random) -> Described {
+    let (stride, dilation) = match random.chance(0.3) {
+        true => (1, random.size(3)),
+        false => (random.size(3), 1),
+    };
+    let mut settings = json!({"kernel_size": random.size(4), "strides": stride,
+        "padding": random.of_list(&["valid", "same"]),
+        "dilation_rate": dilation, "depth_multiplier": random.size(2), "activation": inner(random),
+        "use_bias": random.chance(0.7), "kernel_regularizer": penalty(random)});
+    if random.chance(0.5) {
+        return layer("depthwise_conv1d", settings);
+    }
+    settings["filters"] = random.size(6).into();
+    layer("separable_conv1d", settings)
+}
+
 fn transposed(random: &mut Random) -> Described {
     let (size, strides, padding) = windows(random);
     let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides,
@@ -352,6 +368,7 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
             };
             each_step(&inside)
         }
+        16 | 17 if random.chance(0.4) => steps_of_each_channel(random),
         16 | 17 => step_convolution(random, features),
         18 | 19 => {
             let kind = random.of_list(&["max_pool1d", "average_pool1d"]);

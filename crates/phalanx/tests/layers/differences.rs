@@ -139,6 +139,23 @@ fn convolutions_and_pools_of_volumes() {
 }
 
 #[test]
+fn convolutions_of_each_channel_of_sequences() {
+    check_each(
+        &[5, 2],
+        &[
+            (
+                "depthwise_conv1d",
+                json!({"kernel_size": 2, "strides": 2, "depth_multiplier": 2}),
+            ),
+            (
+                "separable_conv1d",
+                json!({"filters": 3, "kernel_size": 3, "padding": "same", "dilation_rate": 2}),
+            ),
+        ],
+    );
+}
+
+#[test]
 fn transposed_convolutions() {
     check_each(
         &[4, 2],

@@ -147,6 +147,8 @@ fn kind(keras: &str) -> &'static str {
     match keras {
         "Dense" => "dense",
         "Conv2D" => "conv2d",
+        "DepthwiseConv1D" => "depthwise_conv1d",
+        "SeparableConv1D" => "separable_conv1d",
         "DepthwiseConv2D" => "depthwise_conv2d",
         "SeparableConv2D" => "separable_conv2d",
         "Conv2DTranspose" => "conv2d_transpose",

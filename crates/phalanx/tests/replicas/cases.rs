@@ -478,6 +478,8 @@ fn noise() -> Case {
         .add(Reshape::new([12, 6]))
         .add(SpatialDropout1d::new(0.25))
         .add(GaussianDropout::new(0.2))
+        .add(DepthwiseConv1d::new(3).depth_multiplier(2))
+        .add(SeparableConv1d::new(6, 2).strides(2))
         .add(GlobalAveragePool1d::new())
         .add(Dense::new(8).activation(Activation::Selu))
         .add(AlphaDropout::new(0.25))

@@ -385,9 +385,9 @@ fn recommenders_learn_who_likes_what() {
     }
 }
 
-#[test]
-fn masks_travel_through_layers_that_treat_each_step_by_itself() {
-    let cases = [
+/// Layers of sequences with their settings, and whether their output has the mask of the input.
+fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
+    vec![
         ("activation", json!({"activation": "relu"}), true),
         ("batch_norm", json!({}), true),
         ("dense", json!({"units": 2}), true),
@@ -420,6 +420,12 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ("reshape", json!({"target_shape": [2, 4]}), false),
         ("global_average_pool1d", json!({}), false),
         ("zero_padding1d", json!({"padding": 0}), false),
+        ("depthwise_conv1d", json!({"kernel_size": 1}), false),
+        (
+            "separable_conv1d",
+            json!({"filters": 2, "kernel_size": 1}),
+            false,
+        ),
         (
             "conv1d_transpose",
             json!({"filters": 2, "kernel_size": 1}),
@@ -427,8 +433,12 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
         ),
         ("cropping1d", json!({"cropping": 0}), false),
         ("up_sampling1d", json!({"size": 1}), false),
-    ];
-    for (kind, settings, keeps) in cases {
+    ]
+}
+
+#[test]
+fn masks_travel_through_layers_that_treat_each_step_by_itself() {
+    for (kind, settings, keeps) in layers_and_masks() {
         let layer = layer_from_config(kind, &settings).unwrap();
         let model = Sequential::new([4, 2]).add(layer).build().unwrap();
         let graph = Graph::new();
