@@ -80,6 +80,12 @@ fn files_in_a_bucket_train_as_they_do_here_and_are_copied_once() {
             !said.contains("copying") && said.contains("data: 10 examples"),
             "{said}"
         );
+        // What was an object becomes a prefix.
+        put(&url, "changed", b"1,2,0\n2,1,1\n".to_vec());
+        train("changed", &format!("{{csv: \"{url}/changed\"}}"));
+        bucket.remove(&of_url.join("changed")).unwrap();
+        put(&url, "changed/a.csv", part(&lines));
+        train("changed", &format!("{{csv: \"{url}/changed/*.csv\"}}"));
         let one = format!("{url}/train/part-1.csv");
         let run = format!("remote{number}");
         let evaluated = folder.run(&["evaluate", &run, &one], 0);

@@ -132,6 +132,8 @@ impl BucketCopy {
     /// # Errors
     /// When the bucket may not be read, an object changes meanwhile, or the disk is full; copies that were made stay, and are not made again.
     pub fn fetch(mut self) -> Result<PathBuf> {
+        // Before: what was an object may be a prefix now.
+        self.remove_others()?;
         if !self.missing.is_empty() {
             self.copy_all()?;
             let now = self.scope.objects(&self.bucket)?;
@@ -142,7 +144,6 @@ impl BucketCopy {
                 )));
             }
         }
-        self.remove_others()?;
         let base = self.path("")?;
         Ok(match &self.scope.names {
             ObjectNames::One | ObjectNames::All => base,
@@ -215,12 +216,16 @@ impl BucketCopy {
     }
 
     /// Removes copies whose objects are gone.
-    fn remove_others(&mut self) -> Result<()> {
+    fn remove_others(&self) -> Result<()> {
         if self.scope.names == ObjectNames::One {
             return Ok(());
         }
         let kept: HashSet<&str> = self.objects.iter().map(|object| &*object.name).collect();
         let base = self.path("")?;
+        if base.is_file() {
+            fs::remove_file(&base).map_err(refused(&base, "remove"))?;
+        }
+        fs::create_dir_all(&base).map_err(refused(&base, "create"))?;
         let mut folders = vec![base.clone()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(&folder).map_err(refused(&folder, "read"))? {
