@@ -5,8 +5,9 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fields;
 use super::layer::Layer;
-use super::settings::{KernelSettings, kernel_settings};
+use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{SlidingWindow, Triple, check_size, one_image, one_volume};
 use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
@@ -80,7 +81,7 @@ macro_rules! convolution {
                 name: $kind,
                 doc: $about,
                 fields: joined!(
-                    &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+                    &[fields::FILTERS],
                     SlidingWindow::<$n>::FIELDS,
                     &[Field::optional(
                         "groups",
@@ -125,13 +126,7 @@ macro_rules! convolution {
                 self.settings.finish(cx, y, self.filters)
             }
 
-            fn activation(&self) -> Option<Activation> {
-                Some(self.settings.activation)
-            }
-
-            fn activity_regularizer(&self) -> Option<Regularizer> {
-                self.settings.activity_regularizer
-            }
+            kernel_output!();
         }
     };
 }

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conv::{check_channels, check_groups, convolve_padded};
+use super::fields;
 use super::layer::Layer;
 use super::position::one_sequence;
-use super::settings::{KernelSettings, kernel_settings};
+use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Padding, SlidingWindow, check_size};
 use super::{Activation, Cx, Initializer, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
@@ -125,7 +126,7 @@ impl Described for Conv1d {
         doc: "a convolution of sequences",
         fields: joined!(
             &[
-                Field::required("filters", Kind::SIZE, "number of output channels").example("32"),
+                fields::FILTERS,
                 Field::required("kernel_size", Kind::SIZE, "number of steps of a window")
                     .example("3"),
                 Field::optional("strides", Kind::SIZE, "step from one window to the next"),
@@ -178,19 +179,13 @@ impl Layer for Conv1d {
         let (size, channels) = (self.kernel_size, row.dim(3) / self.groups);
         let shape = Shape::new(row.dtype(), [size, channels, self.filters]);
         let kernel = self.settings.kernel(cx, shape);
-        let kernel = kernel.reshape(&[1, size, channels, self.filters]);
+        let kernel = kernel_row(&kernel);
         let padding = [(0, 0), self.steps_of_padding(&row.dims())];
         let y = convolve_padded(&row, &kernel, self.window(), padding, self.groups);
         self.settings.finish(cx, of_row(&y), self.filters)
     }
 
-    fn activation(&self) -> Option<Activation> {
-        Some(self.settings.activation)
-    }
-
-    fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.settings.activity_regularizer
-    }
+    kernel_output!();
 }
 
 /// Checks that a window over one row fits sequences of a number of steps.
@@ -208,6 +203,12 @@ pub(super) fn fits_steps(window: SlidingWindow<2>, steps: usize) -> Result<(), S
 #[track_caller]
 pub(super) fn as_row(x: &Tensor) -> Tensor {
     x.reshape(&[x.dim(0), 1, x.dim(1), x.dim(2)])
+}
+
+/// A kernel of sequences as one of images of one row.
+#[track_caller]
+pub(super) fn kernel_row(kernel: &Tensor) -> Tensor {
+    kernel.reshape(&[&[1], &kernel.dims()[..]].concat())
 }
 
 /// An image of one row as a sequence.

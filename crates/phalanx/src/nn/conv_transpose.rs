@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conv::window_settings;
-use super::conv1d::{as_row, of_row};
+use super::conv1d::{as_row, kernel_row, of_row};
+use super::fields;
 use super::layer::Layer;
 use super::position::one_sequence;
-use super::settings::{KernelSettings, kernel_settings};
+use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Sizes, SlidingWindow, Triple, check_size, one_image, one_volume};
 use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
-use crate::config::{self, Component, Described, Field, Kind, joined};
+use crate::config::{self, Component, Described, joined};
 
 macro_rules! transposed_convolution {
     ($(#[$doc:meta])* $name:ident($size:ty, $n:literal), $kind:literal, $about:literal, $one_input:ident, $transposed:ident) => {
@@ -46,7 +47,7 @@ macro_rules! transposed_convolution {
                 name: $kind,
                 doc: $about,
                 fields: joined!(
-                    &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+                    &[fields::FILTERS],
                     SlidingWindow::<$n>::FIELDS,
                     KernelSettings::FIELDS,
                 ),
@@ -81,13 +82,7 @@ macro_rules! transposed_convolution {
                 self.settings.finish(cx, y, self.filters)
             }
 
-            fn activation(&self) -> Option<Activation> {
-                Some(self.settings.activation)
-            }
-
-            fn activity_regularizer(&self) -> Option<Regularizer> {
-                self.settings.activity_regularizer
-            }
+            kernel_output!();
         }
     };
 }
@@ -173,6 +168,9 @@ fn transposed<const N: usize>(x: &Tensor, kernel: &Tensor, window: SlidingWindow
 /// The same of sequences, as images of one row.
 #[track_caller]
 fn transposed_steps(x: &Tensor, kernel: &Tensor, window: SlidingWindow<1>) -> Tensor {
-    let row = kernel.reshape(&[&[1], &kernel.dims()[..]].concat());
-    of_row(&transposed(&as_row(x), &row, window.of_row()))
+    of_row(&transposed(
+        &as_row(x),
+        &kernel_row(kernel),
+        window.of_row(),
+    ))
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::settings::{KernelSettings, kernel_settings};
+use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{check_size, one_float};
 use super::{Activation, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, joined};
@@ -82,13 +82,7 @@ impl Layer for Dense {
         self.settings.finish(cx, x.matmul(&kernel), self.units)
     }
 
-    fn activation(&self) -> Option<Activation> {
-        Some(self.settings.activation)
-    }
-
-    fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.settings.activity_regularizer
-    }
+    kernel_output!();
 
     fn keeps_mask(&self) -> bool {
         true

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conv::{convolve, window_settings};
-use super::conv1d::{as_row, fits_steps, of_row};
+use super::conv1d::{as_row, fits_steps, kernel_row, of_row};
+use super::fields;
 use super::layer::Layer;
 use super::position::one_sequence;
-use super::settings::{KernelSettings, kernel_settings};
+use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Sizes, SlidingWindow, check_size, one_image};
 use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
@@ -98,13 +99,7 @@ macro_rules! depthwise_convolution {
                 self.settings.finish(cx, y, channels[0] * channels[1])
             }
 
-            fn activation(&self) -> Option<Activation> {
-                Some(self.settings.activation)
-            }
-
-            fn activity_regularizer(&self) -> Option<Regularizer> {
-                self.settings.activity_regularizer
-            }
+            kernel_output!();
         }
     };
 }
@@ -173,7 +168,7 @@ macro_rules! separable_convolution {
                 name: $kind,
                 doc: $about,
                 fields: joined!(
-                    &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+                    &[fields::FILTERS],
                     SlidingWindow::<$n>::FIELDS,
                     &[DEPTH_MULTIPLIER],
                     KernelSettings::FIELDS,
@@ -215,13 +210,7 @@ macro_rules! separable_convolution {
                 self.settings.finish(cx, all_channels(&y, &pointwise), self.filters)
             }
 
-            fn activation(&self) -> Option<Activation> {
-                Some(self.settings.activation)
-            }
-
-            fn activity_regularizer(&self) -> Option<Regularizer> {
-                self.settings.activity_regularizer
-            }
+            kernel_output!();
         }
     };
 }
@@ -272,7 +261,11 @@ fn each_channel(x: &Tensor, kernel: &Tensor, window: SlidingWindow<2>) -> Tensor
 /// The same of sequences, as images of one row.
 #[track_caller]
 fn each_channel_of_steps(x: &Tensor, kernel: &Tensor, window: SlidingWindow<1>) -> Tensor {
-    of_row(&each_channel(&as_row(x), &row(kernel), window.of_row()))
+    of_row(&each_channel(
+        &as_row(x),
+        &kernel_row(kernel),
+        window.of_row(),
+    ))
 }
 
 /// A convolution of each position, by a kernel with a size of 1 in each direction.
@@ -280,13 +273,7 @@ fn each_channel_of_steps(x: &Tensor, kernel: &Tensor, window: SlidingWindow<1>) 
 fn all_channels(x: &Tensor, kernel: &Tensor) -> Tensor {
     let one = SlidingWindow::<2>::new(1.into());
     match x.rank() {
-        3 => of_row(&convolve(&as_row(x), &row(kernel), one, 1)),
+        3 => of_row(&convolve(&as_row(x), &kernel_row(kernel), one, 1)),
         _ => convolve(x, kernel, one, 1),
     }
-}
-
-/// A kernel of sequences as one of images of one row.
-#[track_caller]
-fn row(kernel: &Tensor) -> Tensor {
-    kernel.reshape(&[&[1], &kernel.dims()[..]].concat())
 }

@@ -71,6 +71,9 @@ pub(super) const DROPOUT: Field = Field::optional(
     Kind::SHARE,
     "share of the input that is set to 0 in training",
 );
+/// `filters` of a convolution.
+pub(super) const FILTERS: Field =
+    Field::required("filters", Kind::SIZE, "number of output channels").example("32");
 /// `units`.
 pub(super) const UNITS: Field =
     Field::required("units", Kind::SIZE, "number of outputs").example("64");

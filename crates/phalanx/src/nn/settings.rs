@@ -160,3 +160,17 @@ macro_rules! kernel_settings {
     };
 }
 pub(super) use kernel_settings;
+
+/// What a layer says of its output, by the [`KernelSettings`] in its field `settings`.
+macro_rules! kernel_output {
+    () => {
+        fn activation(&self) -> Option<Activation> {
+            Some(self.settings.activation)
+        }
+
+        fn activity_regularizer(&self) -> Option<Regularizer> {
+            self.settings.activity_regularizer
+        }
+    };
+}
+pub(super) use kernel_output;
