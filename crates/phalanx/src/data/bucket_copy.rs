@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use glob::{MatchOptions, Pattern};
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
+use super::formats::io;
 use crate::{Error, Result};
 
 /// The most objects of one URL.
@@ -154,33 +155,36 @@ impl BucketCopy {
     /// Copies with several threads, which take the next object each; other processes begin elsewhere.
     fn copy_all(&self) -> Result<()> {
         let parts = self.folder.join(PARTS);
-        fs::create_dir_all(&parts).map_err(refused(&parts, "create"))?;
+        fs::create_dir_all(&parts).map_err(|error| io(&parts, "create", error))?;
         let count = self.missing.len();
         let first = std::process::id() as usize % count;
-        let next = AtomicUsize::new(0);
-        let failed = Mutex::new(None);
+        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |thread: usize| {
-            loop {
+            let part = parts.join(format!("{}-{thread}", std::process::id()));
+            while !is_over.load(Ordering::Relaxed) {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let is_over = number >= count || locked(&failed).is_some();
-                if is_over {
+                if number >= count {
                     break;
                 }
                 let object = &self.objects[self.missing[(first + number) % count]];
-                let part = parts.join(format!("{}-{thread}", std::process::id()));
-                if let Err(error) = self.copy_one(object, &part) {
-                    let _ = fs::remove_file(part);
-                    locked(&failed).get_or_insert(error);
-                }
+                self.copy_one(object, &part).inspect_err(|_| {
+                    is_over.store(true, Ordering::Relaxed);
+                    let _ = fs::remove_file(&part);
+                })?;
             }
+            Ok(())
         };
         thread::scope(|scope| {
-            for thread in 1..AT_ONCE.min(count) {
-                scope.spawn(move || work(thread));
-            }
-            work(0);
-        });
-        locked(&failed).take().map_or(Ok(()), Err)
+            let others = 1..AT_ONCE.min(count);
+            let others: Vec<_> = others
+                .map(|thread| scope.spawn(move || work(thread)))
+                .collect();
+            let own = work(0);
+            let ended = others
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.fold(own, Result::and)
+        })
     }
 
     fn copy_one(&self, object: &Object, part: &Path) -> Result<()> {
@@ -190,7 +194,7 @@ impl BucketCopy {
             return Ok(());
         }
         let url = self.url(&object.name);
-        let mut file = File::create(part).map_err(refused(part, "create"))?;
+        let mut file = File::create(part).map_err(|error| io(part, "create", error))?;
         let mut done = 0;
         while done < object.size {
             let end = object.size.min(done + PART);
@@ -201,7 +205,8 @@ impl BucketCopy {
                     "{url} was changed while it was copied; start again when it is complete"
                 )));
             }
-            file.write_all(&bytes).map_err(refused(part, "write"))?;
+            file.write_all(&bytes)
+                .map_err(|error| io(part, "write", error))?;
             done = end;
         }
         // Before it has its name: a crash of the machine must not leave a file of the right size and time without contents.
@@ -209,10 +214,10 @@ impl BucketCopy {
             file.set_modified(object.modified)?;
             file.sync_all()
         };
-        finish().map_err(refused(part, "write"))?;
+        finish().map_err(|error| io(part, "write", error))?;
         let parent = path.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(parent).map_err(refused(parent, "create"))?;
-        fs::rename(part, &path).map_err(refused(&path, "write"))
+        fs::create_dir_all(parent).map_err(|error| io(parent, "create", error))?;
+        fs::rename(part, &path).map_err(|error| io(&path, "write", error))
     }
 
     /// Removes copies whose objects are gone.
@@ -223,20 +228,24 @@ impl BucketCopy {
         let kept: HashSet<&str> = self.objects.iter().map(|object| &*object.name).collect();
         let base = self.path("")?;
         if base.is_file() {
-            fs::remove_file(&base).map_err(refused(&base, "remove"))?;
+            fs::remove_file(&base).map_err(|error| io(&base, "remove", error))?;
         }
-        fs::create_dir_all(&base).map_err(refused(&base, "create"))?;
+        fs::create_dir_all(&base).map_err(|error| io(&base, "create", error))?;
         let mut folders = vec![base.clone()];
         while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).map_err(refused(&folder, "read"))? {
-                let entry = entry.map_err(refused(&folder, "read"))?;
+            for entry in fs::read_dir(&folder).map_err(|error| io(&folder, "read", error))? {
+                let entry = entry.map_err(|error| io(&folder, "read", error))?;
                 let path = entry.path();
-                let kind = entry.file_type().map_err(refused(&path, "read"))?;
+                let kind = entry
+                    .file_type()
+                    .map_err(|error| io(&path, "read", error))?;
                 let name = path.strip_prefix(&base).ok().and_then(Path::to_str);
                 let is_other = name.is_none_or(|name| self.scope.has(name) && !kept.contains(name));
                 match (kind.is_dir(), is_other) {
                     (true, _) => folders.push(path),
-                    (false, true) => fs::remove_file(&path).map_err(refused(&path, "remove"))?,
+                    (false, true) => {
+                        fs::remove_file(&path).map_err(|error| io(&path, "remove", error))?;
+                    }
                     (false, false) => {}
                 }
             }
@@ -365,21 +374,6 @@ fn is_copy(path: &Path, object: &Object) -> bool {
     };
     let modified = found.modified().map(seconds).ok();
     found.is_file() && found.len() == object.size && modified == Some(seconds(object.modified))
-}
-
-fn refused(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io {
-        path,
-        action,
-        source,
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]

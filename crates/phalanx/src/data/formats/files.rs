@@ -58,7 +58,7 @@ pub(in crate::data) fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The error of a refused operation on a file.
-pub(super) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
+pub(in crate::data) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
     Error::Io {
         path: path.to_owned(),
         action,
