@@ -52,15 +52,11 @@ pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> 
 
 /// The architecture of a saved model, which takes what the data give; or what is wrong, and what to do.
 fn saved(path: &Path, inputs: &[Input]) -> Result<Model, (String, &'static str)> {
-    let read = match path.is_dir() {
-        true => SavedModel::load(path),
-        false => SavedModel::load_keras(path),
-    };
-    let model = read.map_err(|error| {
+    let model = SavedModel::architecture(path).map_err(|error| {
         let next = "give the path of a model that Keras or this program saved, or list the layers";
         (error.to_string(), next)
     })?;
-    let names: Vec<&str> = model.model().inputs().map(|(name, _)| name).collect();
+    let names: Vec<&str> = model.inputs().map(|(name, _)| name).collect();
     let given: Vec<&str> = inputs.iter().filter_map(Input::name).collect();
     let are_same = match inputs {
         [_] => names.len() == 1,
@@ -75,7 +71,7 @@ fn saved(path: &Path, inputs: &[Input]) -> Result<Model, (String, &'static str)>
         let next = "name the columns of these, in this order, by `inputs` of `data`";
         return Err((message, next));
     }
-    let model = model.model().with_inputs(inputs);
+    let model = model.with_inputs(inputs);
     model.map_err(|error| {
         let message = format!("{}: {error}", path.display());
         (

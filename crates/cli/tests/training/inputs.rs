@@ -34,7 +34,7 @@ fn with_inputs(name: &str) -> Folder {
 }
 
 /// The results on the test rows.
-fn test_line(text: &str) -> String {
+pub(crate) fn test_line(text: &str) -> String {
     let line = text.lines().find(|line| line.starts_with("test: "));
     line.unwrap_or_else(|| panic!("{text}")).to_owned()
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::Folder;
+use crate::inputs::test_line;
 use crate::processes::value_of;
 
 /// Reviews that are positive where `good` or `not bad` stands among other words, in quoted fields of several lines.
@@ -33,11 +34,6 @@ fn with_reviews(name: &str) -> Folder {
         fit: {epochs: 40, batch_size: 8, save_freq: epoch}\noutput: out\n";
     fs::write(folder.0.join("t.yaml"), text).unwrap();
     folder
-}
-
-fn test_line(text: &str) -> String {
-    let line = text.lines().find(|line| line.starts_with("test: "));
-    line.unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
 #[test]

@@ -99,6 +99,12 @@ pub(crate) fn load_keras(path: &Path) -> Result<(Model, Vec<HostTensor>)> {
     keras_bytes(&path.display().to_string(), &bytes)
 }
 
+/// The model alone of such a file.
+pub(crate) fn keras_architecture(path: &Path) -> Result<Model> {
+    let bytes = weights_file::contents(path)?;
+    keras_model::model(&path.display().to_string(), &bytes)
+}
+
 /// As [`load_keras`] from the contents of a file, which errors call `name`.
 pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTensor>)> {
     let model = keras_model::model(name, bytes)?;

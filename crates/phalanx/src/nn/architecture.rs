@@ -19,7 +19,7 @@ use crate::config::suggest;
 use crate::{Error, Result};
 
 /// Models in models deeper than this are taken for a mistake.
-const MAX_DEPTH: usize = 16;
+pub(super) const MAX_DEPTH: usize = 16;
 /// What names may not hold in such a model, because values are written with them.
 const MARKS: [char; 2] = [':', '.'];
 

@@ -180,6 +180,21 @@ impl SavedModel {
         Self::new(model, values)
     }
 
+    /// The model of what [`load`](Self::load) or [`load_keras`](Self::load_keras) reads, the folder of a model or a file of Keras, without its
+    /// values.
+    ///
+    /// # Errors
+    /// As for these.
+    pub fn architecture(path: impl AsRef<Path>) -> Result<Model> {
+        let path = path.as_ref();
+        if !path.is_dir() {
+            return import::keras_architecture(path);
+        }
+        let mut manifest = MODEL_DIR.open(path, |files| files.file(MODEL))?;
+        let text = manifest.contents()?;
+        manifest::read(&manifest.name, &text, &Registry::standard())
+    }
+
     /// [`load_keras`](Self::load_keras) from the contents of a file, which errors call `name`.
     ///
     /// # Errors

@@ -7,11 +7,10 @@ use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_network::Functional;
 use super::{Settings, Translated, dtype_name};
 use crate::nn::Model;
+use crate::nn::architecture::MAX_DEPTH;
 
 /// The size of dims that are open in Keras, until inputs of others are given.
 const OPEN_SIZE: usize = 128;
-/// Models in models deeper than this are taken for a mistake.
-const MAX_DEPTH: usize = 16;
 
 impl Model {
     /// The model that the `config.json` of an archive describes.

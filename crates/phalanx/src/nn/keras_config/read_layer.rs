@@ -139,9 +139,9 @@ impl<'a> KerasLayer<'a> {
         if let Some(activation) = activation {
             return Ok(("activation", object_of("activation", activation)));
         }
-        let known = CLASSES.iter().rev();
-        let mut known = known.filter(|(_, class, _)| *class == self.class);
-        let Some(&(kind, ..)) = known.next() else {
+        // The last one: a preparation of images is a rescaling in Keras, and not the other way round.
+        let mut known = CLASSES.iter().rev();
+        let Some(&(kind, ..)) = known.find(|(_, class, _)| *class == self.class) else {
             return Err("there is no such layer here".into());
         };
         let mut settings = Settings::new();
@@ -338,15 +338,12 @@ fn activation_layer(
     settings: &Settings,
     rank: Option<usize>,
 ) -> Translated<Option<Value>> {
-    let number = |names: [&str; 2], default| {
-        let given = names.iter().filter_map(|name| settings.get(*name));
-        given.filter_map(Value::as_f64).next().unwrap_or(default)
-    };
+    let given = |name: &str| settings.get(name).and_then(Value::as_f64);
     Ok(Some(match class {
         "ReLU" => {
-            let highest = settings.get("max_value").and_then(Value::as_f64);
-            let slope = number(["negative_slope", "negative_slope"], 0.0);
-            let threshold = number(["threshold", "threshold"], 0.0);
+            let highest = given("max_value");
+            let slope = given("negative_slope").unwrap_or(0.0);
+            let threshold = given("threshold").unwrap_or(0.0);
             match highest {
                 None if slope == 0.0 && threshold == 0.0 => "relu".into(),
                 Some(6.0) if slope == 0.0 && threshold == 0.0 => "relu6".into(),
@@ -358,9 +355,11 @@ fn activation_layer(
             }
         }
         "LeakyReLU" => {
-            json!({"leaky_relu": {"negative_slope": number(["negative_slope", "alpha"], 0.3)}})
+            // Called `alpha` by Keras 2.
+            let slope = given("negative_slope").or(given("alpha"));
+            json!({"leaky_relu": {"negative_slope": slope.unwrap_or(0.3)}})
         }
-        "ELU" => json!({"elu": {"alpha": number(["alpha", "alpha"], 1.0)}}),
+        "ELU" => json!({"elu": {"alpha": given("alpha").unwrap_or(1.0)}}),
         "Softmax" => {
             let axis = settings.get("axis").unwrap_or(&Value::Null);
             if !is_last(axis, rank) {
