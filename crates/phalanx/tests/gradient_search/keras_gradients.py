@@ -54,6 +54,15 @@ def save(model, path):
                 archive.writestr(name, content.replace(b'"float64"', b'"float32"') if name == "config.json" else content)
 
 
+def refuse_wide_pools(model):
+    """TensorFlow's gradient of a mean is wrong where the window is wider than its input: not the derivative of what it computes."""
+    for layer in model._flatten_layers():
+        if type(layer).__name__.startswith("AveragePooling") and layer.padding == "same":
+            sizes = zip(layer.pool_size, layer.input.shape[1:])
+            if any(window > size for window, size in sizes):
+                raise ValueError("a pool is wider than its input")
+
+
 def match(model, replaced):
     """The variable of the model for each array, which has the same values in the same order."""
     values = {}
@@ -83,6 +92,7 @@ def left(request):
     keras.utils.clear_session()
     model = load(request["archive"])
     save(model, request["again"])
+    refuse_wide_pools(model)
     variables = match(model, request["replaced"])
     x = [array(tensor) for tensor in request["x"]]
     x = x if len(x) > 1 else x[0]

@@ -361,3 +361,21 @@ fn layers_of_each_step_on_two_replicas() {
         },
     );
 }
+
+/// TensorFlow's gradient of such a pool is not the derivative of what it computes, which its own finite differences show.
+#[test]
+fn a_pool_that_is_wider_than_what_cropping_left() {
+    let layers = [
+        ("layer_norm", json!({})),
+        ("cropping2d", json!({"cropping": [[0, 0], [2, 0]]})),
+        (
+            "average_pool2d",
+            json!({"padding": "same", "pool_size": [1, 5], "strides": [3, 3]}),
+        ),
+        ("flatten", json!({})),
+    ];
+    check(
+        &stack([1, 6, 2], &layers),
+        &trial(Source::Floats, 3, Aim::Squares),
+    );
+}
