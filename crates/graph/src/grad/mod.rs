@@ -400,7 +400,25 @@ fn unbroadcast(g: &Tensor, dims: &[usize], map: &[usize]) -> Tensor {
         source.is_some_and(|from| dims[from] == own[*dim])
     };
     let summed: Vec<usize> = (0..own.len()).filter(|dim| !kept(dim)).collect();
-    g.sum(&summed).reshape(dims)
+    let sum = sum_behind_batch_norm(g, &summed).unwrap_or_else(|| g.sum(&summed));
+    sum.reshape(dims)
+}
+
+/// The sum over all dims but the last of the gradient of what a batch normalization takes: 0, for what is added to a whole channel goes
+/// with its mean. So a bias before it is not trained, where rounding would move it, and one pass over the activations less is made. The
+/// terms keep what is not a number.
+fn sum_behind_batch_norm(g: &Tensor, summed: &[usize]) -> Option<Tensor> {
+    let Value { node, output: 0 } = g.value() else {
+        return None;
+    };
+    let others = 0..g.rank() - 1;
+    let of_kernel = matches!(
+        g.graph().node(node).op,
+        Op::Kernel(Kernel::BatchNormGradient { .. })
+    );
+    let terms = [1, 2].map(|output| Tensor::new(g.graph().clone(), Value { node, output }));
+    (of_kernel && others.eq(summed.iter().copied()))
+        .then(|| ((&terms[0] + &terms[1]) * 0.0).convert(g.dtype()))
 }
 
 fn pad(step: &Step, g: &Tensor, pads: &[PadDim]) -> Vec<Option<Tensor>> {

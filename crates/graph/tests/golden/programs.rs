@@ -364,7 +364,9 @@ pub(crate) fn bf16_kernels() -> Program {
     let y = x.conv(&kernel, of_images(1));
     let y = &y + &bias.broadcast_in(&y.dims(), &[3]);
     let [y, ..] = y.batch_norm(&gamma, &beta, 0.001);
-    let y = y.maximum(&y.like(0.0)).max_pool2d(Pool2d {
+    let y = y.maximum(&y.like(0.0));
+    // Here its gradient is a sum; before a normalization it is 0.
+    let y = (&y + &bias.broadcast_in(&y.dims(), &[3])).max_pool2d(Pool2d {
         size: [2, 2],
         strides: [2, 2],
         padding: [(0, 0); 2],

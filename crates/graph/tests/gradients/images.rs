@@ -2,8 +2,10 @@
 
 use phalanx_graph::Pool2d;
 use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
+use phalanx_graph::{HostTensor, Tensor};
 
-use crate::{check, scrambled};
+use crate::support::compile;
+use crate::{check, program, run, scrambled};
 
 pub(crate) fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2]) -> ConvDims {
     ConvDims {
@@ -47,6 +49,49 @@ fn batch_norms() {
         let [y, mean, variance] = x[0].batch_norm(&x[1], &x[2], 0.1);
         y.sin().sum(&[0, 1]) * mean.exp() + variance.square()
     });
+}
+
+/// `x + bias`, normalized, and what was normalized.
+fn biased(x: &[Tensor]) -> [Tensor; 2] {
+    let sum = &x[0] + x[3].broadcast_in(&x[0].dims(), &[2]);
+    let [y, ..] = sum.batch_norm(&x[1], &x[2], 0.1);
+    [y.sin(), sum]
+}
+
+#[test]
+fn biases_before_batch_norms() {
+    let vector = || scrambled(&[4]);
+    let inputs = [scrambled(&[3, 2, 4]), vector(), vector(), vector()];
+    check("bias", &inputs, &|x| biased(x)[0].clone());
+    check("bias that is not only normalized", &inputs, &|x| {
+        let [y, sum] = biased(x);
+        y + sum.cos()
+    });
+    check(
+        "scalar bias",
+        &[scrambled(&[3, 4]), vector(), vector(), scrambled(&[])],
+        &|x| {
+            let sum = &x[0] + x[3].broadcast_in(&x[0].dims(), &[]);
+            let [y, ..] = sum.batch_norm(&x[1], &x[2], 0.1);
+            y.sin()
+        },
+    );
+}
+
+/// A bias before a normalization stays where it is, and an activation that is not a number reaches its gradient.
+#[test]
+fn gradients_of_biases_before_batch_norms_are_exact() {
+    let of_bias = |x: HostTensor| {
+        let inputs = [x, scrambled(&[4]), scrambled(&[4]), scrambled(&[4])];
+        let program = program(&inputs, &|x| biased(x)[0].clone());
+        run(&compile(&program), &inputs)[4].to_f64()
+    };
+    assert_eq!(of_bias(scrambled(&[3, 2, 4])), [0.0; 4]);
+    let mut values = scrambled(&[3, 2, 4]).to_f64();
+    values[5] = f64::NAN;
+    let found = of_bias(HostTensor::new([3, 2, 4], &values));
+    let is_nan: Vec<bool> = found.iter().map(|gradient| gradient.is_nan()).collect();
+    assert_eq!(is_nan, [false, true, false, false], "{found:?}");
 }
 
 fn check_conv(name: &str, x: &[usize], kernel: &[usize], dims: &ConvDims) {
