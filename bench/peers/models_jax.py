@@ -154,7 +154,9 @@ def forward(asked, x, y):
 def main():
     """Serves steps."""
     asked = turns.arguments()
-    x, y = (jax.device_put(array) for array in turns.data(asked))
+    x, y = turns.data(asked)
+    if not asked.host_batch:
+        x, y = jax.device_put(x), jax.device_put(y)
     step = Trainer(asked, x, y).step if asked.work == "train" else forward(asked, x, y)
     turns.serve("jax", jax.__version__, asked.variant, step)
 

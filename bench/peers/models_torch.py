@@ -91,8 +91,8 @@ def trainer(asked, network, called, x, y):
     def step():
         optimizer.zero_grad()
         with torch.autocast(asked.device, dtype=torch.bfloat16, enabled=asked.bf16):
-            scores = called(x)
-            loss = loss_of(scores.view(-1, scores.shape[-1]), y)
+            scores = called(x.to(asked.device))
+            loss = loss_of(scores.view(-1, scores.shape[-1]), y.to(asked.device))
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -107,10 +107,10 @@ def forward(asked, called, x, y):
     @torch.inference_mode()
     def step():
         with torch.autocast(asked.device, dtype=torch.bfloat16, enabled=asked.bf16):
-            scores = called(x)
+            scores = called(x.to(asked.device))
             if asked.work == "predict":
                 return scores.cpu().numpy().flat[0].item()
-            return loss_of(scores.view(-1, scores.shape[-1]), y).item()
+            return loss_of(scores.view(-1, scores.shape[-1]), y.to(asked.device)).item()
 
     return step
 
@@ -122,7 +122,8 @@ def main():
     if ASKED.device == "cuda":
         # TF32, as XLA has it.
         torch.set_float32_matmul_precision("high")
-    x, y = x.to(ASKED.device), y.to(ASKED.device)
+    if not ASKED.host_batch:
+        x, y = x.to(ASKED.device), y.to(ASKED.device)
     network = build(ASKED.model).train(ASKED.work == "train").to(ASKED.device)
     if x.ndim == 4:
         # A view that moves the channels is what the format is: nothing is copied.

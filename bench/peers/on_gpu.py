@@ -1,7 +1,8 @@
 """Whole models on a GPU, in turns: python on_gpu.py BENCH_MODELS [NAME | -PROGRAM]...
 
 BENCH_MODELS is our program, `target/release/bench-models`; the Python that runs this needs torch with CUDA and jax with its CUDA plugin,
-flax and optax. `"-torch compiled"` leaves that program out. One program after another takes its first step, which compiles, with two processors each; then they take turns. Prints a table.
+flax and optax. `"-torch compiled"` leaves that program out. One program after another takes its first step, which compiles, with two
+processors each; then they take turns. Each step copies its batch from the host, as ours does. Prints a table.
 """
 
 import json
@@ -81,7 +82,7 @@ def is_started(program, warm_up):
 
 def measure(ours, steps, work, left_out):
     """The programs that were timed."""
-    script = lambda name: [sys.executable, os.path.join(HERE, f"models_{name}.py"), *work]
+    script = lambda name: [sys.executable, os.path.join(HERE, f"models_{name}.py"), *work, "--host-batch"]
     commands = [
         ("phalanx", [ours, *work]), ("jax", script("jax")), ("torch", [*script("torch"), "--device", "cuda"]),
         ("torch compiled", [*script("torch"), "--device", "cuda", "--variant", "compiled"]),

@@ -28,6 +28,7 @@ def arguments():
     works = ["train", "predict", "evaluate"]
     parser.add_argument("--work", default="train", choices=works, help="whole training steps, outputs, or the loss alone")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="PyTorch's; JAX takes a GPU where it has one")
+    parser.add_argument("--host-batch", action="store_true", help="each step copies its batch to the device")
     asked = parser.parse_args()
     asked.bf16 = asked.model.endswith("_bf16")
     asked.model = asked.model.removesuffix("_bf16")
