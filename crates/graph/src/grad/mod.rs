@@ -411,14 +411,14 @@ fn sum_behind_batch_norm(g: &Tensor, summed: &[usize]) -> Option<Tensor> {
     let Value { node, output: 0 } = g.value() else {
         return None;
     };
+    let Op::Kernel(Kernel::BatchNormGradient { .. }) = g.graph().node(node).op else {
+        return None;
+    };
     let others = 0..g.rank() - 1;
-    let of_kernel = matches!(
-        g.graph().node(node).op,
-        Op::Kernel(Kernel::BatchNormGradient { .. })
-    );
-    let terms = [1, 2].map(|output| Tensor::new(g.graph().clone(), Value { node, output }));
-    (of_kernel && others.eq(summed.iter().copied()))
-        .then(|| ((&terms[0] + &terms[1]) * 0.0).convert(g.dtype()))
+    let term = |output| Tensor::new(g.graph().clone(), Value { node, output });
+    others
+        .eq(summed.iter().copied())
+        .then(|| ((term(1) + term(2)) * 0.0).convert(g.dtype()))
 }
 
 fn pad(step: &Step, g: &Tensor, pads: &[PadDim]) -> Vec<Option<Tensor>> {

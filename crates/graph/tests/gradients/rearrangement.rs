@@ -19,6 +19,11 @@ fn rearrangement() {
     check("broadcast of a 1", &[scrambled(&[2, 1])], &|x| {
         x[0].broadcast_to(&[5, 2, 3]).square()
     });
+    check(
+        "broadcast of a scalar to a scalar",
+        &[scrambled(&[])],
+        &|x| x[0].broadcast_in(&[], &[]).square(),
+    );
     check("broadcast to 1", &[scrambled(&[1])], &|x| {
         x[0].broadcast_in(&[1, 1], &[0]).square()
     });
