@@ -49,7 +49,9 @@ impl DirectoryKind {
         const TRIES: usize = 20;
         let files = DirectoryFiles { kind: self, folder };
         for _ in 1..TRIES {
-            let before = inode(folder);
+            // Held open, or the next directory may get its number.
+            let held = hold(folder);
+            let before = held.as_ref().map_or_else(|| inode(folder), inode_of);
             let opened = files.check().and_then(|()| open(&files));
             if before == inode(folder) {
                 return opened
@@ -108,16 +110,29 @@ impl DirectoryKind {
     }
 }
 
+/// The directory at a path, open, where it may be listed.
+fn hold(folder: &Path) -> Option<File> {
+    // Opening a pipe waits for its other end.
+    folder.is_dir().then(|| File::open(folder).ok()).flatten()
+}
+
 /// Tells a directory from another one that has its name later.
-#[cfg(unix)]
 fn inode(folder: &Path) -> Option<(u64, u64)> {
+    numbers(&fs::metadata(folder).ok()?)
+}
+
+fn inode_of(file: &File) -> Option<(u64, u64)> {
+    numbers(&file.metadata().ok()?)
+}
+
+#[cfg(unix)]
+fn numbers(found: &fs::Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    let found = fs::metadata(folder).ok()?;
     Some((found.dev(), found.ino()))
 }
 
 #[cfg(not(unix))]
-fn inode(_: &Path) -> Option<(u64, u64)> {
+fn numbers(_: &fs::Metadata) -> Option<(u64, u64)> {
     None
 }
 

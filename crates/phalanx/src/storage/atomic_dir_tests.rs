@@ -128,6 +128,25 @@ fn a_crash_between_two_renames_loses_nothing() {
     assert!(path.join("thesis").exists());
 }
 
+/// File systems give the number of a removed directory to the next one.
+#[test]
+fn a_directory_that_comes_in_the_place_of_a_removed_one_is_another() {
+    let scratch = Scratch::new("number");
+    let path = scratch.0.join("m");
+    let save = |text: &str| MODEL_DIR.replace(&path, 0, |staging| fill(staging, text));
+    save("old").unwrap();
+    let tries = std::cell::Cell::new(0);
+    let read = MODEL_DIR.open(&path, |files| {
+        let first = files.file(WEIGHTS)?.contents()?;
+        if tries.replace(tries.get() + 1) == 0 {
+            fs::remove_dir_all(&path).unwrap();
+            save("new")?;
+        }
+        Ok([first, files.file(WEIGHTS)?.contents()?])
+    });
+    assert_eq!(read.unwrap(), [b"new", b"new"]);
+}
+
 #[test]
 fn older_ones_stay_beside_it() {
     let scratch = Scratch::new("older");
