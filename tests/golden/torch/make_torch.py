@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torchvision
 
 from safetensors.torch import save_file
 from torch import nn
@@ -109,6 +108,9 @@ if __name__ == "__main__":
     x = torch.from_numpy(uniform("volumes", 2 * 2 * 5 * 6 * 7).reshape(2, 2, 5, 6, 7).astype(np.float32))
     answer = {"input": flat(x), "output": flat(model(x))}
     (FOLDER / "volumes.json").write_text(json.dumps(answer) + "\n")
+    # Not above: make_orders.py imports this file, and needs no torchvision.
+    import torchvision
+
     names, outputs = {}, {}
     for name in ("resnet50", "mobilenet_v2"):
         model = fill(getattr(torchvision.models, name)())

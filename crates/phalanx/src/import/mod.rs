@@ -2,7 +2,8 @@
 //!
 //! The format of a file is recognised by its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
 //! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
-//! transposed. Layers of a file are paired with the model's by names, by torchvision's names for
+//! transposed, and what reads or makes flattened images is put in the order of ours, whose channels are last; a model in which
+//! PyTorch's order cannot be known is refused. Layers of a file are paired with the model's by names, by torchvision's names for
 //! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), by PyTorch's names in
 //! `nn.TransformerEncoder` (with modules `embedding`, `position` and `logits` around it) for
 //! [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
@@ -36,11 +37,12 @@ use std::path::Path;
 
 use phalanx_graph::HostTensor;
 
-use crate::nn::Model;
+use crate::nn::{Model, PytorchOrders};
 use crate::{Error, Result};
 pub use pairing::Matching;
 pub use report::{LoadReport, Mismatch, PairedBy};
 pub(crate) use safetensors_layers::ORDER;
+use weights_file::Convention;
 
 /// How weights are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,9 +86,26 @@ pub(crate) fn load_bytes(
         return Err(problem(name, "weights", report.refusal()));
     }
     let variables = model.variables();
+    let is_of_pytorch = pairs
+        .iter()
+        .any(|pair| pair.convention == Convention::Torch);
+    let orders = match is_of_pytorch {
+        true => model.pytorch_orders(),
+        false => PytorchOrders::default(),
+    };
+    if let (Some(unknown), false) = (orders.problem(), options.skip_mismatch) {
+        return Err(problem(name, "weights", unknown));
+    }
     let value = |pair: &pairing::VariableSource<'_>| {
         let raw = opened.read(pair.tensor)?;
-        let value = tensor_layout::to_ours(pair.layout, &raw, &variables[pair.variable].shape);
+        let variable = &variables[pair.variable];
+        let mut value = tensor_layout::to_ours(pair.layout, &raw, &variable.shape);
+        if pair.convention == Convention::Torch {
+            let order = orders.of(&variable.name);
+            for (dim, numbers) in order.map_err(|unknown| problem(name, "weights", unknown))? {
+                value = tensor_layout::in_order(&value, *dim, numbers);
+            }
+        }
         Ok((pair.variable, value))
     };
     let values = pairs.iter().map(value).collect::<Result<_>>()?;

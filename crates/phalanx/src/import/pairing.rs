@@ -36,6 +36,7 @@ pub(super) struct VariableSource<'f> {
     pub(super) variable: usize,
     pub(super) tensor: &'f FileTensor,
     pub(super) layout: TensorLayout,
+    pub(super) convention: Convention,
 }
 
 /// A rule for pairing layers: layers with equal keys belong together.
@@ -102,7 +103,7 @@ impl MatchRule {
     /// `index` is the number among the layers of the file in their order.
     fn theirs(self, layer: &FileLayer, index: usize) -> Option<String> {
         let path = match layer.convention {
-            Convention::Torch => layer.path.replace('.', "/"),
+            Convention::Torch => name_of_keras(&layer.path.replace('.', "/")),
             Convention::Keras | Convention::Ours => name_of_keras(&layer.path),
         };
         match self {
@@ -326,6 +327,7 @@ impl<'f> Matcher<'_, 'f> {
                 variable,
                 tensor,
                 layout,
+                convention,
             });
         }
         self.report.mismatched.push(Mismatch {

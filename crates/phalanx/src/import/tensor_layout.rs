@@ -121,9 +121,39 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
     HostTensor::from_bytes(shape.clone(), &bytes).unwrap_or(raw)
 }
 
+/// A value whose dim has the elements with these numbers of the given one.
+pub(super) fn in_order(value: &HostTensor, dim: usize, numbers: &[usize]) -> HostTensor {
+    let dims = value.dims();
+    if dims.get(dim) != Some(&numbers.len()) {
+        return value.clone();
+    }
+    let inside: usize = dims[dim + 1..].iter().product();
+    let row = inside * value.shape().dtype.size();
+    let mut bytes = Vec::with_capacity(value.bytes().len());
+    for block in value.bytes().chunks_exact((row * numbers.len()).max(1)) {
+        for number in numbers {
+            bytes.extend_from_slice(&block[number * row..][..row]);
+        }
+    }
+    HostTensor::from_bytes(value.shape().clone(), &bytes).unwrap_or_else(|| value.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_and_columns_are_put_in_order() {
+        let value = HostTensor::new([2, 3], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(
+            in_order(&value, 0, &[1, 0]).f32s(),
+            [3.0, 4.0, 5.0, 0.0, 1.0, 2.0]
+        );
+        assert_eq!(
+            in_order(&value, 1, &[2, 0, 1]).f32s(),
+            [2.0, 0.0, 1.0, 5.0, 3.0, 4.0]
+        );
+    }
 
     #[test]
     fn kernels_of_volumes_are_turned() {

@@ -19,8 +19,10 @@ mod dropout;
 mod edges;
 mod embedding;
 mod embedding_bag;
+mod feature_order;
 mod fields;
 mod flags;
+mod flattened;
 mod footprint;
 mod group_norm;
 mod gru;
@@ -82,6 +84,7 @@ pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d
 pub use embedding::Embedding;
 pub use embedding_bag::{Combiner, EmbeddingBag};
 pub(crate) use fields::every_layer_settings;
+pub(crate) use flattened::PytorchOrders;
 pub use group_norm::{GroupNorm, UnitNorm};
 pub use gru::Gru;
 pub(crate) use index_inputs::Table;

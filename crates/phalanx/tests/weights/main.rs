@@ -5,6 +5,7 @@ mod keras_models;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod pytorch;
+mod pytorch_orders;
 
 use std::path::PathBuf;
 use std::slice::from_ref;
@@ -72,13 +73,18 @@ fn relu_layer() -> phalanx::nn::ActivationLayer {
 }
 
 fn answer(saved: &SavedModel, x: HostTensor) -> Vec<f64> {
+    answers(saved, vec![x])
+}
+
+/// The first output for these inputs.
+fn answers(saved: &SavedModel, inputs: Vec<HostTensor>) -> Vec<f64> {
     let mut case = Batch::default();
-    let x = case.input(x);
+    let inputs: Vec<_> = inputs.into_iter().map(|x| case.input(x)).collect();
     let values = saved.values().iter().cloned();
     let values: Vec<_> = values.map(|value| case.input(value)).collect();
     let outputs = saved
         .model()
-        .call(&mut Cx::new(&case.graph, saved.model(), &values), &[x]);
+        .call(&mut Cx::new(&case.graph, saved.model(), &values), &inputs);
     case.output(&outputs[0]);
     case.run(&oracle::engine())[0].to_f64()
 }
