@@ -182,7 +182,8 @@ impl CompiledModel {
         self.state.rebuild_slots(&self.setup, &setup)?;
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
-        (self.train, self.test) = (StepCache::default(), StepCache::default());
+        self.train.clear();
+        self.test.clear();
         self.verifier = None;
         Ok(result)
     }

@@ -1,6 +1,6 @@
 //! Compiled steps by the shape of their batch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use phalanx_graph::{Prepared, Shape};
@@ -136,6 +136,8 @@ pub(super) struct StepCache {
     agreed: BTreeMap<String, u64>,
     /// Whether the user was told what replicas exchange.
     has_told_exchange: bool,
+    /// The variables of which the user was told that the loss does not depend on them.
+    told_disconnected: BTreeSet<String>,
 }
 
 /// What is said when a step is compiled for one more shape, as the `count`th: at the eighth, and whenever they have doubled.
@@ -163,7 +165,7 @@ impl StepCache {
         key: &StepKey,
         traced: StepProgram,
     ) -> Result<()> {
-        self.notice(placement, &key.shape, &traced);
+        self.notice(placement, &traced);
         let alike = self
             .steps
             .iter()
@@ -223,9 +225,12 @@ impl StepCache {
         self.agreed = agreed;
     }
 
-    /// Forgets all programs.
+    /// Forgets all programs, but not what the user was told.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            told_disconnected: std::mem::take(&mut self.told_disconnected),
+            ..Self::default()
+        };
     }
 
     /// The compiled program.
@@ -235,14 +240,14 @@ impl StepCache {
         found.ok_or_else(|| Error::Bug("a step that was not compiled".into()))
     }
 
-    /// Tells the user what tracing has found out, of batches of each shape once.
-    fn notice(&mut self, placement: &Placement, shape: &BatchShape, traced: &StepProgram) {
-        let trained = self.steps.iter().filter(|(key, _)| !key.parts.is_empty());
-        let is_new = trained.into_iter().all(|(key, _)| key.shape != *shape);
-        for variable in traced.disconnected.iter().filter(|_| is_new) {
-            placement.engine().notice(&format!(
-                "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
-            ));
+    /// Tells the user what tracing has found out, once for all programs.
+    fn notice(&mut self, placement: &Placement, traced: &StepProgram) {
+        for variable in &traced.disconnected {
+            if self.told_disconnected.insert(variable.clone()) {
+                placement.engine().notice(&format!(
+                    "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
+                ));
+            }
         }
         if let (Some(exchange), false) = (&traced.exchange, self.has_told_exchange) {
             placement.engine().notice(exchange);

@@ -1,5 +1,6 @@
 //! Functions that replicas run together: traced once for each shape of their arguments, and compiled to one program.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor, Value};
@@ -160,6 +161,8 @@ pub struct Function<'f, A: Argument, const N: usize> {
     body: Box<FunctionBody<'f, A, N>>,
     policy: Policy,
     traces: Vec<Trace>,
+    /// Warnings that the user has had.
+    told: BTreeSet<String>,
 }
 
 type FunctionBody<'f, A, const N: usize> = dyn Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f;
@@ -220,6 +223,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             body: Box::new(body),
             policy: Policy::Float32,
             traces: Vec::new(),
+            told: BTreeSet::new(),
         }
     }
 
@@ -320,7 +324,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         })
     }
 
-    fn trace(&self, state: &State, given: &A::Given, key: TraceKey) -> Result<Trace> {
+    fn trace(&mut self, state: &State, given: &A::Given, key: TraceKey) -> Result<Trace> {
         let placement = &self.strategy.placement;
         let graph = Graph::with_workers(placement.workers(), placement.local_replicas());
         let (symbols, mut replicated, rows) = parameters::<A>(&graph, given, &key);
@@ -354,8 +358,11 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         program.donated = donated
             .filter_map(|(output, (entry, _))| Some((first + place(*entry)?, output)))
             .collect();
-        for warning in &cx.warnings {
-            self.strategy.placement.engine().notice(warning);
+        for warning in std::mem::take(&mut cx.warnings) {
+            if !self.told.contains(&warning) {
+                placement.engine().notice(&warning);
+                self.told.insert(warning);
+            }
         }
         let specs = results.iter().zip(&program.outputs[changed.len()..]);
         Ok(Trace {

@@ -1,5 +1,6 @@
 //! The data of a training: where it goes on, streams, examples that are corrupt, waits.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -300,28 +301,31 @@ fn why_a_callback_ends_a_training_is_told() {
 
 #[test]
 fn corrupt_examples_leave_one_program_and_what_the_others_teach() {
-    // A variable that is not trained is named once for each program that is compiled.
-    let model = || {
-        let mut network = Network::new();
-        let x = network.input([6]);
-        let used = network.add(Dense::new(3).named("used"), &[x]);
-        let orphan = network.add(Dense::new(3).named("orphan"), &[x]);
-        network.build(&[x], &[used, orphan]).unwrap()
+    // A loss is traced once for each program.
+    let programs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&programs);
+    let loss = Loss::custom("counted", move |y_true, y_pred| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Loss::from(SparseCategoricalCrossentropy::from_logits()).per_example(y_true, y_pred)
+    });
+    let compile = Compile {
+        loss: loss.into(),
+        ..sgd(0.1)
     };
     // Rows of the batches: 3, 2, 4, 1, 4.
     let data = with_corrupt(20, &[1, 4, 6, 12, 13, 15]).skip_corrupt();
     let batches = data.batch(4);
-    let mut ours = trainer(model(), sgd(0.1));
+    let mut ours = trainer(mlp(), compile);
     let fit = silent(1).validation(&batches);
     let history = ours.fit(&batches, fit).unwrap();
     assert_eq!(
-        told(&["`orphan/kernel`"]),
-        2,
-        "of full batches, and of filled ones"
+        programs.load(Ordering::Relaxed),
+        3,
+        "training on full batches and on filled ones, and validation"
     );
     let input = &history.epochs[0].input;
     assert_eq!((input.skipped, input.validation_skipped), (6, 6));
-    let mut expected = trainer(model(), sgd(0.1));
+    let mut expected = trainer(mlp(), sgd(0.1));
     for i in 0..5 {
         expected
             .train_on_batch(&batches.get(0, i).unwrap())
