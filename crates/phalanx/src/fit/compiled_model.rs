@@ -7,6 +7,7 @@ use super::compile::Compile;
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
 use super::loss_scale::LossScale;
+use super::progress::short;
 use super::setup::Setup;
 use super::step_cache::StepCache;
 use super::step_times::{StepClock, StepPart};
@@ -160,7 +161,7 @@ impl CompiledModel {
     pub(super) fn divergence_error(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
-            .map_or(String::new(), |rate| format!(" (now {})", rate as f32));
+            .map_or(String::new(), |rate| format!(" (now {})", short(rate)));
         if !self.setup.loss_scale.slots().is_empty() {
             return Error::Training(format!(
                 "the loss or gradients of step {step} (counted from 0) are infinite or not numbers even with a loss scale of 1; try a lower learning rate{rate}, Policy::MixedBfloat16 or Policy::Float32, and check the data for values that are not numbers or too large for half precision"

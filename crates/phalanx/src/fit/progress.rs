@@ -109,7 +109,7 @@ impl ProgressReporter {
                     .set_message(format!("{logs}, rate {}", short(rate)));
             }
             Progress::Json => {
-                let done = json!({"event": "progress", "epoch": self.epoch + 1, "step": steps, "steps": self.steps, "learning_rate": rate, "logs": logs.to_json()});
+                let done = json!({"event": "progress", "epoch": self.epoch + 1, "step": steps, "steps": self.steps, "learning_rate": logged_rate(rate), "logs": logs.to_json()});
                 print_line(&done.to_string());
             }
             _ => {}
@@ -129,7 +129,7 @@ impl ProgressReporter {
         } = epoch;
         match self.mode {
             Progress::Json => {
-                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": rate, "logs": logs.to_json(), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": logged_rate(rate), "logs": logs.to_json(), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
                 print_line(&done.to_string());
             }
             Progress::Silent => {}
@@ -250,8 +250,13 @@ const fn template(is_coloured: bool, has_end: bool) -> &'static str {
     }
 }
 
+/// A learning rate in the digits that f32 has, for logs: 0.001 and not 0.0010000000474974513.
+pub(super) fn logged_rate(rate: f64) -> f64 {
+    format!("{rate:.6e}").parse().unwrap_or(rate)
+}
+
 /// A rate in a few digits: `0.001`, `2.5e-6`.
-fn short(rate: f64) -> String {
+pub(super) fn short(rate: f64) -> String {
     // Rates are f32 on the device: 0.001 and not 0.0010000000474974513.
     let rate = rate as f32;
     let digits = format!("{rate:.3e}");

@@ -1,5 +1,7 @@
 //! Callbacks of a `fit`: their order, what they do to a training, and that a checkpoint keeps what they remember.
 
+#[path = "../any_device/mod.rs"]
+mod any_device;
 mod checkpoints;
 mod not_numbers;
 
@@ -7,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use phalanx::Result;
 use phalanx::checkpoint::CallbackState;
+use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::EpochLogs;
 use phalanx::fit::callbacks::{
     Callback, CallbackContext, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
@@ -25,6 +28,10 @@ fn trainer() -> Trainer {
 }
 
 fn trainer_at(rate: impl Into<Schedule>) -> Trainer {
+    trainer_on(&OneDeviceStrategy::new().unwrap(), rate)
+}
+
+fn trainer_on(strategy: &OneDeviceStrategy, rate: impl Into<Schedule>) -> Trainer {
     let model = Sequential::new([4])
         .add(Dense::new(8).activation(tanh))
         .add(Dropout::new(0.2))
@@ -36,7 +43,6 @@ fn trainer_at(rate: impl Into<Schedule>) -> Trainer {
         seed: 3,
         ..Compile::default()
     };
-    let strategy = OneDeviceStrategy::new().unwrap();
     strategy.compile(model, compile).unwrap()
 }
 
@@ -284,6 +290,41 @@ fn mistakes_are_told_before_the_first_step() {
     assert!(
         error.contains("`factor` must be at least 0 and below 1"),
         "{error}"
+    );
+}
+
+/// Rates are f32 on the device: 0.001 is 0.0010000000474974513 there.
+#[test]
+fn rates_are_told_in_the_digits_that_they_have() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&told);
+    let options = EngineOptions {
+        notice: Arc::new(move |line| kept.lock().unwrap().push(line.to_owned())),
+        ..any_device::options()
+    };
+    let strategy = OneDeviceStrategy::on(&Engine::new(&options).unwrap());
+    let mut trainer = trainer_on(&strategy, 0.001);
+    let never_better = ReduceLrOnPlateau::new("loss").patience(1).min_delta(1e3);
+    let history = trainer
+        .fit(&rows(12), fit(3).callback(never_better))
+        .unwrap();
+    let rates = history
+        .epochs
+        .iter()
+        .map(|done| done.logs.get("learning_rate").unwrap());
+    assert_eq!(rates.collect::<Vec<_>>(), [0.001, 0.001, 0.0001]);
+    let told = told.lock().unwrap();
+    let told: Vec<&String> = told
+        .iter()
+        .filter(|line| line.contains("rate is reduced"))
+        .collect();
+    assert!(
+        told[0].contains("is reduced to 0.0001 after epoch 2: "),
+        "{told:?}"
+    );
+    assert!(
+        told[1].contains("is reduced to 1e-5 after epoch 3: "),
+        "{told:?}"
     );
 }
 

@@ -9,6 +9,7 @@ use super::{Callback, CallbackContext, CallbackState};
 use crate::Result;
 use crate::config::{Component, Described, Family, Field, Kind, write};
 use crate::fit::EpochLogs;
+use crate::fit::progress::logged_rate;
 use crate::schedules::Schedule;
 
 /// Sets the learning rate before each epoch or before each step: Keras' `LearningRateScheduler`, which knows epochs alone. The
@@ -145,7 +146,8 @@ impl Callback for LearningRateScheduler {
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
-        done.logs.set("learning_rate", cx.learning_rate()?);
+        done.logs
+            .set("learning_rate", logged_rate(cx.learning_rate()?));
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::{Callback, CallbackContext, CallbackState, MonitorMode};
 use crate::checkpoint::JsonFloat;
 use crate::config::{Component, Described, Field, Kind, fraction, setters, write};
 use crate::fit::EpochLogs;
+use crate::fit::progress::{logged_rate, short};
 use crate::metrics::Better;
 use crate::{Error, Result};
 
@@ -93,7 +94,8 @@ impl ReduceLrOnPlateau {
         cx.set_learning_rate(reduced)?;
         let (epoch, log) = (cx.epoch() + 1, &self.monitor);
         cx.notice(&format!(
-            "note: the learning rate is reduced to {reduced:e} after epoch {epoch}: `{log}` has not improved for {} epochs",
+            "note: the learning rate is reduced to {} after epoch {epoch}: `{log}` has not improved for {} epochs",
+            short(reduced),
             self.seen.wait
         ));
         Ok(true)
@@ -143,7 +145,8 @@ impl Callback for ReduceLrOnPlateau {
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
-        done.logs.set("learning_rate", cx.learning_rate()?);
+        done.logs
+            .set("learning_rate", logged_rate(cx.learning_rate()?));
         let Some(value) = done.logs.get(&self.monitor) else {
             return Ok(());
         };
