@@ -100,8 +100,7 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     let (train, validation) = held_out(config, rest, test.as_ref(), |csv| files.read(csv))?;
     let wrong = |error| unreadable(data.csv[0].at, &error);
     if known.is_none() {
-        let one_hot = files.columns.one_hot();
-        files.facts.scaling = Scaling::of(data, &train, one_hot).map_err(wrong)?;
+        files.facts.scaling = Scaling::of(data, &train, &files.columns).map_err(wrong)?;
         files.find_words(config, &train)?;
     }
     let Files { facts, columns, .. } = files;

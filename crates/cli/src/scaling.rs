@@ -1,8 +1,8 @@
 //! What is done to the features of rows: missing values filled, divided, standardized. Found on the training rows, done to all
 //! others in the same way, and kept with the model.
 
-use phalanx::data::{Dataset, HostTensor};
-use phalanx::{DType, Result as Read};
+use phalanx::data::{CsvColumns, Dataset, HostTensor};
+use phalanx::{DType, Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, Missing};
@@ -22,11 +22,11 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// As `data` asks for it, with the means and deviations of these rows; `one_hot` says which features are no numbers.
+    /// As `data` asks for it, with the means and deviations of these rows of files with these columns.
     ///
     /// # Errors
-    /// When a row cannot be read.
-    pub fn of(data: &Csv, rows: &Dataset, one_hot: &[bool]) -> Read<Self> {
+    /// When a row cannot be read, or a column that is to be filled with its mean has no value.
+    pub fn of(data: &Csv, rows: &Dataset, columns: &CsvColumns) -> Read<Self> {
         let mut scaling = Self {
             fill: None,
             divide_by: data.divide_by,
@@ -43,10 +43,12 @@ impl Scaling {
             scaling.fill = Some(vec![number as f32; row_width(&numbers)]);
         }
         if data.missing == Missing::Mean {
+            check_means(&numbers, columns)?;
             scaling.fill = Some(moments(&numbers).0);
         }
         if data.standardize {
             let (mut mean, mut deviation) = moments(&scaling.apply_to(&numbers));
+            let one_hot = columns.one_hot();
             let stays = (0..mean.len()).filter(|&feature| one_hot.get(feature) == Some(&true));
             for feature in stays {
                 (mean[feature], deviation[feature]) = (0.0, 1.0);
@@ -92,6 +94,23 @@ impl Scaling {
         }
         HostTensor::new(x.dims(), &values)
     }
+}
+
+/// Refuses a column without a value to average.
+fn check_means(x: &HostTensor, columns: &CsvColumns) -> Read<()> {
+    let (values, width) = (x.f32s(), row_width(x));
+    let is_empty = |&feature: &usize| {
+        let mut of_feature = values.iter().skip(feature).step_by(width);
+        of_feature.all(|value| value.is_nan())
+    };
+    let Some(feature) = (0..width).find(is_empty) else {
+        return Ok(());
+    };
+    let column = columns.of_features().get(feature);
+    let column = column.map_or_else(|| format!("of feature {feature}"), Clone::clone);
+    Err(Error::User(format!(
+        "column {column} has no value in the training rows whose mean could be filled in; name the `columns` without it, or fill in a number: `missing: 0`"
+    )))
 }
 
 /// The mean and the standard deviation of each feature, of the values that are not missing; 0 where all are.

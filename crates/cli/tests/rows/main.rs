@@ -286,6 +286,31 @@ fn columns_are_chosen_by_name_or_position_and_lines_skipped() {
 }
 
 #[test]
+fn a_column_without_a_value_to_average_is_named() {
+    // There is one in a row that is not trained on.
+    let folder = Folder::new(
+        "no_mean",
+        &[
+            ("h.csv", "a,b,y\n1,,0\n2,NA,1\n3,7,0\n"),
+            ("plain.csv", "1,,0\n2,NA,1\n3,7,0\n"),
+        ],
+    );
+    let load = |data: &str| folder.load(&format!("{data}, test: {{last: 1}}"), "shuffle: false");
+    for (file, column) in [
+        ("h.csv", "column \"b\""),
+        ("plain.csv", "column 1 (counted from 0)"),
+    ] {
+        let message = load(&format!("csv: {file}, missing: mean")).unwrap_err();
+        assert!(
+            message.contains(column) && message.contains("missing: 0"),
+            "{message}"
+        );
+        assert!(load(&format!("csv: {file}, missing: 0")).is_ok());
+    }
+    assert!(load("csv: h.csv, missing: mean, columns: [a]").is_ok());
+}
+
+#[test]
 fn missing_values_are_filled_and_features_standardized_by_the_training_rows() {
     let folder = Folder::new(
         "fill",

@@ -184,6 +184,8 @@ pub(super) struct CsvArrays {
     pub(super) texts: Vec<Vec<String>>,
     /// The rows left out because a value is missing.
     pub(super) dropped: usize,
+    /// For each feature its column, as errors call it.
+    pub(super) feature_columns: Vec<String>,
     /// For each feature whether it is a value of a one-hot column.
     pub(super) one_hot: Vec<bool>,
 }
@@ -285,6 +287,7 @@ fn first_line(lines: &mut CsvLines<'_>, skipped: usize) -> Result<String> {
 pub struct CsvColumns {
     first: Option<(String, Vec<String>)>,
     dropped: usize,
+    feature_columns: Vec<String>,
     one_hot: Vec<bool>,
     texts: Vec<Vec<String>>,
 }
@@ -300,6 +303,12 @@ impl CsvColumns {
     #[must_use]
     pub const fn dropped(&self) -> usize {
         self.dropped
+    }
+
+    /// For each feature of the last file its column, as errors call it: its name in quotes, or its position where the file has no header.
+    #[must_use]
+    pub fn of_features(&self) -> &[String] {
+        &self.feature_columns
     }
 
     /// For each feature of the files so far whether it is a value of a one-hot column.
@@ -326,9 +335,11 @@ impl CsvColumns {
             inputs: CsvInputs { mut x, y },
             texts,
             dropped,
+            feature_columns,
             one_hot,
         } = csv_arrays(reader, name, options)?;
         self.dropped += dropped;
+        self.feature_columns = feature_columns;
         self.one_hot = one_hot;
         // Columns that are chosen by name may be in any place.
         if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {

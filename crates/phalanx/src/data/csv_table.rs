@@ -229,11 +229,18 @@ impl<'a> CsvTable<'a> {
         let numbers = has_numbers.then(|| HostTensor::new(dims, &self.features));
         let indices = self.indices.iter();
         let indices = indices.map(|list| HostTensor::new([rows], list));
+        let feature_columns = self.chosen.iter().flat_map(|column| {
+            let index = column.index();
+            let name = self.names.get(index).map(|name| shown(name));
+            let name = name.unwrap_or_else(|| format!("{index} (counted from 0)"));
+            std::iter::repeat_n(name, column.width())
+        });
         let one_hot = self.chosen.iter().flat_map(|column| {
             let is_one_hot = matches!(column, FeatureColumn::OneHot(..));
             std::iter::repeat_n(is_one_hot, column.width())
         });
         Ok(CsvArrays {
+            feature_columns: feature_columns.collect(),
             one_hot: one_hot.collect(),
             names: self.names,
             inputs: CsvInputs {
