@@ -116,6 +116,7 @@ pub(super) fn check_values(setup: &Setup, batch: &Batch) -> Result<()> {
     check_weights(batch)?;
     check_indices(setup, &batch.x, batch.first)?;
     check_labels(setup, batch)?;
+    check_counted(setup, batch)?;
     check_shares(setup, batch)
 }
 
@@ -179,6 +180,48 @@ fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
+/// Refuses classes that the model has no output for where a metric alone counts them: it would count them as wrong, or not
+/// at all. What has no weight counts nothing.
+fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
+    for counted in &setup.objective.counted {
+        let (Some(y), Some((&classes, rows))) =
+            (batch.y.get(counted.target), counted.output.split_last())
+        else {
+            continue;
+        };
+        let each = y.dims().get(1..).unwrap_or_default();
+        let one_each = each == rows || each.split_last() == Some((&1, rows));
+        if classes < 2 || !one_each {
+            continue;
+        }
+        let labels = y.to_f64();
+        let has_weight = weighted_rows(batch);
+        let is_bad = |&(at, &label): &(usize, &f64)| {
+            !is_number_of(label, classes)
+                && counted.left_out.map(|class| class as f64) != Some(label)
+                && has_weight(row_of(at, y))
+        };
+        if let Some((at, label)) = labels.iter().enumerate().find(is_bad) {
+            let (metric, row) = (&counted.metric, batch.first + row_of(at, y));
+            return Err(Error::User(format!(
+                "the class {label} of example {row} of the epoch is not among the {classes} that the metric `{metric}` counts, 0 to {}; correct the labels, give the last layer more units, or the example the weight 0",
+                classes - 1
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a row of a batch has a weight.
+fn weighted_rows(batch: &Batch) -> impl Fn(u64) -> bool {
+    // Of few batches anything is asked.
+    let weights = LazyCell::new(|| batch.weight.as_ref().map(example_weights));
+    move |row| {
+        let weight = weights.as_ref().and_then(|rows| rows.get(row as usize));
+        weight != Some(&0.0)
+    }
+}
+
 /// Refuses targets below 0 or above 1 where the loss takes shares: it would fall without end. What has no weight counts
 /// nothing, and what is not a number is found by the loss.
 fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
@@ -187,12 +230,7 @@ fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let shares = y.to_f64();
-        // Of few batches anything is asked.
-        let weights = LazyCell::new(|| batch.weight.as_ref().map(example_weights));
-        let has_weight = |row: u64| {
-            let weight = weights.as_ref().and_then(|rows| rows.get(row as usize));
-            weight != Some(&0.0)
-        };
+        let has_weight = weighted_rows(batch);
         let is_bad = |&(at, &share): &(usize, &f64)| {
             (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(row_of(at, y))
         };

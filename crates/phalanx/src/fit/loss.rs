@@ -25,8 +25,23 @@ pub(super) struct Objective {
     pub(super) targets: Vec<usize>,
     /// Targets that hold classes, by position among them, and the number of classes of their outputs.
     pub(super) classes: Vec<(usize, usize)>,
+    /// Targets that a metric counts by their classes.
+    pub(super) counted: Vec<CountedClasses>,
     /// Targets that are shares from 0 to 1, by position among them, and the loss that takes them so.
     pub(super) shares: Vec<(usize, &'static str)>,
+}
+
+/// A target that a metric counts by its classes, where it does not have a row for each class.
+#[derive(Clone)]
+pub(super) struct CountedClasses {
+    /// The metric.
+    pub(super) metric: String,
+    /// The target, by position.
+    pub(super) target: usize,
+    /// The dims of an example of its output, whose last one are classes.
+    pub(super) output: Vec<usize>,
+    /// The class that is left out.
+    pub(super) left_out: Option<i64>,
 }
 
 impl Objective {
@@ -38,8 +53,13 @@ impl Objective {
                 || metrics.iter().any(|metric| metric.output == *output)
         };
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
+        let classes = classes(model, &compile.loss, &targets);
+        let mut counted = counted(model, &metrics, &targets);
+        // The loss refuses more.
+        counted.retain(|counted| classes.iter().all(|(target, _)| *target != counted.target));
         Self {
-            classes: classes(model, &compile.loss, &targets),
+            classes,
+            counted,
             shares: shares(&compile.loss, &targets),
             losses: compile.loss.clone(),
             targets,
@@ -159,6 +179,22 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
         Some((target, *outputs[term.output].dims.last()?))
     };
     losses.terms.iter().filter_map(of_term).collect()
+}
+
+/// Which targets metrics count by their classes.
+fn counted(model: &Model, metrics: &[NamedMetric], targets: &[usize]) -> Vec<CountedClasses> {
+    let outputs = model.outputs();
+    let of_metric = |metric: &NamedMetric| {
+        let output = &outputs[metric.output];
+        let left_out = metric.metric.counts_classes()?;
+        Some(CountedClasses {
+            metric: metric.name.clone(),
+            target: targets.iter().position(|&target| target == metric.output)?,
+            output: output.dims.clone(),
+            left_out,
+        })
+    };
+    metrics.iter().filter_map(of_metric).collect()
 }
 
 /// Which targets are shares from 0 to 1, and the loss that takes them so.

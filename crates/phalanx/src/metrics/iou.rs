@@ -64,6 +64,11 @@ impl MeanIou {
         self
     }
 
+    /// The class whose targets are left out.
+    pub(super) const fn left_out(self) -> Option<i64> {
+        self.ignore_class
+    }
+
     pub(super) fn bind(&mut self, y_pred: &Shape) {
         let classes = y_pred.dims.last().copied().unwrap_or(1);
         self.num_classes.get_or_insert(classes);

@@ -207,6 +207,18 @@ impl Metric {
         self
     }
 
+    /// Whether targets may be numbers of classes, and the class that is left out, if there is one.
+    pub(crate) const fn counts_classes(&self) -> Option<Option<i64>> {
+        match &self.measure {
+            Measure::Accuracy(_)
+            | Measure::AccuracyOfLogits
+            | Measure::SparseCategoricalAccuracy(_)
+            | Measure::SparseTopKCategoricalAccuracy(_) => Some(None),
+            Measure::MeanIou(iou) => Some(iou.left_out()),
+            _ => None,
+        }
+    }
+
     /// The arrays that are accumulated.
     #[must_use]
     pub fn state(&self) -> Vec<MetricStateSpec> {

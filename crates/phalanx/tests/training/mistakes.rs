@@ -2,6 +2,7 @@
 
 use phalanx::Error;
 use phalanx::data::Batch;
+use phalanx::metrics::{SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy};
 use phalanx::prelude::*;
 use phalanx_graph::Shape;
 
@@ -118,6 +119,51 @@ fn batches_that_do_not_fit_are_refused_with_a_next_action() {
         assert!(text.contains(expected), "{text}");
     }
     trainer.train_on_batch(&good).unwrap();
+}
+
+/// A metric would count a class that the model has no output for as wrong, or leave it out.
+#[test]
+fn classes_that_a_metric_alone_counts_are_checked() {
+    // The loss takes any number.
+    let loss = || Loss::custom("first", |_, y_pred| y_pred.square().mean(&[1]));
+    let with = |metric: Metric| Compile {
+        loss: loss().into(),
+        metrics: vec![metric.into()],
+        ..sgd(0.1)
+    };
+    let labels = |labels: [i32; 4], weight: Option<&[f32]>| Batch {
+        y: vec![HostTensor::new([4], &labels)],
+        ..batch(4, weight)
+    };
+    for metric in [
+        Metric::from(Accuracy),
+        SparseCategoricalAccuracy.into(),
+        SparseTopKCategoricalAccuracy::new(2).into(),
+        MeanIou::default().into(),
+    ] {
+        let name = metric.name().to_owned();
+        let mut trainer = trainer(mlp(), with(metric));
+        for (bad, class) in [([0, 1, -1, 2], "-1"), ([0, 1, 3, 2], "3")] {
+            let bad = labels(bad, None);
+            let expected = format!(
+                "the class {class} of example 2 of the epoch is not among the 3 that the metric `{name}` counts"
+            );
+            for text in [
+                message(trainer.train_on_batch(&bad)),
+                message(trainer.test_on_batch(&bad)),
+            ] {
+                assert!(text.contains(&expected), "{text}");
+            }
+        }
+        let unweighted = labels([0, 1, -1, 2], Some(&[1.0, 1.0, 0.0, 1.0]));
+        trainer.train_on_batch(&unweighted).unwrap();
+    }
+    let left_out = with(MeanIou::default().ignore_class(-1).into());
+    let mut trainer = trainer(mlp(), left_out);
+    trainer
+        .train_on_batch(&labels([0, 1, -1, 2], None))
+        .unwrap();
+    assert!(message(trainer.train_on_batch(&labels([0, 1, -2, 2], None))).contains("class -2"));
 }
 
 /// Truncated they would be rows 0, 1 and 2, and a model would train on what nobody meant.
