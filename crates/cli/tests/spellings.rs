@@ -113,6 +113,10 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Loss, "mape", Means("mean_absolute_percentage_error", "{}")),
     (At::Loss, "SquaredHinge", Means("squared_hinge", "{}")),
     (At::Loss, "focal_loss", Hint("write `binary_focal_crossentropy` or `categorical_focal_crossentropy`")),
+    (At::Loss, "CTCLoss", Means("ctc", "{}")),
+    (At::Loss, "Dice: {axis: [1, 2]}", Means("dice", r#"{"axis":[1,2]}"#)),
+    (At::Loss, "DiceLoss", Means("dice", "{}")),
+    (At::Loss, "Tversky: {alpha: 0.3}", Means("tversky", r#"{"alpha":0.3}"#)),
     (At::Loss, "CrossEntropyLoss", Hint("write `sparse_categorical_crossentropy: {from_logits: true}`")),
     (At::Loss, "huber: {reduction: mean}", Hint("remove it: losses are averaged over the batch")),
     // Metrics.

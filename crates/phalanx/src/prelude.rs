@@ -7,9 +7,9 @@ pub use crate::fit::{
 };
 pub use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
-    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Hinge, Huber, KlDivergence,
-    LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
-    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge,
+    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Ctc, Dice, Hinge, Huber,
+    KlDivergence, LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
+    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge, Tversky,
 };
 pub use crate::metrics::{
     Accuracy, Auc, F1Score, MeanIou, Metric, Precision, R2Score, Recall, RootMeanSquaredError,

@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::{Batch, array, name, snake_case};
-use phalanx::losses::{Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
+use phalanx::losses::{Ctc, Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
@@ -14,7 +14,7 @@ const TOLERANCE: f64 = 2e-6;
 fn losses_and_gradients_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("losses.json");
-    assert!(records.len() >= 885, "{} records", records.len());
+    assert!(records.len() >= 1054, "{} records", records.len());
     let mut batch = Batch::default();
     for record in &records {
         trace(&mut batch, record);
@@ -26,6 +26,14 @@ fn losses_and_gradients_are_those_of_keras() {
     }
 }
 
+/// The losses whose targets are numbers: integers are never NaN, and have dims of their own.
+fn of_numbers() -> Vec<&'static str> {
+    let kinds = Loss::KINDS.into_iter();
+    kinds
+        .filter(|kind| !kind.starts_with("sparse") && *kind != "ctc")
+        .collect()
+}
+
 /// The second example weighs nothing: its target may be anything, and the others' numbers stay.
 #[test]
 fn a_target_of_weight_zero_may_be_no_number() {
@@ -33,8 +41,7 @@ fn a_target_of_weight_zero_may_be_no_number() {
     let mut batch = Batch::default();
     let weight = batch.shared(HostTensor::new([3], &[1.0f32, 0.0, 2.0]));
     let y_pred = batch.shared(HostTensor::new([3, 2], &[0.3f32, 0.6, 0.9, 0.2, 0.1, 0.8]));
-    // Integer targets are never NaN.
-    let kinds: Vec<&str> = Loss::KINDS[1..].to_vec();
+    let kinds = of_numbers();
     for kind in &kinds {
         let loss = Loss::from_config(kind, &serde_json::json!({})).unwrap();
         for spoilt in [0.5, f32::NAN, f32::INFINITY] {
@@ -74,7 +81,7 @@ fn a_hinge_takes_0_as_minus_1_beside_any_other_target() {
 fn vectors_are_as_columns() {
     let mut batch = Batch::default();
     let weight = batch.shared(HostTensor::new([3], &[1.0f32, 0.25, 2.0]));
-    let kinds: Vec<&str> = Loss::KINDS[1..].to_vec();
+    let kinds = of_numbers();
     for kind in &kinds {
         let loss = Loss::from_config(kind, &serde_json::json!({})).unwrap();
         for dims in [&[3, 1][..], &[3]] {
@@ -118,8 +125,17 @@ fn configured(record: &Value) -> (Loss, LossReduction) {
         "none" => LossReduction::None,
         other => panic!("reduction {other}"),
     };
+    // All dims but the first, which Keras has to be given, is what ours do by themselves.
+    let rank = array(&record["y_true"]).unwrap().dims().len();
+    if config["axis"]
+        .as_array()
+        .is_some_and(|axis| axis.len() == rank - 1)
+    {
+        config.as_object_mut().unwrap().remove("axis");
+    }
     let kind = match record["loss"].as_str().unwrap() {
         "KLDivergence" => "kl_divergence".to_owned(),
+        "CTC" => "ctc".to_owned(),
         kind => snake_case(kind),
     };
     (Loss::from_config(&kind, &config).unwrap(), reduction)
@@ -175,4 +191,93 @@ fn many_classes_are_as_few() {
     }
     assert_close("losses", &results[0].to_f64(), &values, TOLERANCE);
     assert_close("gradients", &results[1].to_f64(), &slopes, TOLERANCE);
+}
+
+/// The probability of the labels by the ways through all steps, one at a time: repeated classes become one, and blanks are left out.
+fn by_all_ways(logits: &[f64], classes: usize, labels: &[usize]) -> f64 {
+    let steps = logits.len() / classes;
+    let total = |step: &[f64]| step.iter().map(|x| x.exp()).sum::<f64>();
+    let mut sum = 0.0;
+    for way in 0..classes.pow(steps as u32) {
+        let way: Vec<usize> = (0..steps as u32)
+            .map(|step| way / classes.pow(step) % classes)
+            .collect();
+        let mut read = way.clone();
+        read.dedup();
+        read.retain(|&class| class != 0);
+        if read == labels {
+            let rows = logits.chunks(classes).zip(&way);
+            sum += rows
+                .map(|(row, &class)| row[class].exp() / total(row))
+                .product::<f64>();
+        }
+    }
+    sum
+}
+
+/// Losses and derivatives are those of all ways; where there is none, also by a class that is out of the question, the loss is infinite
+/// and moves nothing.
+#[test]
+fn labels_are_as_likely_as_all_ways_to_them() {
+    const CLASSES: usize = 3;
+    let labels = [
+        [1, 2, 0],
+        [1, 1, 0],
+        [2, 0, 0],
+        [0, 0, 0],
+        [2, 2, 2],
+        [2, 0, 0],
+    ];
+    let value = |i: usize| ((i * 7919) % 1000) as f64 / 250.0 - 2.0;
+    let mut logits: Vec<f64> = (0..6 * 4 * CLASSES).map(value).collect();
+    for step in 0..4 {
+        logits[(5 * 4 + step) * CLASSES + 2] = f64::NEG_INFINITY;
+    }
+    let mut batch = Batch::default();
+    let given: Vec<f32> = logits.iter().map(|&x| x as f32).collect();
+    let y_true = batch.input(HostTensor::new([6, 3], labels.as_flattened()));
+    let y_pred = batch.input(HostTensor::new([6, 4, CLASSES], &given));
+    let losses = Loss::from(Ctc).per_example(&y_true, &y_pred);
+    let gradient = gradients(&losses.sum_all(), &[&y_pred]).swap_remove(0);
+    batch.output(&losses);
+    batch.output(&gradient.unwrap());
+    let results = batch.run(&oracle::engine());
+    let [found, slopes] = [&results[0], &results[1]].map(HostTensor::to_f64);
+    for (row, labels) in labels.iter().enumerate() {
+        let logits = &logits[row * 4 * CLASSES..][..4 * CLASSES];
+        let slopes = &slopes[row * 4 * CLASSES..][..4 * CLASSES];
+        let labels: Vec<usize> = labels
+            .iter()
+            .filter(|&&label| label > 0)
+            .map(|&label| label as usize)
+            .collect();
+        let loss = |logits: &[f64]| -by_all_ways(logits, CLASSES, &labels).ln();
+        if row > 3 {
+            assert_eq!(found[row], f64::INFINITY, "{labels:?}");
+            assert_eq!(slopes, [0.0; 4 * CLASSES], "{labels:?}");
+            continue;
+        }
+        assert_close("loss", &found[row..=row], &[loss(logits)], TOLERANCE);
+        let slope = |place: usize| {
+            let moved = |by: f64| {
+                let mut logits = logits.to_vec();
+                logits[place] += by;
+                loss(&logits)
+            };
+            (moved(1e-5) - moved(-1e-5)) / 2e-5
+        };
+        let expected: Vec<f64> = (0..4 * CLASSES).map(slope).collect();
+        assert_close("gradient", slopes, &expected, TOLERANCE);
+    }
+}
+
+#[test]
+fn labels_that_are_no_class_give_nan() {
+    let mut batch = Batch::default();
+    let y_true = batch.input(HostTensor::new([3, 2], &[1_i32, 0, 1, 3, -1, 1]));
+    let y_pred = batch.input(HostTensor::new([3, 2, 3], &[0.0_f32; 18]));
+    batch.output(&Loss::from(Ctc).per_example(&y_true, &y_pred));
+    let values = batch.run(&oracle::engine()).swap_remove(0).to_f64();
+    assert!(values[0].is_finite(), "{values:?}");
+    assert!(values[1].is_nan() && values[2].is_nan(), "{values:?}");
 }

@@ -172,6 +172,9 @@ def specs():
         if case.name != "extreme":
             yield "CategoricalHinge", {}, one_hot(case)
     yield from focal_specs()
+    yield from overlap_specs()
+    for case in label_cases():
+        yield "CTC", {}, case
 
 
 def focal_specs():
@@ -190,6 +193,49 @@ def focal_specs():
         yield "BinaryFocalCrossentropy", {"gamma": gamma}, wrong
 
 
+def region_cases():
+    """Regions of images and of sequences, with the dims that Keras is to sum over: all but the batch, and fewer."""
+    rng = np.random.default_rng(36)
+
+    def regions(*dims):
+        return rng.integers(0, 2, dims).astype(np.float32), sigmoid(rng.standard_normal(dims) * 2)
+
+    yield Case("image", *regions(4, 3, 2, 2), WEIGHTS_2), [1, 2, 3]
+    yield Case("channels", *regions(2, 3, 2, 3), WEIGHTS_3), [1, 2]
+    yield Case("steps", *regions(2, 3, 4), WEIGHTS_3), [2]
+    yield Case("row", *regions(4, 3), WEIGHTS_2), [1]
+    y_true, y_pred = regions(4, 3, 2)
+    yield Case("without_channel", y_true, y_pred[..., None], WEIGHTS_2), [1, 2]
+    empty = np.zeros((3, 2, 2), np.float32)
+    y_pred = empty.copy()
+    y_pred[1], empty[2] = 0.5, 1.0
+    yield Case("empty", empty, y_pred, [None]), [1, 2]
+    soft = rng.uniform(0, 1, (2, 2, 3))
+    yield Case("soft", soft.astype(np.float32), rng.uniform(0, 1, (2, 2, 3)), [None]), [1, 2]
+
+
+def overlap_specs():
+    """Losses of regions."""
+    for case, axis in region_cases():
+        yield "Dice", {"axis": axis}, case
+        yield "Tversky", {"axis": axis}, case
+        yield "Tversky", {"axis": axis, "alpha": 0.3, "beta": 1.2}, case
+
+
+def label_cases():
+    """Labels that fit into the steps: Keras' answer to others is none."""
+    rng = np.random.default_rng(37)
+    labels = [[1, 2, 3], [2, 2, 0], [3, 0, 0], [0, 0, 0]]
+    yield Case("labels", labels, rng.standard_normal((4, 5, 4)) * 2, WEIGHTS_2)
+    yield Case("floats", np.array(labels, np.float32), rng.standard_normal((4, 6, 4)), [None])
+    yield Case("tight", [[1, 1, 2], [2, 1, 2]], rng.standard_normal((2, 4, 3)), [None])
+    yield Case("one_step", [[1], [0]], rng.standard_normal((2, 1, 2)), [None])
+    yield Case("long", rng.integers(1, 6, (3, 8)), rng.standard_normal((3, 40, 6)) * 3, [None])
+    large = rng.standard_normal((2, 4, 3))
+    large[0, 1, 2], large[1, 2, 0] = -1e4, 100.0
+    yield Case("large", [[1, 2], [2, 0]], large, [None])
+
+
 def record(loss, config, case, weight_index, reduction):
     """What Keras answers for one loss, case, weight and reduction."""
     function = getattr(keras.losses, loss)(**config, reduction=reduction)
@@ -199,7 +245,7 @@ def record(loss, config, case, weight_index, reduction):
         tape.watch(y_pred)
         value = function(case.y_true, y_pred, sample_weight=weight)
         total = tf.reduce_sum(value)
-    arguments = "".join(f"_{k}={v}" for k, v in config.items())
+    arguments = "".join(f"_{k}={v}" for k, v in config.items()).replace(" ", "")
     weights = "" if weight is None else f"_weight{list(weight.shape)}".replace(" ", "")
     return {
         "name": f"{loss}{arguments}_{case.name}_{reduction}{weights}",

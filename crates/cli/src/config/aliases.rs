@@ -83,6 +83,9 @@ const LOSSES: &[Alias] = &[
     ),
     ("focal_loss", Hint(FOCAL)),
     ("focal", Hint(FOCAL)),
+    ("ctc_loss", Same("ctc")),
+    ("dice_loss", Same("dice")),
+    ("tversky_loss", Same("tversky")),
     ("bce", Same("binary_crossentropy")),
     (
         "cross_entropy",

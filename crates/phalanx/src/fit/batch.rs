@@ -225,8 +225,8 @@ fn weighted_rows(batch: &Batch) -> impl Fn(u64) -> bool {
 /// Refuses targets below 0 or above 1 where the loss takes shares: it would fall without end. What has no weight counts
 /// nothing, and what is not a number is found by the loss.
 fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
-    for &(target, loss) in &setup.objective.shares {
-        let Some(y) = batch.y.get(target) else {
+    for (target, loss) in &setup.objective.shares {
+        let Some(y) = batch.y.get(*target) else {
             continue;
         };
         let shares = y.to_f64();

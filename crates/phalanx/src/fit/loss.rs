@@ -11,8 +11,7 @@ use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::{LossAndMetrics, WeightedSum};
 use super::outputs::Output;
-use crate::config::Described;
-use crate::losses::{BinaryCrossentropy, BinaryFocalCrossentropy, Loss, without_unweighted};
+use crate::losses::Loss;
 use crate::nn::{Effects, Model};
 use crate::{Error, Result};
 
@@ -28,7 +27,7 @@ pub(super) struct Objective {
     /// Targets that a metric counts by their classes.
     pub(super) counted: Vec<CountedClasses>,
     /// Targets that are shares from 0 to 1, by position among them, and the loss that takes them so.
-    pub(super) shares: Vec<(usize, &'static str)>,
+    pub(super) shares: Vec<(usize, String)>,
 }
 
 /// A target that a metric counts by its classes, where it does not have a row for each class.
@@ -81,10 +80,11 @@ impl Objective {
         for term in &self.losses.terms {
             let output = &outputs[term.output];
             let weight = output.weight(row_weights.as_ref());
-            let y_pred = without_unweighted(&output.value, weight.as_ref());
+            let y_pred = term.loss.without_unweighted(&output.value, weight.as_ref());
             let y_true = self.target(term.output, batch);
             let values = term.loss.per_example(y_true, &y_pred);
             check_rows(term.loss.name(), &values, batch.rows());
+            check_mask(term.loss.name(), &values, output);
             let varies = weight.is_some();
             let (sum, weight) = weighted_sum(&values, weight.as_ref());
             let whole = global_weight(&weight, varies, batch, replicas);
@@ -172,7 +172,7 @@ fn with_penalties(
 fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
     let outputs = model.outputs();
     let of_term = |term: &LossTerm| {
-        let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
+        let (Loss::SparseCategoricalCrossentropy(_) | Loss::Ctc(_)) = term.loss else {
             return None;
         };
         let target = targets.iter().position(|&target| target == term.output)?;
@@ -198,15 +198,17 @@ fn counted(model: &Model, metrics: &[NamedMetric], targets: &[usize]) -> Vec<Cou
 }
 
 /// Which targets are shares from 0 to 1, and the loss that takes them so.
-fn shares(losses: &Losses, targets: &[usize]) -> Vec<(usize, &'static str)> {
+fn shares(losses: &Losses, targets: &[usize]) -> Vec<(usize, String)> {
     let of_term = |term: &LossTerm| {
-        let name = match term.loss {
-            Loss::BinaryCrossentropy(_) => BinaryCrossentropy::COMPONENT.name,
-            Loss::BinaryFocalCrossentropy(_) => BinaryFocalCrossentropy::COMPONENT.name,
-            _ => return None,
-        };
+        let takes_shares = matches!(
+            term.loss,
+            Loss::BinaryCrossentropy(_)
+                | Loss::BinaryFocalCrossentropy(_)
+                | Loss::Dice(_)
+                | Loss::Tversky(_)
+        );
         let target = targets.iter().position(|&target| target == term.output)?;
-        Some((target, name))
+        takes_shares.then(|| (target, term.loss.name().to_owned()))
     };
     losses.terms.iter().filter_map(of_term).collect()
 }
@@ -246,6 +248,20 @@ fn check_rows(name: &str, values: &Tensor, rows: usize) {
         let message = format!(
             "the loss gives {}, expected a number for each of {rows} examples; leave their mean to the trainer",
             values.shape()
+        );
+        values.graph().fail(name, message);
+    }
+}
+
+/// Refuses padded steps where the loss has no number for each step.
+fn check_mask(name: &str, values: &Tensor, output: &Output) {
+    if let Some(mask) = &output.mask
+        && mask.rank() > values.rank()
+    {
+        let message = format!(
+            "the loss gives {}, and the output has a padding mask, {}: padded steps cannot be left out of a number for a whole example; leave out what makes the mask (`mask_zero`, `masking`), or use a loss with a number for each step",
+            values.shape(),
+            mask.shape()
         );
         values.graph().fail(name, message);
     }

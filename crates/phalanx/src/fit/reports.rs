@@ -175,9 +175,13 @@ fn mistaken(loss: &Loss, activation: Activation) -> Option<String> {
             matches!(activation, Activation::Softmax | Activation::Sigmoid),
         ),
     };
+    let out = match loss {
+        Loss::Ctc(_) => "the activation",
+        _ => "`from_logits` or the activation",
+    };
     match (loss.takes_logits()?, is_probability) {
         (true, true) => Some(format!(
-            "the loss `{name}` takes logits, and the last layer makes probabilities of them already; leave `from_logits` or the activation out"
+            "the loss `{name}` takes logits, and the last layer makes probabilities of them already; leave {out} out"
         )),
         (false, false) if activation == Activation::Linear => Some(format!(
             "the loss `{name}` takes probabilities, and the last layer has no activation; set `from_logits: true`, or give the layer the activation {wanted}"

@@ -3,8 +3,10 @@
 //! Every loss follows Keras 3 with `reduction=None`; each item documents where it differs.
 
 mod crossentropy;
+mod ctc;
 mod focal;
 mod hinge;
+mod overlap;
 mod reduction;
 mod regression;
 mod shapes;
@@ -18,16 +20,17 @@ use serde_json::Value;
 pub use crossentropy::{
     BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
 };
+pub use ctc::Ctc;
 pub use focal::{BinaryFocalCrossentropy, CategoricalFocalCrossentropy};
 pub use hinge::{CategoricalHinge, Hinge, SquaredHinge};
+pub use overlap::{Dice, Tversky};
 pub use reduction::{LossReduction, weighted};
 pub use regression::{
     CosineSimilarity, Huber, KlDivergence, LogCosh, MeanAbsoluteError, MeanAbsolutePercentageError,
     MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
 };
-pub(crate) use shapes::{
-    aligned_weight, class_labels, in_float, paired, weighted_or_zero, without_unweighted,
-};
+use shapes::without_unweighted;
+pub(crate) use shapes::{aligned_weight, class_labels, in_float, paired, weighted_or_zero};
 
 use crate::Result;
 use crate::config::{self, Described, Description, Entry, Family};
@@ -44,6 +47,11 @@ pub(crate) trait ExampleLoss {
     /// Whether predictions are taken as logits; `None` for a loss without that choice.
     fn takes_logits(&self) -> Option<bool> {
         None
+    }
+
+    /// The dims of predictions of this rank that the loss has, in their order; what is behind the last of its own does no harm.
+    fn kept_dims(&self, rank: usize) -> Vec<usize> {
+        (0..rank).collect()
     }
 
     /// Whether the settings make sense.
@@ -142,6 +150,12 @@ losses! {
     BinaryFocalCrossentropy = BinaryFocalCrossentropy::from_probabilities(),
     /// Categorical cross-entropy in which right answers count less.
     CategoricalFocalCrossentropy = CategoricalFocalCrossentropy::from_probabilities(),
+    /// What predicted and true regions do not have in common.
+    Dice = Dice::new(),
+    /// The same with mistakes that count differently.
+    Tversky = Tversky::default(),
+    /// How unlikely labels are whose places in the steps are not known.
+    Ctc = Ctc,
 }
 
 /// A traced function of targets and predictions, with a name for logs.
@@ -195,8 +209,16 @@ impl Loss {
         weight: Option<&Tensor>,
         reduction: LossReduction,
     ) -> Tensor {
-        let y_pred = without_unweighted(y_pred, weight);
+        let y_pred = self.without_unweighted(y_pred, weight);
         reduction.apply(&self.per_example(y_true, &y_pred), weight)
+    }
+
+    /// Predictions whose derivative is 0 where the weight is 0, whatever the loss makes of the target; going forward nothing changes.
+    #[track_caller]
+    pub(crate) fn without_unweighted(&self, y_pred: &Tensor, weight: Option<&Tensor>) -> Tensor {
+        let rank = y_pred.rank();
+        let kept = self.provided().map(|loss| loss.kept_dims(rank));
+        without_unweighted(y_pred, weight, &kept.unwrap_or_else(|| (0..rank).collect()))
     }
 
     /// Whether predictions are taken as logits; `None` for a loss without that choice.
@@ -250,6 +272,8 @@ mod tests {
                 "huber" => json!({"delta": 0.5}),
                 "binary_focal_crossentropy" => json!({"apply_class_balancing": true, "gamma": 1.5}),
                 "categorical_focal_crossentropy" => json!({"alpha": 0.5, "from_logits": true}),
+                "dice" => json!({"axis": [1, 2]}),
+                "tversky" => json!({"alpha": 0.3, "beta": 0.7, "axis": [2]}),
                 _ => json!({}),
             };
             let loss = Loss::from_config(kind, &fields).unwrap();
@@ -278,13 +302,20 @@ mod tests {
             gamma.contains("`gamma` must be a number of at least 0"),
             "{gamma}"
         );
+        let axis = message("dice", json!({"axis": [1, 0]}));
+        assert!(
+            axis.contains("`axis` must be null, or a list of values, each a whole number from 1 "),
+            "{axis}"
+        );
+        let axis = message("tversky", json!({"axis": [2, 2]}));
+        assert!(axis.contains("each once, got [2, 2]"), "{axis}");
         let smoothing = message("binary_crossentropy", json!({"label_smoothing": 1.5}));
         assert!(smoothing.contains("from 0 to 1, got 1.5"), "{smoothing}");
     }
 
     #[test]
     fn shapes_that_do_not_fit_are_the_graphs_error() {
-        let cases: [(Loss, &[usize], &[usize], &str); 5] = [
+        let cases: [(Loss, &[usize], &[usize], &str); 7] = [
             (
                 MeanSquaredError.into(),
                 &[4, 3],
@@ -314,6 +345,18 @@ mod tests {
                 &[4, 1],
                 &[4, 1],
                 "must be a number above 0, got NaN",
+            ),
+            (
+                Dice::new().axis([1, 2]).into(),
+                &[4, 3],
+                &[4, 3],
+                "`axis` must be from 1 to 1, the dims of an example of y_pred f32[4,3], got [1, 2]",
+            ),
+            (
+                Ctc.into(),
+                &[4, 3],
+                &[4, 5],
+                "expected labels [batch, labels], filled up with 0, and logits [batch, steps, classes]",
             ),
         ];
         for (loss, y_true, y_pred, expected) in cases {

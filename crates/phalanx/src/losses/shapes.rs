@@ -158,15 +158,35 @@ fn aligned_if_it_fits(values: &Tensor, weight: &Tensor) -> Option<Tensor> {
 ///
 /// A loss that is not a number has a derivative that is none either, and times a weight of 0 it still is none: it has to be
 /// replaced behind the loss. Going forward nothing changes.
+///
+/// `kept` are the dims of the predictions that the loss has, in their order: weights have those.
 #[track_caller]
-pub(crate) fn without_unweighted(y_pred: &Tensor, weight: Option<&Tensor>) -> Tensor {
+pub(crate) fn without_unweighted(
+    y_pred: &Tensor,
+    weight: Option<&Tensor>,
+    kept: &[usize],
+) -> Tensor {
     // A weight that does not fit is a mistake where the loss is weighed.
-    let Some(weight) = weight.and_then(|weight| aligned_if_it_fits(y_pred, weight)) else {
+    let weight = weight.map(|weight| placed(weight, kept, y_pred.rank()));
+    let Some(weight) = weight.and_then(|weight| aligned_if_it_fits(y_pred, &weight)) else {
         return y_pred.clone();
     };
     let counts = weight.not_equal(&weight.zeros_like());
     let counts = counts.broadcast_to(&y_pred.dims());
     counts.select(y_pred, &y_pred.stop_gradient())
+}
+
+/// Weights with their dims at these places among as many as `rank`, where they have no more.
+#[track_caller]
+fn placed(weight: &Tensor, kept: &[usize], rank: usize) -> Tensor {
+    let mut dims = vec![1; rank];
+    for (size, &dim) in weight.dims().into_iter().zip(kept) {
+        dims[dim] = size;
+    }
+    match dims.iter().product::<usize>() == weight.shape().len() {
+        true => weight.reshape(&dims),
+        false => weight.clone(),
+    }
 }
 
 /// `values` times the weights of their examples, aligned and broadcast; what weighs nothing is 0, even if it is no number.

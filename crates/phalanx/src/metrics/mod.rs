@@ -34,9 +34,9 @@ pub use regression::{R2Average, R2Score, RootMeanSquaredError};
 use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
-    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Hinge, Huber, KlDivergence,
-    LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
-    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge,
+    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Ctc, Dice, Hinge, Huber,
+    KlDivergence, LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
+    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge, Tversky,
 };
 use crate::{Error, Result};
 
@@ -562,6 +562,8 @@ loss_into_metric!(
     CategoricalFocalCrossentropy,
     CategoricalHinge,
     CosineSimilarity,
+    Ctc,
+    Dice,
     Hinge,
     Huber,
     KlDivergence,
@@ -573,6 +575,7 @@ loss_into_metric!(
     Poisson,
     SparseCategoricalCrossentropy,
     SquaredHinge,
+    Tversky,
 );
 
 #[cfg(test)]

@@ -118,6 +118,7 @@ impl<'a> Grower<'a> {
             2 => self.random.of_list(&[Aim::Huber, Aim::Differences]),
             3 => Aim::Answers,
             4 if output.last().is_some_and(|&classes| classes > 1) => Aim::Distributions,
+            5 if output.len() == 2 && output[1] > 1 && !spec.is_padded() => Aim::Labels,
             _ => Aim::Squares,
         };
         Some(spec)

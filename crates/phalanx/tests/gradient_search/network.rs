@@ -34,6 +34,14 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
+    /// Whether steps of an input may be padding.
+    pub(crate) fn is_padded(&self) -> bool {
+        let is_padded = |source: &Source| {
+            matches!(source, Source::Padded | Source::Tokens { padded: true, .. })
+        };
+        self.trial.sources.iter().any(is_padded)
+    }
+
     /// The model.
     pub(crate) fn model(&self) -> Result<Model> {
         let mut net = Network::new();

@@ -72,6 +72,8 @@ pub(crate) enum Aim {
     Classes,
     /// Cross-entropy of random answers, yes or no.
     Answers,
+    /// Connectionist temporal classification, of random labels that fit into the steps.
+    Labels,
 }
 
 /// Weights of the examples.
@@ -122,6 +124,7 @@ impl Trial {
                 .into(),
             Aim::Classes => SparseCategoricalCrossentropy::from_logits().into(),
             Aim::Answers => BinaryCrossentropy::from_logits().into(),
+            Aim::Labels => Ctc.into(),
         }
     }
 
@@ -158,6 +161,18 @@ impl Trial {
             Aim::Answers => {
                 let answers = (0..count).map(|_| random.from(0, 1) as f64);
                 floats(dims, &answers.collect::<Vec<f64>>())
+            }
+            Aim::Labels => {
+                let (most, classes) = (dims[1].div_ceil(2), dims[2]);
+                let labels = (0..dims[0]).flat_map(|_| {
+                    let used = random.from(0, most);
+                    let label = |place| match place < used {
+                        true => random.from(1, classes - 1) as i32,
+                        false => 0,
+                    };
+                    (0..most).map(label).collect::<Vec<i32>>()
+                });
+                HostTensor::new([dims[0], most], &labels.collect::<Vec<i32>>())
             }
             Aim::Classes => {
                 let (classes, dims) = dims.split_last().unwrap();

@@ -26,15 +26,16 @@ THRESHOLDS = [0.0, 0.125, 0.25, 0.5, 0.625, 0.75, 1.0]
 LOSSES = """
     SparseCategoricalCrossentropy CategoricalCrossentropy BinaryCrossentropy MeanSquaredError MeanAbsoluteError Huber KLDivergence
     MeanAbsolutePercentageError MeanSquaredLogarithmicError LogCosh Poisson CosineSimilarity Hinge SquaredHinge CategoricalHinge
-    BinaryFocalCrossentropy CategoricalFocalCrossentropy
+    BinaryFocalCrossentropy CategoricalFocalCrossentropy Dice Tversky
 """.split()
+REGIONS = ["Dice", "Tversky"]
 COUNTS = ["TruePositives", "FalsePositives", "TrueNegatives", "FalseNegatives"]
 YES_OR_NO = ["BinaryAccuracy", "AUC", "Precision", "Recall", *COUNTS]
 METRICS = [
     *YES_OR_NO,
     *"CategoricalAccuracy SparseCategoricalAccuracy TopKCategoricalAccuracy SparseTopKCategoricalAccuracy Accuracy".split(),
     *"AUC AUC F1Score F1Score MeanIoU RootMeanSquaredError R2Score Mean LogCoshError".split(),
-    *(loss for loss in LOSSES if loss not in ("Huber", "LogCosh") and "Focal" not in loss),
+    *(loss for loss in LOSSES if loss not in ("Huber", "LogCosh", *REGIONS) and "Focal" not in loss),
 ]
 # Where the name is not the class's with underscores.
 NAMES = {"AUC": "auc", "Accuracy": "equality", "KLDivergence": "kl_divergence", "LogCoshError": "log_cosh", "MeanIoU": "mean_io_u"}
@@ -132,8 +133,15 @@ def loss_settings(draw, kind):
         "BinaryFocalCrossentropy": {**focal, "apply_class_balancing": draw.chance(0.5)},
         "CategoricalFocalCrossentropy": focal,
         "Huber": {"delta": draw.one(0.25, 0.5, 1.0, 2.5)},
+        "Tversky": {"alpha": draw.one(0.0, 0.5, 0.3, 2.0), "beta": draw.one(0.0, 0.5, 0.7)},
     }
     return settings.get(kind, {})
+
+
+def axis_settings(draw, kind, rank):
+    """The dims that a loss of regions sums over, which Keras must be given."""
+    axes = [axis for axis in range(1, rank) if draw.chance(0.6)] or list(range(1, rank))
+    return {"axis": axes} if kind in REGIONS else {}
 
 
 def metric_settings(draw, kind, columns):
@@ -165,7 +173,7 @@ def scores(draw, kind, dims, settings):
         logits = draw.logits(dims)
         # Of others Keras clips the probabilities.
         return np.clip(logits, -5, 5) if kind == "CategoricalFocalCrossentropy" else logits
-    if kind in YES_OR_NO or kind in ("BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
+    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
         return draw.probabilities(dims)
     if "Crossentropy" in kind or kind == "KLDivergence":
         return draw.distributions(dims)
@@ -185,7 +193,7 @@ def targets(draw, kind, y_pred):
         return labels if kind == "MeanIoU" else draw.column(labels, dims[-1])
     if "Categorical" in kind or kind == "KLDivergence" or kind == "F1Score" and draw.chance(0.5):
         return draw.rows(dims)
-    if kind in YES_OR_NO or kind in ("BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
+    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
         return draw.answers(dims)
     if kind in ("Hinge", "SquaredHinge"):
         return draw.rng.choice(draw.one([0.0, 1.0], [-1.0, 1.0]), dims)
@@ -199,8 +207,11 @@ def loss(draw, kind):
     """A loss, and its gradient with respect to the predictions."""
     settings = loss_settings(draw, kind)
     y_pred = scores(draw, kind, draw.dims(draw.one(1, 2, 3, 5)), settings)
+    settings.update(axis_settings(draw, kind, y_pred.ndim))
     y_true, dims = draw.typed(targets(draw, kind, y_pred)), y_pred.shape[:-1]
-    if y_pred.shape[-1] == 1 and "Categorical" not in kind and draw.chance(0.5):
+    if "axis" in settings:
+        dims = tuple(size for dim, size in enumerate(y_pred.shape) if dim not in settings["axis"])
+    elif y_pred.shape[-1] == 1 and "Categorical" not in kind and draw.chance(0.5):
         y_true = y_true[..., 0]
         dims = dims[:-1] or dims
     weight = draw.weight(dims)

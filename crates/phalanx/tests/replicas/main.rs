@@ -11,6 +11,7 @@ mod narrow;
 mod overflow;
 mod table;
 mod ways;
+mod whole_examples;
 
 use four_devices::{careful_engine, engine, quick_engine};
 use phalanx::data::Batch;
