@@ -2,7 +2,12 @@
 
 from golden import array, arrays, keras, np, number, tf, write
 
+from keras.src.applications.convnext import LayerScale, StochasticDepth
+from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
+
 layers = keras.layers
+# Layers of Keras that are beside the models which are made of them.
+OF_MODELS = {"LayerScale": LayerScale, "StochasticDepth": StochasticDepth, "CustomScaleLayer": CustomScaleLayer}
 
 
 class Draw:
@@ -22,6 +27,11 @@ class Draw:
         return self.normal(shape, 0.5)
 
 
+def name_of(weight):
+    """The name of a weight, of which Keras' LayerScale gives none."""
+    return "gamma" if weight.name.startswith("variable") else weight.name
+
+
 def weight_array(weight):
     """A weight as JSON, a count as the integer of 64 bits that it is."""
     return {**array(weight.numpy()), **({"dtype": "i64"} if weight.dtype == "int64" else {})}
@@ -30,7 +40,7 @@ def weight_array(weight):
 def made(layer, config):
     """A layer of Keras, perhaps with another in it, which is `{class: settings}`."""
     settings = {key: made(*list(value.items())[0]) if key == "layer" else value for key, value in config.items()}
-    return getattr(layers, layer)(**settings)
+    return (OF_MODELS.get(layer) or getattr(layers, layer))(**settings)
 
 
 def run(name, layer, config, inputs, training, mask=None):
@@ -42,10 +52,10 @@ def run(name, layer, config, inputs, training, mask=None):
     argument = given if len(given) > 1 else given[0]
     built(argument)
     for weight in built.weights:
-        weight.assign(draw.weight(weight.name, weight.shape))
+        weight.assign(draw.weight(name_of(weight), weight.shape))
     if layer == "Normalization":
         built.finalize_state()
-    before = [(w.name, weight_array(w)) for w in built.weights]
+    before = [(name_of(w), weight_array(w)) for w in built.weights]
     # Batch normalization's two modes differ; the other layers here take no such argument.
     mode = {"training": training} if layer in ("BatchNormalization", "TimeDistributed") else {}
     masked = {} if mask is None else {"mask": array(mask)}
@@ -73,7 +83,7 @@ def run(name, layer, config, inputs, training, mask=None):
         "cotangent": array(cotangent),
         "input_gradients": arrays(gradients[: len(differentiable)]),
         "weight_gradients": [
-            {"name": w.name, "value": array(g)} for w, g in zip(trainable, gradients[len(differentiable) :])
+            {"name": name_of(w), "value": array(g)} for w, g in zip(trainable, gradients[len(differentiable) :])
         ],
         "weights_after": [{"name": w.name, "value": weight_array(w)} for w in built.non_trainable_weights],
     }
@@ -268,6 +278,15 @@ def slopes():
     yield "p_relu_at_zero", "PReLU", {}, [np.array([[0.0, -1.0, 2.0], [1.0, 0.0, 0.0]], np.float32)]
 
 
+def residuals():
+    """(name, layer, config, inputs) of what is at the end of residual branches."""
+    yield "layer_scale", "LayerScale", {"init_values": 0.1, "projection_dim": 4}, [(3, 4)]
+    yield "layer_scale_image", "LayerScale", {"init_values": 0.1, "projection_dim": 2}, [(2, 3, 2, 2)]
+    yield "stochastic_depth", "StochasticDepth", {"drop_path_rate": 0.5}, [(3, 4)]
+    yield "scaled_add", "CustomScaleLayer", {"scale": 0.17}, [(2, 3, 4), (2, 3, 4)]
+    yield "scaled_add_stretched", "CustomScaleLayer", {"scale": -2.0}, [(2, 3, 4), (2, 1, 4)]
+
+
 def normalizations():
     """(name, layer, config, inputs) in both modes for batch normalization."""
     batch = {
@@ -425,7 +444,7 @@ def regularizers():
 
 def records():
     """Everything of this file."""
-    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *edges(), *slopes(), *shapes(), *embeddings()]:
+    for spec in [*dense_and_convolution(), *sequences_and_larger_images(), *pooling(), *volumes(), *edges(), *slopes(), *residuals(), *shapes(), *embeddings()]:
         yield run(*spec, training=False)
     for spec in [*normalizations(), *steps()]:
         yield run(*spec)

@@ -13,6 +13,9 @@ from make_models import path_of, uniform, value
 import h5py
 import make_transformer
 
+from keras.src.applications.convnext import LayerScale, StochasticDepth
+from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
+
 layers = keras.layers
 OUT = FOLDER / "weights"
 
@@ -79,6 +82,7 @@ def exported():
     image = layers.Reshape((6, 4, 2))(image)
     image = layers.DepthwiseConv2D(2)(layers.Conv2D(2, 2)(layers.SeparableConv2D(2, 2)(image)))
     image = layers.PReLU(shared_axes=[1, 2])(layers.Normalization()(layers.BatchNormalization()(image)))
+    image = CustomScaleLayer(0.5)([image, StochasticDepth(0.5)(LayerScale(0.1, 2)(image))])
     image = layers.GlobalAveragePooling2D()(layers.GroupNormalization(2)(image))
     steps = layers.SimpleRNN(2)(layers.GRU(3, return_sequences=True)(layers.Dropout(0.5)(y)))
     return keras.Model(x, layers.Dense(1)(layers.Concatenate()([image, steps])))

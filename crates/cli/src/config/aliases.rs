@@ -64,6 +64,11 @@ const LAYERS: &[Alias] = &[
     ("dropout2d", Same("spatial_dropout2d")),
     ("dropout3d", Same("spatial_dropout3d")),
     ("upsample", Same("up_sampling2d")),
+    (
+        "drop_path",
+        Hint("write `stochastic_depth: {drop_path_rate: 0.1}`"),
+    ),
+    ("custom_scale_layer", Same("scaled_add")),
 ];
 const INSTANCES: &str = "write `group_norm: {groups: -1}`";
 const LOSSES: &[Alias] = &[

@@ -165,6 +165,7 @@ pub(super) fn class(kind: &str) -> &str {
         "layer_norm" => "layer_normalization",
         "group_norm" => "group_normalization",
         "p_relu" => "p_re_lu",
+        "scaled_add" => "custom_scale_layer",
         other => other,
     }
 }

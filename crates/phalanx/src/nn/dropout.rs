@@ -234,6 +234,16 @@ random_in_training! {
     one_float, without_activations
 }
 
+random_in_training! {
+    /// Sets whole examples of `[batch, ..]` to 0 with a probability and scales the others by `1 / (1 - rate)`, in training alone, at the end
+    /// of a residual branch; kind `stochastic_depth` (Huang et al. 2016).
+    ///
+    /// It is the layer of Keras' ConvNeXt, but for padding masks, which go on here.
+    StochasticDepth, "stochastic_depth", "sets a random share of the examples to 0 in training, for branches that are added to what goes by them",
+    drop_path_rate(Kind::SHARE, 0.0..=1.0, "the share", "0.1"): "Drops with a probability between 0 and 1.",
+    one_float, without_examples
+}
+
 /// Whether what is drawn for each element of these dims, whose probability to be dropped is `rate`, is kept.
 #[track_caller]
 fn kept(cx: &mut Cx, dims: &[usize], rate: f64) -> Tensor {
@@ -245,6 +255,11 @@ fn kept(cx: &mut Cx, dims: &[usize], rate: f64) -> Tensor {
 #[track_caller]
 fn without_channels(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
     without(cx, x, rate, &[0, x.rank() - 1])
+}
+
+#[track_caller]
+fn without_examples(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
+    without(cx, x, rate, &[0])
 }
 
 /// Dropout that draws for each element of some dims, and has the same along the others.

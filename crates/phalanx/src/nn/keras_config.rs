@@ -24,7 +24,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 68] = [
+const CLASSES: [(&str, &str, bool); 71] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("alpha_dropout", "AlphaDropout", false),
@@ -62,6 +62,7 @@ const CLASSES: [(&str, &str, bool); 68] = [
     ("group_norm", "GroupNormalization", false),
     ("gru", "GRU", false),
     ("layer_norm", "LayerNormalization", false),
+    ("layer_scale", "LayerScale", false),
     ("lstm", "LSTM", false),
     ("masking", "Masking", false),
     ("max_pool1d", "MaxPooling1D", true),
@@ -78,12 +79,14 @@ const CLASSES: [(&str, &str, bool); 68] = [
     ("repeat_vector", "RepeatVector", false),
     ("rescaling", "Rescaling", false),
     ("reshape", "Reshape", false),
+    ("scaled_add", "CustomScaleLayer", false),
     ("separable_conv1d", "SeparableConv1D", true),
     ("separable_conv2d", "SeparableConv2D", true),
     ("simple_rnn", "SimpleRNN", false),
     ("spatial_dropout1d", "SpatialDropout1D", false),
     ("spatial_dropout2d", "SpatialDropout2D", true),
     ("spatial_dropout3d", "SpatialDropout3D", true),
+    ("stochastic_depth", "StochasticDepth", false),
     ("subtract", "Subtract", false),
     ("time_distributed", "TimeDistributed", false),
     ("unit_norm", "UnitNormalization", false),
@@ -116,8 +119,8 @@ fn object(module: &str, class: &str, config: &Value) -> Value {
 fn model_object(model: &Model, name: &str) -> Result<Value> {
     if is_sequential(model) {
         let mut layers = vec![input_object(&model.inputs[0])];
-        for entry in &model.layers {
-            layers.push(layer_object(entry)?);
+        for at in 0..model.layers.len() {
+            layers.push(layer_object(model, at)?);
         }
         let config = json!({"name": name, "trainable": true, "layers": layers});
         return Ok(object("keras", "Sequential", &config));
@@ -127,7 +130,7 @@ fn model_object(model: &Model, name: &str) -> Result<Value> {
         layer["inbound_nodes"] = json!([]);
     }
     for (at, entry) in model.layers.iter().enumerate() {
-        let mut layer = layer_object(entry)?;
+        let mut layer = layer_object(model, at)?;
         let calls = model.calls.iter().filter(|call| call.layer == at);
         let nodes = calls.map(|call| node(model, entry, call));
         layer["inbound_nodes"] = nodes.collect();
@@ -269,7 +272,8 @@ fn attention_node(entry: &NamedLayer, mut values: Vec<Value>) -> Value {
     json!({"args": values, "kwargs": named})
 }
 
-fn layer_object(entry: &NamedLayer) -> Result<Value> {
+fn layer_object(model: &Model, at: usize) -> Result<Value> {
+    let entry = &model.layers[at];
     let (layer, trainable, precision) = match &entry.body {
         Body::Model(model) => return model_object(model, &entry.name),
         Body::Layer {
@@ -287,12 +291,32 @@ fn layer_object(entry: &NamedLayer) -> Result<Value> {
     };
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());
-    let mut object = object("keras.layers", class, &settings.into());
+    if layer.kind() == "layer_scale" {
+        settings.insert("projection_dim".into(), channels(model, at).into());
+    }
+    let mut object = object(module(class), class, &settings.into());
     set_inside(&mut object, "trainable", &trainable.into());
     if let Some(precision) = precision {
         set_inside(&mut object, "dtype", &precision.name().into());
     }
     Ok(object)
+}
+
+/// The last dim of what a layer gives where it is called.
+fn channels(model: &Model, at: usize) -> usize {
+    let call = model.calls.iter().position(|call| call.layer == at);
+    let shape = call.and_then(|call| model.shapes[call].first());
+    let last = shape.and_then(|shape| shape.dims.last());
+    last.copied().unwrap_or_default()
+}
+
+/// Where Keras has a class: a few layers beside the models that are made of them.
+fn module(class: &str) -> &'static str {
+    match class {
+        "LayerScale" | "StochasticDepth" => "keras.src.applications.convnext",
+        "CustomScaleLayer" => "keras.src.applications.inception_resnet_v2",
+        _ => "keras.layers",
+    }
 }
 
 /// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own. Keras' `SpatialDropout` alone
@@ -394,9 +418,15 @@ fn inner_layer(layer: &Value) -> Translated<Value> {
     if kind == "multi_head_attention" {
         return Err("Keras' attention has several inputs, and a step is one".into());
     }
+    if kind == "layer_scale" {
+        return Err(
+            "Keras' layer must be told the channels, which the layer inside another does not know"
+                .into(),
+        );
+    }
     let (class, mut settings) = class_of(kind, config)?;
     settings.insert("name".into(), kind.as_str().into());
-    Ok(object("keras.layers", class, &settings.into()))
+    Ok(object(module(class), class, &settings.into()))
 }
 
 /// An activation: a name, or a layer where it has settings.

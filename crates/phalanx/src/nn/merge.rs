@@ -84,6 +84,71 @@ elementwise! {
     |inputs, _| merged_in_turn(inputs, |rest, input| rest - input)
 }
 
+/// The first input and the second times a number, dims equal or 1, for residual branches; kind `scaled_add`.
+///
+/// It is the `CustomScaleLayer` of Keras' Inception-ResNet, but for padding masks, of which that makes none: a step is padding that is in
+/// both inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScaledAdd {
+    scale: f64,
+}
+
+impl ScaledAdd {
+    /// Multiplies the second input by this number.
+    #[must_use]
+    pub const fn new(scale: f64) -> Self {
+        Self { scale }
+    }
+}
+
+impl Described for ScaledAdd {
+    const COMPONENT: Component = Component {
+        name: "scaled_add",
+        doc: "the first input and the second times a number",
+        fields: &[Field::required(
+            "scale",
+            Kind::REAL,
+            "what the second input is multiplied by",
+        )
+        .example("0.1")],
+    };
+}
+
+impl Layer for ScaledAdd {
+    fn kind(&self) -> &'static str {
+        "scaled_add"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        match self.scale.is_finite() {
+            true => Ok(()),
+            false => Err(format!(
+                "`scale` must be a finite number, got {}",
+                self.scale
+            )),
+        }
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        stretchable("add", inputs)?;
+        match inputs.len() {
+            2 => Ok(()),
+            count => Err(format!("expected 2 inputs, got {count}")),
+        }
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let sum = &inputs[0] + &inputs[1] * self.scale;
+        keep_mask_of_all(cx, inputs, &sum);
+        sum
+    }
+}
+
 /// All inputs as one, the first two first.
 fn merged_in_turn(inputs: &[Tensor], merge: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let rest = inputs.iter().skip(1);

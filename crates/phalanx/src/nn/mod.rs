@@ -32,6 +32,7 @@ mod input;
 mod keras_config;
 mod keras_order;
 mod layer;
+mod layer_scale;
 mod lengths;
 mod lstm;
 mod masking;
@@ -78,7 +79,7 @@ pub use depthwise::{DepthwiseConv1d, DepthwiseConv2d, SeparableConv1d, Separable
 pub use dot::{Dot, Interaction};
 pub use dropout::{
     AlphaDropout, Dropout, GaussianDropout, GaussianNoise, SpatialDropout1d, SpatialDropout2d,
-    SpatialDropout3d,
+    SpatialDropout3d, StochasticDepth,
 };
 pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d, ZeroPadding3d};
 pub use embedding::Embedding;
@@ -92,10 +93,11 @@ pub(crate) use initializer::FirstRows;
 pub use initializer::{Fan, Initializer, ScaledDistribution};
 pub use input::Input;
 pub use layer::{Layer, LayerSpec};
+pub use layer_scale::LayerScale;
 pub use lstm::Lstm;
 pub use masking::Masking;
 pub(crate) use masks::mask_of_rows;
-pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract};
+pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, ScaledAdd, Subtract};
 pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};

@@ -82,6 +82,7 @@ impl Registry {
         self.add_kind(GaussianNoise::new(0.0));
         self.add_kind(GaussianDropout::new(0.0));
         self.add_kind(AlphaDropout::new(0.0));
+        self.add_kind(StochasticDepth::new(0.0));
     }
 
     /// Layers of sequences, of tokens and of categories.
@@ -123,6 +124,7 @@ impl Registry {
         self.add_kind(RepeatVector::new(1));
         self.add_kind(Add);
         self.add_kind(Subtract);
+        self.add_kind(ScaledAdd::new(1.0));
         self.add_kind(Multiply);
         self.add_kind(Average);
         self.add_kind(Maximum);
@@ -130,6 +132,7 @@ impl Registry {
         self.add_kind(Concatenate::new());
         self.add_kind(ActivationLayer::new(Activation::Linear));
         self.add_kind(PRelu::new());
+        self.add_kind(LayerScale::default());
     }
 
     /// Adds a kind of your own, which must not be there yet.
@@ -379,6 +382,9 @@ mod tests {
             "gaussian_noise": {"stddev": 0.5},
             "gaussian_dropout": {"rate": 0.5},
             "alpha_dropout": {"rate": 0.5},
+            "stochastic_depth": {"drop_path_rate": 0.5},
+            "scaled_add": {"scale": 0.5},
+            "layer_scale": {"init_values": 0.5},
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": [0.5, 1.0]},
             "preprocess": {"mode": "caffe"},

@@ -108,6 +108,9 @@ mod tests {
         let image = network.add(BatchNorm::new(), &[image]);
         let image = network.add(Normalization::new(), &[image]);
         let image = network.add(PRelu::new().shared_axes([1, 2]), &[image]);
+        let branch = network.add(LayerScale::new(0.1), &[image]);
+        let branch = network.add(StochasticDepth::new(0.5), &[branch]);
+        let image = network.add(ScaledAdd::new(0.5), &[image, branch]);
         let image = network.add(GroupNorm::new().groups(2), &[image]);
         let image = network.add(GlobalAveragePool2d::new(), &[image]);
         let steps = network.add(Dropout::new(0.5), &[y]);

@@ -231,6 +231,7 @@ impl<'a> Grower<'a> {
     fn normalization(&mut self, at: usize) -> Described {
         let dims = self.values[at].clone();
         let (rank, features) = (dims.len(), dims.last().copied());
+        let is_padded = self.spec.is_padded();
         let random = &mut *self.random;
         // Of few numbers nothing is left but signs, and of their gradients rounding.
         let is_few = features < Some(4) || self.spec.trial.rows < 4;
@@ -257,6 +258,10 @@ impl<'a> Grower<'a> {
         }
         if random.chance(0.15) {
             return slopes(random, &dims);
+        }
+        // Keras' have no padding masks.
+        if random.chance(0.1) && !is_padded {
+            return layer("layer_scale", json!({"init_values": 0.5}));
         }
         let axis = match random.chance(0.1) {
             true => random.from(1, rank) as i64,
@@ -300,9 +305,20 @@ impl<'a> Grower<'a> {
         let met = match choice {
             0..=4 => {
                 let kinds = [
-                    "add", "add", "multiply", "average", "maximum", "minimum", "subtract",
+                    "add",
+                    "add",
+                    "multiply",
+                    "average",
+                    "maximum",
+                    "minimum",
+                    "subtract",
+                    "scaled_add",
                 ];
-                layer(self.random.of_list(&kinds), json!({}))
+                match self.random.of_list(&kinds) {
+                    "scaled_add" if self.spec.is_padded() => layer("add", json!({})),
+                    "scaled_add" => layer("scaled_add", json!({"scale": -0.5})),
+                    kind => layer(kind, json!({})),
+                }
             }
             5 if self.values[pair[0]].len() == 1 => {
                 layer("dot", json!({"normalize": self.random.chance(0.5)}))

@@ -134,7 +134,7 @@ fn archive() -> PathBuf {
 
 /// Whether training the model draws random numbers.
 fn is_random(config: &str) -> bool {
-    let settings = ["rate", "dropout", "stddev"];
+    let settings = ["rate", "drop_path_rate", "dropout", "stddev"];
     settings
         .iter()
         .any(|setting| config.contains(&format!("\"{setting}\":0.3")))

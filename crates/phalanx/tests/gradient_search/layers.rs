@@ -124,11 +124,17 @@ fn noise(random: &mut Random, spatial: &'static str) -> Described {
         "gaussian_dropout",
         "alpha_dropout",
         "gaussian_noise",
+        "stochastic_depth",
         spatial,
         spatial,
     ];
     match random.of_list(&kinds) {
+        // Keras' has no padding masks.
+        "stochastic_depth" if spatial == "spatial_dropout1d" => {
+            layer(spatial, json!({"rate": 0.3}))
+        }
         "gaussian_noise" => layer("gaussian_noise", json!({"stddev": 0.3})),
+        "stochastic_depth" => layer("stochastic_depth", json!({"drop_path_rate": 0.3})),
         kind => layer(kind, json!({"rate": 0.3})),
     }
 }

@@ -303,6 +303,8 @@ fn noise_on_two_replicas() {
         ("conv2d", json!({"filters": 6, "kernel_size": 2})),
         ("spatial_dropout2d", json!({"rate": 0.3})),
         ("normalization", json!({"axis": [1, -1]})),
+        ("layer_scale", json!({"init_values": 0.5})),
+        ("stochastic_depth", json!({"drop_path_rate": 0.3})),
         ("gaussian_dropout", json!({"rate": 0.3})),
         ("flatten", json!({})),
         ("dense", json!({"units": 5, "activation": "selu"})),

@@ -194,6 +194,7 @@ fn slopes() {
         &[
             ("p_relu", json!({})),
             ("p_relu", json!({"shared_axes": [1, 3]})),
+            ("layer_scale", json!({"init_values": 0.5})),
         ],
     );
 }

@@ -194,6 +194,9 @@ fn kind(keras: &str) -> &'static str {
         "UnitNormalization" => "unit_norm",
         "Normalization" => "normalization",
         "PReLU" => "p_relu",
+        "LayerScale" => "layer_scale",
+        "StochasticDepth" => "stochastic_depth",
+        "CustomScaleLayer" => "scaled_add",
         "TimeDistributed" => "time_distributed",
         "LSTM" => "lstm",
         "GRU" => "gru",
@@ -205,6 +208,10 @@ fn kind(keras: &str) -> &'static str {
 /// Settings with our names of the layers in them.
 fn of_ours(config: &Value) -> Value {
     let mut config = config.clone();
+    // Which the layer sees for itself.
+    config
+        .as_object_mut()
+        .map(|config| config.remove("projection_dim"));
     let inner = config["layer"].as_object().into_iter().flatten().next();
     if let Some((keras, settings)) = inner {
         config["layer"] = json!({kind(keras): of_ours(settings)});

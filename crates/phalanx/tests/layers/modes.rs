@@ -2,7 +2,8 @@
 
 use phalanx::nn::{
     AlphaDropout, BatchNorm, Cx, Dense, Dropout, GaussianDropout, GaussianNoise, LayerSpec, Model,
-    Policy, Sequential, SpatialDropout1d, SpatialDropout2d, SpatialDropout3d, TimeDistributed,
+    Policy, Sequential, SpatialDropout1d, SpatialDropout2d, SpatialDropout3d, StochasticDepth,
+    TimeDistributed,
 };
 use phalanx_graph::{Graph, HostTensor, Shape};
 use phalanx_testkit::assert_close;
@@ -121,6 +122,32 @@ fn dropout_depends_on_the_row_of_the_example() {
     assert!((rate - 0.25).abs() < 0.05, "{rate}");
     let (kept, ..) = call(&model, &[], std::slice::from_ref(&ones), |_, cx| cx);
     assert_eq!(kept[0], ones);
+}
+
+#[test]
+fn stochastic_depth_drops_whole_examples() {
+    let ones = HostTensor::full(Shape::f32([4000, 2, 3]), 1.0);
+    let found = noisy(StochasticDepth::new(0.2), &ones, [1, 2], 0).to_f64();
+    let examples = found.chunks(6);
+    assert!(
+        examples
+            .clone()
+            .all(|example| example == [0.0; 6] || example == [1.25; 6])
+    );
+    check_share("dropped", 0.2, examples.map(|example| example[0] == 0.0));
+    let half = noisy(
+        StochasticDepth::new(0.2),
+        &ones.slice_rows(0, 2000),
+        [1, 2],
+        2000,
+    );
+    assert_eq!(
+        found[12_000..],
+        half.to_f64(),
+        "which has the second half of the rows"
+    );
+    let all = noisy(StochasticDepth::new(1.0), &ones, [1, 2], 0).to_f64();
+    assert!(all.iter().all(|&x| x == 0.0));
 }
 
 /// What a layer makes of a tensor in training with a key, whose first row has a number.

@@ -255,6 +255,18 @@ fn hostile_settings_of_normalizations_are_refused_without_memory_or_panic() {
         ),
         (image(json!({"unit_norm": {"axis": []}})), "`axis`"),
         (
+            image(json!({"stochastic_depth": {"drop_path_rate": 1.5}})),
+            "drop_path_rate",
+        ),
+        (
+            image(json!({"layer_scale": {"init_values": "1"}})),
+            "init_values",
+        ),
+        (
+            image(json!({"scaled_add": {"scale": 1.0}})),
+            "expected 2 inputs or more, got 1",
+        ),
+        (
             image(json!({"p_relu": {"shared_axes": [i64::MIN]}})),
             "shared_axes",
         ),

@@ -454,6 +454,8 @@ fn volumes() -> Case {
         .add(Cropping3d::sides([[1, 2], [0, 0], [0, 0]]))
         .add(Conv3d::new(4, (1, 2, 2)).groups(2).padding(Padding::Same))
         .add(slopes)
+        .add(LayerScale::new(0.5))
+        .add(StochasticDepth::new(0.25))
         .add(AveragePool3d::new(2).strides(1).padding(Padding::Same))
         .add(GlobalAveragePool3d::new())
         .add(Dense::new(3));

@@ -401,6 +401,8 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
         ("unit_norm", json!({}), true),
         ("normalization", json!({}), true),
         ("p_relu", json!({}), true),
+        ("layer_scale", json!({}), true),
+        ("stochastic_depth", json!({"drop_path_rate": 0.5}), true),
         (
             "time_distributed",
             json!({"layer": {"dense": {"units": 2}}}),

@@ -107,6 +107,8 @@ fn volumes() -> Value {
         {"cropping3d": {"cropping": [[0, 1], [3, 1], [2, 1]]}},
         {"global_average_pool3d": {"keepdims": true}},
         {"p_relu": {"shared_axes": [1, 2, 3], "alpha_regularizer": {"l2": {"l2": 0.1}}}},
+        {"layer_scale": {"init_values": 0.1}},
+        {"stochastic_depth": {"drop_path_rate": 0.1}},
         {"global_max_pool3d": null},
         {"p_relu": null}
     ]})
@@ -178,7 +180,7 @@ fn graph() -> Value {
                 "outputs": ["average", "subtract"]}},
             {"model": {"name": "tower", "input": {"name": "input", "shape": [5, 4], "dtype": "f32"},
                 "layers": [{"dense": {"units": 3}}, {"layer_norm": null}]}},
-            {"maximum": {"name": "maximum"}}, {"minimum": {"name": "minimum"}}, {"add": {"name": "add"}}, {"concatenate": {"name": "concatenate"}},
+            {"maximum": {"name": "maximum"}}, {"minimum": {"name": "minimum"}}, {"add": {"name": "add"}}, {"scaled_add": {"scale": 0.5, "name": "scaled_add"}}, {"concatenate": {"name": "concatenate"}},
             {"global_average_pool1d": {"name": "mean"}},
             {"global_max_pool1d": {"name": "most"}},
             {"dot": {"normalize": true, "name": "dot"}},
@@ -196,7 +198,8 @@ fn graph() -> Value {
             {"layer": "maximum", "inputs": ["within", "tower"]},
             {"layer": "minimum", "inputs": ["within", "tower"]},
             {"layer": "add", "inputs": ["maximum", "minimum", "tower"]},
-            {"layer": "concatenate", "inputs": ["add", "pair"]},
+            {"layer": "scaled_add", "inputs": ["add", "within"]},
+            {"layer": "concatenate", "inputs": ["scaled_add", "pair"]},
             {"layer": "mean", "inputs": ["concatenate"]},
             {"layer": "most", "inputs": ["concatenate"]},
             {"layer": "dot", "inputs": ["mean", "most"]},

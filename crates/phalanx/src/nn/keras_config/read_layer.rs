@@ -162,6 +162,10 @@ impl<'a> KerasLayer<'a> {
                 settings.remove("bias_initializer");
             }
             "bidirectional" => self.finish_bidirectional(settings)?,
+            "layer_scale" => {
+                // Its weights have as many.
+                settings.remove("projection_dim");
+            }
             "time_distributed" => {
                 let inner = inner_layer(self.setting("layer"))?;
                 settings.insert("layer".into(), inner);
