@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::jax::tensor;
 use crate::python::Script;
 use crate::step::Step;
-use crate::trial::{Source, Trial};
+use crate::trial::{Aim, Source, Trial};
 
 static KERAS: Script = Script {
     variable: "PHALANX_FUZZ_KERAS",
@@ -158,7 +158,10 @@ fn differs(model: &Model, trial: &Trial) -> bool {
     let is_nothing = |x: &HostTensor| x.to_f64().iter().all(|&number| number == 0.0);
     // Of a row whose keys are all padding, Keras' attention answers 0 where it has dropout, and their mean where it has none.
     let is_dropped = has(&["\"dropout\":0.3"]) && has(&["multi_head_attention"]);
-    is_narrow
+    // Which Keras computes in f32.
+    let is_ctc = trial.aim == Aim::Labels;
+    is_ctc
+        || is_narrow
         || is_penalized
         || is_dropped && !padded.is_empty()
         || (is_turned || is_normalized) && !padded.is_empty()
