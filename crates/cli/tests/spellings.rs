@@ -52,6 +52,8 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "StochasticDepth: {drop_path_rate: 0.1}", Means("stochastic_depth", r#"{"drop_path_rate":0.1}"#)),
     (At::Layer, "DropPath: {drop_prob: 0.1}", Hint("write `stochastic_depth: {drop_path_rate: 0.1}`")),
     (At::Layer, "CustomScaleLayer: {scale: 0.1}", Means("scaled_add", r#"{"scale":0.1}"#)),
+    (At::Layer, "Attention: {score_mode: concat}", Means("attention", r#"{"score_mode":"concat"}"#)),
+    (At::Layer, "AdditiveAttention", Means("additive_attention", "{}")),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),
     (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),

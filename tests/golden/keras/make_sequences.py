@@ -100,6 +100,40 @@ def attentions():
         yield record(f"attention_{name}", "MultiHeadAttention", config, built, call, inputs, masks)
 
 
+def scored():
+    """Attention without heads: products and sums, masks, three inputs; a value without a step to look at."""
+    query, value, key = (3, 4, 3), (3, 5, 3), (3, 5, 3)
+    other = (3, 5, 2)
+    short, long, none = mask_of([4, 2, 1], 4), mask_of([3, 5, 1], 5), mask_of([3, 0, 1], 5)
+    kinds = {
+        "attention": ("Attention", {}),
+        "attention_scaled": ("Attention", {"use_scale": True}),
+        "attention_concat": ("Attention", {"use_scale": True, "score_mode": "concat"}),
+        "additive": ("AdditiveAttention", {}),
+    }
+    cases = {
+        "cross": (False, [query, value], [None, None]),
+        "causal": (True, [query, query], [None, None]),
+        "masked": (False, [query, value], [short, long]),
+        "causal_masked": (True, [query, other, key], [short, long, None]),
+    }
+    more = {
+        "attention_no_value": ("Attention", {}, False, [query, value], [None, none]),
+        "attention_concat_plain": ("Attention", {"score_mode": "concat"}, False, [query, value], [None, None]),
+        "additive_plain": ("AdditiveAttention", {"use_scale": False}, False, [query, value], [None, long]),
+    }
+    for kind, (layer, config) in kinds.items():
+        more.update({f"{kind}_{name}": (layer, config, *case) for name, case in cases.items()})
+    for name, (layer, config, causal, inputs, masks) in more.items():
+        built = getattr(layers, layer)(**config)
+
+        def call(built, given, causal=causal):
+            return built(given, use_causal_mask=causal)
+
+        written = {**config, "use_causal_mask": causal}
+        yield record(f"scored_{name}", layer, written, built, call, inputs, masks)
+
+
 def pools():
     """Global pooling over steps."""
     for kind in ("GlobalAveragePooling1D", "GlobalMaxPooling1D"):
@@ -248,6 +282,7 @@ def records():
     yield from rnns()
     yield from bidirectionals()
     yield from attentions()
+    yield from scored()
     yield from pools()
     yield from merges()
 

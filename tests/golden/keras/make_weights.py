@@ -73,6 +73,8 @@ def exported():
     x = layers.Input((6, 4))
     y = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(x)
     y = layers.Add()([y, layers.MultiHeadAttention(2, 2)(y, y)])
+    scored = layers.Attention(use_scale=True, score_mode="concat")([y, y])
+    y = layers.AdditiveAttention()([scored, y])
     y = inner(layers.Conv1D(4, 3, padding="same")(y))
     columns = layers.Bidirectional(layers.LSTM(1, return_sequences=True))
     image = layers.TimeDistributed(columns)(layers.Reshape((6, 4, 1))(y))

@@ -159,7 +159,7 @@ impl MultiHeadAttention {
 
 /// Whether place `[T, S]` lies on or below the diagonal.
 #[track_caller]
-fn causal(cx: &Cx, queries: usize, keys: usize) -> Tensor {
+pub(super) fn causal(cx: &Cx, queries: usize, keys: usize) -> Tensor {
     let places = Shape::new(DType::I32, [queries, keys]);
     let (row, column) = (
         cx.graph().iota(places.clone(), 0),
@@ -240,16 +240,8 @@ impl Layer for MultiHeadAttention {
                 "expected query, value, key and mask, got {count} inputs"
             ));
         }
-        check_sequence("query", query)?;
         let value = rest.first().unwrap_or(query);
-        check_sequence("value", value)?;
-        let key = rest.get(1).unwrap_or(value);
-        check_sequence("key", key)?;
-        if query.dims[0] != value.dims[0] || value.dims[..2] != key.dims[..2] {
-            return Err(format!(
-                "expected query, value and key of one batch, value and key of one length, got {query}, {value} and {key}"
-            ));
-        }
+        check_query_value_key(query, value, rest.get(1).unwrap_or(value))?;
         let pairs = [query.dims[0], query.dims[1], value.dims[1]];
         match rest.get(2) {
             Some(mask) if mask.dims != pairs => Err(format!(
@@ -309,6 +301,23 @@ fn per_head(
         rhs_contract: rhs_contract.into(),
         dtype,
     }
+}
+
+/// Refuses what are no sequences of one batch, and values and keys of different lengths.
+pub(super) fn check_query_value_key(
+    query: &Shape,
+    value: &Shape,
+    key: &Shape,
+) -> Result<(), String> {
+    check_sequence("query", query)?;
+    check_sequence("value", value)?;
+    check_sequence("key", key)?;
+    if query.dims[0] != value.dims[0] || value.dims[..2] != key.dims[..2] {
+        return Err(format!(
+            "expected query, value and key of one batch, value and key of one length, got {query}, {value} and {key}"
+        ));
+    }
+    Ok(())
 }
 
 fn check_sequence(what: &str, shape: &Shape) -> Result<(), String> {

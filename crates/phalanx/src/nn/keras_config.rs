@@ -24,10 +24,12 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 71] = [
+const CLASSES: [(&str, &str, bool); 73] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
+    ("additive_attention", "AdditiveAttention", false),
     ("alpha_dropout", "AlphaDropout", false),
+    ("attention", "Attention", false),
     ("average", "Average", false),
     ("average_pool1d", "AveragePooling1D", true),
     ("average_pool2d", "AveragePooling2D", true),
@@ -100,6 +102,9 @@ const CLASSES: [(&str, &str, bool); 71] = [
 
 /// A setting of attention here, an argument of its calls in Keras.
 const CAUSAL: &str = "use_causal_mask";
+
+/// The layers that have it.
+const ATTENTION: [&str; 3] = ["multi_head_attention", "attention", "additive_attention"];
 
 impl Model {
     /// The architecture as Keras' archives have it.
@@ -241,7 +246,7 @@ fn kind(entry: &NamedLayer) -> &str {
 
 /// Whether Keras calls the layer with several arguments, which no layer of a stack is.
 fn takes_several(entry: &NamedLayer) -> bool {
-    kind(entry) == "multi_head_attention"
+    ATTENTION.contains(&kind(entry))
 }
 
 /// The arguments of a call. Several values are one argument, a list; attention has one for each, and first states are their own.
@@ -250,6 +255,11 @@ fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let mut values: Vec<Value> = values.collect();
     match kind(entry) {
         "multi_head_attention" => attention_node(entry, values),
+        "attention" | "additive_attention" => {
+            let mut node = attention_node(entry, values);
+            node["args"] = json!([node["args"]]);
+            node
+        }
         "lstm" | "gru" | "simple_rnn" if values.len() > 1 => {
             let states = values.split_off(1);
             json!({"args": values, "kwargs": {"initial_state": states}})
@@ -415,7 +425,7 @@ fn goes_backwards(layer: &Value) -> bool {
 fn inner_layer(layer: &Value) -> Translated<Value> {
     let mut inner = layer.as_object().into_iter().flatten();
     let (kind, config) = inner.next().ok_or("it has no layer")?;
-    if kind == "multi_head_attention" {
+    if ATTENTION.contains(&kind.as_str()) {
         return Err("Keras' attention has several inputs, and a step is one".into());
     }
     if kind == "layer_scale" {

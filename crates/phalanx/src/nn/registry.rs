@@ -89,6 +89,8 @@ impl Registry {
     fn add_layers_of_sequences(&mut self) {
         self.add_kind(Embedding::new(1, 1));
         self.add_kind(MultiHeadAttention::new(1, 1));
+        self.add_kind(Attention::new());
+        self.add_kind(AdditiveAttention::new());
         self.add_kind(PositionEmbedding::new(1));
         self.add_kind(EmbeddingBag::new(1, 1));
         self.add_kind(Dot::new());
@@ -355,6 +357,8 @@ mod tests {
             "unit_norm": {"axis": [1, 2]},
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
+            "attention": {"use_scale": true, "score_mode": "concat", "dropout": 0.5},
+            "additive_attention": {"use_scale": false, "use_causal_mask": true},
             "position_embedding": {"sequence_length": 5},
             "embedding_bag": {"input_dim": 6, "output_dim": 3, "combiner": "sqrtn", "padding": -1},
             "lstm": {"units": 3, "return_sequences": true},

@@ -92,6 +92,11 @@ mod tests {
         let y = network.add(both, &[x]);
         let attended = network.add(MultiHeadAttention::new(2, 2), &[y]);
         let y = network.add(Add, &[y, attended]);
+        let scored = Attention::new()
+            .use_scale(true)
+            .score_mode(ScoreMode::Concat);
+        let scored = network.add(scored, &[y, y]);
+        let y = network.add(AdditiveAttention::new(), &[scored, y]);
         let y = network.add(Conv1d::new(4, 3).padding(StepPadding::Same), &[y]);
         let y = network.add(inner, &[y]);
         let image = network.add(Reshape::new([6, 4, 1]), &[y]);

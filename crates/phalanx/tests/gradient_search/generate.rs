@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::layers::{
     activation, attention, group_norm, known_statistics, layer, on_image, on_sequence, on_vector,
-    on_volume, recurrent, slopes,
+    on_volume, recurrent, scored_attention, slopes,
 };
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
@@ -324,7 +324,10 @@ impl<'a> Grower<'a> {
                 layer("dot", json!({"normalize": self.random.chance(0.5)}))
             }
             6 if self.values[pair[0]].len() == 1 => layer("interaction", json!({})),
-            7 if self.values[pair[0]].len() == 2 => attention(self.random),
+            7 if self.values[pair[0]].len() == 2 => match self.random.chance(0.5) {
+                true => attention(self.random),
+                false => scored_attention(self.random),
+            },
             _ => layer("concatenate", json!({})),
         };
         self.push(met, pair);

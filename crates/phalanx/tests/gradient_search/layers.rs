@@ -396,7 +396,8 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
                 json!({"layer": {inside.kind: inside.settings}, "merge_mode": merge}),
             )
         }
-        6..=8 => attention(random),
+        6 | 7 => attention(random),
+        8 => scored_attention(random),
         9 => layer(
             "position_embedding",
             json!({"sequence_length": steps + random.from(0, 2)}),
@@ -431,6 +432,17 @@ pub(crate) fn attention(random: &mut Random) -> Described {
         "output_shape": output, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
         "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
     layer("multi_head_attention", settings)
+}
+
+/// Attention of one head without projections.
+pub(crate) fn scored_attention(random: &mut Random) -> Described {
+    let mut settings =
+        json!({"use_scale": random.chance(0.6), "use_causal_mask": random.chance(0.3)});
+    if random.chance(0.4) {
+        return layer("additive_attention", settings);
+    }
+    settings["score_mode"] = json!(random.of_list(&["dot", "concat"]));
+    layer("attention", settings)
 }
 
 fn dense(random: &mut Random) -> Described {

@@ -413,6 +413,8 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
             json!({"num_heads": 1, "key_dim": 2}),
             true,
         ),
+        ("attention", json!({}), true),
+        ("additive_attention", json!({}), true),
         ("position_embedding", json!({"sequence_length": 4}), true),
         ("rescaling", json!({"scale": 2.0}), true),
         ("sinusoidal_position", json!({}), true),

@@ -14,7 +14,7 @@ type Mistake = (
     &'static str,
 );
 
-const MISTAKES: [Mistake; 15] = [
+const MISTAKES: [Mistake; 17] = [
     (
         "multi_head_attention",
         r#"{"num_heads": 0, "key_dim": 2}"#,
@@ -44,6 +44,18 @@ const MISTAKES: [Mistake; 15] = [
         r#"{"num_heads": 2, "key_dim": 2}"#,
         &[&[3, 4], &[3, 4], &[3, 4], &[3, 3], &[1]],
         "expected query, value, key and mask, got 5 inputs",
+    ),
+    (
+        "attention",
+        r#"{"score_mode": "product"}"#,
+        &[&[3, 4]],
+        "`score_mode` must be dot or concat, got \"product\"",
+    ),
+    (
+        "additive_attention",
+        "{}",
+        &[&[3, 4], &[5, 3]],
+        "expected query and key with as many features, got f32[batch,3,4] and f32[batch,5,3]",
     ),
     (
         "position_embedding",

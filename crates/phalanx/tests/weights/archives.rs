@@ -156,6 +156,8 @@ fn steps() -> Value {
 fn attended() -> Value {
     json!({"name": "attended", "input": {"name": "steps", "shape": [5, 4], "dtype": "f32"}, "layers": [
         {"multi_head_attention": {"num_heads": 2, "key_dim": 3}},
+        {"attention": {"use_scale": true, "dropout": 0.5}},
+        {"additive_attention": {"use_causal_mask": true}},
         {"flatten": null}
     ]})
 }
@@ -181,6 +183,8 @@ fn graph() -> Value {
             {"model": {"name": "tower", "input": {"name": "input", "shape": [5, 4], "dtype": "f32"},
                 "layers": [{"dense": {"units": 3}}, {"layer_norm": null}]}},
             {"maximum": {"name": "maximum"}}, {"minimum": {"name": "minimum"}}, {"add": {"name": "add"}}, {"scaled_add": {"scale": 0.5, "name": "scaled_add"}}, {"concatenate": {"name": "concatenate"}},
+            {"attention": {"use_scale": true, "score_mode": "concat", "use_causal_mask": true, "name": "scored"}},
+            {"additive_attention": {"use_scale": false, "name": "added"}},
             {"global_average_pool1d": {"name": "mean"}},
             {"global_max_pool1d": {"name": "most"}},
             {"dot": {"normalize": true, "name": "dot"}},
@@ -199,7 +203,9 @@ fn graph() -> Value {
             {"layer": "minimum", "inputs": ["within", "tower"]},
             {"layer": "add", "inputs": ["maximum", "minimum", "tower"]},
             {"layer": "scaled_add", "inputs": ["add", "within"]},
-            {"layer": "concatenate", "inputs": ["scaled_add", "pair"]},
+            {"layer": "scored", "inputs": ["scaled_add", "pair", "tower"]},
+            {"layer": "added", "inputs": ["within", "tower"]},
+            {"layer": "concatenate", "inputs": ["scored", "added"]},
             {"layer": "mean", "inputs": ["concatenate"]},
             {"layer": "most", "inputs": ["concatenate"]},
             {"layer": "dot", "inputs": ["mean", "most"]},

@@ -11,7 +11,7 @@ use super::operations::KerasOperation;
 use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, cut, plain};
-use super::{CAUSAL, Translated};
+use super::{ATTENTION, CAUSAL, Translated};
 use crate::nn::context::MAX_CALLS;
 
 /// A functional model on its way here.
@@ -92,14 +92,17 @@ impl Functional {
         let mut architecture = entry(object, depth)?;
         let calls = nodes.iter().map(|node| KerasCall::of(layer.class, node));
         let calls = calls.collect::<Translated<Vec<_>>>().map_err(wrong)?;
-        if layer.class == "MultiHeadAttention" {
+        if let Some(kind) = ATTENTION
+            .iter()
+            .find(|kind| architecture[**kind].is_object())
+        {
             let is_causal = calls.first().is_some_and(|call| call.is_causal);
             if calls.iter().any(|call| call.is_causal != is_causal) {
                 return Err(wrong(format!(
                     "its calls differ in `{CAUSAL}`, which is a setting of the layer here"
                 )));
             }
-            architecture["multi_head_attention"][CAUSAL] = is_causal.into();
+            architecture[*kind][CAUSAL] = is_causal.into();
         }
         self.layers.push(ReadLayer {
             name: plain(layer.name),
