@@ -45,8 +45,8 @@ pub struct Lowering {
     pub module: String,
     /// Kernels registered with the device beside its compiler's own.
     pub kernels: Option<KernelSupport>,
-    /// Whether the processor has instructions for bf16 products. Without them XLA:CPU takes twice the time of f32, so operands are
-    /// widened to f32, which changes no product.
+    /// Whether the processor has instructions for bf16 products that are faster than f32's. Without instructions XLA:CPU takes twice the
+    /// time of f32, so operands are widened to f32, which changes no product.
     pub native_bf16_dot: bool,
     /// Which products of f32 call `phalanx.product`, where that is registered.
     pub host_matmul: HostMatmul,

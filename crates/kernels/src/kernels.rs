@@ -8,6 +8,7 @@ use phalanx_pjrt::{Client, PluginSearch};
 
 use crate::batch_norm;
 use crate::bf16_matmul::MatmulDesc;
+use crate::bf16_rate::has_fast_bf16;
 use crate::column_sums::ColumnSums;
 use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
@@ -24,7 +25,7 @@ use crate::worker_state::WorkerState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Support {
-    /// Whether operations on bf16 run on instructions of the processor for them.
+    /// Whether convolutions of bf16 run on instructions of the processor for them, which are faster than f32's.
     pub bf16: bool,
     /// Whether products of bf16 run on AMX: the processor has it, and the system lets this process use it.
     pub amx_bf16: bool,
@@ -33,11 +34,11 @@ pub struct Support {
 }
 
 impl Support {
-    /// By what oneDNN says that the processor has, and that it may use.
-    fn of_isa(isa: c_uint) -> Self {
+    /// By what oneDNN says that the processor has, and that it may use; and by how fast that is.
+    fn of_isa(isa: c_uint, has_fast_bf16: bool) -> Self {
         let has = |wanted| isa & wanted == wanted;
         Self {
-            bf16: has(sys::ISA_AVX512_BF16),
+            bf16: has(sys::ISA_AVX512_BF16) && has_fast_bf16,
             amx_bf16: has(sys::ISA_AVX512_AMX),
             tiles: has_tiles(),
         }
@@ -73,7 +74,7 @@ impl Kernels {
         let isa = unsafe { (library.api.effective_isa)() };
         Ok(Self(Arc::new(Inner {
             library,
-            support: Support::of_isa(isa),
+            support: Support::of_isa(isa, has_fast_bf16()),
             pools,
         })))
     }
@@ -276,9 +277,10 @@ mod tests {
     #[test]
     fn the_library_says_what_it_may_use() {
         let of = |isa| {
-            let support = Support::of_isa(isa);
+            let support = Support::of_isa(isa, true);
             (support.bf16, support.amx_bf16)
         };
+        assert!(!Support::of_isa(0xe7, false).bf16);
         // AVX2, AVX-512, with bf16, with fp16, with AMX, with AMX of fp16 too.
         let expected = [
             (0x7, (false, false)),

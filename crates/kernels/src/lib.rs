@@ -85,6 +85,7 @@ mod all_reduce;
 mod amx;
 mod batch_norm;
 mod bf16_matmul;
+mod bf16_rate;
 mod column_sums;
 mod convolution;
 #[cfg(target_arch = "x86_64")]
@@ -129,6 +130,7 @@ mod worker_state;
 
 pub use all_reduce::register_all_reduce;
 pub use amx::AmxFeatures;
+pub use bf16_rate::has_fast_bf16;
 pub use exchange::{
     Exchange, ExchangeBinding, ExchangeDone, ExchangeMemory, ExchangeOp, ExchangeRequest, launch_id,
 };

@@ -7,6 +7,7 @@ use phalanx_graph::{
     CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Op, Prepared, Program,
     compiler_options,
 };
+use phalanx_kernels::has_fast_bf16;
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
 
 use super::compile_notice::notice_if_slow;
@@ -166,7 +167,7 @@ impl Engine {
         };
         Ok(Lowering {
             kernels: kernels.support(client, program)?,
-            native_bf16_dot: has_bf16_products(),
+            native_bf16_dot: has_fast_bf16(),
             host_matmul: kernels.host_matmul(client, program, products),
             bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
@@ -357,14 +358,6 @@ fn override_value(option: CompilerOption) -> OverrideValue {
         CompilerOption::Switch(on) => OverrideValue::Bool(on),
         CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
     }
-}
-
-/// Whether the processor multiplies bf16 by instructions for it; taken for granted where that cannot be asked.
-fn has_bf16_products() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    true
 }
 
 #[cfg(test)]
