@@ -54,6 +54,7 @@ impl BenchRun {
         let first = process.take_steps(1, FIRST_LIMIT).and_then(|first| {
             score.first_ms = Some(start.elapsed().as_secs_f64() * 1e3);
             score.first_loss = Some(first.loss);
+            score.peak_mib = process.peak_mib();
             process.take_steps(1, STEP_LIMIT)
         });
         match first {
@@ -90,9 +91,11 @@ impl BenchRun {
         self.process.as_ref().map(PeerProcess::id)
     }
 
-    /// Ends the program; its score.
+    /// Ends the program; its score. One that has failed keeps the memory of its first step.
     pub(super) fn finish(mut self) -> Score {
-        self.score.peak_mib = self.process.as_ref().and_then(PeerProcess::peak_mib);
+        if let Some(process) = &self.process {
+            self.score.peak_mib = process.peak_mib();
+        }
         self.score
     }
 

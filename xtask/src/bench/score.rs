@@ -16,7 +16,7 @@ pub(super) struct Score {
     medians_ms: Vec<f64>,
     /// The first step, which traces and compiles.
     pub(super) first_ms: Option<f64>,
-    /// The most memory that the program had.
+    /// The most memory that the program had; of one that was too slow, until its first step had ended.
     pub(super) peak_mib: Option<f64>,
     pub(super) first_loss: Option<f64>,
     last_loss: f64,

@@ -19,7 +19,8 @@ Written by `cargo xtask bench all --write`; `--only NAME` renews rows one after 
 `bench models`, `bench single` and `bench scaling`; `1.55x` means that ours is 1.55 times as fast. Of each peer the fastest variant counts: PyTorch \
 eager (channels-last) and compiled, TensorFlow as a graph and with XLA, JAX. A row with `quick` had two rounds, and of the peers only the \
 variants that were first before: see `quick` in `xtask/src/bench/models.rs`. A first step traces and compiles; ours is cold with an empty cache of \
-programs, cached in a second process. Memory is the most that a process had resident.\n\n";
+programs, cached in a second process. Memory is the most that a process had resident; \
+`> 2900`, where a later step took too long, until the first had ended.\n\n";
 
 /// The sections by processor, and which one is this machine's.
 pub(super) struct Page {

@@ -49,6 +49,12 @@ impl Measured {
         self.best(OURS)?.median_ms()
     }
 
+    /// Whether a framework was too slow, so that its memory is the least that it takes.
+    fn is_cut_off(&self, framework: &str) -> bool {
+        self.best(framework)
+            .is_some_and(|score| matches!(score.failure, Some(PeerFailure::TimedOut(_))))
+    }
+
     /// How many times as long as ours a framework takes; where it exceeded a limit the ratio is a lower bound.
     fn ratio(&self, framework: &str) -> Option<Ratio> {
         let (ours, best) = (self.ours()?, self.best(framework)?);
@@ -176,8 +182,13 @@ impl Bar {
                 match (peak(OURS), peak(framework)) {
                     (Some(ours), Some(theirs)) if ours <= self.limit * theirs => None,
                     (Some(ours), Some(theirs)) => {
-                        let part = ours / theirs;
-                        Some(format!("{part:.2} of {}'s memory", name_of(framework)))
+                        let (part, name) = (ours / theirs, name_of(framework));
+                        let most = if measured.is_cut_off(framework) {
+                            "< "
+                        } else {
+                            ""
+                        };
+                        Some(format!("{most}{part:.2} of {name}'s memory"))
                     }
                     _ => Some(format!("no memory of {}", name_of(framework))),
                 }
@@ -204,8 +215,13 @@ fn first_steps(measured: &Measured) -> String {
 
 fn memory(measured: &Measured) -> String {
     let peak = |framework: &str| {
-        let peak = measured.best(framework).and_then(|score| score.peak_mib);
-        peak.map(|mib| format!("{mib:.0}"))
+        let mib = measured.best(framework)?.peak_mib?;
+        let least = if measured.is_cut_off(framework) {
+            "> "
+        } else {
+            ""
+        };
+        Some(format!("{least}{mib:.0}"))
     };
     joined(peak(OURS).unwrap_or_default(), peak)
 }
@@ -274,11 +290,12 @@ mod tests {
             (Against::Best, 1.6),
             (Against::Peer("tf"), 2.0),
             (Against::Memory("torch"), 0.8),
+            (Against::Memory("tf"), 0.8),
             (Against::Peer("jax"), 1.0),
         ]);
-        let expected = "| a model | 1000 ms | 1500 ms compiled, 1.50x | > 30 s |  | 1.6x the best, 2x TensorFlow, 0.8 of PyTorch's memory, 1x JAX \
-            | no: 1.50x PyTorch, 0.83 of PyTorch's memory, not timed beside JAX | 3.0 s, 0.6 s; PyTorch 3.0 s, TensorFlow 3.0 s \
-            | 100; PyTorch 120, TensorFlow 50 | 2 |";
+        let expected = "| a model | 1000 ms | 1500 ms compiled, 1.50x | > 30 s |  | 1.6x the best, 2x TensorFlow, 0.8 of PyTorch's memory, 0.8 of TensorFlow's memory, 1x JAX \
+            | no: 1.50x PyTorch, 0.83 of PyTorch's memory, < 2.00 of TensorFlow's memory, not timed beside JAX | 3.0 s, 0.6 s; PyTorch 3.0 s, TensorFlow 3.0 s \
+            | 100; PyTorch 120, TensorFlow > 50 | 2 |";
         assert_eq!(text(&asked, &measured, "2"), expected);
         let lower = workload(&[(Against::Best, 1.5), (Against::Memory("torch"), 0.85)]);
         assert!(text(&lower, &measured, "2").contains("| yes |"));
