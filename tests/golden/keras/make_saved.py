@@ -1,4 +1,4 @@
-"""saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer.
+"""saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer; saved/*.weights.h5: the weights alone.
 
     python tests/golden/keras/make_saved.py
 """
@@ -96,6 +96,34 @@ def volumes():
     return keras.Model(x, layers.GlobalMaxPooling3D()(y), name="volumes")
 
 
+def dropouts():
+    """Layers without variables between layers with some, which have them in equal shapes."""
+    return keras.Sequential(
+        [
+            keras.Input((3, 3, 3, 2)),
+            layers.SpatialDropout3D(0.5),
+            layers.Conv3D(2, 1),
+            layers.Reshape((9, 3, 2)),
+            layers.SpatialDropout2D(0.2),
+            layers.Conv2D(2, 1),
+            layers.Dropout(0.5),
+            layers.SpatialDropout2D(0.3),
+            layers.Conv2D(2, 1),
+            layers.Reshape((27, 2)),
+            layers.Dropout(0.5, noise_shape=(None, 1, 2)),
+            layers.Conv1D(2, 1),
+            layers.SpatialDropout1D(0.1),
+            layers.Conv1D(2, 1),
+            layers.GaussianDropout(0.1),
+            layers.Flatten(),
+            layers.Dense(3),
+            layers.Dropout(0.1),
+            layers.Dense(3),
+        ],
+        name="dropouts",
+    )
+
+
 def batch(model):
     """Two examples for each input, in the order of the model's inputs."""
 
@@ -120,6 +148,8 @@ def record(model, endings):
     inputs = batch(model)
     for ending in endings:
         model.save(TO / f"{model.name}.{ending}")
+    if model.name == "dropouts":
+        model.save_weights(TO / f"{model.name}.weights.h5")
     outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
     # Of several outputs with names, in the order of the names.
     outputs = keras.tree.flatten(outputs)
@@ -139,5 +169,5 @@ if __name__ == "__main__":
     stack.build((None, 6, 3))
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
-    models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"])]
+    models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
+use phalanx::import::{LoadWeights, Matching};
 use phalanx::nn::{Cx, Input, Model};
 use phalanx::saved::SavedModel;
 use phalanx_graph::DType;
@@ -181,6 +182,27 @@ fn files_without_a_whole_model_are_refused() {
     };
     assert!(without("config.json").starts_with("part: config.json: "));
     assert!(without("model.weights.h5").starts_with("part: model.weights.h5: "));
+}
+
+/// Layers without variables stand between those with some, whose shapes are equal: a layer that is skipped would exchange them.
+#[test]
+fn dropouts_between_layers_change_no_pairing() {
+    let folder = golden("keras/saved");
+    let expected = SavedModel::load_keras(folder.join("dropouts.keras")).unwrap();
+    let model = expected.model();
+    for file in ["dropouts.weights.h5", "dropouts.h5", "dropouts.keras"] {
+        for matching in [Matching::Auto, Matching::Names, Matching::Order] {
+            let values = model.init(1).unwrap();
+            let mut read = SavedModel::new(model.clone(), values).unwrap();
+            let options = LoadWeights {
+                matching,
+                ..LoadWeights::default()
+            };
+            let report = read.load_weights(folder.join(file), options).unwrap();
+            assert!(report.unexpected.is_empty(), "{file}: {report}");
+            assert!(read.values() == expected.values(), "{file}: {matching:?}");
+        }
+    }
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl<'a> KerasLayer<'a> {
     pub(super) fn is_operation(&self) -> bool {
         match self.module {
             Some(module) => module.starts_with("keras.src.ops"),
-            None => self.class != "InputLayer" && !self.settings.contains_key("trainable"),
+            // Alone of Keras' layers these two do not note whether they are frozen.
+            None if self.class == "InputLayer" || self.class.starts_with("SpatialDropout") => false,
+            None => !self.settings.contains_key("trainable"),
         }
     }
 
