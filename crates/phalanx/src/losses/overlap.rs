@@ -48,7 +48,7 @@ impl Described for Dice {
 /// et al. 2017).
 ///
 /// Which of the mistakes `alpha` and `beta` are of is as Keras computes it; its text has them the other way round. Shapes and `axis`
-/// are those of [`Dice`].
+/// are as for [`Dice`].
 ///
 /// ```
 #[doc = include_str!("example.md")]

@@ -12,7 +12,7 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// `gamma x` with a factor for each channel that is learnt from near 0, at the end of a residual branch; kind `layer_scale` (Touvron et
 /// al. 2021).
 ///
-/// Variable: `gamma` of the last dim. It is the layer of Keras' ConvNeXt, which is told the channels as `projection_dim` and has no default
+/// Variable: `gamma` of the last dim. It is the layer of Keras' ConvNeXt, which has the channels as a setting, `projection_dim`, and no default
 /// for `init_values`; padding masks go on, which Keras loses there.
 ///
 /// ```

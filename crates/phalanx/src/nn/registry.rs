@@ -339,9 +339,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn every_kind_reads_back_what_it_writes() {
-        let with_weights = json!({
+    /// Settings of kinds with variables.
+    fn with_weights() -> Value {
+        json!({
             "dense": {"units": 3},
             "conv2d": {"filters": 4, "kernel_size": 3},
             "depthwise_conv1d": {"kernel_size": 3, "depth_multiplier": 2},
@@ -368,8 +368,12 @@ mod tests {
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
-        });
-        let without = json!({
+        })
+    }
+
+    /// Settings of kinds without.
+    fn without_weights() -> Value {
+        json!({
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "up_sampling3d": {"size": [2, 1, 3]},
             "zero_padding1d": {"padding": [1, 0]},
@@ -393,7 +397,12 @@ mod tests {
             "rescaling": {"scale": [0.5, 1.0]},
             "preprocess": {"mode": "caffe"},
             "normalization": {"axis": [1, -1], "mean": [[0.5], [-2.0]], "variance": [[1.0], [0.0]], "invert": true},
-        });
+        })
+    }
+
+    #[test]
+    fn every_kind_reads_back_what_it_writes() {
+        let (with_weights, without) = (with_weights(), without_weights());
         for kind in Registry::standard().kinds() {
             let fields = with_weights.get(kind).or_else(|| without.get(kind));
             let fields = fields.unwrap_or(&Value::Null);

@@ -194,13 +194,20 @@ fn kind(keras: &str) -> &'static str {
         "UnitNormalization" => "unit_norm",
         "Normalization" => "normalization",
         "PReLU" => "p_relu",
-        "LayerScale" => "layer_scale",
-        "StochasticDepth" => "stochastic_depth",
-        "CustomScaleLayer" => "scaled_add",
         "TimeDistributed" => "time_distributed",
         "LSTM" => "lstm",
         "GRU" => "gru",
         "Bidirectional" => "bidirectional",
+        other => kind_in_branches(other),
+    }
+}
+
+/// Of layers at the end of residual branches.
+fn kind_in_branches(keras: &str) -> &'static str {
+    match keras {
+        "LayerScale" => "layer_scale",
+        "StochasticDepth" => "stochastic_depth",
+        "CustomScaleLayer" => "scaled_add",
         other => panic!("no layer for Keras' {other}"),
     }
 }

@@ -237,6 +237,27 @@ fn hostile_convolutions_are_refused_without_memory_or_panic() {
 }
 
 #[test]
+fn hostile_settings_of_residual_branches_are_refused_without_memory_or_panic() {
+    let image = |layer: Value| of_images(&layer);
+    for (config, part) in [
+        (
+            image(json!({"stochastic_depth": {"drop_path_rate": 1.5}})),
+            "drop_path_rate",
+        ),
+        (
+            image(json!({"layer_scale": {"init_values": "1"}})),
+            "init_values",
+        ),
+        (
+            image(json!({"scaled_add": {"scale": 1.0}})),
+            "expected 2 inputs or more, got 1",
+        ),
+    ] {
+        check_hostile(&config, part);
+    }
+}
+
+#[test]
 fn hostile_settings_of_normalizations_are_refused_without_memory_or_panic() {
     let image = |layer: Value| of_images(&layer);
     for (config, part) in [
@@ -254,18 +275,6 @@ fn hostile_settings_of_normalizations_are_refused_without_memory_or_panic() {
             "`groups` must divide the channels of the input, got 32 and",
         ),
         (image(json!({"unit_norm": {"axis": []}})), "`axis`"),
-        (
-            image(json!({"stochastic_depth": {"drop_path_rate": 1.5}})),
-            "drop_path_rate",
-        ),
-        (
-            image(json!({"layer_scale": {"init_values": "1"}})),
-            "init_values",
-        ),
-        (
-            image(json!({"scaled_add": {"scale": 1.0}})),
-            "expected 2 inputs or more, got 1",
-        ),
         (
             image(json!({"p_relu": {"shared_axes": [i64::MIN]}})),
             "shared_axes",
