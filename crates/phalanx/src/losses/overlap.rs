@@ -56,7 +56,7 @@ impl Described for Dice {
 /// let y_pred = rows([[0.0, 1.0, 0.0, 1.0], [0.4, 0.0, 0.0, 0.9]]);
 /// let loss = per_example(Tversky::new(0.7, 0.3), y_true, y_pred)?;
 /// println!("{loss:.4?}");
-/// assert_eq!(format!("{loss:.4?}"), "[0.5000, 0.7777]");
+/// assert_eq!(format!("{loss:.4?}"), "[0.5000, 0.7765]");
 /// # Ok::<(), phalanx::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
