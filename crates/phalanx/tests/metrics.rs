@@ -233,7 +233,9 @@ fn what_has_no_weight_may_be_no_number() {
     let weight = HostTensor::new([3], &[1.0f32, 0.0, 2.0]);
     let mut batch = Batch::default();
     let mut metrics = Vec::new();
-    for kind in Metric::KINDS {
+    // Of labels and steps, which have dims of their own.
+    let kinds = Metric::KINDS.into_iter().filter(|kind| *kind != "ctc");
+    for kind in kinds {
         let is_sparse = kind.starts_with("sparse");
         let metric = Metric::from_config(kind, &serde_json::json!({})).unwrap();
         for [target, score] in [[0.0, 0.5], [f32::NAN, 0.5], [0.0, f32::NAN]] {
