@@ -12,7 +12,7 @@ use super::buckets;
 use super::session::{self, Session, failed, wrong};
 use crate::args::UseArgs;
 use crate::config::{Csv, Data, Images, Missing, TrainConfig};
-use crate::data_facts::Facts;
+use crate::data_facts::{Facts, InputFact};
 use crate::failure::{Exit, Failure};
 use crate::output::notice;
 use crate::record::{self, Record};
@@ -130,7 +130,9 @@ fn nothing_trained(folder: &RunFolder) -> Failure {
     let message = format!("{shown} has no trained model with a training.json");
     let next = match folder.has_checkpoint().unwrap_or(false) {
         true => "use its checkpoint with --checkpoint, or go on with the training with --resume",
-        false => "give the folder that `phalanx train` named as logs, or the training file",
+        false => {
+            "give the folder that `phalanx train` named as logs, or the training file; for a model that a program saved, a training file that says what its data are, with --output and this folder"
+        }
     };
     Failure::new(Exit::Usage, message).next(next)
 }
@@ -245,7 +247,7 @@ impl Used {
             .unwrap_or_default();
         if let Data::Csv(csv) = &self.config.data {
             if !csv.inputs.value.is_empty() {
-                return Err(self.lacks("the columns of the inputs"));
+                self.guess_inputs(csv, session.trainer.model(), &mut facts)?;
             }
             if !csv.text.is_empty() {
                 return Err(self.lacks("the words of the texts"));
@@ -257,6 +259,39 @@ impl Used {
             }
         }
         Ok(facts)
+    }
+
+    /// The inputs that the training file names, which must be the model's.
+    fn guess_inputs(&self, csv: &Csv, model: &Model, facts: &mut Facts) -> Result<(), Failure> {
+        if !csv.one_hot.value.is_empty() {
+            return Err(self.lacks("the values of the one-hot columns"));
+        }
+        let inputs = csv.inputs.value.iter();
+        let needed: Vec<&str> = model.inputs().map(|(name, _)| name).collect();
+        if !needed
+            .iter()
+            .copied()
+            .eq(inputs.clone().map(|input| &*input.name))
+        {
+            let message = format!(
+                "{} takes the inputs {}, which the training file does not name so",
+                self.folder.model().display(),
+                needed.join(", ")
+            );
+            return Err(Failure::new(Exit::Usage, message)
+                .next("name the columns of these, in this order, by `inputs` of `data`"));
+        }
+        facts.inputs = inputs
+            .map(|input| InputFact {
+                name: input.name.clone(),
+                columns: Vec::new(),
+                width: (!input.is_index).then_some(input.columns.len()),
+                text: None,
+            })
+            .collect();
+        let numbers = facts.inputs.iter().filter_map(|input| input.width);
+        facts.dims = vec![numbers.sum()];
+        Ok(())
     }
 
     /// What only the record of the training has, which is not there.

@@ -8,7 +8,7 @@ use phalanx_yaml::{Key, Node, Problem, Value, shown};
 use super::component::Component;
 use super::reader::{Reader, Section, list, text};
 use super::training_file::MAX_FEATURES;
-use super::{Column, Csv, Data, Located, Missing, TrainConfig};
+use super::{Column, Csv, Data, Located, Missing, ModelSource, TrainConfig};
 
 /// Most inputs of a model, and most values that a layer takes.
 const MAX_INPUTS: usize = 1024;
@@ -82,6 +82,10 @@ impl TrainConfig {
     /// # Errors
     /// Names of nothing, and inputs and layers that no layer takes.
     pub(crate) fn sources(&self) -> Result<Vec<Vec<Source>>, Vec<Problem>> {
+        if let ModelSource::Saved(_) = self.model {
+            // Its layers know what they take.
+            return Ok(Vec::new());
+        }
         let inputs = self.named_inputs();
         let names: Vec<&str> = match inputs {
             Some(inputs) => inputs.value.iter().map(|input| &*input.name).collect(),

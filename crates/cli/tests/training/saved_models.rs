@@ -97,3 +97,95 @@ fn what_is_wrong_with_a_saved_model_is_said_at_its_line() {
     ];
     folder.fail(&["train", file, "--output", "new"], 2, &told);
 }
+
+/// A model of an index and two numbers, trained.
+fn of_two_inputs(name: &str) -> Folder {
+    let folder = Folder::new(name, "adam");
+    let row = |i: u32| format!("{},{},{},{}\n", i % 5, (i * 7) % 13, (i * 5) % 11, i % 3);
+    let rows: String = (0..60).map(row).collect();
+    fs::write(folder.0.join("i.csv"), format!("user,a,b,y\n{rows}")).unwrap();
+    fs::write(
+        folder.0.join("new.csv"),
+        format!("y,b,a,user\n{}", "0,3,2,4\n1,5,9,0\n"),
+    )
+    .unwrap();
+    let text = "data: {csv: i.csv, inputs: {who: user, about: [a, b]}, test: {last: 20}}\n\
+        model: [{embedding: {inputs: who, input_dim: 5, output_dim: 3, name: vector}}, {concatenate: {inputs: [vector, about]}}, {dense: {units: 3}}]\n\
+        optimizer: adam\nloss: {sparse_categorical_crossentropy: {from_logits: true}}\nfit: {epochs: 2}\noutput: out\n";
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    run(&folder, "train t.yaml --quiet");
+    folder
+}
+
+#[test]
+fn a_saved_model_of_several_inputs_is_trained() {
+    let folder = of_two_inputs("saved-inputs");
+    run(&folder, "export out m.keras");
+    let before = run(&folder, "evaluate out");
+    for model in ["m.keras", "out/model"] {
+        let file = with_model(&folder, model);
+        run(
+            &folder,
+            &format!("train {file} --output again --overwrite --epochs 1"),
+        );
+        assert_eq!(run(&folder, "evaluate again"), before, "{model}");
+        assert_eq!(
+            run(&folder, "predict again new.csv"),
+            run(&folder, "predict out new.csv")
+        );
+    }
+    let text = fs::read_to_string(folder.0.join("saved.yaml")).unwrap();
+    let text = text.replace("{who: user, about: [a, b]}", "{about: [a, b], who: user}");
+    fs::write(folder.0.join("saved.yaml"), text).unwrap();
+    let told = ["takes the inputs who, about", "in this order"];
+    folder.fail(&["train", "saved.yaml", "--output", "other"], 2, &told);
+}
+
+/// As `Trainer::save` leaves it: without a record of how the data were read.
+#[test]
+fn a_model_of_several_inputs_without_a_record_is_used_by_the_training_file() {
+    let folder = of_two_inputs("no-record");
+    fs::create_dir(folder.0.join("plain")).unwrap();
+    for file in ["model.json", "weights.safetensors"] {
+        let saved = folder.0.join("out/model").join(file);
+        fs::copy(saved, folder.0.join("plain").join(file)).unwrap();
+    }
+    for (of_record, of_file) in [
+        (
+            "predict out new.csv",
+            "predict t.yaml new.csv --output plain",
+        ),
+        ("evaluate out i.csv", "evaluate t.yaml i.csv --output plain"),
+    ] {
+        assert_eq!(run(&folder, of_record), run(&folder, of_file));
+    }
+    let told = [
+        "plain has no trained model with a training.json",
+        "with --output and this folder",
+    ];
+    folder.fail(&["predict", "plain", "new.csv"], 2, &told);
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let refused = |from: &str, to: &str, told: &[&str]| {
+        fs::write(folder.0.join("o.yaml"), text.replace(from, to)).unwrap();
+        folder.fail(
+            &["predict", "o.yaml", "new.csv", "--output", "plain"],
+            2,
+            told,
+        );
+    };
+    refused(
+        "{who: user, about: [a, b]}",
+        "{about: [a, b], who: user}",
+        &["plain takes the inputs who, about", "in this order"],
+    );
+    refused(
+        "i.csv,",
+        "i.csv, standardize: true,",
+        &["the means of the columns", "train again"],
+    );
+    refused(
+        "i.csv,",
+        "i.csv, one_hot: [b],",
+        &["the values of the one-hot columns"],
+    );
+}
