@@ -221,10 +221,13 @@ impl OrderWalk {
             "flatten" | "reshape" => self.reshaped(input, out),
             "permute" => self.permuted(path, layer, input, out),
             "repeat_vector" | "unit_norm" | "masking" | "rescaling" | "preprocess"
-            | "normalization" | "p_relu" | "activation" | "gaussian_noise" => input.order.clone(),
+            | "normalization" | "activation" | "gaussian_noise" | "stochastic_depth" => {
+                input.order.clone()
+            }
+            "p_relu" => self.slopes(path, input),
             "batch_norm" | "group_norm" => self.channel_norm(path, layer, input),
             "layer_norm" => self.layer_norm(path, layer, input),
-            "add" | "multiply" | "average" | "maximum" | "minimum" | "subtract" => {
+            "add" | "scaled_add" | "multiply" | "average" | "maximum" | "minimum" | "subtract" => {
                 self.merged(path, inputs)
             }
             "concatenate" => self.concatenated(path, layer, inputs),
@@ -348,4 +351,26 @@ fn unknown(path: &str, reason: &str) -> Arc<str> {
          with a `permute` of the channels before the other dims where PyTorch's model has them so, or give a file with this model's names and orders"
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::{Dense, Flatten, PRelu, Sequential, StochasticDepth};
+
+    #[test]
+    fn slopes_of_flattened_images_are_in_their_order() {
+        let model = Sequential::new([2, 3, 2])
+            .add(Flatten)
+            .add(PRelu::new())
+            .add(StochasticDepth::new(0.5))
+            .add(Dense::new(4))
+            .build()
+            .unwrap();
+        let orders = model.pytorch_orders();
+        let [slopes, rows] = ["p_relu/alpha", "dense/kernel"].map(|name| orders.of(name).unwrap());
+        let expected: Arc<[usize]> = [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11].into();
+        assert_eq!(slopes, [(0, expected)]);
+        assert_eq!(rows, slopes);
+    }
 }

@@ -123,6 +123,15 @@ impl OrderWalk {
         }
     }
 
+    /// A slope for each feature of a vector; of images PyTorch has one for each channel.
+    pub(super) fn slopes(&mut self, path: &str, input: &OrderedValue) -> ValueOrder {
+        if input.dims.len() == 1 {
+            let features = self.last_features(path, input);
+            self.want(path, "alpha", 0, &features);
+        }
+        input.order.clone()
+    }
+
     pub(super) fn layer_norm(
         &mut self,
         path: &str,
@@ -341,12 +350,14 @@ impl OrderWalk {
         inputs: &[OrderedValue],
         out: &[usize],
     ) -> ValueOrder {
-        const VECTORS_LAST: [&str; 9] = [
+        const VECTORS_LAST: [&str; 11] = [
             "lstm",
             "gru",
             "simple_rnn",
             "bidirectional",
             "multi_head_attention",
+            "attention",
+            "additive_attention",
             "position_embedding",
             "sinusoidal_position",
             "dot",
