@@ -359,9 +359,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .filter_map(|(output, (entry, _))| Some((first + place(*entry)?, output)))
             .collect();
         for warning in std::mem::take(&mut cx.warnings) {
-            if !self.told.contains(&warning) {
+            if self.told.insert(warning.clone()) {
                 placement.engine().notice(&warning);
-                self.told.insert(warning);
             }
         }
         let specs = results.iter().zip(&program.outputs[changed.len()..]);
