@@ -7,7 +7,7 @@ use crate::batch_norm::{BatchNormForward, BatchNormGradient, Mask, NO_CEILING};
 use crate::column_sums::ColumnSums;
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{self, GemmOperand, RightOperand};
+use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
 use crate::handlers::TensorDesc;
 use crate::lstm::tests::Given;
 use crate::max_pool::{MaxPool, MaxPoolForward};
@@ -76,12 +76,14 @@ fn product() {
     counted("product", || {
         let left = GemmOperand::new(&left, SIDE, SIDE, true);
         let right = RightOperand::Matrix(GemmOperand::new(&right, SIDE, SIDE, false));
-        let to = result.as_mut_ptr();
+        let tile = ResultTile {
+            rows: 0..SIDE,
+            columns: 0..SIDE,
+            result: result.as_mut_ptr(),
+            width: SIDE,
+        };
         // SAFETY: the result has the elements of the whole product, and this thread alone.
-        unsafe {
-            let isa = Isa::best_available();
-            gemm::multiply(isa, left, right, 0..SIDE, 0..SIDE, &mut scratch, to);
-        }
+        unsafe { gemm::multiply(Isa::best_available(), left, right, tile, &mut scratch) };
         result[0]
     });
 }

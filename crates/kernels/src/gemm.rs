@@ -1,22 +1,27 @@
-//! Single-threaded f32 matrix multiplication (GEMM) for processors with AVX2 or AVX-512.
+//! Single-threaded matrix multiplication (GEMM) in f32 for processors with AVX2 or AVX-512, of matrices of f32 or bf16.
 //!
 //! As in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a block of the right matrix is packed
 //! into panels of 16 columns that stay in the outer caches, unless it was packed ahead, one of the left into panels of 6 rows for the second
 //! where that pays ([`LeftBlock`]), and the inner loop keeps 6 x 16 sums, with AVX-512 6 x 32 of two panels, in registers ([`crate::microkernel`]) while
 //! it goes through a panel of each, of which the wider stays in the first cache. With AVX2 it runs at the speed of the processor's
-//! multipliers (102 of 103 GFLOP/s measured).
+//! multipliers (102 of 103 GFLOP/s measured). Elements of bf16 are widened where they are packed, so that they move half the bytes.
 
 mod packed;
 
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_prefetch, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+    __m256, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
+    _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
+use std::fmt::Debug;
 use std::ops::Range;
+
+use phalanx_pjrt::Bf16;
 
 pub(crate) use self::packed::{PackedMatrix, RightOperand, pack_ahead};
 use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, Target};
 use crate::simd::{has_fma, transpose_8x8};
 use crate::simd_row::SimdRow;
+use crate::stored::Stored;
 
 /// Length of the slices of the summed dimension (`kc` of Goto and van de Geijn): a result element is read and written once per slice.
 const KC: usize = 256;
@@ -33,10 +38,47 @@ const SAME_SETS: usize = 1024;
 /// follows.
 const STREAMS: usize = 8;
 
+/// An element type of operands and results.
+pub(crate) trait GemmElement: Stored + Debug {
+    /// Numbers in memory, if they are f32 as the inner loop reads and writes them.
+    fn in_f32(at: *const Self) -> Option<*const f32>;
+
+    /// # Safety
+    /// There are 8 numbers, and the processor has AVX2.
+    unsafe fn load_8(from: *const Self) -> __m256;
+}
+
+impl GemmElement for f32 {
+    fn in_f32(at: *const Self) -> Option<*const f32> {
+        Some(at)
+    }
+
+    #[inline(always)]
+    unsafe fn load_8(from: *const Self) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+}
+
+impl GemmElement for Bf16 {
+    fn in_f32(_: *const Self) -> Option<*const f32> {
+        None
+    }
+
+    #[inline(always)]
+    unsafe fn load_8(from: *const Self) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+        }
+    }
+}
+
 /// A matrix operand, seen as `count` vectors of `depth` elements: the rows of the left matrix, or the columns of the right one.
 #[derive(Clone, Copy)]
-pub(crate) struct GemmOperand<'a> {
-    values: &'a [f32],
+pub(crate) struct GemmOperand<'a, T = f32> {
+    values: &'a [T],
     count: usize,
     depth: usize,
     /// Whether the elements of a vector are adjacent in memory; otherwise the elements of equal `k` are.
@@ -45,15 +87,20 @@ pub(crate) struct GemmOperand<'a> {
     apart: usize,
 }
 
-impl<'a> GemmOperand<'a> {
+impl<'a, T: GemmElement> GemmOperand<'a, T> {
     /// An operand stored densely.
     ///
     /// # Panics
     /// `values` has not `count * depth` elements: a bug of the caller.
-    pub(crate) fn new(values: &'a [f32], count: usize, depth: usize, k_contiguous: bool) -> Self {
+    pub(crate) fn new(values: &'a [T], count: usize, depth: usize, k_contiguous: bool) -> Self {
         assert_eq!(values.len(), count * depth);
         let apart = if k_contiguous { depth } else { count };
         Self::strided(values, [count, depth], k_contiguous, apart)
+    }
+
+    /// How many vectors there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// An operand whose vectors, or steps of `k`, are `apart` elements apart.
@@ -61,7 +108,7 @@ impl<'a> GemmOperand<'a> {
     /// # Panics
     /// They overlap, or `values` ends before the last of them: bugs of the caller.
     pub(crate) fn strided(
-        values: &'a [f32],
+        values: &'a [T],
         [count, depth]: [usize; 2],
         k_contiguous: bool,
         apart: usize,
@@ -95,23 +142,31 @@ fn right_len(columns: usize) -> usize {
     columns.next_multiple_of(NR) * KC
 }
 
-/// Computes the tile `rows` x `columns` of `left * right` and writes it to `result`, the dense matrix of all rows and columns.
+/// A part of a product's result, and where it is written: element `[row, column]` of the whole to `result + row * width + column`.
+#[derive(Clone)]
+pub(crate) struct ResultTile {
+    pub(crate) rows: Range<usize>,
+    pub(crate) columns: Range<usize>,
+    pub(crate) result: *mut f32,
+    pub(crate) width: usize,
+}
+
+/// Computes a tile of `left * right`.
 ///
 /// # Safety
-/// The processor supports `isa`; `result` has room for the whole matrix, and nobody else uses the elements of this tile meanwhile.
+/// The processor supports `isa`; there is room for the tile where it is written, and nobody else uses its elements meanwhile.
 ///
 /// # Panics
 /// The processor lacks AVX2 or FMA, the tile exceeds the matrix, or `scratch` is too small: bugs of the caller.
-pub(crate) unsafe fn multiply(
+pub(crate) unsafe fn multiply<T: GemmElement>(
     isa: Isa,
-    left: GemmOperand<'_>,
-    right: RightOperand<'_>,
-    rows: Range<usize>,
-    columns: Range<usize>,
+    left: GemmOperand<'_, T>,
+    right: RightOperand<'_, T>,
+    tile: ResultTile,
     scratch: &mut [f32],
-    result: *mut f32,
 ) {
     let [width, depth] = right.dims();
+    let (rows, columns) = (&tile.rows, &tile.columns);
     assert!(has_fma() && left.depth == depth);
     assert!(rows.end <= left.count && columns.end <= width);
     let (packed_left, packed_right) = scratch.split_at_mut(left_len());
@@ -120,33 +175,27 @@ pub(crate) unsafe fn multiply(
         let (panels, next) = match right {
             RightOperand::Packed(packed) => {
                 let next = ks.end..(ks.end + KC).min(depth);
-                let next = packed.part(&columns, &next).as_ptr();
-                (packed.part(&columns, &ks), Some(next))
+                let next = packed.part(columns, &next).as_ptr();
+                (packed.part(columns, &ks), Some(next))
             }
             RightOperand::Matrix(matrix) => {
                 // SAFETY: the processor has the instructions.
-                unsafe { pack::<NR>(matrix, &columns, &ks, packed_right) };
+                unsafe { pack::<NR, T>(matrix, columns, &ks, packed_right) };
                 (&*packed_right, None)
             }
         };
         for start in rows.clone().step_by(MC) {
             let block = start..(start + MC).min(rows.end);
-            let left = left
-                .in_place(&block, &ks, columns.len())
-                .unwrap_or_else(|| {
-                    // SAFETY: as above.
-                    unsafe { pack::<MR>(left, &block, &ks, packed_left) };
-                    LeftBlock::Packed(packed_left.as_ptr())
-                });
             let product = BlockGemm {
-                left,
+                // SAFETY: as above.
+                left: unsafe { left.block(&block, &ks, columns.len(), packed_left) },
                 right: panels,
                 next: next.filter(|_| start == rows.start),
                 depth: ks.len(),
-                rows: block,
-                columns: columns.clone(),
-                result,
-                width,
+                tile: ResultTile {
+                    rows: block,
+                    ..tile.clone()
+                },
                 add: ks.start > 0,
             };
             // SAFETY: the caller's promise.
@@ -166,26 +215,71 @@ enum LeftBlock {
     Steps(*const f32, usize),
 }
 
-impl GemmOperand<'_> {
-    /// These steps of a block of rows where they are, to be multiplied by this number of columns; none where packing is faster.
+impl<T: GemmElement> GemmOperand<'_, T> {
+    /// These steps of a block of rows, to be multiplied by this number of columns: where they are, or packed or widened, whichever is faster.
     ///
-    /// Rows need no packing: six of them are six streams. Adjacent rows are read a few at a time, in as many places as there are steps, for
-    /// each pair of panels again. Packing them pays from some columns on, and where all of these places fall into the same sets of a cache.
-    fn in_place(
+    /// Rows of f32 need no packing: six of them are six streams. Adjacent rows are read a few at a time, in as many places as there are steps,
+    /// for each pair of panels again. Packing them pays from some columns on, and where all of these places fall into the same sets of a cache.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    ///
+    /// # Panics
+    /// The ranges exceed the operand, or `packed` is too small: bugs of the caller.
+    unsafe fn block(
         self,
         block: &Range<usize>,
         ks: &Range<usize>,
         columns: usize,
-    ) -> Option<LeftBlock> {
-        if self.k_contiguous {
-            let at = &self.values[block.start * self.apart + ks.start..];
-            return Some(LeftBlock::Rows(at.as_ptr(), self.apart));
-        }
+        packed: &mut [f32],
+    ) -> LeftBlock {
+        let first = match self.k_contiguous {
+            true => &self.values[block.start * self.apart + ks.start..],
+            false => &self.values[ks.start * self.apart + block.start..],
+        };
         let few = columns <= FEW_COLUMNS && !self.apart.is_multiple_of(SAME_SETS);
-        few.then(|| {
-            let at = &self.values[ks.start * self.apart + block.start..];
-            LeftBlock::Steps(at.as_ptr(), self.apart)
-        })
+        match (T::in_f32(first.as_ptr()), self.k_contiguous) {
+            (Some(at), true) => LeftBlock::Rows(at, self.apart),
+            (Some(at), false) if few => LeftBlock::Steps(at, self.apart),
+            (None, true) => {
+                // SAFETY: the caller's promise.
+                unsafe { widen_rows(self, block, ks, packed) };
+                LeftBlock::Rows(packed.as_ptr(), KC)
+            }
+            (_, false) => {
+                // SAFETY: the caller's promise.
+                unsafe { pack::<MR, T>(self, block, ks, packed) };
+                LeftBlock::Packed(packed.as_ptr())
+            }
+        }
+    }
+}
+
+/// Copies the steps `ks` of the vectors `range`, whose elements are adjacent, to rows of `KC` numbers.
+///
+/// # Safety
+/// The processor has AVX2.
+///
+/// # Panics
+/// The ranges exceed the operand, or `wide` is too small: bugs of the caller.
+#[target_feature(enable = "avx2")]
+unsafe fn widen_rows<T: GemmElement>(
+    operand: GemmOperand<'_, T>,
+    range: &Range<usize>,
+    ks: &Range<usize>,
+    wide: &mut [f32],
+) {
+    for (vector, wide) in range.clone().zip(wide.chunks_mut(KC)) {
+        let values = &operand.values[vector * operand.apart..][ks.clone()];
+        let (values, rest) = values.as_chunks::<LANES>();
+        let (eights, last) = wide[..ks.len()].as_chunks_mut::<LANES>();
+        for (from, to) in values.iter().zip(eights) {
+            // SAFETY: the processor has the instructions; there are 8 of each.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), T::load_8(from.as_ptr())) };
+        }
+        for (from, to) in rest.iter().zip(last) {
+            *to = from.wide();
+        }
     }
 }
 
@@ -196,11 +290,7 @@ struct BlockGemm<'a> {
     /// The first panel of what is multiplied next, where panels come from memory.
     next: Option<*const f32>,
     depth: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    result: *mut f32,
-    /// Columns of the result.
-    width: usize,
+    tile: ResultTile,
     /// Whether to add to the result; else it is overwritten.
     add: bool,
 }
@@ -232,8 +322,8 @@ impl BlockGemm<'_> {
     /// As for [`multiply`].
     #[inline(always)]
     unsafe fn multiply<C: SimdRow>(&self, left: Lhs) {
-        let whole = self.columns.len() / NR;
-        let rest = self.columns.len() % NR;
+        let whole = self.tile.columns.len() / NR;
+        let rest = self.tile.columns.len() % NR;
         let panel = self.depth * NR;
         let product = PanelGemm {
             left,
@@ -243,11 +333,11 @@ impl BlockGemm<'_> {
                 panel,
             },
             depth: self.depth,
-            rows: self.rows.len(),
+            rows: self.tile.rows.len(),
             panels: whole,
             to: Target {
                 at: self.at(0, 0),
-                row: self.width,
+                row: self.tile.width,
                 panel: NR,
             },
             add: self.add,
@@ -261,12 +351,12 @@ impl BlockGemm<'_> {
         if rest == 0 {
             return;
         }
-        for row in (0..self.rows.len()).step_by(MR) {
+        for row in (0..self.tile.rows.len()).step_by(MR) {
             let mut sums = [0.0f32; MR * NR];
             let block = PanelGemm {
                 left: left.block(row / MR),
                 right: product.right.panel(whole),
-                rows: MR.min(self.rows.len() - row),
+                rows: MR.min(self.tile.rows.len() - row),
                 panels: 1,
                 to: Target {
                     at: sums.as_mut_ptr(),
@@ -287,9 +377,10 @@ impl BlockGemm<'_> {
 
     /// The place of a row and a column of the block in the result.
     fn at(&self, row: usize, column: usize) -> *mut f32 {
-        let row = self.rows.start + row;
-        self.result
-            .wrapping_add(row * self.width + self.columns.start + column)
+        let row = self.tile.rows.start + row;
+        self.tile
+            .result
+            .wrapping_add(row * self.tile.width + self.tile.columns.start + column)
     }
 
     /// Writes or adds the first columns of rows of `NR` sums to the result.
@@ -301,7 +392,7 @@ impl BlockGemm<'_> {
             for (j, &sum) in sums.iter().take(columns).enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let to = at.add(i * self.width + j);
+                    let to = at.add(i * self.tile.width + j);
                     *to = if self.add { *to + sum } else { sum };
                 }
             }
@@ -317,8 +408,8 @@ impl BlockGemm<'_> {
 /// # Panics
 /// The ranges exceed the operand, or `panels` is too small: bugs of the caller.
 #[target_feature(enable = "avx2")]
-unsafe fn pack<const WIDTH: usize>(
-    operand: GemmOperand<'_>,
+unsafe fn pack<const WIDTH: usize, T: GemmElement>(
+    operand: GemmOperand<'_, T>,
     range: &Range<usize>,
     ks: &Range<usize>,
     panels: &mut [f32],
@@ -338,9 +429,13 @@ unsafe fn pack<const WIDTH: usize>(
             let done = match (count == WIDTH, operand.k_contiguous) {
                 (false, _) => 0,
                 // SAFETY: the processor has the instructions; the ranges were checked above.
-                (true, true) => unsafe { pack_transposed::<WIDTH>(operand, first, &some, panel) },
+                (true, true) => unsafe {
+                    pack_transposed::<WIDTH, T>(operand, first, &some, panel)
+                },
                 // SAFETY: as above.
-                (true, false) => unsafe { pack_contiguous::<WIDTH>(operand, first, &some, panel) },
+                (true, false) => unsafe {
+                    pack_contiguous::<WIDTH, T>(operand, first, &some, panel)
+                },
             };
             let rest = panel.chunks_exact_mut(WIDTH).zip(some.clone()).skip(done);
             for (packed, step) in rest {
@@ -355,12 +450,13 @@ unsafe fn pack<const WIDTH: usize>(
     }
 }
 
-impl GemmOperand<'_> {
+impl<T: GemmElement> GemmOperand<'_, T> {
     fn at(&self, vector: usize, step: usize) -> f32 {
-        match self.k_contiguous {
-            true => self.values[vector * self.apart + step],
-            false => self.values[step * self.apart + vector],
-        }
+        let place = match self.k_contiguous {
+            true => vector * self.apart + step,
+            false => step * self.apart + vector,
+        };
+        self.values[place].wide()
     }
 }
 
@@ -369,8 +465,8 @@ impl GemmOperand<'_> {
 /// # Safety
 /// The operand has `WIDTH` vectors from `first` on and all steps `ks`; the processor has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn pack_contiguous<const WIDTH: usize>(
-    operand: GemmOperand<'_>,
+unsafe fn pack_contiguous<const WIDTH: usize, T: GemmElement>(
+    operand: GemmOperand<'_, T>,
     first: usize,
     ks: &Range<usize>,
     panel: &mut [f32],
@@ -389,7 +485,7 @@ unsafe fn pack_contiguous<const WIDTH: usize>(
         for start in (0..reach).step_by(LANES) {
             // SAFETY: checked above.
             unsafe {
-                let vector = _mm256_loadu_ps(operand.values.as_ptr().add(from + start));
+                let vector = T::load_8(operand.values.as_ptr().add(from + start));
                 _mm256_storeu_ps(panel.as_mut_ptr().add(to + start), vector);
             }
         }
@@ -402,8 +498,8 @@ unsafe fn pack_contiguous<const WIDTH: usize>(
 /// # Safety
 /// As for [`pack_contiguous`].
 #[target_feature(enable = "avx2")]
-unsafe fn pack_transposed<const WIDTH: usize>(
-    operand: GemmOperand<'_>,
+unsafe fn pack_transposed<const WIDTH: usize, T: GemmElement>(
+    operand: GemmOperand<'_, T>,
     first: usize,
     ks: &Range<usize>,
     panel: &mut [f32],
@@ -419,7 +515,7 @@ unsafe fn pack_transposed<const WIDTH: usize>(
             for (i, vector) in square.iter_mut().enumerate().take(count) {
                 let from = (first + start + i) * operand.apart + ks.start + step;
                 // SAFETY: the vector has these 8 steps.
-                *vector = unsafe { _mm256_loadu_ps(operand.values.as_ptr().add(from)) };
+                *vector = unsafe { T::load_8(operand.values.as_ptr().add(from)) };
             }
             for (i, vector) in transpose_8x8(square).into_iter().enumerate() {
                 // SAFETY: checked above.
@@ -439,8 +535,8 @@ mod tests {
     use crate::openmp::ThreadTeam;
 
     /// Multiplies the columns before one, and those from it on.
-    fn multiply_halves(
-        (isa, left, right): (Isa, GemmOperand<'_>, RightOperand<'_>),
+    fn multiply_halves<T: GemmElement>(
+        (isa, left, right): (Isa, GemmOperand<'_, T>, RightOperand<'_, T>),
         half: usize,
         scratch: &mut [f32],
         result: &mut [f32],
@@ -449,8 +545,14 @@ mod tests {
         assert_eq!(result.len(), left.count * columns);
         for part in [0..half, half..columns] {
             let to = result.as_mut_ptr();
+            let tile = ResultTile {
+                rows: 0..left.count,
+                columns: part,
+                result: to,
+                width: columns,
+            };
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
-            unsafe { multiply(isa, left, right, 0..left.count, part, scratch, to) };
+            unsafe { multiply(isa, left, right, tile, scratch) };
         }
     }
 
@@ -494,6 +596,14 @@ mod tests {
                 let mut packed = vec![f32::NAN; rows * columns];
                 multiply_halves((isa, left, by), half / NR * NR, &mut scratch, &mut packed);
                 assert_eq!(packed, result, "{isa:?}, {rows}x{columns}x{depth}");
+                let [a, b] =
+                    [&a, &b].map(|all| all.iter().map(|&x| Bf16::narrow(x)).collect::<Vec<_>>());
+                let left = GemmOperand::new(&a, rows, depth, layout & 1 == 0);
+                let right = GemmOperand::new(&b, columns, depth, layout & 2 == 0);
+                let by = RightOperand::Matrix(right);
+                let mut wide = vec![f32::NAN; rows * columns];
+                multiply_halves((isa, left, by), half, &mut scratch, &mut wide);
+                assert_eq!(wide, result, "{isa:?}, {rows}x{columns}x{depth} of bf16");
                 for (index, &found) in result.iter().enumerate() {
                     let (row, column) = (index / columns, index % columns);
                     let products = (0..depth).map(|k| left.at(row, k) * right.at(column, k));
@@ -521,10 +631,15 @@ mod tests {
         for isa in Isa::available() {
             let mut scratch = vec![f32::NAN; scratch_len(columns)];
             let mut result = vec![1.0; rows * columns];
-            let (to, all) = (result.as_mut_ptr(), 0..columns);
+            let tile = ResultTile {
+                rows: 0..rows,
+                columns: 0..columns,
+                result: result.as_mut_ptr(),
+                width: columns,
+            };
             let right = RightOperand::Matrix(right);
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
-            unsafe { multiply(isa, left, right, 0..rows, all, &mut scratch, to) };
+            unsafe { multiply(isa, left, right, tile, &mut scratch) };
             for (index, value) in result.iter().enumerate() {
                 let of_nan = index / columns == 4;
                 assert_eq!(value.is_nan(), of_nan, "{isa:?}, element {index}");

@@ -1,23 +1,28 @@
-//! Large f32 matrix multiplications for processors with AVX2 or AVX-512: the custom call `phalanx.product`.
+//! Large matrix multiplications in f32 for processors with AVX2 or AVX-512: the custom call `phalanx.product`, of matrices of f32 or bf16.
 //!
 //! XLA's own libraries reach 75 to 90 % of the processor's speed on them, least where the left matrix is transposed, as in gradients of
 //! kernels. Here the result is divided into tiles, which are [`SharedWork`]. Each element is summed in an order that does not depend on
-//! which thread computes it.
+//! which thread computes it. Matrices of bf16 are widened while they are packed, and their results rounded once, so that the program needs no copies of
+//! them in f32.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame};
+use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
-use crate::gemm::{self, GemmOperand, RightOperand};
+use crate::gemm::{self, GemmElement, GemmOperand, ResultTile, RightOperand};
 use crate::handlers::{flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
 use crate::shared_tasks::{self, SharedWork};
 use crate::simd;
+use crate::stored::narrow_all;
 use crate::sync::lock;
 
 /// Largest tile, in rows and columns: its packed panels stay in the caches and are used often enough to pay for the packing.
 const MAX_TILE: [usize; 2] = [528, 1024];
+/// Largest tile of which all sums are kept before they are rounded: they stay in the caches, too.
+const MAX_ROUNDED_TILE: [usize; 2] = [528, 512];
 
 /// Multiplications from which other threads take a part: half of them last a tenth of a millisecond, as long as it takes to wake a thread up and to
 /// wait for it.
@@ -47,8 +52,34 @@ fn matmul(
     scratch: &Arc<ScratchPool>,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
-    let left = MatricesPointer::of(call, 0, !flag(call, "left_transposed")?)?;
-    let right = MatricesPointer::of(call, 1, flag(call, "right_transposed")?)?;
+    let elements = [
+        call.operand_shape(0)?.0,
+        call.operand_shape(1)?.0,
+        call.result_shape(0)?.0,
+    ];
+    match elements {
+        [ElementType::F32, ElementType::F32, ElementType::F32] => {
+            matmul_of::<f32, f32>(scratch, call)
+        }
+        [ElementType::Bf16, ElementType::Bf16, ElementType::F32] => {
+            matmul_of::<Bf16, f32>(scratch, call)
+        }
+        [ElementType::Bf16, ElementType::Bf16, ElementType::Bf16] => {
+            matmul_of::<Bf16, Bf16>(scratch, call)
+        }
+        [left, right, result] => Err(invalid(format!(
+            "a product is of two f32, or of two bf16 with a result in either, got {left:?} and {right:?} for {result:?}"
+        ))),
+    }
+}
+
+/// Operands of elements `T`, results of elements `R`.
+fn matmul_of<T: GemmElement, R: GemmElement>(
+    scratch: &Arc<ScratchPool>,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
+    let left = MatricesPointer::<T>::of(call, 0, !flag(call, "left_transposed")?)?;
+    let right = MatricesPointer::<T>::of(call, 1, flag(call, "right_transposed")?)?;
     let [batch, rows, heads, columns] = matrices(call.result_shape(0)?.1)?;
     let fits = left.depth == right.depth && [rows, columns] == [left.count, right.count];
     let is_whole = heads == 1 && [left.batch(), right.batch()] == [batch; 2];
@@ -58,9 +89,9 @@ fn matmul(
             "a product of {left:?} and {right:?} is not {dims:?}"
         )));
     }
-    let result: &mut [f32] = call.result(0)?;
+    let result: &mut [R] = call.result(0)?;
     if left.depth == 0 || result.is_empty() {
-        result.fill(0.0);
+        result.fill(R::narrow(0.0));
         return Ok(());
     }
     let multiplications = left.count * left.depth * right.count * batch;
@@ -69,8 +100,12 @@ fn matmul(
         true => 1,
         false => share,
     };
+    let largest = match R::in_f32(result.as_ptr()) {
+        Some(_) => MAX_TILE,
+        None => MAX_ROUNDED_TILE,
+    };
     let work = ParallelMatmul {
-        tiles: TileGrid::new([rows, columns], threads.div_ceil(batch)),
+        tiles: TileGrid::within(largest, [rows, columns], threads.div_ceil(batch)),
         batch,
         left,
         right,
@@ -83,8 +118,8 @@ fn matmul(
 
 /// Some [`GemmOperand`]s by address, which can be sent to other threads.
 #[derive(Debug, Clone, Copy)]
-struct MatricesPointer {
-    start: *const f32,
+struct MatricesPointer<T> {
+    start: *const T,
     count: usize,
     depth: usize,
     /// Whether the elements of a vector are adjacent in memory.
@@ -93,7 +128,7 @@ struct MatricesPointer {
     matrices: [usize; 2],
 }
 
-impl MatricesPointer {
+impl<T: GemmElement> MatricesPointer<T> {
     fn of(
         call: &CustomCallFrame<'_>,
         index: usize,
@@ -106,7 +141,7 @@ impl MatricesPointer {
             (inner, outer)
         };
         Ok(Self {
-            start: call.operand::<f32>(index)?.as_ptr(),
+            start: call.operand::<T>(index)?.as_ptr(),
             count,
             depth,
             k_contiguous,
@@ -122,7 +157,7 @@ impl MatricesPointer {
     ///
     /// # Safety
     /// The matrices are alive and nobody writes to them while the operand is in use; there are more than `index`.
-    unsafe fn operand<'a>(self, index: usize) -> GemmOperand<'a> {
+    unsafe fn operand<'a>(self, index: usize) -> GemmOperand<'a, T> {
         let [_, heads] = self.matrices;
         let [outer, inner] = match self.k_contiguous {
             true => [self.count, self.depth],
@@ -138,10 +173,10 @@ impl MatricesPointer {
 }
 
 /// Some multiplications, computed by several threads.
-struct ParallelMatmul {
-    left: MatricesPointer,
-    right: MatricesPointer,
-    result: *mut f32,
+struct ParallelMatmul<T, R> {
+    left: MatricesPointer<T>,
+    right: MatricesPointer<T>,
+    result: *mut R,
     batch: usize,
     /// Of the result of each.
     tiles: TileGrid,
@@ -150,11 +185,11 @@ struct ParallelMatmul {
 
 // SAFETY: the matrices are used between the beginning and the end of a tile, and the call, which keeps them alive, ends after the last tile;
 // each element of the result is of one tile, which one thread computes.
-unsafe impl Send for ParallelMatmul {}
+unsafe impl<T, R> Send for ParallelMatmul<T, R> {}
 // SAFETY: as above.
-unsafe impl Sync for ParallelMatmul {}
+unsafe impl<T, R> Sync for ParallelMatmul<T, R> {}
 
-impl SharedWork for ParallelMatmul {
+impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
     type Scratch = Vec<f32>;
 
     fn tasks(&self) -> usize {
@@ -162,30 +197,88 @@ impl SharedWork for ParallelMatmul {
     }
 
     fn begin(&self) -> Vec<f32> {
-        self.scratch.take(self.tiles.tile_columns)
+        let sums = match R::in_f32(self.result) {
+            Some(_) => 0,
+            None => self.tiles.tile_rows * self.tiles.tile_columns,
+        };
+        self.scratch
+            .take(gemm::scratch_len(self.tiles.tile_columns) + sums)
     }
 
     fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
         let (index, tile) = (task / self.tiles.count(), task % self.tiles.count());
-        let [rows, columns] = self.tiles.tile_bounds(tile);
+        let bounds = self.tiles.tile_bounds(tile);
+        let result = self
+            .result
+            .wrapping_add(index * self.left.count * self.right.count);
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
             let (left, right) = (self.left.operand(index), self.right.operand(index));
-            let result = self.result.add(index * self.left.count * self.right.count);
-            gemm::multiply(
-                Isa::best_available(),
-                left,
-                RightOperand::Matrix(right),
-                rows,
-                columns,
-                scratch,
-                result,
-            );
+            match R::in_f32(result) {
+                Some(sums) => {
+                    let tile = whole_tile(bounds, sums.cast_mut(), self.right.count);
+                    multiply(left, right, tile, scratch);
+                }
+                None => multiply_and_round(left, right, bounds, scratch, result),
+            }
         }
     }
 
     fn end(&self, scratch: Vec<f32>) {
         lock(&self.scratch.0).push(scratch);
+    }
+}
+
+fn whole_tile([rows, columns]: [Range<usize>; 2], result: *mut f32, width: usize) -> ResultTile {
+    ResultTile {
+        rows,
+        columns,
+        result,
+        width,
+    }
+}
+
+/// # Safety
+/// As for [`gemm::multiply`].
+unsafe fn multiply<T: GemmElement>(
+    left: GemmOperand<'_, T>,
+    right: GemmOperand<'_, T>,
+    tile: ResultTile,
+    scratch: &mut [f32],
+) {
+    let right = RightOperand::Matrix(right);
+    // SAFETY: the caller's promise; the processor has the instructions.
+    unsafe { gemm::multiply(Isa::best_available(), left, right, tile, scratch) };
+}
+
+/// Computes a tile of the product, all of whose sums are at the end of `scratch` before they are rounded.
+///
+/// # Safety
+/// `result` has room for the whole product, and nobody else uses the elements of this tile meanwhile.
+unsafe fn multiply_and_round<T: GemmElement, R: GemmElement>(
+    left: GemmOperand<'_, T>,
+    right: GemmOperand<'_, T>,
+    [rows, columns]: [Range<usize>; 2],
+    scratch: &mut [f32],
+    result: *mut R,
+) {
+    let width = right.count();
+    let (scratch, sums) = scratch.split_at_mut(scratch.len() - rows.len() * columns.len());
+    let before = rows.start * columns.len() + columns.start;
+    let tile = ResultTile {
+        rows: rows.clone(),
+        columns: columns.clone(),
+        result: sums.as_mut_ptr().wrapping_sub(before),
+        width: columns.len(),
+    };
+    // SAFETY: the sums are ours, and as many as the tile has elements.
+    unsafe { multiply(left, right, tile, scratch) };
+    for (row, sums) in rows.zip(sums.chunks_exact(columns.len())) {
+        let at = result.wrapping_add(row * width + columns.start);
+        // SAFETY: the caller's promise.
+        narrow_all(sums, unsafe {
+            std::slice::from_raw_parts_mut(at, sums.len())
+        });
     }
 }
 
@@ -200,8 +293,12 @@ pub(crate) struct TileGrid {
 impl TileGrid {
     /// Tiles of at most [`MAX_TILE`] and about equal size, the same number for each thread if the result is large enough.
     pub(crate) fn new(result: [usize; 2], threads: usize) -> Self {
+        Self::within(MAX_TILE, result, threads)
+    }
+
+    fn within(largest: [usize; 2], result: [usize; 2], threads: usize) -> Self {
         let [rows, columns] = result;
-        let mut parts = [rows.div_ceil(MAX_TILE[0]), columns.div_ceil(MAX_TILE[1])];
+        let mut parts = [rows.div_ceil(largest[0]), columns.div_ceil(largest[1])];
         for _ in 1..threads {
             if (parts[0] * parts[1]).is_multiple_of(threads) {
                 break;
@@ -222,7 +319,7 @@ impl TileGrid {
     }
 
     /// Rows and columns of a tile.
-    pub(crate) fn tile_bounds(&self, tile: usize) -> [std::ops::Range<usize>; 2] {
+    pub(crate) fn tile_bounds(&self, tile: usize) -> [Range<usize>; 2] {
         let [rows, columns] = self.result;
         let high = rows.div_ceil(self.tile_rows);
         let (row, column) = (
@@ -237,10 +334,9 @@ impl TileGrid {
 }
 
 impl ScratchPool {
-    /// A packing buffer for a tile of `columns` columns.
-    fn take(&self, columns: usize) -> Vec<f32> {
+    /// A buffer of at least this size.
+    fn take(&self, size: usize) -> Vec<f32> {
         let mut scratch = lock(&self.0).pop().unwrap_or_default();
-        let size = gemm::scratch_len(columns);
         if scratch.len() < size {
             scratch.resize(size, 0.0);
         }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{self, GemmOperand, RightOperand};
+use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
 use crate::matmul::TileGrid;
 use crate::microkernel::Isa;
 use crate::onednn::Scratchpad;
@@ -93,9 +93,14 @@ impl TiledProduct<'_> {
         buffer: &mut [f32],
         result: *mut f32,
     ) {
-        let (isa, tile) = (Isa::best_available(), (rows.clone(), columns.clone()));
+        let tile = ResultTile {
+            rows: rows.clone(),
+            columns: columns.clone(),
+            result,
+            width: self.dims[1],
+        };
         // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { gemm::multiply(isa, self.left, self.right, tile.0, tile.1, buffer, result) };
+        unsafe { gemm::multiply(Isa::best_available(), self.left, self.right, tile, buffer) };
         for row in rows {
             let start = row * self.dims[1] + columns.start;
             // SAFETY: the caller's promise.

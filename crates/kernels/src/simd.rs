@@ -68,9 +68,9 @@ pub fn with_wide_vectors<W: WideWork>(work: W) -> W::Output {
 /// It is a macro and not a `WideWork` because its arguments must stay arguments: the compiler knows of `&mut [f32]` arguments, unlike of
 /// fields of a struct, that they do not overlap, and vectorizes without checks.
 macro_rules! compiled_for_wide_vectors {
-    ($(#[$doc:meta])* fn $name:ident $(<$t:ident: $bound:ident $(, const $flag:ident: bool)?>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:ident $(, const $flag:ident: bool)?>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
-        fn $name $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) {
+        $vis fn $name $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) {
             #[inline(always)]
             fn body $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) $body
             #[cfg(target_arch = "x86_64")]

@@ -56,7 +56,8 @@ impl Stored for Bf16 {
 }
 
 crate::simd::compiled_for_wide_vectors! {
-    fn narrow_all<T: Stored>(from: &[f32], to: &mut [T]) {
+    /// Stores each number of an array in another as long.
+    pub(crate) fn narrow_all<T: Stored>(from: &[f32], to: &mut [T]) {
         for (from, to) in from.iter().zip(to) {
             *to = T::narrow(*from);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use phalanx_kernels::register_matmul;
 use phalanx_pjrt::{
-    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, bytes_of, elements_of,
+    Bf16, Buffer, Client, CompileOptions, ElementType, ExecuteOptions, bytes_of, elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -52,9 +52,15 @@ impl Case {
     }
 
     fn text(self, result: [usize; 2]) -> String {
+        self.text_of(result, ["f32"; 2])
+    }
+
+    /// With these elements of operands and the result.
+    fn text_of(self, result: [usize; 2], [operand, of_result]: [&str; 2]) -> String {
         let [left, right, _] = self.dims();
-        let kind = |dims: [usize; 2]| format!("tensor<{}x{}xf32>", dims[0], dims[1]);
-        let [left, right, result] = [left, right, result].map(kind);
+        let kind = |dims: [usize; 2], of: &str| format!("tensor<{}x{}x{of}>", dims[0], dims[1]);
+        let [left, right] = [left, right].map(|dims| kind(dims, operand));
+        let result = kind(result, of_result);
         format!(
             "func.func public @main(%a: {left}, %b: {right}) -> {result} {{
                %0 = stablehlo.custom_call @phalanx.product(%a, %b) {{api_version = 4 : i32,
@@ -77,13 +83,23 @@ impl Case {
         a: &[f32],
         b: &[f32],
     ) -> Result<Vec<f32>, String> {
+        let bytes = self.run_bytes(client, text, ElementType::F32, [bytes_of(a), bytes_of(b)])?;
+        Ok(elements_of(&bytes))
+    }
+
+    fn run_bytes(
+        self,
+        client: &Client,
+        text: &str,
+        element: ElementType,
+        [a, b]: [&[u8]; 2],
+    ) -> Result<Vec<u8>, String> {
         let [left, right, _] = self.dims();
         let program = client.compile(text, &CompileOptions::default());
         let program = program.map_err(|error| error.to_string())?;
-        let put = |dims: [usize; 2], values: &[f32]| -> Buffer {
+        let put = |dims: [usize; 2], bytes: &[u8]| -> Buffer {
             let dims = dims.map(|dim| dim as i64);
-            let bytes = bytes_of(values);
-            client.buffer(0, ElementType::F32, &dims, bytes).unwrap()
+            client.buffer(0, element, &dims, bytes).unwrap()
         };
         let buffers = [put(left, a), put(right, b)];
         let buffers: Vec<&Buffer> = buffers.iter().collect();
@@ -91,9 +107,26 @@ impl Case {
             .execute(&[&buffers], &ExecuteOptions::default())
             .map_err(|error| error.to_string())?;
         let bytes = execution.outputs.remove(0).remove(0).to_host(LONG);
-        bytes
-            .map(|bytes| elements_of(&bytes))
-            .map_err(|error| error.to_string())
+        bytes.map_err(|error| error.to_string())
+    }
+
+    /// With operands of bf16, which these are, and a result in f32 or rounded.
+    fn run_bf16(self, client: &Client, a: &[f32], b: &[f32], rounded: bool) -> Vec<f32> {
+        let narrow = |values: &[f32]| -> Vec<Bf16> {
+            let short = |value: &f32| Bf16((value.to_bits() >> 16) as u16);
+            values.iter().map(short).collect()
+        };
+        let (a, b) = (narrow(a), narrow(b));
+        let of_result = if rounded { "bf16" } else { "f32" };
+        let text = self.text_of(self.dims()[2], ["bf16", of_result]);
+        let operands = [bytes_of(&a), bytes_of(&b)];
+        let bytes = self.run_bytes(client, &text, ElementType::Bf16, operands);
+        let bytes = bytes.unwrap();
+        if !rounded {
+            return elements_of(&bytes);
+        }
+        let wide = |value: Bf16| f32::from_bits(u32::from(value.0) << 16);
+        elements_of(&bytes).into_iter().map(wide).collect()
     }
 
     /// Elements of the left row and of the right column by place.
@@ -121,6 +154,12 @@ fn integers(count: usize, seed: u32) -> Vec<f32> {
         (state >> 28) as f32 - 8.0
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// Of two the even one.
+fn nearest_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 #[test]
@@ -154,6 +193,10 @@ fn products_are_those_of_plain_loops() {
                 let expected: f32 = (0..depth).map(term).sum();
                 assert_eq!(*found, expected, "{case:?}: element {row} {column}");
             }
+            // These have at most 4 bits.
+            assert_eq!(case.run_bf16(client, &a, &b, false), found, "{case:?}");
+            let rounded: Vec<f32> = found.iter().map(|&sum| nearest_bf16(sum)).collect();
+            assert_eq!(case.run_bf16(client, &a, &b, true), rounded, "{case:?}");
         }
     }
 }
@@ -227,10 +270,12 @@ fn infinities_and_nan_stay_in_their_row_and_column() {
     // Of row 3 and of column 5.
     a[10 * 70 + 3] = f32::INFINITY;
     b[5 * 90 + 20] = f32::NAN;
-    let found = case.run(client, &a, &b).unwrap();
-    for (index, value) in found.iter().enumerate() {
-        let touched = index / 80 == 3 || index % 80 == 5;
-        assert_eq!(value.is_nan(), touched, "element {index}: {value}");
+    let forms = [false, true].map(|rounded| case.run_bf16(client, &a, &b, rounded));
+    for found in [case.run(client, &a, &b).unwrap()].iter().chain(&forms) {
+        for (index, value) in found.iter().enumerate() {
+            let touched = index / 80 == 3 || index % 80 == 5;
+            assert_eq!(value.is_nan(), touched, "element {index}: {value}");
+        }
     }
 }
 
@@ -243,6 +288,7 @@ fn nothing_to_sum_is_zero() {
         right: false,
     };
     assert_eq!(case.run(client, &[], &[]).unwrap(), [0.0; 12]);
+    assert_eq!(case.run_bf16(client, &[], &[], true), [0.0; 12]);
 }
 
 #[test]
@@ -266,4 +312,18 @@ fn a_result_of_other_sizes_is_refused() {
     let outcome = ran.and_then(|mut run| run.outputs.remove(0).remove(0).to_host(LONG));
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("is not [5, 4]"), "{error}");
+}
+
+#[test]
+fn a_product_of_other_elements_is_refused() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [4, 5, 6],
+        left: false,
+        right: false,
+    };
+    let text = case.text_of([4, 5], ["f32", "bf16"]);
+    let error = case.run_text(client, &text, &[0.0; 24], &[0.0; 30]);
+    let error = error.unwrap_err();
+    assert!(error.contains("a product is of two f32"), "{error}");
 }

@@ -17,6 +17,9 @@ pub(super) fn dot(
     if let Some(product) = super::bf16_matmul::bf16_matmul(w, lhs, rhs, dims, shape) {
         return product;
     }
+    if let Some(product) = super::host_matmul::host_matmul(w, lhs, rhs, dims, shape) {
+        return product;
+    }
     let (from, to) = (lhs.shape.dtype, shape.dtype);
     if w.widens_bf16 && from == DType::Bf16 && matches!(to, DType::Bf16 | DType::F32) {
         let [lhs, rhs] = [lhs, rhs].map(|operand| w.convert(operand, DType::F32));
@@ -26,9 +29,6 @@ pub(super) fn dot(
         } else {
             w.convert(&wide, to)
         };
-    }
-    if let Some(product) = super::host_matmul::host_matmul(w, lhs, rhs, dims, shape) {
-        return product;
     }
     if prefers_dots(w.platform)
         && let Some(flat) = flat_contraction(lhs, rhs, dims)

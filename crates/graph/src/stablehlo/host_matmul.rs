@@ -1,4 +1,4 @@
-//! Products of matrices in f32 on host processors, as calls of `phalanx.product`.
+//! Products of matrices on host processors, summed in f32, as calls of `phalanx.product`.
 
 use super::bf16_matmul::{MatricesView, any_product};
 use super::custom_call;
@@ -7,7 +7,7 @@ use super::writer::{Operand, Writer};
 use crate::op::{Attribute, CustomCall, DotDims};
 use crate::{DType, Program, Shape};
 
-/// Which products of f32 are calls of `phalanx.product`.
+/// Which products are calls of `phalanx.product`: of f32, and of bf16 where the processor multiplies them no faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HostMatmul {
     /// None: the compiler has its own.
@@ -47,11 +47,13 @@ struct OperandPlan {
 }
 
 impl Program {
-    /// Whether a product of this program is a call of `phalanx.product`, where these are.
+    /// Whether a product of this program is a call of `phalanx.product`, where these are, on a processor that multiplies bf16 faster than f32 or
+    /// does not.
     #[must_use]
-    pub fn gains_from_host_matmul(&self, calls: HostMatmul) -> bool {
+    pub fn gains_from_host_matmul(&self, calls: HostMatmul, native_bf16_dot: bool) -> bool {
         let gains = |[lhs, rhs]: [&Shape; 2], dims: &DotDims, result: &Shape| {
-            matmul_plan(calls, lhs, rhs, dims, result).is_some()
+            are_taken([lhs, rhs, result], !native_bf16_dot)
+                && matmul_plan(calls, lhs, rhs, dims).is_some()
         };
         self.mesh.is_none() && any_product(&self.nodes, &gains)
     }
@@ -65,8 +67,10 @@ pub(super) fn host_matmul(
     dims: &DotDims,
     shape: &Shape,
 ) -> Option<Operand> {
-    let MatmulPlan { left, right } =
-        matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims, shape)?;
+    if !are_taken([&lhs.shape, &rhs.shape, shape], w.widens_bf16) {
+        return None;
+    }
+    let MatmulPlan { left, right } = matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims)?;
     let operands = [left.of_operand(w, lhs), right.of_operand(w, rhs)];
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
     let attributes = [
@@ -82,7 +86,7 @@ pub(super) fn host_matmul(
     };
     let call = CustomCall {
         target: "phalanx.product".to_owned(),
-        outputs: vec![Shape::f32([batch, &matrix].concat())],
+        outputs: vec![Shape::new(shape.dtype, [batch, &matrix].concat())],
         attributes: attributes.into_iter().flatten().collect(),
         has_side_effect: false,
     };
@@ -90,19 +94,16 @@ pub(super) fn host_matmul(
     Some(w.reshape(&result, &shape.dims))
 }
 
-fn matmul_plan(
-    calls: HostMatmul,
-    lhs: &Shape,
-    rhs: &Shape,
-    dims: &DotDims,
-    shape: &Shape,
-) -> Option<MatmulPlan> {
-    let f32s = [lhs, rhs, shape]
-        .iter()
-        .all(|shape| shape.dtype == DType::F32);
-    if !f32s {
-        return None;
+/// Whether the call has these elements of operands and the result.
+fn are_taken([lhs, rhs, result]: [&Shape; 3], widens_bf16: bool) -> bool {
+    match (lhs.dtype, rhs.dtype, result.dtype) {
+        (DType::F32, DType::F32, DType::F32) => true,
+        (DType::Bf16, DType::Bf16, DType::Bf16 | DType::F32) => widens_bf16,
+        _ => false,
     }
+}
+
+fn matmul_plan(calls: HostMatmul, lhs: &Shape, rhs: &Shape, dims: &DotDims) -> Option<MatmulPlan> {
     let left = OperandPlan::of(lhs, &dims.lhs_batch, &dims.lhs_contract)?;
     let right = OperandPlan::of(rhs, &dims.rhs_batch, &dims.rhs_contract)?;
     let sizes = [left.count, right.count, left.depth, left.batch];

@@ -30,7 +30,7 @@ fn products_in_branches_and_loops_are_calls_too() {
             host_matmul: HostMatmul::WhereLarge,
             ..Lowering::new(Platform::Cpu, "calls")
         };
-        assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
+        assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge, true));
         assert!(program.to_stablehlo(&lowering).contains("phalanx.product"));
         let program = inner_product(DType::Bf16, in_loop);
         let lowering = Lowering {
@@ -72,7 +72,7 @@ fn products_are_calls_where_they_are_registered() {
         let found = text.matches("phalanx.product").count();
         assert_eq!(
             found > 0,
-            program.gains_from_host_matmul(products),
+            program.gains_from_host_matmul(products, true),
             "{text}"
         );
         // Each takes its share of the threads where two devices compute at once.
@@ -117,7 +117,7 @@ fn products_of_heads_are_calls_that_leave_their_operands_in_place() {
         .collect();
     let program = g.finish(&[("queries", &slopes[0]), ("keys", &slopes[1])]);
     let program = program.unwrap().simplified();
-    assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge));
+    assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge, true));
     let text = program.to_stablehlo(&Lowering {
         host_matmul: HostMatmul::WhereLarge,
         ..Lowering::new(Platform::Cpu, "heads")
@@ -164,6 +164,29 @@ fn products_of_bf16(rows: usize, operands: DType, result: DType) -> Program {
     let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
     let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
     program.simplified()
+}
+
+#[test]
+fn products_of_bf16_are_calls_of_f32s_where_those_are_as_fast() {
+    let calls = |native_bf16_dot| {
+        let program = products_of_bf16(16, DType::Bf16, DType::Bf16);
+        let text = program.to_stablehlo(&Lowering {
+            native_bf16_dot,
+            host_matmul: HostMatmul::WhereLarge,
+            ..Lowering::new(Platform::Cpu, "calls")
+        });
+        let found = text.matches("phalanx.product").count();
+        let gains = program.gains_from_host_matmul(HostMatmul::WhereLarge, native_bf16_dot);
+        assert_eq!(gains, found > 0, "{text}");
+        // Nothing is widened for them.
+        let products = text.lines().filter(|line| line.contains("phalanx.product"));
+        assert!(
+            products.clone().all(|line| !line.contains("f32>")),
+            "{text}"
+        );
+        found
+    };
+    assert_eq!((calls(false), calls(true)), (6, 0));
 }
 
 #[test]

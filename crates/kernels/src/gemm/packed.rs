@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use super::{GemmOperand, KC, left_len, pack, scratch_len};
+use super::{GemmElement, GemmOperand, KC, left_len, pack, scratch_len};
 use crate::microkernel::NR;
 use crate::openmp::ThreadTeam;
 use crate::simd::has_fma;
 
 /// The right operand of a product: a matrix of which panels are packed where they are needed, or panels that were packed ahead.
 #[derive(Clone, Copy)]
-pub(crate) enum RightOperand<'a> {
-    Matrix(GemmOperand<'a>),
+pub(crate) enum RightOperand<'a, T = f32> {
+    Matrix(GemmOperand<'a, T>),
     Packed(PackedMatrix<'a>),
 }
 
-impl RightOperand<'_> {
+impl<T: GemmElement> RightOperand<'_, T> {
     /// Columns and the length of the summed dimension.
     pub(super) fn dims(&self) -> [usize; 2] {
         match self {
@@ -78,6 +78,6 @@ pub(crate) fn pack_ahead(matrix: GemmOperand<'_>, panels: &mut [f32], team: &Thr
     team.for_each(panels.chunks_mut(slice).enumerate(), |(index, slice)| {
         let ks = index * KC..((index + 1) * KC).min(matrix.depth);
         // SAFETY: the processor has the instructions.
-        unsafe { pack::<NR>(matrix, &(0..matrix.count), &ks, slice) };
+        unsafe { pack::<NR, f32>(matrix, &(0..matrix.count), &ks, slice) };
     });
 }

@@ -302,7 +302,9 @@ fn disable_parallel_tasks() -> (&'static str, OverrideValue) {
 fn fingerprint(program: &Program, lowering: &Lowering, text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     if program.workers > 1 && lowering.host_matmul == HostMatmul::AlsoSmall {
-        let host_matmul = match program.gains_from_host_matmul(HostMatmul::WhereLarge) {
+        let host_matmul = match program
+            .gains_from_host_matmul(HostMatmul::WhereLarge, lowering.native_bf16_dot)
+        {
             true => HostMatmul::WhereLarge,
             false => HostMatmul::Never,
         };

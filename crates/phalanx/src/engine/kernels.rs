@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use phalanx_graph::{Bf16Matmul, HostMatmul, KernelSupport, Program};
 use phalanx_kernels::{
-    AmxFeatures, KernelError, Kernels, ONEDNN, Support, register_all_reduce, register_lstm,
-    register_matmul, register_rows,
+    AmxFeatures, KernelError, Kernels, ONEDNN, Support, has_fast_bf16, register_all_reduce,
+    register_lstm, register_matmul, register_rows,
 };
 use phalanx_pjrt::{Client, Platform, PluginSearch};
 
@@ -130,7 +130,7 @@ impl EngineKernels {
         program: &Program,
         wanted: HostMatmul,
     ) -> HostMatmul {
-        let gains = || program.gains_from_host_matmul(wanted);
+        let gains = || program.gains_from_host_matmul(wanted, has_fast_bf16());
         match self.calls(&self.products, gains, || register_matmul(client)) {
             true => wanted,
             false => HostMatmul::Never,

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use phalanx::nn::Model;
 use phalanx::prelude::Policy;
 use phalanx_graph::{HostMatmul, Op};
+use phalanx_kernels::has_fast_bf16;
 use phalanx_testkit::largest_difference;
 
 use crate::algorithms::{ALGORITHMS, BF16_PRODUCTS, is_cpu};
@@ -180,7 +181,7 @@ fn compared(model: &Model, step: &Step, trial: &Trial) -> Result<Verdict, String
 fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
     let program = step.program.simplified();
     let gains = has_kernels(step)
-        || program.gains_from_host_matmul(HostMatmul::AlsoSmall)
+        || program.gains_from_host_matmul(HostMatmul::AlsoSmall, has_fast_bf16())
         || program.replicas > 1;
     if !gains || !is_cpu() {
         return &[true];
