@@ -10,6 +10,7 @@ mod contract;
 mod host_all_reduce;
 mod host_lstm;
 mod host_matmul;
+mod host_reductions;
 mod host_rows;
 mod indexing;
 mod kernels;
@@ -54,6 +55,8 @@ pub struct Lowering {
     pub bf16_matmul: Bf16Matmul,
     /// Whether `phalanx.lstm` and its gradient are registered.
     pub host_lstm: bool,
+    /// Whether sums of columns and reductions of rows call `phalanx.column_sums` and `phalanx.row_reduction`, where those are registered.
+    pub host_reductions: bool,
     /// Whether `phalanx.rows` is registered.
     pub host_rows: bool,
     /// Whether products and convolutions of f32 use all digits of their operands; NVIDIA's GPUs and TPUs round them to fewer otherwise.
@@ -101,6 +104,7 @@ impl Lowering {
             host_matmul: HostMatmul::Never,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            host_reductions: false,
             host_rows: false,
             full_f32: false,
             other_devices: 0,
@@ -175,6 +179,7 @@ impl Program {
         writer.host_matmul = lowering.host_matmul;
         writer.bf16_matmul = lowering.bf16_matmul;
         writer.host_lstm = lowering.host_lstm;
+        writer.host_reductions = lowering.host_reductions;
         writer.host_rows = lowering.host_rows;
         writer.full_f32 = lowering.full_f32;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;

@@ -4,7 +4,6 @@
 use phalanx_pjrt::Bf16;
 
 use crate::batch_norm::{BatchNormForward, BatchNormGradient, Mask, NO_CEILING};
-use crate::column_sums::ColumnSums;
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
@@ -14,6 +13,7 @@ use crate::max_pool::{MaxPool, MaxPoolForward};
 use crate::microkernel::Isa;
 use crate::onednn::{DataType, Scratchpad};
 use crate::openmp::ThreadTeam;
+use crate::reductions::sum_columns;
 use crate::simd::has_fma;
 use crate::stored::Stored;
 use crate::winograd;
@@ -191,15 +191,10 @@ fn column_sums() {
         .into_iter()
         .map(Bf16::narrow)
         .collect();
-    let mut sums = vec![Bf16(0); CHANNELS];
-    let mut scratch = Scratchpad::default();
+    let mut sums = vec![0.0; CHANNELS];
     counted("column sums of bf16", || {
-        let job = ColumnSums {
-            x: &x,
-            sums: &mut sums,
-        };
-        job.run(&ThreadTeam::alone(), &mut scratch);
-        sums[0].wide()
+        sum_columns(&x, &mut sums);
+        sums[0] as f32
     });
 }
 

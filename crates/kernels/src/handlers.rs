@@ -6,7 +6,6 @@ use phalanx_pjrt::{
 
 use crate::batch_norm;
 use crate::bf16_matmul::bf16_product;
-use crate::column_sums::ColumnSums;
 use crate::convolution::{Algorithm, ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
@@ -22,7 +21,7 @@ use crate::worker_state::WorkerState;
 type Handler = fn(&Kernels, &mut CustomCallFrame<'_>) -> Result<(), CustomCallError>;
 
 /// Every custom call, by name.
-pub(crate) const ALL: [(&str, Handler); 9] = [
+pub(crate) const ALL: [(&str, Handler); 8] = [
     ("phalanx.conv", |kernels, call| {
         convolution(kernels, call, Direction::Forward)
     }),
@@ -58,12 +57,6 @@ pub(crate) const ALL: [(&str, Handler); 9] = [
             Storage::Bf16 => batch_norm_gradient::<Bf16>(kernels, call),
         },
     ),
-    ("phalanx.column_sums", |kernels, call| {
-        match stored_in(call.operand_shape(0)?.0)? {
-            Storage::F32 => column_sums::<f32>(kernels, call),
-            Storage::Bf16 => column_sums::<Bf16>(kernels, call),
-        }
-    }),
     ("phalanx.bf16_product", bf16_product),
 ];
 
@@ -370,21 +363,6 @@ fn batch_norm_gradient<T: Stored>(
     };
     kernels
         .batch_norm_gradient(replicas(call)?, job)
-        .map_err(|why| worker_error(&why))
-}
-
-fn column_sums<T: Stored>(
-    kernels: &Kernels,
-    call: &mut CustomCallFrame<'_>,
-) -> Result<(), CustomCallError> {
-    let x = call.operand_shape(0)?.1;
-    expect_dims(call.result_shape(0)?.1, channels(x)?)?;
-    let job = ColumnSums::<T> {
-        x: call.operand(0)?,
-        sums: call.result(0)?,
-    };
-    kernels
-        .column_sums(replicas(call)?, job)
         .map_err(|why| worker_error(&why))
 }
 

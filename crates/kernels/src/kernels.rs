@@ -9,7 +9,6 @@ use phalanx_pjrt::{Client, PluginSearch};
 use crate::batch_norm;
 use crate::bf16_matmul::MatmulDesc;
 use crate::bf16_rate::has_fast_bf16;
-use crate::column_sums::ColumnSums;
 use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::handlers;
@@ -216,15 +215,6 @@ impl Kernels {
         job: max_pool::MaxPoolGradient<'_, T>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| pool.gradient(job, &state.team))
-    }
-
-    /// Sums of columns.
-    pub(crate) fn column_sums<T: Stored>(
-        &self,
-        replicas: usize,
-        job: ColumnSums<'_, T>,
-    ) -> Result<(), WorkerError> {
-        self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// Runs a job with the share of the processors that one of `replicas` replicas has.

@@ -40,7 +40,6 @@
 //! | `phalanx.batch_norm_gradient` | dy, x, mean, variance, gamma -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon`, `ceiling` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
-//! | `phalanx.column_sums` | x `[.., channels]` -> sums over all dimensions but the last | |
 //! | `phalanx.bf16_product` | `[batch, rows, depth]`, `[batch, depth, columns]` in bf16 -> `[batch, rows, columns]` in bf16 or f32, summed in f32 | `left_transposed`, `right_transposed`: of operands given as `[batch, depth, rows]`, `[batch, columns, depth]` |
 //!
 //! Each may also have `replicas`, an integer: the number of replicas of its program that compute at the same time, 1 if absent. Each
@@ -58,7 +57,14 @@
 //! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]`; `replicas` as above |
 //! | the same, of several pairs | `[matrices, rows, depth]` or `[matrices, rows, heads, depth]`, the right operand likewise -> `[matrices * heads, rows, columns]` | the same |
 //!
-//! It needs no library either ([`register_matmul`]).
+//! It needs no library either ([`register_matmul`]). Operands are f32, and so is the result, or bf16 with a result in bf16 or f32; sums are f32.
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.column_sums` | x `[.., columns]` -> sums over all dimensions but the last | `replicas` as above |
+//! | `phalanx.row_reduction` | x `[.., columns]` -> sums over the last dimension, or maxima (`[..]`) | `maximum`; `replicas` as above |
+//!
+//! Both take f32 or bf16 and give the same. They need no library either ([`register_reductions`]).
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
@@ -86,7 +92,6 @@ mod amx;
 mod batch_norm;
 mod bf16_matmul;
 mod bf16_rate;
-mod column_sums;
 mod convolution;
 #[cfg(target_arch = "x86_64")]
 mod convolution_panels;
@@ -115,6 +120,7 @@ mod onednn;
 mod openmp;
 #[cfg(target_arch = "x86_64")]
 mod pointwise;
+mod reductions;
 mod rows;
 mod shared_tasks;
 mod simd;
@@ -140,6 +146,7 @@ pub use library::{INSTALL_COMMAND, KernelError, LIBRARY_VARIABLE, ONEDNN, set_op
 pub use lstm::register_lstm;
 #[cfg(target_arch = "x86_64")]
 pub use matmul::register_matmul;
+pub use reductions::register_reductions;
 pub use rows::register_rows;
 pub use simd::{WideWork, with_wide_vectors};
 

@@ -211,22 +211,6 @@ pub(super) fn computing_at_once(w: &Writer) -> Option<(String, Attribute)> {
     (w.devices > 1).then(|| ("replicas".to_owned(), replicas))
 }
 
-/// Elements of a bf16 array from which its columns are summed by a call.
-const WORTH_SUMS: usize = 1 << 14;
-
-/// Sums over all dims but the last by a registered kernel, for bf16, whose sums the compiler is slow at.
-pub(super) fn column_sums(w: &mut Writer, x: &Operand, dims: &[usize]) -> Option<Operand> {
-    let Shape { dtype, dims: sizes } = &x.shape;
-    let columns = *sizes.last()?;
-    let leading = dims.len() + 1 == sizes.len() && dims.iter().copied().eq(0..dims.len());
-    let taken = w.kernels.is_some() && *dtype == DType::Bf16 && leading && !dims.is_empty();
-    (taken && x.shape.len() >= WORTH_SUMS).then(|| {
-        let sums = [Shape::new(*dtype, [columns])];
-        let x = std::slice::from_ref(x);
-        call(w, "phalanx.column_sums", x, &sums, Vec::new()).swap_remove(0)
-    })
-}
-
 /// Calls a kernel, in f32 for the short floats that it does not take; some processors have no convolutions of bf16.
 fn call(
     w: &mut Writer,

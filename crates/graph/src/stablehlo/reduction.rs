@@ -1,6 +1,6 @@
 //! Reductions: sums and products of 16-bit floats are taken in f32 and rounded once.
 
-use super::kernels;
+use super::host_reductions::host_reduction;
 use super::literal::{int_array, int_table};
 use super::writer::{Operand, Writer, signature};
 use crate::op::{ReduceOp, WindowDim};
@@ -19,9 +19,8 @@ pub(super) fn reduce(w: &mut Writer, kind: ReduceOp, x: &Operand, dims: &[usize]
     if dims.is_empty() {
         return x.clone();
     }
-    let by_kernel = (kind == ReduceOp::Sum).then(|| kernels::column_sums(w, x, dims));
-    if let Some(sums) = by_kernel.flatten() {
-        return sums;
+    if let Some(result) = host_reduction(w, kind, x, dims) {
+        return result;
     }
     let dtype = x.shape.dtype;
     let wide = w.convert(x, working_dtype(kind, dtype));

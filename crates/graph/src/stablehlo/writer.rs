@@ -32,6 +32,8 @@ pub(super) struct Writer {
     pub(super) bf16_matmul: Bf16Matmul,
     /// Whether long short-term memories are calls.
     pub(super) host_lstm: bool,
+    /// Whether sums of columns and reductions of rows are calls.
+    pub(super) host_reductions: bool,
     /// Whether rows of large tables are taken by calls.
     pub(super) host_rows: bool,
     /// Whether products of f32 use all digits.
@@ -64,6 +66,7 @@ impl Writer {
             host_matmul: HostMatmul::Never,
             bf16_matmul: Bf16Matmul::Never,
             host_lstm: false,
+            host_reductions: false,
             host_rows: false,
             full_f32: false,
             host_all_reduce: None,

@@ -215,6 +215,7 @@ fn kernels_take_bf16() {
     let print = |bf16| {
         let lowering = Lowering {
             kernels: Some(KernelSupport { bf16, tiles: false }),
+            host_reductions: true,
             ..Lowering::new(Platform::Cpu, "kernels_bf16")
         };
         bf16_kernels().simplified().to_stablehlo(&lowering)
@@ -364,6 +365,55 @@ fn rows_of_large_tables_are_calls_where_they_are_registered() {
     assert!(!calls(DType::F32, &[1 << 12, 16], 0, true));
     assert!(!calls(DType::F32, &[1 << 20, 8], 0, true));
     assert!(!calls(DType::F32, &[16, 1 << 18], 1, true));
+}
+
+#[test]
+fn reductions_beside_16_bit_floats_are_calls_where_they_are_registered() {
+    let calls = |dtype, dims: &[usize], reduced: &[usize], registered| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, dims));
+        let short = g.parameter("short", Shape::new(DType::Bf16, [2]));
+        let outputs = [
+            ("sum", &x.sum(reduced)),
+            ("maximum", &x.max(reduced)),
+            ("short", &(-&short)),
+        ];
+        let program = g.finish(&outputs).unwrap();
+        let lowering = |host_reductions| Lowering {
+            host_reductions,
+            other_devices: 1,
+            ..Lowering::new(Platform::Cpu, "reductions")
+        };
+        let text = program.to_stablehlo(&lowering(registered));
+        let count = |what: &str| text.matches(what).count();
+        let found = [count("phalanx.column_sums"), count("phalanx.row_reduction")];
+        let all = found[0] + found[1];
+        assert_eq!(count("stablehlo.reduce("), 2 - all, "{text}");
+        assert_eq!(count(r#""replicas" = 2 : i64"#), all, "{text}");
+        if registered {
+            assert_eq!(program.gains_from_host_reductions(), all > 0, "{text}");
+        }
+        found
+    };
+    let sizes: &[usize] = &[8, 64, 4, 64];
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        // Columns have sums alone.
+        assert_eq!(calls(dtype, sizes, &[0, 1], true), [1, 0]);
+        assert_eq!(calls(dtype, sizes, &[3], true), [0, 2]);
+        assert_eq!(calls(dtype, sizes, &[2, 3], true), [0, 2]);
+        assert_eq!(calls(dtype, sizes, &[3], false), [0, 0]);
+    }
+    // Dims in the middle, all of them, short rows, few elements, whole numbers and f64.
+    assert_eq!(calls(DType::F32, sizes, &[1, 2], true), [0, 0]);
+    assert_eq!(calls(DType::F32, sizes, &[0, 1, 2, 3], true), [0, 0]);
+    assert_eq!(calls(DType::F32, &[4096, 16], &[1], true), [0, 0]);
+    assert_eq!(calls(DType::F32, &[8, 64], &[1], true), [0, 0]);
+    assert_eq!(calls(DType::I32, sizes, &[3], true), [0, 0]);
+    assert_eq!(calls(DType::F64, sizes, &[3], true), [0, 0]);
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([256, 256]));
+    let program = g.finish(&[("sums", &x.sum(&[0]))]).unwrap();
+    assert!(!program.gains_from_host_reductions());
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod normalisations;
 mod panels;
 mod points;
 mod poolings;
+mod reductions;
 mod short_floats;
 #[path = "../start/mod.rs"]
 mod start;
@@ -18,7 +19,7 @@ mod wrong_calls;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use phalanx_kernels::Kernels;
+use phalanx_kernels::{Kernels, register_reductions};
 use phalanx_pjrt::{
     Buffer, Client, CompileOptions, ElementType, ExecuteOptions, bytes_of, elements_of,
 };
@@ -33,6 +34,7 @@ fn client() -> Option<&'static (Client, Kernels)> {
     static CLIENT: OnceLock<Option<(Client, Kernels)>> = OnceLock::new();
     let made = CLIENT.get_or_init(|| {
         start(&[])
+            .and_then(|made| Ok(register_reductions(&made.0).map(|()| made)?))
             .inspect_err(|why| phalanx_testkit::skip(format_args!("there are no kernels: {why}")))
             .ok()
     });

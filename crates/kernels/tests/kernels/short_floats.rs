@@ -23,7 +23,7 @@ pub(crate) fn rounded(mut array: Array) -> Array {
 }
 
 /// The same calls with arrays of bf16 but for those of the types that are named; arguments and results stay f32.
-fn in_bf16(body: &str, arguments: &[&Array], f32_kinds: &[String]) -> String {
+pub(crate) fn in_bf16(body: &str, arguments: &[&Array], f32_kinds: &[String]) -> String {
     let narrow = |kind: &str| match f32_kinds.iter().any(|kept| kept == kind) {
         true => kind.to_owned(),
         false => kind.replace("xf32>", "xbf16>"),
@@ -68,7 +68,7 @@ fn clear_channels(before: &[f32], channels: usize, relu: Option<f64>) -> Vec<boo
 }
 
 /// Fails where a number is further from the expected one than by its rounding to bf16 and that of f32 sums.
-fn assert_rounded(name: &str, found: &[f32], expected: &[f32]) {
+pub(crate) fn assert_rounded(name: &str, found: &[f32], expected: &[f32]) {
     let largest = expected.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
     assert_eq!(found.len(), expected.len(), "{name}");
     for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
@@ -178,70 +178,4 @@ fn poolings_of_bf16_equal_those_of_f32() {
             }
         }
     }
-}
-
-fn sums_body(dims: &[i64], replicas: usize) -> String {
-    let (x, sums) = (kind(dims, "f32"), kind(&dims[dims.len() - 1..], "f32"));
-    format!(
-        "%s = stablehlo.custom_call @phalanx.column_sums(%a0) {{api_version = 4 : i32, backend_config = {{replicas = {replicas} : i64}}}} : ({x}) -> {sums}
-        return %s : {sums}"
-    )
-}
-
-#[test]
-fn column_sums_equal_sums_in_f64() {
-    let Some((client, _)) = client() else { return };
-    for dims in [
-        &[1, 1][..],
-        &[5, 3],
-        &[70_001, 7],
-        &[2, 31, 30, 64],
-        &[40, 20_000],
-        &[300, 8, 129],
-    ] {
-        let columns = dims[dims.len() - 1];
-        let x = rounded(Array::gaussian(dims, 21));
-        let expected: Vec<f32> = (0..columns as usize)
-            .map(|c| {
-                let column = x.values.iter().skip(c).step_by(columns as usize);
-                column.map(|&x| f64::from(x)).sum::<f64>() as f32
-            })
-            .collect();
-        let results = [vec![columns]];
-        let found = [1, 2].map(|replicas| {
-            let body = sums_body(dims, replicas);
-            let wide = run(client, &[&x], &results, &body).unwrap().remove(0);
-            let short = in_bf16(&body, &[&x], &[]);
-            let short = run(client, &[&x], &results, &short).unwrap().remove(0);
-            assert_close(&format!("{dims:?}"), &wide, &expected);
-            assert_rounded(&format!("{dims:?}"), &short, &expected);
-            [wide, short]
-                .concat()
-                .into_iter()
-                .map(f32::to_bits)
-                .collect::<Vec<_>>()
-        });
-        assert_eq!(
-            found[0], found[1],
-            "{dims:?}: bits with half of the threads"
-        );
-    }
-}
-
-#[test]
-fn column_sums_keep_nan_and_the_infinities() {
-    let Some((client, _)) = client() else { return };
-    let dims = [130, 5];
-    let mut x = Array::gaussian(&dims, 22);
-    let at = |row: usize, column: usize| row * 5 + column;
-    x.values[at(7, 0)] = f32::NAN;
-    x.values[at(77, 1)] = f32::INFINITY;
-    x.values[at(3, 2)] = f32::INFINITY;
-    x.values[at(129, 2)] = f32::NEG_INFINITY;
-    x.values[at(129, 3)] = f32::NEG_INFINITY;
-    let body = in_bf16(&sums_body(&dims, 1), &[&x], &[]);
-    let sums = run(client, &[&x], &[vec![5]], &body).unwrap().remove(0);
-    assert!(sums[0].is_nan() && sums[2].is_nan(), "{sums:?}");
-    assert_eq!([sums[1], sums[3]], [f32::INFINITY, f32::NEG_INFINITY]);
-    assert!(sums[4].is_finite(), "{sums:?}");
 }

@@ -171,6 +171,7 @@ impl Engine {
             host_matmul: kernels.host_matmul(client, program, products),
             bf16_matmul: kernels.bf16_matmul(client, program)?,
             host_lstm: kernels.supports_lstm(client, program),
+            host_reductions: kernels.supports_reductions(client, program),
             host_rows: kernels.supports_rows(client, program),
             full_f32: self.0.full_f32,
             other_devices: request.other_devices,

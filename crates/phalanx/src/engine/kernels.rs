@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use phalanx_graph::{Bf16Matmul, HostMatmul, KernelSupport, Program};
 use phalanx_kernels::{
     AmxFeatures, KernelError, Kernels, ONEDNN, Support, has_fast_bf16, register_all_reduce,
-    register_lstm, register_matmul, register_rows,
+    register_lstm, register_matmul, register_reductions, register_rows,
 };
 use phalanx_pjrt::{Client, Platform, PluginSearch};
 
@@ -46,6 +46,8 @@ pub(super) struct EngineKernels {
     products: OnceLock<bool>,
     /// Whether the steps of long short-term memories are registered.
     lstm: OnceLock<bool>,
+    /// Whether reductions of columns and rows are registered.
+    reductions: OnceLock<bool>,
     /// Whether rows of large tables are registered.
     rows: OnceLock<bool>,
 }
@@ -65,6 +67,7 @@ impl EngineKernels {
             sums: OnceLock::new(),
             products: OnceLock::new(),
             lstm: OnceLock::new(),
+            reductions: OnceLock::new(),
             rows: OnceLock::new(),
         })
     }
@@ -141,6 +144,12 @@ impl EngineKernels {
     pub(super) fn supports_lstm(&self, client: &Client, program: &Program) -> bool {
         let gains = || program.gains_from_host_lstm();
         self.calls(&self.lstm, gains, || register_lstm(client))
+    }
+
+    /// Whether sums of columns and reductions of rows of this program are calls of ours.
+    pub(super) fn supports_reductions(&self, client: &Client, program: &Program) -> bool {
+        let gains = || program.gains_from_host_reductions();
+        self.calls(&self.reductions, gains, || register_reductions(client))
     }
 
     /// Whether rows of large tables of this program are taken by calls of ours.

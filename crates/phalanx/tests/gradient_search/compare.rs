@@ -182,6 +182,7 @@ fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
     let program = step.program.simplified();
     let gains = has_kernels(step)
         || program.gains_from_host_matmul(HostMatmul::AlsoSmall, has_fast_bf16())
+        || program.gains_from_host_reductions()
         || program.replicas > 1;
     if !gains || !is_cpu() {
         return &[true];

@@ -192,9 +192,10 @@ fn row(workload: &Workload, cost: &Cost, rates: &[Rate], ours: f64) -> String {
         true => "bf16",
         false => "f32",
     };
-    // Without instructions for bf16 its products are those of f32; with one processor two threads are one.
+    // Products of bf16 are made in f32 where there are no instructions for bf16, or slower ones; with one processor two threads are one.
     let best = |what: &str| rate(rates, what, 2).or_else(|| rate(rates, what, 1));
-    let products = best(element).or_else(|| best("f32")).unwrap_or(f64::NAN);
+    let both = [best(element), best("f32")].into_iter().flatten();
+    let products = both.fold(f64::NAN, f64::max);
     let of_products = cost.flops / products / 1e6;
     let of_bytes = cost.bytes / best("copy").unwrap_or(f64::NAN) / 1e6;
     let limit = of_products.max(of_bytes);
