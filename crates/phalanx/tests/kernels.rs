@@ -201,6 +201,37 @@ fn rows_of_a_large_table_are_the_same_with_and_without_calls() {
     assert_eq!(taken[0], taken[1]);
 }
 
+/// Products and reductions of arrays of bf16, and what they are of f32, of which the calls take all.
+fn products_and_reductions() -> (Program, Vec<Shape>) {
+    let graph = Graph::new();
+    let x = (graph.parameter("x", Shape::f32(IMAGES)) * 3.0).floor();
+    let least = graph.parameter("kernel", Shape::f32(KERNEL));
+    let least = least.min(&[0, 1, 2, 3]).floor();
+    let (x, w) = (x.reshape(&[256, 512]), x.reshape(&[512, 256]));
+    let w = &w * &least.broadcast_in(&w.dims(), &[]);
+    let y = x.convert(DType::Bf16).matmul(&w.convert(DType::Bf16));
+    let wide = y.convert(DType::F32);
+    let outputs = [y.sum(&[0]), y.sum(&[1]), y.max(&[1]), wide.sum(&[0])];
+    let wide = [wide.sum(&[1]), wide.max(&[1]), wide];
+    let outputs: Vec<Tensor> = outputs
+        .iter()
+        .chain(&wide)
+        .map(|output| output.convert(DType::F32))
+        .collect();
+    finished(&graph, &outputs)
+}
+
+#[test]
+fn products_and_reductions_of_bf16_are_the_same_with_and_without_calls() {
+    let (program, _) = products_and_reductions();
+    assert!(program.gains_from_host_matmul(HostMatmul::WhereLarge, false));
+    assert!(program.gains_from_host_reductions());
+    // Sums of small whole numbers are exact in every order, and rounded once.
+    let [with, without] = [KernelsMode::Auto, KernelsMode::Off]
+        .map(|kernels| run(&session(kernels).engine.unwrap(), products_and_reductions()));
+    assert_eq!(with, without);
+}
+
 /// The length of the difference, as a part of the length of what is expected.
 fn apart(found: &HostTensor, expected: &HostTensor) -> f64 {
     let (found, expected) = (found.f32s(), expected.f32s());
