@@ -131,6 +131,9 @@ MODELS = {
     "generator": (nn.Sequential(
         nn.Linear(3, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Unflatten(1, (4, 2, 3)), nn.ConvTranspose2d(4, 2, 2), nn.Tanh()), [(3,)]),
     "painter": (nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 24), nn.Unflatten(1, (4, 2, 3)), nn.Sigmoid()), [(3,)]),
+    "rectified": (nn.Sequential(
+        nn.Conv2d(2, 3, 2), nn.PReLU(3), nn.Flatten(), nn.PReLU(36), nn.Linear(36, 24), nn.Unflatten(1, (4, 2, 3)), nn.PReLU(4),
+        nn.Conv2d(4, 3, 2), nn.PReLU()), [(2, 4, 5)]),
     "steps_generator": (nn.Sequential(nn.Linear(3, 12), nn.Unflatten(1, (3, 4)), nn.Conv1d(3, 2, 2)), [(3,)]),
     "autoencoder": (nn.Sequential(
         nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(18, 4), nn.Linear(4, 18), nn.Unflatten(1, (3, 2, 3)),

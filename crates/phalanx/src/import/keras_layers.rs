@@ -156,6 +156,7 @@ fn stored(
         shape: Shape::new(array.dtype, array.dims),
         address,
         part: None,
+        second: None,
     }))
 }
 

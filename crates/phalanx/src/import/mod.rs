@@ -2,11 +2,12 @@
 //!
 //! The format of a file is recognised by its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
 //! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
-//! transposed, and what reads or makes flattened images is put in the order of ours, whose channels are last; a model in which
-//! PyTorch's order cannot be known is refused. Layers of a file are paired with the model's by names, by torchvision's names for
-//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), by PyTorch's names in
-//! `nn.TransformerEncoder` (with modules `embedding`, `position` and `logits` around it) for
-//! [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
+//! transposed, the gates of recurrent layers put in our order, and what reads or makes flattened images in the order of ours, whose
+//! channels are last; a model in which PyTorch's order cannot be known is refused. The module `lstm` of PyTorch with several layers is
+//! our layers `lstm`, `lstm_1` .., with two directions each a [`Bidirectional`](crate::nn::Bidirectional). Layers of a file are paired
+//! with the model's by names, by torchvision's names for [`ResNet50`](crate::models::ResNet50) and
+//! [`MobileNetV2`](crate::models::MobileNetV2), by PyTorch's names in `nn.TransformerEncoder` (with modules `embedding`, `position` and
+//! `logits` around it) for [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
 //! as Keras does, or as our own files note it. The rule by which most variables find a value of their shape is used; names that Keras made,
 //! such as `dense_1`, number layers as they were created, and give way to the order of the layers, by which Keras reads its files.
 //!
@@ -31,6 +32,7 @@ mod pairing;
 mod report;
 mod safetensors_layers;
 mod tensor_layout;
+mod torch_recurrent;
 mod weights_file;
 
 use std::path::Path;

@@ -30,10 +30,32 @@ pub(crate) fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
             None => owners.push(ModelLayer::new(path, index, &places)),
         }
     }
+    for owner in &mut owners {
+        owner.kind = direction_kind(model, owner).unwrap_or(owner.kind);
+    }
     if is_of_keras {
         owners.sort_by_key(|owner| owner.number);
     }
     owners
+}
+
+/// The kind of one direction of two: by the columns of its kernel for each unit.
+fn direction_kind(model: &Model, owner: &ModelLayer) -> Option<&'static str> {
+    let variables = owner
+        .variables
+        .iter()
+        .map(|&index| &model.variables()[index]);
+    let mut variables = variables.filter(|_| owner.kind.is_empty());
+    let recurrent = variables.find(|variable| variable.name.ends_with("/recurrent_kernel"))?;
+    let &[units, columns] = &recurrent.shape.dims[..] else {
+        return None;
+    };
+    match columns.checked_div(units)? {
+        1 => Some("simple_rnn"),
+        3 => Some("gru"),
+        4 => Some("lstm"),
+        _ => None,
+    }
 }
 
 impl ModelLayer {

@@ -254,7 +254,7 @@ fn by_way<'f>(
         paired.push(index);
     }
     for (layer, _) in layers.iter().zip(&used).filter(|(_, used)| !**used) {
-        let names = layer.tensors.iter().map(|stored| stored.name.clone());
+        let names = layer.tensors.iter().flat_map(FileTensor::names);
         matcher.report.unexpected.extend(names);
     }
     Paired {
@@ -289,7 +289,7 @@ impl<'f> Matcher<'_, 'f> {
         for (number, &variable) in owner.variables.iter().enumerate() {
             let name = &self.model.variables()[variable].name;
             let tensor = layer.and_then(|layer| {
-                let index = tensor_of(layer, last(name), number)?;
+                let index = tensor_of(layer, owner.kind, last(name), number)?;
                 used.push(index);
                 Some((layer, &layer.tensors[index]))
             });
@@ -302,7 +302,7 @@ impl<'f> Matcher<'_, 'f> {
         let left = tensors
             .enumerate()
             .filter(|(index, _)| !used.contains(index));
-        let left = left.map(|(_, stored)| stored.name.clone());
+        let left = left.flat_map(|(_, stored)| stored.names());
         self.report.unexpected.extend(left);
     }
 
@@ -340,11 +340,11 @@ impl<'f> Matcher<'_, 'f> {
 }
 
 /// The tensor of a variable: by name, or in Keras' files by number.
-fn tensor_of(layer: &FileLayer, variable: &str, number: usize) -> Option<usize> {
+fn tensor_of(layer: &FileLayer, kind: &str, variable: &str, number: usize) -> Option<usize> {
     if layer.convention == Convention::Keras {
         return (number < layer.tensors.len()).then_some(number);
     }
-    let field = field(layer.convention, variable);
+    let field = field(layer.convention, kind, variable);
     let mut tensors = layer.tensors.iter();
     tensors.position(|stored| stored.field == field)
 }

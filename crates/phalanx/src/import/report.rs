@@ -5,13 +5,14 @@ use std::fmt;
 use phalanx_graph::Shape;
 
 use super::shown;
+use super::torch_recurrent::OUTPUT_PROJECTION;
 
 /// Which variables found a value in a file of weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadReport {
     /// How layers of the file were paired with the model's.
     pub paired: PairedBy,
-    /// Variables with the tensor of the file whose value they have now.
+    /// Variables with the tensor of the file whose value they have now; of two biases in PyTorch the first.
     pub matched: Vec<(String, String)>,
     /// Variables that the file has no tensor for.
     pub missing: Vec<String>,
@@ -69,6 +70,14 @@ impl LoadReport {
         if self.matched.is_empty() {
             return format!(
                 "no variable of the model has a value in it: {self}; give the file of this model, or of one that shares layers with it"
+            );
+        }
+        let mut unexpected = self.unexpected.iter();
+        if let Some(name) = unexpected.find(|name| name.contains(OUTPUT_PROJECTION)) {
+            let name = shown(name);
+            return format!(
+                "`{name}` is a projection of an LSTM's outputs, `proj_size` in PyTorch, which no layer of ours has: {self}; train PyTorch's model \
+                 without it, or set `skip_mismatch` to load what fits"
             );
         }
         format!(

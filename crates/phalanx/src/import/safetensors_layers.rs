@@ -7,7 +7,7 @@ use phalanx_graph::{DType, Shape};
 use safetensors::{Dtype, SafeTensors};
 
 use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
-use super::{problem, shown};
+use super::{problem, shown, torch_recurrent};
 use crate::Result;
 
 /// What batch normalization counts and nobody needs.
@@ -27,7 +27,13 @@ pub(super) fn layers(
 ) -> Result<FileLayers> {
     let all = by_names(file, tensors)?;
     let order = note.and_then(|note| serde_json::from_str::<Vec<String>>(note).ok());
-    Ok(in_order(all, &order.unwrap_or_default()))
+    let FileLayers { all, ordered } = in_order(all, &order.unwrap_or_default());
+    // A module tells the order of its own layers.
+    let all = all.into_iter().flat_map(torch_recurrent::layers_of);
+    Ok(FileLayers {
+        all: all.collect(),
+        ordered,
+    })
 }
 
 /// Layers in an order that names each of them once; a note of another program says nothing.
@@ -70,6 +76,7 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<FileLayer>> {
             shape,
             address: 0,
             part: None,
+            second: None,
         };
         // Not always beside each other: `conv/bias`, `conv_bn/beta`, `conv/kernel`.
         let place = *places.entry(path).or_insert_with(|| {
@@ -103,6 +110,7 @@ fn projections(layers: &mut Vec<FileLayer>, path: &str, name: &str, field: &str,
             shape: Shape::new(shape.dtype, dims.clone()),
             address: 0,
             part: Some((number, PARTS.len())),
+            second: None,
         };
         // Its bias comes right before, if there is one: a few layers back.
         let mut last = layers.iter_mut().rev().take(PARTS.len());

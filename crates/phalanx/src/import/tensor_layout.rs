@@ -27,6 +27,14 @@ pub(super) enum TensorLayout {
     FromHeads,
     /// All dims in one.
     Flat,
+    /// `[channels]`, or `[1]`, of dims of which all others are 1.
+    Slopes,
+    /// Rows of the gates of a GRU: reset, update, candidate; ours are columns: update, reset, candidate.
+    Gates,
+    /// `[2, columns]`, whose sum ours is.
+    SummedBiases,
+    /// `[2, columns]` of a GRU, in the order of its gates.
+    GateBiases,
 }
 
 impl TensorLayout {
@@ -43,6 +51,11 @@ impl TensorLayout {
             (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
             (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,
             (Convention::Torch, "to_heads", "bias") => Self::Flat,
+            (Convention::Torch, "p_relu", "alpha") => Self::Slopes,
+            (Convention::Torch, "gru", "bias") => Self::GateBiases,
+            (Convention::Torch, "gru", _) => Self::Gates,
+            (Convention::Torch, "lstm" | "simple_rnn", "bias") => Self::SummedBiases,
+            (Convention::Torch, "lstm" | "simple_rnn", _) => Self::Transposed,
             _ => Self::Same,
         }
     }
@@ -50,7 +63,7 @@ impl TensorLayout {
     /// The dims in the file of a variable with these dims of ours.
     pub(super) fn dims(self, ours: &[usize]) -> Vec<usize> {
         match (self, ours) {
-            (Self::Transposed, &[inputs, outputs]) => vec![outputs, inputs],
+            (Self::Transposed | Self::Gates, &[inputs, outputs]) => vec![outputs, inputs],
             (Self::Convolution, &[height, width, inputs, outputs]) => {
                 vec![outputs, inputs, height, width]
             }
@@ -67,18 +80,29 @@ impl TensorLayout {
             (Self::ToHeads, &[inputs, heads, size]) => vec![heads * size, inputs],
             (Self::FromHeads, &[heads, size, outputs]) => vec![outputs, heads * size],
             (Self::Flat, ours) => vec![ours.iter().product()],
+            (Self::Slopes, ours) if ours.iter().filter(|&&size| size != 1).count() < 2 => {
+                vec![ours.iter().product()]
+            }
+            (Self::SummedBiases | Self::GateBiases, &[columns]) => vec![2, columns],
             _ => ours.to_vec(),
         }
     }
 }
 
-/// The name that a variable has in a file.
-pub(super) fn field(convention: Convention, variable: &str) -> &str {
-    match (convention, variable) {
-        (Convention::Torch, "kernel" | "gamma" | "embeddings") => "weight",
-        (Convention::Torch, "beta") => "bias",
-        (Convention::Torch, "moving_mean") => "running_mean",
-        (Convention::Torch, "moving_variance") => "running_var",
+/// The name that a variable of a layer of some kind has in a file.
+pub(super) fn field<'a>(convention: Convention, kind: &str, variable: &'a str) -> &'a str {
+    match (convention, kind, variable) {
+        (Convention::Torch, "lstm" | "gru" | "simple_rnn", _) => match variable {
+            "kernel" => "weight_ih",
+            "recurrent_kernel" => "weight_hh",
+            // With the other, `bias_hh`, as its second row.
+            "bias" => "bias_ih",
+            _ => variable,
+        },
+        (Convention::Torch, _, "kernel" | "gamma" | "embeddings" | "alpha") => "weight",
+        (Convention::Torch, _, "beta") => "bias",
+        (Convention::Torch, _, "moving_mean") => "running_mean",
+        (Convention::Torch, _, "moving_variance") => "running_var",
         _ => variable,
     }
 }
@@ -92,7 +116,13 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
             TensorLayout::Transposed | TensorLayout::ToHeads | TensorLayout::FromHeads,
             &[outputs, inputs],
         ) => (outputs, inputs, 1),
-        (TensorLayout::Flat, _) => {
+        (TensorLayout::Gates, &[outputs, _]) => {
+            let turned = to_ours(TensorLayout::Transposed, &raw, shape);
+            return in_order(&turned, 1, &gates(outputs));
+        }
+        (TensorLayout::GateBiases, &[_, columns]) => return in_order(&raw, 1, &gates(columns)),
+        (TensorLayout::SummedBiases, &[_, columns]) => return summed(&raw, columns, shape),
+        (TensorLayout::Flat | TensorLayout::Slopes, _) => {
             return HostTensor::from_bytes(shape.clone(), raw.bytes()).unwrap_or(raw);
         }
         (
@@ -119,6 +149,23 @@ pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> 
         }
     }
     HostTensor::from_bytes(shape.clone(), &bytes).unwrap_or(raw)
+}
+
+/// For each column of a GRU, update before reset, which it is in PyTorch's, reset before update.
+fn gates(columns: usize) -> Vec<usize> {
+    let units = columns / 3;
+    (units..2 * units)
+        .chain(0..units)
+        .chain(2 * units..columns)
+        .collect()
+}
+
+/// The sum of two rows.
+fn summed(rows: &HostTensor, columns: usize, shape: &Shape) -> HostTensor {
+    let values = rows.to_f64();
+    let (first, second) = values.split_at(columns);
+    let sums: Vec<f64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
+    HostTensor::from_f64(shape.clone(), &sums)
 }
 
 /// A value whose dim has the elements with these numbers of the given one.

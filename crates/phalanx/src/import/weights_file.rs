@@ -51,6 +51,17 @@ pub(super) struct FileTensor {
     pub(super) address: u64,
     /// Where it is one of several tensors stacked under one name: which of how many.
     pub(super) part: Option<(usize, usize)>,
+    /// The tensor whose elements follow, where the two are rows of one.
+    pub(super) second: Option<String>,
+}
+
+impl FileTensor {
+    /// The names in the file of what it is made of.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        [Some(self.name.clone()), self.second.clone()]
+            .into_iter()
+            .flatten()
+    }
 }
 
 /// Larger files are refused.
@@ -184,7 +195,13 @@ impl<'a> WeightsFile<'a> {
                     Some((part, of)) => &all[all.len() / of * part..][..all.len() / of],
                     None => all,
                 });
-                part.map(<[u8]>::to_vec).map_err(|error| error.to_string())
+                let second = stored.second.as_ref().map(|name| file.tensor(name));
+                let second = second.transpose();
+                let bytes = part.and_then(|part| {
+                    let second = second?.map_or(&[][..], |view| view.data());
+                    Ok([part, second].concat())
+                });
+                bytes.map_err(|error| error.to_string())
             }
         };
         let bytes = read.map_err(|message| problem(self.name, &place(), message))?;

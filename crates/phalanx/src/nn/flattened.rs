@@ -24,6 +24,7 @@ type OrderOfDim = (usize, Arc<[usize]>);
 #[derive(Debug, Default)]
 pub(crate) struct PytorchOrders {
     by_variable: HashMap<String, Result<Vec<OrderOfDim>, Arc<str>>>,
+    /// Layers that PyTorch has otherwise or not at all, and why.
     problems: Vec<(String, Arc<str>)>,
 }
 
@@ -224,7 +225,8 @@ impl OrderWalk {
             | "normalization" | "activation" | "gaussian_noise" | "stochastic_depth" => {
                 input.order.clone()
             }
-            "p_relu" => self.slopes(path, input),
+            "p_relu" => self.slopes(path, layer, input),
+            "gru" | "bidirectional" => self.recurrent(path, layer, inputs, out),
             "batch_norm" | "group_norm" => self.channel_norm(path, layer, input),
             "layer_norm" => self.layer_norm(path, layer, input),
             "add" | "scaled_add" | "multiply" | "average" | "maximum" | "minimum" | "subtract" => {

@@ -20,7 +20,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// `return_sequences` every `h`.
 ///
 /// Variables: `kernel` `[features, 3 units]`, `recurrent_kernel` `[units, 3 units]`, `bias` `[2, 3 units]`, or
-/// `[3 units]` without `reset_after`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
+/// `[3 units]` without `reset_after`, which PyTorch's GRU always has. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gru {
     #[serde(flatten)]

@@ -13,7 +13,8 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// `max(x, 0) - alpha max(-x, 0)` with a slope for each element of an example; kind `p_relu` (He et al. 2015).
 ///
 /// Variable: `alpha` of the input's dims without the batch, 1 for those in `shared_axes`. Fields and defaults are Keras', but axes
-/// count from 1, the first after the batch, and no other numbers are taken.
+/// count from 1, the first after the batch, and no other numbers are taken. PyTorch's `PReLU(channels)` of images has `shared_axes` 1 and 2,
+/// and its `PReLU()` all of them.
 ///
 /// ```
 /// use phalanx::nn::{PRelu, Sequential};

@@ -6,6 +6,7 @@ mod keras_models;
 mod oracle;
 mod pytorch;
 mod pytorch_orders;
+mod pytorch_recurrent;
 
 use std::path::PathBuf;
 use std::slice::from_ref;

@@ -5,7 +5,7 @@ use phalanx::import::LoadWeights;
 use phalanx::nn::{
     Activation, ActivationLayer, Add, BatchNorm, Concatenate, Conv1d, Conv2d, Conv2dTranspose,
     Conv3d, Cx, Dense, Dropout, Embedding, Flatten, GlobalAveragePool2d, IntoModel, Layer,
-    LayerNorm, LayerSpec, MaxPool1d, MaxPool2d, Model, Multiply, Network, Permute, Reshape,
+    LayerNorm, LayerSpec, MaxPool1d, MaxPool2d, Model, Multiply, Network, PRelu, Permute, Reshape,
     Sequential, TimeDistributed, relu, sigmoid, tanh,
 };
 use phalanx_graph::{HostTensor, Tensor};
@@ -132,6 +132,38 @@ fn vectors_become_images() {
         .add(Reshape::new([2, 3, 3]))
         .add(Conv2dTranspose::new(2, 2));
     check("autoencoder", autoencoder.build());
+}
+
+#[test]
+fn slopes_of_rectifiers_are_read() {
+    let of_channels = || PRelu::new().shared_axes([1, 2]);
+    let rectified = |reshaped: PRelu, all: PRelu| {
+        Sequential::new([4, 5, 2])
+            .add(Conv2d::new(3, 2))
+            .add(of_channels())
+            .add(Flatten)
+            .add(PRelu::new())
+            .add(Dense::new(24))
+            .add(Reshape::new([2, 3, 4]))
+            .add(reshaped)
+            .add(Conv2d::new(3, 2))
+            .add(all)
+    };
+    let all = || PRelu::new().shared_axes([1, 2, 3]);
+    check("rectified", rectified(of_channels(), all()).build());
+    let file = "torch/orders/rectified.safetensors";
+    let refused = load(&mut fresh(rectified(PRelu::new(), all())), file);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("`p_relu_2/alpha` needs f32[2,3,4], `6.weight` is f32[4]"),
+        "{refused}"
+    );
+    let refused = load(&mut fresh(rectified(of_channels(), of_channels())), file);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("`p_relu_3/alpha` needs f32[3], `8.weight` is f32[1]"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -123,13 +123,50 @@ impl OrderWalk {
         }
     }
 
-    /// A slope for each feature of a vector; of images PyTorch has one for each channel.
-    pub(super) fn slopes(&mut self, path: &str, input: &OrderedValue) -> ValueOrder {
-        if input.dims.len() == 1 {
-            let features = self.last_features(path, input);
-            self.want(path, "alpha", 0, &features);
+    /// A slope for each feature, or one for all; of images PyTorch has one for each channel.
+    pub(super) fn slopes(
+        &mut self,
+        path: &str,
+        layer: &dyn Layer,
+        input: &OrderedValue,
+    ) -> ValueOrder {
+        let rank = input.dims.len();
+        let config = layer.config();
+        let is_last = |axis: &Value| axis.as_u64() == Some(rank as u64);
+        let is_shared = match config.get("shared_axes") {
+            Some(Value::Array(axes)) => axes.iter().any(is_last),
+            axis => axis.is_some_and(is_last),
+        };
+        if rank == 0 || is_shared {
+            return input.order.clone();
         }
+        let features = self.channels(path, input);
+        self.want(path, "alpha", rank - 1, &features);
         input.order.clone()
+    }
+
+    /// PyTorch's GRU resets the state behind the product alone.
+    pub(super) fn recurrent(
+        &mut self,
+        path: &str,
+        layer: &dyn Layer,
+        inputs: &[OrderedValue],
+        out: &[usize],
+    ) -> ValueOrder {
+        let config = layer.config();
+        let settings = match layer.kind() {
+            "gru" => Some(&config),
+            _ => config.pointer("/layer/gru"),
+        };
+        let reset_after = settings.and_then(|settings| settings.get("reset_after"));
+        if reset_after.and_then(Value::as_bool) == Some(false) {
+            let message = format!(
+                "layer `{path}` is a gru without `reset_after`, and PyTorch's have their reset gate behind the product with the recurrent kernel; \
+                 build it with `reset_after`"
+            );
+            self.problems.push((path.to_owned(), message.into()));
+        }
+        self.any(path, layer.kind(), inputs, out)
     }
 
     pub(super) fn layer_norm(
