@@ -77,6 +77,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "ReLU", Hint("write `activation: {activation: relu}`")),
     (At::Layer, "LeakyReLU", Hint("write `activation: {activation: leaky_relu}`")),
     (At::Layer, "softmax", Hint("write `activation: {activation: softmax}`")),
+    (At::Layer, "ActivityRegularization: {l1: 0.1}", Hint("write `activation: {activation: linear, activity_regularizer: {l1_l2: {l1: 0.01, l2: 0.01}}}`")),
     (At::Layer, "Linear: {in_features: 4, out_features: 2}", Hint("write `dense: {units: N}`, or `activation: {activation: linear}`")),
     (At::Layer, "Conv1D: {filters: 2, kernel_size: 3}", Means("conv1d", r#"{"filters":2,"kernel_size":3}"#)),
     (At::Layer, "Conv3D: {filters: 2, kernel_size: [1, 3, 3]}", Means("conv3d", r#"{"filters":2,"kernel_size":[1,3,3]}"#)),

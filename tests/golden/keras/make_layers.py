@@ -379,6 +379,12 @@ ACTIVATIONS = [
 ]
 
 
+RECTIFIERS = [
+    {"max_value": 1.5}, {"threshold": 0.5}, {"threshold": 0.5, "negative_slope": 0.1}, {"max_value": 2.0, "negative_slope": 0.2},
+    {"max_value": 1.25, "negative_slope": 0.3, "threshold": 0.75}, {"max_value": 0.5, "threshold": 1.5}, {},
+]
+
+
 def activation(name, function, config, x):
     """The record of one activation."""
     given = tf.convert_to_tensor(x)
@@ -409,6 +415,9 @@ def activations():
         yield {**record, "name": f"activation_gelu_{'tanh' if approximate else 'exact'}"}
     slope = activation("leaky_relu", lambda v: keras.activations.leaky_relu(v, negative_slope=0.1), {"negative_slope": 0.1}, x)
     yield {**slope, "name": "activation_leaky_relu_slope"}
+    for number, config in enumerate(RECTIFIERS):
+        record = activation("general_relu", keras.layers.ReLU(**config), config, x)
+        yield {**record, "name": f"activation_general_relu{number}"}
     alpha = activation("elu", lambda v: keras.activations.elu(v, alpha=0.5), {"alpha": 0.5}, x)
     yield {**alpha, "name": "activation_elu_alpha"}
     for name in ("softmax", "log_softmax"):

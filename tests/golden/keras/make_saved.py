@@ -124,6 +124,32 @@ def dropouts():
     )
 
 
+def penalties():
+    """Rectifiers with settings, as layers, in layers and as a function; penalties on outputs, and of each kernel of two."""
+    x = keras.Input((6, 6, 3))
+    both = {"depthwise_regularizer": keras.regularizers.L1(0.1), "pointwise_regularizer": keras.regularizers.L1L2(0.2, 0.3)}
+    y = layers.SeparableConv2D(4, 2, **both)(x)
+    y = layers.ReLU(max_value=1.5, negative_slope=0.1, threshold=0.2)(y)
+    y = layers.SeparableConv2D(4, 2, pointwise_regularizer="l2")(y)
+    y = layers.ActivityRegularization(0.1, 0.2)(y)
+    y = layers.Conv2D(4, 2, activation=layers.ReLU(max_value=1.0))(y)
+    y = layers.Activation("tanh", activity_regularizer="l2")(y)
+    y = keras.activations.relu(y, threshold=0.1)
+    y = layers.Reshape((9, 4))(y)
+    y = layers.SeparableConv1D(4, 2, depthwise_regularizer="l1")(y)
+    return keras.Model(x, layers.GlobalAveragePooling1D()(y), name="penalties")
+
+
+def masked():
+    """Concatenations of values with padding: along the features and the steps, and with one that has none."""
+    words, steps = keras.Input((5,), dtype="int32", name="words"), keras.Input((5, 3), name="steps")
+    table, padded = layers.Embedding(12, 3, mask_zero=True)(words), layers.Masking(0.5)(steps)
+    beside, behind = layers.Concatenate()([table, padded]), layers.Concatenate(axis=1)([table, padded])
+    with_all = layers.Concatenate()([table, steps])
+    parts = [layers.LSTM(2)(beside), layers.GRU(2)(behind), layers.SimpleRNN(2)(with_all)]
+    return keras.Model([words, steps], layers.Concatenate()(parts), name="masked")
+
+
 def batch(model):
     """Two examples for each input, in the order of the model's inputs."""
 
@@ -134,8 +160,12 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
+            case "int32" if model.name == "masked":
+                return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
+            case _ if x.name == "steps" and model.name == "masked":
+                return np.where(random.uniform(size=dims[:2] + [1]) < 0.5, random.normal(size=dims), 0.5).astype("float32")
             case _:
                 return random.normal(size=dims).astype("float32")
 
@@ -160,6 +190,7 @@ def record(model, endings):
         "inputs": arrays(x.astype("int32") if x.dtype == "uint8" else x for x in inputs),
         "outputs": arrays(x.numpy() for x in outputs),
         "frozen": len(frozen),
+        "penalty": float(sum(model.losses, 0.0)),
     }
 
 
@@ -169,5 +200,6 @@ if __name__ == "__main__":
     stack.build((None, 6, 3))
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
-    models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"])]
+    models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
+              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])

@@ -68,6 +68,12 @@ const LAYERS: &[Alias] = &[
         "drop_path",
         Hint("write `stochastic_depth: {drop_path_rate: 0.1}`"),
     ),
+    (
+        "activity_regularization",
+        Hint(
+            "write `activation: {activation: linear, activity_regularizer: {l1_l2: {l1: 0.01, l2: 0.01}}}`",
+        ),
+    ),
     ("custom_scale_layer", Same("scaled_add")),
 ];
 const INSTANCES: &str = "write `group_norm: {groups: -1}`";

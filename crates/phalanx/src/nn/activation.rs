@@ -6,10 +6,10 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::Cx;
 use super::layer::Layer;
 use super::precision::widened;
 use super::sizes::{described_variants, named_variant, one_float};
+use super::{Cx, Regularizer, fields};
 use crate::config::{self, Component, Described, Description, Family, Field, Kind};
 
 /// The closed set of activations, each with Keras' formula and defaults.
@@ -30,6 +30,18 @@ pub enum Activation {
         /// Slope below 0; 0.2 by default.
         #[serde(default = "default_slope")]
         negative_slope: f64,
+    },
+    /// `x` above `threshold`, else `negative_slope (x - threshold)`, and `max_value` at most: Keras' layer `ReLU` with its settings.
+    GeneralRelu {
+        /// Slope up to the threshold; 0 by default.
+        #[serde(default)]
+        negative_slope: f64,
+        /// The greatest value, from 0 on; none by default.
+        #[serde(default)]
+        max_value: Option<f64>,
+        /// Where `x` begins to count, from 0 on; 0 by default.
+        #[serde(default)]
+        threshold: f64,
     },
     /// `x` where positive, else `alpha (e^x - 1)`.
     Elu {
@@ -93,6 +105,17 @@ impl Activation {
                 let positive = x.greater(&x.like(0.0));
                 positive.select(x, &(x * negative_slope))
             }
+            Self::GeneralRelu {
+                negative_slope,
+                max_value,
+                threshold,
+            } => {
+                let rectified = relu_from(x, threshold, negative_slope);
+                max_value.map_or_else(
+                    || rectified.clone(),
+                    |most| rectified.minimum(&x.like(most)),
+                )
+            }
             Self::Elu { alpha } => elu_of(x, alpha),
             Self::Selu => elu_of(x, SELU_ALPHA) * SELU_SCALE,
             Self::Gelu => gelu_of(x, |x| (x * FRAC_1_SQRT_2).erf()),
@@ -122,9 +145,35 @@ impl Activation {
             {
                 Err(format!("expected a finite setting of {self:?}"))
             }
+            Self::GeneralRelu {
+                negative_slope,
+                max_value,
+                threshold,
+            } => {
+                let is_size = |setting: f64| setting.is_finite() && setting >= 0.0;
+                match negative_slope.is_finite()
+                    && max_value.is_none_or(is_size)
+                    && is_size(threshold)
+                {
+                    true => Ok(()),
+                    false => Err(format!(
+                        "expected a finite slope, and a greatest value and a threshold of 0 or more, got {self:?}"
+                    )),
+                }
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// `x` above a threshold, else `slope (x - threshold)`; what is not a number stays so.
+#[track_caller]
+fn relu_from(x: &Tensor, threshold: f64, slope: f64) -> Tensor {
+    let below = match slope == 0.0 {
+        true => x.like(0.0),
+        false => (x - threshold) * slope,
+    };
+    x.less_equal(&x.like(threshold)).select(&below, x)
 }
 
 /// `alpha (e^x - 1)` below 0, where alone the exponential is taken: above it could overflow.
@@ -187,6 +236,19 @@ const ACTIVATIONS: &[Component] = &[
             Kind::REAL,
             "slope where `x` is negative",
         )],
+    },
+    Component {
+        name: "general_relu",
+        doc: "`x` above `threshold`, else `negative_slope (x - threshold)`, and `max_value` at most",
+        fields: &[
+            Field::optional("negative_slope", Kind::REAL, "slope up to the threshold"),
+            Field::optional("max_value", Kind::AT_LEAST_ZERO, "the greatest value"),
+            Field::optional(
+                "threshold",
+                Kind::AT_LEAST_ZERO,
+                "where `x` begins to count",
+            ),
+        ],
     },
     Component {
         name: "elu",
@@ -319,18 +381,30 @@ impl<F: FnOnce() -> Self> From<F> for Activation {
 }
 
 /// An activation as a layer of its own; kind `activation`.
+///
+/// With `linear` and a penalty on the output it is Keras' `ActivityRegularization`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActivationLayer {
     activation: Activation,
+    activity_regularizer: Option<Regularizer>,
 }
 
 impl ActivationLayer {
     /// The layer of an activation.
     #[must_use]
     pub fn new(activation: impl Into<Activation>) -> Self {
-        let activation = activation.into();
-        Self { activation }
+        Self {
+            activation: activation.into(),
+            activity_regularizer: None,
+        }
+    }
+
+    /// Sets a penalty on the output.
+    #[must_use]
+    pub const fn activity_regularizer(mut self, regularizer: Regularizer) -> Self {
+        self.activity_regularizer = Some(regularizer);
+        self
     }
 }
 
@@ -338,12 +412,15 @@ impl Described for ActivationLayer {
     const COMPONENT: Component = Component {
         name: "activation",
         doc: "an activation as a layer of its own",
-        fields: &[Field::required(
-            "activation",
-            Kind::Component(Family::Activation),
-            "the activation",
-        )
-        .example("relu")],
+        fields: &[
+            Field::required(
+                "activation",
+                Kind::Component(Family::Activation),
+                "the activation",
+            )
+            .example("relu"),
+            fields::ACTIVITY_REGULARIZER,
+        ],
     };
 }
 
@@ -370,6 +447,10 @@ impl Layer for ActivationLayer {
 
     fn activation(&self) -> Option<Activation> {
         Some(self.activation)
+    }
+
+    fn activity_regularizer(&self) -> Option<Regularizer> {
+        self.activity_regularizer
     }
 
     fn keeps_mask(&self) -> bool {

@@ -20,6 +20,15 @@ const DEPTH_MULTIPLIER: Field = Field::optional(
     "number of output channels for each input channel",
 );
 
+const DEPTHWISE_REGULARIZER: Field = fields::regularizer(
+    "depthwise_regularizer",
+    "penalty on the kernels of each channel, in place of `kernel_regularizer`",
+);
+const POINTWISE_REGULARIZER: Field = fields::regularizer(
+    "pointwise_regularizer",
+    "penalty on the kernel over all channels, in place of `kernel_regularizer`",
+);
+
 macro_rules! depthwise_convolution {
     (
         $(#[$doc:meta])* $name:ident($size:ty, $n:literal), $kind:literal, $about:literal,
@@ -136,6 +145,8 @@ macro_rules! separable_convolution {
             #[serde(flatten)]
             window: SlidingWindow<$n>,
             depth_multiplier: usize,
+            depthwise_regularizer: Option<Regularizer>,
+            pointwise_regularizer: Option<Regularizer>,
             #[serde(flatten)]
             settings: KernelSettings,
         }
@@ -148,6 +159,8 @@ macro_rules! separable_convolution {
                     filters,
                     window: SlidingWindow::new(kernel_size.into()),
                     depth_multiplier: 1,
+                    depthwise_regularizer: None,
+                    pointwise_regularizer: None,
                     settings: KernelSettings::new(),
                 }
             }
@@ -161,6 +174,20 @@ macro_rules! separable_convolution {
                 self.depth_multiplier = multiplier;
                 self
             }
+
+            /// Sets a penalty on the kernels of each channel, in place of the one on both.
+            #[must_use]
+            pub const fn depthwise_regularizer(mut self, regularizer: Regularizer) -> Self {
+                self.depthwise_regularizer = Some(regularizer);
+                self
+            }
+
+            /// Sets a penalty on the kernel over all channels, in place of the one on both.
+            #[must_use]
+            pub const fn pointwise_regularizer(mut self, regularizer: Regularizer) -> Self {
+                self.pointwise_regularizer = Some(regularizer);
+                self
+            }
         }
 
         impl Described for $name {
@@ -170,7 +197,7 @@ macro_rules! separable_convolution {
                 fields: joined!(
                     &[fields::FILTERS],
                     SlidingWindow::<$n>::FIELDS,
-                    &[DEPTH_MULTIPLIER],
+                    &[DEPTH_MULTIPLIER, DEPTHWISE_REGULARIZER, POINTWISE_REGULARIZER],
                     KernelSettings::FIELDS,
                 ),
             };
@@ -203,9 +230,14 @@ macro_rules! separable_convolution {
                 let channels = [x.dim($n + 1), self.depth_multiplier];
                 let weights = &self.settings.weights;
                 let dims = [&self.window.size.array()[..], &channels].concat();
-                let depthwise = weights.kernel(cx, "depthwise_kernel", Shape::new(x.dtype(), dims));
+                let (both, first) = (weights.kernel_regularizer, &weights.kernel_initializer);
+                let of_depth = self.depthwise_regularizer.or(both);
+                let shape = Shape::new(x.dtype(), dims);
+                let depthwise = cx.regularized("depthwise_kernel", shape, first, of_depth);
                 let dims = [&[1; $n][..], &[channels[0] * channels[1], self.filters]].concat();
-                let pointwise = weights.kernel(cx, "pointwise_kernel", Shape::new(x.dtype(), dims));
+                let of_points = self.pointwise_regularizer.or(both);
+                let shape = Shape::new(x.dtype(), dims);
+                let pointwise = cx.regularized("pointwise_kernel", shape, first, of_points);
                 let y = $each_channel(x, &depthwise, self.window);
                 self.settings.finish(cx, all_channels(&y, &pointwise), self.filters)
             }
@@ -221,8 +253,8 @@ separable_convolution! {
     ///
     /// `[batch, steps, channels]` to `filters` channels. Variables: `depthwise_kernel` `[size, channels, depth_multiplier]`,
     /// `pointwise_kernel` `[1, channels * depth_multiplier, filters]`, `bias` `[filters]`. Fields and defaults are Keras', but the
-    /// regularizer and the initializer of both kernels are one, called `kernel_..`; unlike Keras, strides and dilation may go
-    /// together. The output has no mask, as in Keras.
+    /// initializer of both kernels is one, called `kernel_..`, and `kernel_regularizer` is of those that have none of their own; unlike
+    /// Keras, strides and dilation may go together. The output has no mask, as in Keras.
     SeparableConv1d(Sizes<1>, 1), "separable_conv1d",
     "a convolution of each channel of sequences on its own, then one of each step", channels_of_steps, each_channel_of_steps
 }
@@ -230,8 +262,8 @@ separable_convolution! {
     /// A convolution of each channel with kernels of its own, then one of 1x1 over all of them; kind `separable_conv2d`.
     ///
     /// Variables: `depthwise_kernel` `[height, width, channels, depth_multiplier]`, `pointwise_kernel`
-    /// `[1, 1, channels * depth_multiplier, filters]`, `bias` `[filters]`. Fields and defaults are Keras', but the regularizer and the
-    /// initializer of both kernels are one, called `kernel_..`.
+    /// `[1, 1, channels * depth_multiplier, filters]`, `bias` `[filters]`. Fields and defaults are Keras', but the initializer of both
+    /// kernels is one, called `kernel_..`, and `kernel_regularizer` is of those that have none of their own.
     SeparableConv2d(Pair, 2), "separable_conv2d",
     "a convolution of each channel of images on its own, then one of 1x1", channels_of_image, each_channel
 }

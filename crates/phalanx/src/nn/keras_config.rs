@@ -346,7 +346,12 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
     let known = CLASSES.iter().find(|(ours, ..)| *ours == kind);
     let &(_, class, has_channels) = known.ok_or("Keras has no such layer")?;
     match (kind, &config["activation"]) {
-        ("activation", Value::Object(named)) => return with_slope(named),
+        ("activation", Value::Object(named)) => {
+            let (class, mut settings) = with_slope(named)?;
+            let penalty = setting("activity_regularizer", &config["activity_regularizer"])?;
+            settings.extend(penalty.map(|penalty| ("activity_regularizer".into(), penalty)));
+            return Ok((class, settings));
+        }
         ("preprocess", _) => return rescaling(config).map(|settings| (class, settings)),
         _ => {}
     }
@@ -386,7 +391,10 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
             let parts = parts
                 .iter()
                 .take(if kind.starts_with("separable") { 2 } else { 1 });
-            settings.extend(parts.filter_map(|part| Some(((*part).into(), penalty.clone()?))));
+            for part in parts.filter(|_| penalty.is_some()) {
+                let of_both = penalty.clone().unwrap_or_default();
+                settings.entry(*part).or_insert(of_both);
+            }
         }
         _ => {}
     }
@@ -459,6 +467,7 @@ fn with_slope(named: &Settings) -> Translated<(&'static str, Settings)> {
     let class = match name.as_str() {
         "leaky_relu" => "LeakyReLU",
         "elu" => "ELU",
+        "general_relu" => "ReLU",
         _ => {
             return Err(format!(
                 "Keras' files have no name for its activation `{name}`"

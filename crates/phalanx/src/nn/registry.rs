@@ -347,7 +347,7 @@ mod tests {
             "depthwise_conv1d": {"kernel_size": 3, "depth_multiplier": 2},
             "depthwise_conv2d": {"kernel_size": [3, 2]},
             "separable_conv1d": {"filters": 4, "kernel_size": 3, "padding": "same"},
-            "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2},
+            "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2, "depthwise_regularizer": {"l2": {"l2": 0.5}}},
             "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
             "conv1d_transpose": {"filters": 4, "kernel_size": 3, "strides": 2},
             "conv3d_transpose": {"filters": 4, "kernel_size": [1, 2, 3], "dilation_rate": 2},
@@ -367,7 +367,7 @@ mod tests {
             "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},
-            "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
+            "activation": {"activation": {"general_relu": {"max_value": 0.5}}, "activity_regularizer": {"l1": {"l1": 0.1}}},
         })
     }
 

@@ -29,10 +29,14 @@ pub(crate) fn activation(random: &mut Random) -> Value {
         "softmax",
         "log_softmax",
     ];
-    match random.from(0, plain.len() + 2) {
+    match random.from(0, plain.len() + 3) {
         number if number < plain.len() => json!(plain[number]),
         number if number == plain.len() => json!({"leaky_relu": {"negative_slope": 0.2}}),
         number if number == plain.len() + 1 => json!({"elu": {"alpha": 1.3}}),
+        number if number == plain.len() + 2 => {
+            // Without a threshold, where it jumps.
+            json!({"general_relu": {"negative_slope": 0.1, "max_value": 1.3}})
+        }
         _ => json!("linear"),
     }
 }
@@ -297,7 +301,8 @@ fn separable(random: &mut Random) -> Described {
     let (size, strides, padding) = windows(random);
     let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides,
         "padding": padding, "depth_multiplier": random.size(2), "activation": inner(random),
-        "use_bias": random.chance(0.7)});
+        "use_bias": random.chance(0.7), "kernel_regularizer": penalty(random),
+        "depthwise_regularizer": penalty(random), "pointwise_regularizer": penalty(random)});
     layer("separable_conv2d", settings)
 }
 

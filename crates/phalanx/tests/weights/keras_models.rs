@@ -64,11 +64,22 @@ fn whole_models_answer_as_keras_does() {
                 .collect();
             let values = saved.values().iter().cloned();
             let values: Vec<_> = values.map(|value| case.shared(value)).collect();
-            let outputs = model.call(&mut Cx::new(&case.graph, model, &values), &inputs);
+            let mut cx = Cx::new(&case.graph, model, &values);
+            let outputs = model.call(&mut cx, &inputs);
             outputs.iter().for_each(|output| case.output(output));
+            let none = case.graph.scalar(DType::F32, 0.0);
+            let penalty = cx.finish().losses.iter().fold(none, |sum, loss| sum + loss);
+            case.output(&penalty);
             let expected = record["outputs"].as_array().unwrap();
             assert_eq!(outputs.len(), expected.len(), "{file}");
-            for (got, expected) in case.run(&engine()).iter().zip(expected) {
+            let mut results = case.run(&engine());
+            let penalty = results.pop().unwrap().to_f64()[0];
+            let theirs = record["penalty"].as_f64().unwrap();
+            assert!(
+                (penalty - theirs).abs() <= 1e-5 * (1.0 + theirs),
+                "{file}: penalty {penalty}, in Keras {theirs}"
+            );
+            for (got, expected) in results.iter().zip(expected) {
                 let expected = array(expected).unwrap();
                 assert_eq!(got.dims(), expected.dims(), "{file}");
                 assert_close(file, &got.to_f64(), &expected.to_f64(), 1e-5);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Translated;
-use super::read_layer::{KerasLayer, brief, is_last, plain};
+use super::read_layer::{KerasLayer, brief, is_last, plain, rectifier};
 
 /// Operations of two values that are layers here.
 const OF_TWO: [(&str, &str); 5] = [
@@ -58,9 +58,12 @@ impl<'a> KerasOperation<'a> {
         let arguments = node["args"].as_array().map_or(&[][..], Vec::as_slice);
         let is_input = |argument: &&Value| is_value(argument) || argument.is_array();
         let inputs: Vec<&Value> = arguments.iter().filter(is_input).collect();
-        let mut values = inputs.iter().filter(|input| is_value(input));
-        let first = values.next();
-        let is_mask = |value: &&Value| value["config"]["dtype"] == "bool";
+        // Of the masks of several values that are joined, all are in a list.
+        let first = inputs.first().map(|input| match input.as_array() {
+            Some(values) => values.first().unwrap_or(&Value::Null),
+            None => input,
+        });
+        let is_mask = |value: &Value| is_value(value) && value["config"]["dtype"] == "bool";
         if OF_MASKS.contains(&layer.class) || first.is_some_and(is_mask) {
             return Ok(Self {
                 layer: None,
@@ -124,6 +127,8 @@ fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<OperationLayer> {
         ("LeakyRelu", _) if setting("negative_slope").is_number() => {
             json!({"leaky_relu": {"negative_slope": setting("negative_slope")}})
         }
+        // `keras.activations.relu` with settings; of HDF5 files alone, others say where its class is.
+        ("ReLU", _) => rectifier(layer.settings),
         ("Elu", _) if setting("alpha").is_number() => json!({"elu": {"alpha": setting("alpha")}}),
         (_, Some((_, name))) => json!(name),
         _ => return Err(unknown()),

@@ -135,11 +135,15 @@ impl<'a> KerasLayer<'a> {
         }
         let activation = match self.class {
             "Activation" => Some(activation(self.setting("activation"))?),
-            "Identity" => Some("linear".into()),
+            "Identity" | "ActivityRegularization" => Some("linear".into()),
             class => activation_layer(class, self.settings, self.rank)?,
         };
         if let Some(activation) = activation {
-            return Ok(("activation", object_of("activation", activation)));
+            let mut settings = object_of("activation", activation);
+            if let Some(penalty) = self.activity_penalty()? {
+                settings.insert("activity_regularizer".into(), penalty);
+            }
+            return Ok(("activation", settings));
         }
         // The last one: a preparation of images is a rescaling in Keras, and not the other way round.
         let mut known = CLASSES.iter().rev();
@@ -154,6 +158,19 @@ impl<'a> KerasLayer<'a> {
         }
         self.finish(kind, &mut settings)?;
         Ok((kind, settings))
+    }
+
+    /// The penalty on the output of an activation, or of the layer that is nothing else.
+    fn activity_penalty(&self) -> Translated<Option<Value>> {
+        if self.class == "ActivityRegularization" {
+            let factors = ["l1", "l2"].map(|name| (name.to_owned(), self.setting(name).clone()));
+            let factors: Settings = factors.into_iter().collect();
+            return Ok(Some(json!({"l1_l2": factors})));
+        }
+        match self.setting("activity_regularizer") {
+            Value::Null => Ok(None),
+            penalty => regularizer(penalty).map(Some),
+        }
     }
 
     /// Settings of some kinds that are more than a name and a value.
@@ -181,10 +198,15 @@ impl<'a> KerasLayer<'a> {
                 }
             }
             "separable_conv2d" | "separable_conv1d" => {
-                let [of_depth, of_points] = ["depthwise_regularizer", "pointwise_regularizer"]
-                    .map(|field| self.setting(field));
+                const FIELDS: [&str; 2] = ["depthwise_regularizer", "pointwise_regularizer"];
+                let [of_depth, of_points] = FIELDS.map(|field| self.setting(field));
                 if of_depth != of_points {
-                    return Err("its `depthwise_regularizer` and `pointwise_regularizer` differ; here there is one for both".into());
+                    settings.remove("kernel_regularizer");
+                    for field in FIELDS {
+                        let penalty = Some(self.setting(field)).filter(|value| !value.is_null());
+                        let penalty = penalty.map(regularizer).transpose()?;
+                        settings.extend(penalty.map(|penalty| (field.into(), penalty)));
+                    }
                 }
             }
             "multi_head_attention" => {
@@ -346,20 +368,7 @@ fn activation_layer(
 ) -> Translated<Option<Value>> {
     let given = |name: &str| settings.get(name).and_then(Value::as_f64);
     Ok(Some(match class {
-        "ReLU" => {
-            let highest = given("max_value");
-            let slope = given("negative_slope").unwrap_or(0.0);
-            let threshold = given("threshold").unwrap_or(0.0);
-            match highest {
-                None if slope == 0.0 && threshold == 0.0 => "relu".into(),
-                Some(6.0) if slope == 0.0 && threshold == 0.0 => "relu6".into(),
-                None if threshold == 0.0 => json!({"leaky_relu": {"negative_slope": slope}}),
-                _ => return Err(
-                    "it has a `threshold`, or a `max_value` other than 6, which has no like here"
-                        .into(),
-                ),
-            }
-        }
+        "ReLU" => rectifier(settings),
         "LeakyReLU" => {
             // Called `alpha` by Keras 2.
             let slope = given("negative_slope").or(given("alpha"));
@@ -378,6 +387,21 @@ fn activation_layer(
         }
         _ => return Ok(None),
     }))
+}
+
+/// Keras' `ReLU`, which is another activation here without some of its settings.
+pub(super) fn rectifier(settings: &Settings) -> Value {
+    let given = |name: &str| settings.get(name).and_then(Value::as_f64);
+    let slope = given("negative_slope").unwrap_or(0.0);
+    let threshold = given("threshold").unwrap_or(0.0);
+    match given("max_value") {
+        None if slope == 0.0 && threshold == 0.0 => "relu".into(),
+        Some(6.0) if slope == 0.0 && threshold == 0.0 => "relu6".into(),
+        None if threshold == 0.0 => json!({"leaky_relu": {"negative_slope": slope}}),
+        highest => {
+            json!({"general_relu": {"negative_slope": slope, "max_value": highest, "threshold": threshold}})
+        }
+    }
 }
 
 /// Whether an axis is the last one, by its number where the rank is known.
