@@ -259,6 +259,20 @@ mod tests {
             refused("Softmax", json!({"axis": 1})),
             "its `axis` is 1, expected the last one"
         );
+        let penalty =
+            json!({"kernel_regularizer": {"class_name": "L2", "config": {"l2": 0.1}}, "seed": 1});
+        for class in [
+            "Activation",
+            "ReLU",
+            "LeakyReLU",
+            "ELU",
+            "Softmax",
+            "Identity",
+        ] {
+            let penalized = refused(class, penalty.clone());
+            let expected = "its `kernel_regularizer` is `L2`, which activations do not have here";
+            assert_eq!(penalized, expected, "{class}");
+        }
         let gates = |setting: &str| refused("LSTM", json!({"units": 2, setting: true}));
         for setting in ["stateful", "return_state", "zero_output_for_mask"] {
             let expected = format!("its `{setting}` is true, and only false has a like here");
@@ -304,6 +318,54 @@ mod tests {
         ] {
             refusal(&wrong);
         }
+    }
+
+    #[test]
+    fn layers_in_layers_say_whether_they_are_trained_and_in_what_they_compute() {
+        let dense = |mut settings: Value| {
+            settings["units"] = 3.into();
+            of_keras("Dense", "inner", settings)
+        };
+        let stack = |inner: Value| {
+            let steps = of_keras(
+                "TimeDistributed",
+                "steps",
+                json!({"layer": inner, "trainable": true}),
+            );
+            let gates = |trainable: bool, back: bool| {
+                let settings = json!({"units": 2, "trainable": trainable, "go_backwards": back});
+                of_keras("LSTM", "inner", settings)
+            };
+            let both = json!({"layer": gates(false, false), "backward_layer": gates(false, true), "merge_mode": "concat"});
+            let input = json!({"batch_shape": [null, 5, 4], "dtype": "float32"});
+            let input = of_keras("InputLayer", "x", input);
+            let both = of_keras("Bidirectional", "both", both);
+            (sequential(&[input.clone(), steps, both]), input, gates)
+        };
+        let (frozen, input, gates) = stack(dense(json!({"trainable": false})));
+        let frozen = Model::from_keras_config(&frozen).unwrap();
+        assert!(
+            frozen
+                .variables()
+                .iter()
+                .all(|variable| !variable.trainable)
+        );
+        let one = json!({"layer": gates(false, false), "backward_layer": gates(true, true), "merge_mode": "concat"});
+        let one = refusal(&sequential(&[
+            input,
+            of_keras("Bidirectional", "both", one),
+        ]));
+        assert!(
+            one.contains("directions is frozen, and the other is not"),
+            "{one}"
+        );
+        let half = dense(
+            json!({"dtype": {"class_name": "DTypePolicy", "config": {"name": "mixed_float16"}}}),
+        );
+        assert_eq!(
+            refusal(&stack(half).0),
+            "layer `steps` (TimeDistributed): its layer of class Dense computes in mixed_float16, and it does in float32; here both compute in the same"
+        );
     }
 
     fn value(layer: &str, shape: &Value) -> Value {

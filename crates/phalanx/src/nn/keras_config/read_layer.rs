@@ -35,6 +35,19 @@ const WITHOUT_LIKE: [(&str, &str); 14] = [
     ("zero_output_for_mask", "false"),
 ];
 
+/// Settings of layers that are activations, which are read.
+const OF_ACTIVATIONS: [&str; 9] = [
+    "activation",
+    "activity_regularizer",
+    "alpha",
+    "axis",
+    "l1",
+    "l2",
+    "max_value",
+    "negative_slope",
+    "threshold",
+];
+
 /// A layer as Keras describes it.
 pub(super) struct KerasLayer<'a> {
     pub(super) class: &'a str,
@@ -104,13 +117,69 @@ impl<'a> KerasLayer<'a> {
     pub(super) fn translated(&self) -> Translated<Value> {
         let (kind, mut settings) = self.kind_and_settings()?;
         settings.insert("name".into(), plain(self.name).into());
-        if self.setting("trainable") == false {
+        if self.is_frozen()? {
             settings.insert("trainable".into(), false.into());
         }
         if let Some(policy) = self.precision()? {
             settings.insert("precision".into(), policy.name().into());
         }
         Ok(json!({ kind: settings }))
+    }
+
+    /// Whether none of its variables is trained: it says so itself, or all layers in it do.
+    fn is_frozen(&self) -> Translated<bool> {
+        if self.setting("trainable") == false {
+            return Ok(true);
+        }
+        let inside = self.inside()?;
+        let frozen = inside.iter().map(Self::is_frozen);
+        let frozen = frozen.collect::<Translated<Vec<_>>>()?;
+        if frozen.contains(&true) && frozen.contains(&false) {
+            return Err(
+                "one of its layers of both directions is frozen, and the other is not; here both are trained, or none".into(),
+            );
+        }
+        Ok(frozen.contains(&true))
+    }
+
+    /// The layers in it, of both directions or of each step.
+    fn inside(&self) -> Translated<Vec<Self>> {
+        let fields = ["layer", "backward_layer"].map(|field| self.setting(field));
+        let given = fields.into_iter().filter(|layer| !layer.is_null());
+        given.map(KerasLayer::of).collect()
+    }
+
+    /// Refuses layers in it that compute in other types than it does.
+    fn check_precision_inside(&self) -> Translated<()> {
+        let own = self.precision()?;
+        for layer in self.inside()? {
+            let is_said = !layer.setting("dtype").is_null();
+            if is_said && layer.precision()? != own {
+                let name = |policy: Option<Policy>| policy.unwrap_or_default().name();
+                return Err(format!(
+                    "its layer of class {} computes in {}, and it does in {}; here both compute in the same",
+                    cut(layer.class),
+                    name(layer.precision()?),
+                    name(own)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what layers that are activations cannot have here, such as penalties.
+    fn check_activation(&self) -> Translated<()> {
+        let more = self.settings.iter();
+        for (field, value) in more.filter(|(field, _)| !OF_ACTIVATIONS.contains(&field.as_str())) {
+            if setting("activation", field, value)?.is_some() {
+                return Err(format!(
+                    "its `{}` is {}, which activations do not have here",
+                    cut(field),
+                    brief(value)
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What it computes in, where that is not f32.
@@ -139,12 +208,14 @@ impl<'a> KerasLayer<'a> {
             class => activation_layer(class, self.settings, self.rank)?,
         };
         if let Some(activation) = activation {
+            self.check_activation()?;
             let mut settings = object_of("activation", activation);
             if let Some(penalty) = self.activity_penalty()? {
                 settings.insert("activity_regularizer".into(), penalty);
             }
             return Ok(("activation", settings));
         }
+        self.check_precision_inside()?;
         // The last one: a preparation of images is a rescaling in Keras, and not the other way round.
         let mut known = CLASSES.iter().rev();
         let Some(&(kind, ..)) = known.find(|(_, class, _)| *class == self.class) else {
