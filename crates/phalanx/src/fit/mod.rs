@@ -30,6 +30,7 @@ mod history;
 mod http;
 mod in_flight;
 mod input_wait;
+mod keras_compile;
 mod loss;
 mod loss_scale;
 mod memory_estimate;

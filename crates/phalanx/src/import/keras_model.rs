@@ -1,4 +1,5 @@
-//! The architecture in files of whole models: `config.json` of archives, the attribute `model_config` of HDF5 files.
+//! The architecture in files of whole models: `config.json` of archives, the attribute `model_config` of HDF5 files; and what they were
+//! compiled with, in the same document, and in `training_config`.
 
 use std::io::{Cursor, Read};
 
@@ -12,20 +13,46 @@ use crate::nn::Model;
 
 const ARCHIVED: &str = "config.json";
 const ATTRIBUTE: &str = "model_config";
+const COMPILED_ATTRIBUTE: &str = "training_config";
 /// Longer descriptions of a model are refused.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The model that a file describes, whose contents these are; errors call it `name`.
 pub(super) fn model(name: &str, bytes: &[u8]) -> Result<Model> {
-    let (place, text) = match bytes.starts_with(SIGNATURE) {
-        true => (ATTRIBUTE, attribute(bytes)),
-        false => (ARCHIVED, member(bytes)),
+    let (place, config) = match bytes.starts_with(SIGNATURE) {
+        true => (ATTRIBUTE, attribute(bytes, ATTRIBUTE)),
+        false => (ARCHIVED, member(bytes).map(Some)),
     };
     let wrong = |message: String| problem(name, place, message);
-    let text = text.map_err(wrong)?;
-    let config: Value = serde_json::from_str(&text)
-        .map_err(|error| wrong(format!("expected JSON: {error}; save the model again")))?;
-    Model::from_keras_config(&config).map_err(wrong)
+    let text = config.map_err(wrong)?.ok_or_else(|| {
+        wrong("the file has weights alone; expected a whole model, which `model.save(\"model.keras\")` writes, or load the weights into a model that you make".into())
+    })?;
+    Model::from_keras_config(&parsed(&text).map_err(wrong)?).map_err(wrong)
+}
+
+/// What the model of a file was compiled with, if it was; errors call it `name`.
+pub(super) fn compilation(name: &str, bytes: &[u8]) -> Result<Option<Value>> {
+    let (place, config) = match bytes.starts_with(SIGNATURE) {
+        true => {
+            let text = attribute(bytes, COMPILED_ATTRIBUTE);
+            let config = text.and_then(|text| text.map(|text| parsed(&text)).transpose());
+            (COMPILED_ATTRIBUTE, config)
+        }
+        false => {
+            let config = member(bytes).and_then(|text| parsed(&text));
+            let compiled = config.map(|config| config.get("compile_config").cloned());
+            (ARCHIVED, compiled)
+        }
+    };
+    let config = config.map_err(|message| problem(name, place, message))?;
+    // An archive of a model that was not compiled has an empty one.
+    let is_some = |config: &Value| config.as_object().is_some_and(|fields| !fields.is_empty());
+    Ok(config.filter(is_some))
+}
+
+fn parsed(text: &str) -> std::result::Result<Value, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("expected JSON: {error}; save the model again"))
 }
 
 fn member(bytes: &[u8]) -> std::result::Result<String, String> {
@@ -44,11 +71,8 @@ fn member(bytes: &[u8]) -> std::result::Result<String, String> {
     Ok(text)
 }
 
-fn attribute(bytes: &[u8]) -> std::result::Result<String, String> {
+fn attribute(bytes: &[u8], name: &str) -> std::result::Result<Option<String>, String> {
     let file = Hdf5::open(bytes)?;
-    let texts = file.texts(&file.root()?, ATTRIBUTE)?;
-    let mut texts = texts.into_iter().flatten();
-    texts.next().ok_or_else(|| {
-        "the file has weights alone; expected a whole model, which `model.save(\"model.keras\")` writes, or load the weights into a model that you make".into()
-    })
+    let texts = file.texts(&file.root()?, name)?;
+    Ok(texts.into_iter().flatten().next())
 }

@@ -38,6 +38,7 @@ mod weights_file;
 use std::path::Path;
 
 use phalanx_graph::HostTensor;
+use serde_json::Value;
 
 use crate::nn::{Model, PytorchOrders};
 use crate::{Error, Result};
@@ -126,6 +127,13 @@ pub(crate) fn keras_architecture(path: &Path) -> Result<Model> {
     keras_model::model(&path.display().to_string(), &bytes)
 }
 
+/// The model alone, and what Keras noted that it was compiled with, if it was.
+pub(crate) fn keras_compilation(path: &Path) -> Result<(Model, Option<Value>)> {
+    let (name, bytes) = (path.display().to_string(), weights_file::contents(path)?);
+    let compiled = keras_model::compilation(&name, &bytes)?;
+    Ok((keras_model::model(&name, &bytes)?, compiled))
+}
+
 /// As [`load_keras`] from the contents of a file, which errors call `name`.
 pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTensor>)> {
     let model = keras_model::model(name, bytes)?;
@@ -136,7 +144,7 @@ pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTe
 }
 
 /// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.
-fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
+pub(crate) fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
     const LONGEST: usize = 2000;
     Error::Data {
         source_name: name.to_owned(),

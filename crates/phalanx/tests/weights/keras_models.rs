@@ -89,7 +89,7 @@ fn whole_models_answer_as_keras_does() {
 }
 
 /// The members of an archive.
-fn members(path: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn members(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = ZipArchive::new(File::open(path).unwrap()).unwrap();
     let names: Vec<String> = archive
         .file_names()
@@ -104,7 +104,7 @@ fn members(path: &Path) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(member).collect()
 }
 
-fn archive(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn archive(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = zip::write::SimpleFileOptions::default();
     for (name, bytes) in members {

@@ -1,6 +1,7 @@
 //! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same.
 
 mod archives;
+mod keras_compiled;
 mod keras_models;
 #[path = "../oracle/mod.rs"]
 mod oracle;

@@ -1,0 +1,288 @@
+//! What Keras compiled a model with, as settings of a training here.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{Compile, Losses, OutputMetric};
+use crate::Result;
+use crate::config::Description;
+use crate::import;
+use crate::losses::Loss;
+use crate::metrics::Metric;
+use crate::optim::{Optimizer, Rule};
+use crate::schedules::Schedule;
+
+type OrReason<T> = std::result::Result<T, String>;
+
+/// Short names of Keras, and names of classes that differ from ours by more than case and underscores.
+const ALIASES: [(&str, &str); 9] = [
+    ("acc", "accuracy"),
+    ("mse", "mean_squared_error"),
+    ("mae", "mean_absolute_error"),
+    ("mape", "mean_absolute_percentage_error"),
+    ("msle", "mean_squared_logarithmic_error"),
+    ("bce", "binary_crossentropy"),
+    ("kld", "kl_divergence"),
+    ("kullbackleiblerdivergence", "kl_divergence"),
+    ("logcosherror", "log_cosh"),
+];
+
+/// Settings that change nothing of what is computed here.
+const IGNORED: [&str; 4] = ["name", "dtype", "jit_compile", "is_legacy_optimizer"];
+
+impl Compile {
+    /// What Keras compiled the model of a file with, `.keras` or `.h5`: the optimizer with its schedule, losses with their weights, metrics, and
+    /// `steps_per_execution`, to train it on as Keras would.
+    ///
+    /// The optimizer begins anew: its moments and the number of its steps are not read. Metrics have the names that they have in Keras' logs. A
+    /// loss here divides by the weights of the examples, where Keras divides by their number.
+    ///
+    /// ```no_run
+    /// use phalanx::prelude::*;
+    ///
+    /// # fn main() -> phalanx::Result<()> {
+    /// let (model, compile) = (SavedModel::load_keras("digits.keras")?, Compile::of_keras("digits.keras")?);
+    /// let mut trainer = OneDeviceStrategy::new()?.compile(model, compile)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the model was not compiled, or with a function of a Python program or something else that there is not here; and as
+    /// [`SavedModel::architecture`](crate::saved::SavedModel::architecture).
+    pub fn of_keras(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let (model, compiled) = import::keras_compilation(path)?;
+        let read = match compiled {
+            Some(compiled) => Compilation(&compiled, &model.output_names()).read(),
+            None => Err("the model was not compiled in Keras".into()),
+        };
+        read.map_err(|message| {
+            let message = format!("{message}; say in a `Compile` of your own what to train with");
+            import::problem(&path.display().to_string(), "compile_config", message)
+        })
+    }
+}
+
+/// What Keras noted, and the names of the model's outputs.
+struct Compilation<'a>(&'a Value, &'a [String]);
+
+impl Compilation<'_> {
+    fn read(&self) -> OrReason<Compile> {
+        let settings = self.0;
+        let steps = settings["steps_per_execution"].as_u64().unwrap_or(1);
+        Ok(Compile {
+            optimizer: optimizer(match &settings["optimizer"] {
+                // HDF5 files.
+                Value::Null => &settings["optimizer_config"],
+                optimizer => optimizer,
+            })?,
+            loss: self.losses(&settings["loss"], &settings["loss_weights"])?,
+            metrics: self.metrics(&settings["metrics"])?,
+            weighted_metrics: self.metrics(&settings["weighted_metrics"])?,
+            steps_per_execution: usize::try_from(steps).map_err(|error| error.to_string())?,
+            ..Compile::default()
+        })
+    }
+
+    /// One loss is of every output.
+    fn losses(&self, losses: &Value, weights: &Value) -> OrReason<Losses> {
+        let of_each = match losses {
+            Value::Null => return Err("it has no loss".into()),
+            one if is_one(one) => (0..self.1.len()).map(|output| (output, one)).collect(),
+            _ => self.by_output(losses)?,
+        };
+        let weights = match weights {
+            Value::Null | Value::Number(_) => vec![weights; self.1.len()],
+            weights => {
+                let mut all = vec![&Value::Null; self.1.len()];
+                for (output, weight) in self.by_output(weights)? {
+                    all[output] = weight;
+                }
+                all
+            }
+        };
+        let of_each = of_each.into_iter().filter(|(_, loss)| !loss.is_null());
+        of_each
+            .map(|(output, value)| {
+                let weight = weights[output].as_f64().unwrap_or(1.0);
+                Ok((output, loss(value)?, weight))
+            })
+            .try_fold(Losses::default(), |all, term: OrReason<_>| {
+                let (output, loss, weight): (usize, Loss, f64) = term?;
+                Ok(all.and(output, loss, weight))
+            })
+    }
+
+    /// Of one output its metrics, of several a list of each.
+    fn metrics(&self, metrics: &Value) -> OrReason<Vec<OutputMetric>> {
+        let of_each = match (metrics, self.1) {
+            (Value::Null, _) => Vec::new(),
+            (Value::Array(_), [_]) => vec![(0, metrics)],
+            (one, [_]) if is_one(one) => vec![(0, one)],
+            _ => self.by_output(metrics)?,
+        };
+        let mut found = Vec::new();
+        for (output, metrics) in of_each {
+            for value in flat(metrics) {
+                found.push(OutputMetric::of(output, metric(value)?));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The parts of a list with one for each output, or of an object with their names.
+    fn by_output<'v>(&self, value: &'v Value) -> OrReason<Vec<(usize, &'v Value)>> {
+        let outputs = self.1;
+        match value {
+            Value::Array(each) if each.len() == outputs.len() => {
+                Ok(each.iter().enumerate().collect())
+            }
+            Value::Object(named) if !is_one(value) => {
+                let named = named.iter().map(|(name, value)| {
+                    let output = outputs.iter().position(|output| output == name);
+                    let output = output.ok_or_else(|| {
+                        let outputs = outputs.join(", ");
+                        format!("it names the output `{name}`, and the model has {outputs}")
+                    })?;
+                    Ok((output, value))
+                });
+                named.collect()
+            }
+            other => Err(format!(
+                "expected a part for each of {} outputs, got {other}",
+                outputs.len()
+            )),
+        }
+    }
+}
+
+/// Whether this is a loss or a metric, and no collection of them.
+fn is_one(value: &Value) -> bool {
+    value.is_string() || value.get("class_name").is_some()
+}
+
+/// What is in lists in lists.
+fn flat(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(flat).collect(),
+        Value::Null => Vec::new(),
+        one => vec![one],
+    }
+}
+
+fn optimizer(value: &Value) -> OrReason<Optimizer> {
+    let mut found = Noted::read("optimizer", value, &Rule::descriptions())?;
+    if let Some(rate) = found.fields.get_mut("learning_rate") {
+        *rate = match rate.as_f64() {
+            Some(number) => shortest(number),
+            None => {
+                let schedule = Noted::read("schedule", rate, &Schedule::descriptions())?;
+                json!({schedule.kind: schedule.fields})
+            }
+        };
+    }
+    let made = Optimizer::from_config(found.kind, &found.fields.into());
+    made.map_err(|error| error.to_string())
+}
+
+/// A number that Keras has as an f32, and a file with the digits of an f64.
+fn shortest(number: f64) -> Value {
+    let digits = (number as f32).to_string();
+    json!(digits.parse::<f64>().unwrap_or(number))
+}
+
+fn loss(value: &Value) -> OrReason<Loss> {
+    let found = Noted::read("loss", value, &Loss::descriptions())?;
+    let made = Loss::from_config(found.kind, &found.fields.into());
+    made.map_err(|error| error.to_string())
+}
+
+/// A metric under its name in Keras' logs.
+fn metric(value: &Value) -> OrReason<Metric> {
+    // `accuracy` chooses by the loss, and the class compares what is equal.
+    if value["class_name"] == "Accuracy" {
+        return metric(&json!("equality"));
+    }
+    let found = Noted::read("metric", value, &Metric::descriptions())?;
+    let made = Metric::from_config(found.kind, &found.fields.into());
+    let made = made.map_err(|error| error.to_string())?;
+    let name = value.as_str().or_else(|| value["config"]["name"].as_str());
+    Ok(match name {
+        Some(name) if name != found.kind => made.named(name),
+        _ => made,
+    })
+}
+
+/// A component as Keras noted it: its kind here, and its settings.
+struct Noted {
+    kind: &'static str,
+    fields: Map<String, Value>,
+}
+
+impl Noted {
+    /// Of one of these; `what` it is in messages.
+    fn read(what: &str, value: &Value, known: &[Description]) -> OrReason<Self> {
+        let class = value["class_name"].as_str();
+        let name = match class {
+            // A function of Keras.
+            Some("function") => value["config"].as_str(),
+            _ => class.or(value.as_str()),
+        };
+        let modules = ["keras", "builtins"];
+        let is_of_keras = value["module"].as_str().is_none_or(|module| {
+            let package = module.split('.').next();
+            package.is_some_and(|package| modules.contains(&package))
+        });
+        let found = name.filter(|_| is_of_keras).and_then(|name| {
+            let name = plain(name);
+            let alias = ALIASES.iter().find(|(theirs, _)| *theirs == name);
+            let name = alias.map_or(name, |(_, ours)| plain(ours));
+            known.iter().find(|kind| plain(kind.name) == name)
+        });
+        let found = found.ok_or_else(|| {
+            format!(
+                "its {what} is `{}`, which there is not here",
+                name.unwrap_or("a value without a class")
+            )
+        })?;
+        let mut fields = Map::new();
+        for (field, value) in value["config"].as_object().into_iter().flatten() {
+            let is_known = found.settings.iter().any(|known| known.field.name == field);
+            if keeps(field, value, is_known).map_err(|message| format!("its {what}: {message}"))? {
+                fields.insert(field.clone(), value.clone());
+            }
+        }
+        Ok(Self {
+            kind: found.name,
+            fields,
+        })
+    }
+}
+
+/// Whether a setting says something; one that there is not here may say that it does nothing.
+fn keeps(field: &str, value: &Value, is_known: bool) -> OrReason<bool> {
+    if field == "reduction" {
+        let means = [
+            "sum_over_batch_size",
+            "mean",
+            "mean_with_sample_weight",
+            "auto",
+        ];
+        return match value.as_str() {
+            Some(reduction) if !means.contains(&reduction) => Err(format!(
+                "its `reduction` is `{reduction}`, and only the mean has a like here"
+            )),
+            _ => Ok(false),
+        };
+    }
+    let is_nothing = value.is_null() || IGNORED.contains(&field);
+    let is_off = value == false || value.as_f64() == Some(0.0) || field == "axis" && value == -1;
+    Ok(!is_nothing && (is_known || !is_off))
+}
+
+/// A name without case and underscores.
+fn plain(name: &str) -> String {
+    name.replace('_', "").to_lowercase()
+}

@@ -1,0 +1,136 @@
+//! Models that Keras compiled (`make_compiled.py`), trained on as Keras does.
+
+use phalanx::Error;
+use phalanx::data::Batch;
+use phalanx::prelude::*;
+use phalanx_testkit::{Scratch, assert_close};
+use serde_json::{Value, json};
+
+use super::golden;
+use super::keras_models::{archive, members};
+use super::oracle::{array, name, records};
+
+#[test]
+fn compiled_models_are_trained_on_as_in_keras() {
+    for record in records("compiled.json") {
+        let list = |field: &str| record[field].as_array().unwrap().iter();
+        for file in list("files") {
+            let path = golden("keras/compiled").join(file.as_str().unwrap());
+            let compile = Compile::of_keras(&path).unwrap();
+            let saved = SavedModel::load_keras(&path).unwrap();
+            let mut trainer = OneDeviceStrategy::new()
+                .unwrap()
+                .compile(saved, compile)
+                .unwrap();
+            let batch = Batch {
+                x: vec![array(&record["x"]).unwrap()],
+                y: list("targets")
+                    .map(|target| array(target).unwrap())
+                    .collect(),
+                weight: None,
+                first: 0,
+            };
+            for (step, expected) in list("logs").enumerate() {
+                let logs = trainer.train_on_batch(&batch).unwrap();
+                for (key, expected) in expected.as_object().unwrap() {
+                    let got = logs.get(key).unwrap_or(f64::NAN);
+                    let expected = expected.as_f64().unwrap();
+                    assert!(
+                        (got - expected).abs() < 1e-5,
+                        "{file}: `{key}` of step {step} is {expected} in Keras, got {logs:?}"
+                    );
+                }
+            }
+            let values = trainer.variables().unwrap();
+            assert_eq!(values.len(), list("weights").len(), "{file}");
+            for ((_, value), expected) in values.iter().zip(list("weights")) {
+                let expected = array(expected).unwrap().to_f64();
+                assert_close(name(&record), &value.to_f64(), &expected, 1e-5);
+            }
+        }
+    }
+}
+
+/// What the refusal of a compilation says, in which a value is another one.
+#[track_caller]
+fn refusal(file: &str, pointer: &str, with: Value) -> String {
+    let mut members = members(&golden("keras/compiled").join(file));
+    let config = members.iter_mut().find(|(name, _)| name == "config.json");
+    let (_, text) = config.unwrap();
+    let mut document: Value = serde_json::from_slice(text).unwrap();
+    let place = document
+        .pointer_mut(&format!("/compile_config{pointer}"))
+        .unwrap();
+    *place = with;
+    *text = document.to_string().into_bytes();
+    let folder = Scratch::temporary("compiled");
+    let path = folder.join("m.keras");
+    std::fs::write(&path, archive(&members)).unwrap();
+    let refused = Compile::of_keras(&path).unwrap_err();
+    assert!(matches!(refused, Error::Data { .. }), "{refused}");
+    let refused = refused.to_string();
+    assert!(
+        refused.ends_with("; say in a `Compile` of your own what to train with"),
+        "{refused}"
+    );
+    refused
+}
+
+#[test]
+fn what_there_is_not_here_is_refused() {
+    let own = |module: &str, settings: Value| json!({"module": module, "class_name": "MeanSquaredError", "config": settings});
+    let lambda = json!({"class_name": "__lambda__", "config": {"value": ["4wIA", null, null]}});
+    let summed = own("keras.losses", json!({"reduction": "sum"}));
+    let cases = [
+        ("", json!({}), "was not compiled in Keras"),
+        ("/loss", Value::Null, "it has no loss"),
+        ("/loss", lambda, "its loss is `__lambda__`"),
+        (
+            "/loss",
+            own("mine", json!({})),
+            "its loss is `MeanSquaredError`, which there is not here",
+        ),
+        ("/loss", summed, "its loss: its `reduction` is `sum`"),
+        (
+            "/loss",
+            json!({"b": "mse"}),
+            "it names the output `b`, and the model has y",
+        ),
+        (
+            "/loss",
+            json!(["mse", "mae"]),
+            "expected a part for each of 1 outputs",
+        ),
+        (
+            "/optimizer/class_name",
+            json!("Muon"),
+            "its optimizer is `Muon`",
+        ),
+        (
+            "/optimizer/config/loss_scale_factor",
+            json!(2.0),
+            "unknown field `loss_scale_factor`",
+        ),
+        (
+            "/optimizer/config/learning_rate",
+            json!({"class_name": "Mine"}),
+            "its schedule is `Mine`",
+        ),
+        (
+            "/metrics",
+            json!(["crossentropy"]),
+            "its metric is `crossentropy`",
+        ),
+    ];
+    for (pointer, with, expected) in cases {
+        let refused = refusal("plain.keras", pointer, with);
+        assert!(refused.contains(expected), "{refused}");
+    }
+    for file in ["dropouts.keras", "dropouts.h5"] {
+        let refused = Compile::of_keras(golden("keras/saved").join(file)).unwrap_err();
+        assert!(
+            refused.to_string().contains("was not compiled"),
+            "{refused}"
+        );
+    }
+}
