@@ -83,20 +83,19 @@ impl ClassWeights {
         Ok(Self(by_class))
     }
 
-    /// Multiplies the sample weights of a batch by the weights of their classes.
+    /// Multiplies the sample weights of a batch by the weights of their classes, of weights of steps `[rows, steps]` each of a row.
     ///
     /// # Errors
-    /// When the batch has not exactly one output, or that output is no class label (one number or one row per example).
+    /// When the batch has not exactly one output, or that output is no class label (one number or one row per example), or the
+    /// weights are of another number of rows.
     pub fn apply_to_batch(&self, mut batch: Batch) -> Result<Batch> {
         let labels = only_label(&batch.y)?;
         let rows = batch.rows();
-        let mut weights = self.of_labels(labels, labels.dims().get(1..).unwrap_or(&[]), rows)?;
-        if let Some(given) = &batch.weight {
-            for (weight, given) in weights.iter_mut().zip(given.f32s()) {
-                *weight *= given;
-            }
-        }
-        batch.weight = Some(HostTensor::new([rows], &weights));
+        let weights = self.of_labels(labels, labels.dims().get(1..).unwrap_or(&[]), rows)?;
+        batch.weight = Some(match &batch.weight {
+            None => HostTensor::new([rows], &weights),
+            Some(given) => multiplied(given, &weights)?,
+        });
         Ok(batch)
     }
 
@@ -132,6 +131,26 @@ impl ClassWeights {
             .map(|class| self.0.get(&class).copied().unwrap_or(1.0))
             .collect())
     }
+}
+
+/// Sample weights, or those of the steps of each row, times a number for each row.
+fn multiplied(given: &HostTensor, of_rows: &[f32]) -> Result<HostTensor> {
+    if given.dims().first() != Some(&of_rows.len()) {
+        return Err(Error::User(format!(
+            "the batch has {} rows and weights {}, expected weights of each row; correct the weights",
+            of_rows.len(),
+            given.shape()
+        )));
+    }
+    let values = given.to_f64();
+    let each = (values.len() / of_rows.len().max(1)).max(1);
+    let rows = values.chunks(each).zip(of_rows);
+    let products =
+        rows.flat_map(|(row, weight)| row.iter().map(move |value| *value as f32 * weight));
+    Ok(HostTensor::new(
+        given.dims(),
+        &products.collect::<Vec<f32>>(),
+    ))
 }
 
 fn only_label(y: &[HostTensor]) -> Result<&HostTensor> {
@@ -184,6 +203,20 @@ mod tests {
         };
         let weighted = weights.apply_to_batch(batch.clone()).unwrap();
         assert_eq!(weighted.weight.unwrap().f32s(), [2.0, 3.0, 2.0]);
+        batch.weight = Some(HostTensor::new([3, 2], &[1.0f32, 3.0, 4.0, 0.0, 2.0, 6.0]));
+        let weighted = weights
+            .apply_to_batch(batch.clone())
+            .unwrap()
+            .weight
+            .unwrap();
+        assert_eq!(weighted.dims(), [3, 2]);
+        assert_eq!(weighted.f32s(), [2.0, 6.0, 4.0, 0.0, 1.0, 3.0]);
+        batch.weight = Some(HostTensor::new([2], &[1.0f32, 3.0]));
+        let error = weights
+            .apply_to_batch(batch.clone())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("3 rows and weights f32[2]"), "{error}");
         let one_hot = [0.0f32, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
         batch.y = vec![HostTensor::new([3, 3], &one_hot)];
         batch.weight = None;
