@@ -103,16 +103,12 @@ impl Compilation<'_> {
                 all
             }
         };
-        let of_each = of_each.into_iter().filter(|(_, loss)| !loss.is_null());
-        of_each
-            .map(|(output, value)| {
-                let weight = weights[output].as_f64().unwrap_or(1.0);
-                Ok((output, loss(value)?, weight))
-            })
-            .try_fold(Losses::default(), |all, term: OrReason<_>| {
-                let (output, loss, weight): (usize, Loss, f64) = term?;
-                Ok(all.and(output, loss, weight))
-            })
+        let mut all = Losses::default();
+        for (output, value) in of_each.into_iter().filter(|(_, loss)| !loss.is_null()) {
+            let weight = weights[output].as_f64().unwrap_or(1.0);
+            all = all.and(output, loss(value)?, weight);
+        }
+        Ok(all)
     }
 
     /// Of one output its metrics, of several a list of each.
@@ -278,7 +274,9 @@ fn keeps(field: &str, value: &Value, is_known: bool) -> OrReason<bool> {
         };
     }
     let is_nothing = value.is_null() || IGNORED.contains(&field);
-    let is_off = value == false || value.as_f64() == Some(0.0) || field == "axis" && value == -1;
+    // A whole 0 may be the number of a class.
+    let is_zero = value.is_f64() && value.as_f64() == Some(0.0);
+    let is_off = value == false || is_zero || field == "axis" && value == -1;
     Ok(!is_nothing && (is_known || !is_off))
 }
 

@@ -80,6 +80,7 @@ fn refusal(file: &str, pointer: &str, with: Value) -> String {
 fn what_there_is_not_here_is_refused() {
     let own = |module: &str, settings: Value| json!({"module": module, "class_name": "MeanSquaredError", "config": settings});
     let lambda = json!({"class_name": "__lambda__", "config": {"value": ["4wIA", null, null]}});
+    let of_class = json!({"class_name": "SparseCategoricalCrossentropy", "config": {"axis": -1, "unknown": 0}});
     let summed = own("keras.losses", json!({"reduction": "sum"}));
     let cases = [
         ("", json!({}), "was not compiled in Keras"),
@@ -90,6 +91,7 @@ fn what_there_is_not_here_is_refused() {
             own("mine", json!({})),
             "its loss is `MeanSquaredError`, which there is not here",
         ),
+        ("/loss", of_class, "unknown field `unknown`"),
         ("/loss", summed, "its loss: its `reduction` is `sum`"),
         (
             "/loss",
