@@ -83,7 +83,7 @@ fn product() {
             width: SIDE,
         };
         // SAFETY: the result has the elements of the whole product, and this thread alone.
-        unsafe { gemm::multiply(Isa::best_available(), left, right, tile, &mut scratch) };
+        unsafe { gemm::multiply(Isa::best_available(), left, right, &tile, &mut scratch) };
         result[0]
     });
 }

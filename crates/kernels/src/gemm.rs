@@ -162,7 +162,7 @@ pub(crate) unsafe fn multiply<T: GemmElement>(
     isa: Isa,
     left: GemmOperand<'_, T>,
     right: RightOperand<'_, T>,
-    tile: ResultTile,
+    tile: &ResultTile,
     scratch: &mut [f32],
 ) {
     let [width, depth] = right.dims();
@@ -552,7 +552,7 @@ mod tests {
                 width: columns,
             };
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
-            unsafe { multiply(isa, left, right, tile, scratch) };
+            unsafe { multiply(isa, left, right, &tile, scratch) };
         }
     }
 
@@ -639,7 +639,7 @@ mod tests {
             };
             let right = RightOperand::Matrix(right);
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
-            unsafe { multiply(isa, left, right, tile, &mut scratch) };
+            unsafe { multiply(isa, left, right, &tile, &mut scratch) };
             for (index, value) in result.iter().enumerate() {
                 let of_nan = index / columns == 4;
                 assert_eq!(value.is_nan(), of_nan, "{isa:?}, element {index}");

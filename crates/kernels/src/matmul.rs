@@ -217,7 +217,7 @@ impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
             match R::in_f32(result) {
                 Some(sums) => {
                     let tile = whole_tile(bounds, sums.cast_mut(), self.right.count);
-                    multiply(left, right, tile, scratch);
+                    multiply(left, right, &tile, scratch);
                 }
                 None => multiply_and_round(left, right, bounds, scratch, result),
             }
@@ -243,7 +243,7 @@ fn whole_tile([rows, columns]: [Range<usize>; 2], result: *mut f32, width: usize
 unsafe fn multiply<T: GemmElement>(
     left: GemmOperand<'_, T>,
     right: GemmOperand<'_, T>,
-    tile: ResultTile,
+    tile: &ResultTile,
     scratch: &mut [f32],
 ) {
     let right = RightOperand::Matrix(right);
@@ -272,7 +272,7 @@ unsafe fn multiply_and_round<T: GemmElement, R: GemmElement>(
         width: columns.len(),
     };
     // SAFETY: the sums are ours, and as many as the tile has elements.
-    unsafe { multiply(left, right, tile, scratch) };
+    unsafe { multiply(left, right, &tile, scratch) };
     for (row, sums) in rows.zip(sums.chunks_exact(columns.len())) {
         let at = result.wrapping_add(row * width + columns.start);
         // SAFETY: the caller's promise.

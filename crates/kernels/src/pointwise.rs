@@ -100,7 +100,7 @@ impl TiledProduct<'_> {
             width: self.dims[1],
         };
         // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { gemm::multiply(Isa::best_available(), self.left, self.right, tile, buffer) };
+        unsafe { gemm::multiply(Isa::best_available(), self.left, self.right, &tile, buffer) };
         for row in rows {
             let start = row * self.dims[1] + columns.start;
             // SAFETY: the caller's promise.

@@ -133,7 +133,7 @@ impl ClassWeights {
     }
 }
 
-/// Sample weights, or those of the steps of each row, times a number for each row.
+/// Weights of samples, or of the steps of each row, times a number for each row.
 fn multiplied(given: &HostTensor, of_rows: &[f32]) -> Result<HostTensor> {
     if given.dims().first() != Some(&of_rows.len()) {
         return Err(Error::User(format!(
