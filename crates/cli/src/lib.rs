@@ -9,6 +9,7 @@ pub mod clicks;
 mod cluster_doctor;
 mod commands;
 pub mod config;
+mod csv_fields;
 pub mod data_facts;
 mod doctor;
 mod encoded;

@@ -256,6 +256,33 @@ fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
 }
 
 #[test]
+fn rows_of_texts_and_values_are_inspected_as_they_are_written() {
+    let home = folder("fields");
+    let inspect = |rows: &str| {
+        std::fs::write(home.join("rows.csv"), rows).unwrap();
+        phalanx(&home, &["data", "inspect", "rows.csv", "--rows", "2"])
+    };
+    let texts = inspect("review,stars,hour\n\"good, \"\"fine\"\"\",2, 1.50\n,?,3\nbad,1,4\n");
+    assert_eq!(
+        text(&texts.stdout),
+        "csv: 3 examples\n  0: review: \"good, \\\"fine\\\"\", stars: 2, hour: 1.50\n  1: review: missing, stars: missing, hour: 3\n"
+    );
+    let values = inspect("a,price\n1,0.5\n2,-1\n");
+    let expected = "csv: 2 examples\n  0: a: 1, price: 0.5\n  1: a: 2, price: -1\n";
+    assert_eq!(text(&values.stdout), expected);
+    // What a column of numbers holds beside them is a mistake, with or without texts in others.
+    for (rows, place) in [
+        ("a,b\n1,0\nx,1\n", "line 3, column 1 (\"a\"): found \"x\""),
+        ("a,b\n1,x\ny,z\n", "line 2, column 2 (\"b\"): found \"x\""),
+        ("a,b\n1,0\n?,1\n", "line 3, column 1 (\"a\"): found"),
+    ] {
+        let wrong = inspect(rows);
+        let error = text(&wrong.stderr);
+        assert!(!wrong.status.success() && error.contains(place), "{error}");
+    }
+}
+
+#[test]
 fn data_are_inspected_and_sharded() {
     let home = folder("data");
     std::fs::write(home.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();

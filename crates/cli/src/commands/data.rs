@@ -12,6 +12,7 @@ use phalanx::data::{
 
 use super::Context;
 use crate::args::{DataCommand, DataFormat};
+use crate::csv_fields::CsvFields;
 use crate::failure::{Exit, Failure};
 use crate::machine::bytes;
 use crate::synth::Synth;
@@ -241,7 +242,7 @@ impl Items {
                     },
                 )
             }
-            DataFormat::Csv => Self::of_dataset(Dataset::from_csv(data, &CsvOptions::default())?),
+            DataFormat::Csv => Self::of_csv(data)?,
             DataFormat::Parquet => {
                 let options = ParquetOptions {
                     label: LabelColumn::None,
@@ -257,6 +258,23 @@ impl Items {
                 let array = read_idx(data, 1 << 32)?;
                 Self::of_dataset(Dataset::from_arrays(array, Vec::new())?)
             }
+        })
+    }
+
+    /// Rows of numbers with a class, or else the fields of rows that a training file can make numbers of.
+    fn of_csv(data: &str) -> phalanx::Result<Self> {
+        let numbers = Dataset::from_csv(data, &CsvOptions::default());
+        let fields = match numbers {
+            Ok(numbers) => return Ok(Self::of_dataset(numbers)),
+            Err(error) => Arc::new(CsvFields::read(data).ok_or(error)?),
+        };
+        let read = Arc::clone(&fields);
+        Ok(Self {
+            len: fields.len(),
+            per_file: Vec::new(),
+            lost: Vec::new(),
+            read: Box::new(move |i| Ok(read.bytes(i))),
+            describe: Box::new(move |i| Ok(fields.row(i, shortened))),
         })
     }
 

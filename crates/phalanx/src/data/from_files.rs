@@ -9,6 +9,7 @@ use phalanx_graph::DType;
 use super::concat_files::concat_rows;
 use super::csv::{CsvInputs, add_texts, read_header};
 use super::csv_one_hot::TextColumn;
+use super::csv_table::is_missing;
 use super::formats::{ParsedTfRecords, files_of};
 use super::{
     Cifar, CorruptPolicy, CsvColumn, CsvColumns, CsvOptions, Dataset, Example, Features,
@@ -27,6 +28,12 @@ pub fn csv_header(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Vec<St
     let first = files_of(path.as_ref())?.into_iter().next();
     let path = first.ok_or_else(|| Error::Bug("a pattern without files".into()))?;
     read_header(open(&path)?, &path.to_string_lossy(), options)
+}
+
+/// Whether a field of a CSV file says that its value is missing: it is empty, or says `NA`, `nan`, `n/a`, `null`, `none`, `nil` or `?`.
+#[must_use]
+pub fn csv_is_missing(field: &str) -> bool {
+    is_missing(field.trim())
 }
 
 /// The different texts in the label columns of CSV files, sorted; nothing where a file begins with a number as label.
