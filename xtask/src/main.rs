@@ -38,8 +38,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      reading records and images, beside tf.data and DataLoader
        cargo xtask bench jobs [--bin FOLDER] [--quick] [--write]
                                                      a job's way from its submission to its first step
-       cargo xtask bench limits [--only NAME]... [--quick] [--write]
-       cargo xtask bench profile [--only NAME]... [--write]
+       cargo xtask bench limits [--only NAME]... [--quick] | [--quick] --write
+       cargo xtask bench profile [--only NAME]... | --write
                                                      what the machine could do, and the part of it that each workload reaches
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps and predictions of whole models, beside the same

@@ -92,6 +92,12 @@ struct Cost {
 /// Measures, counts and divides; prints the tables, and keeps them in `bench/limits.md` if asked to.
 pub(crate) fn limits(arguments: &[&str]) -> Result<(), String> {
     let options = parse_options(arguments)?;
+    if options.write && !options.only.is_empty() {
+        return Err(
+            "found --write and --only, expected one: the page has all workloads that were timed"
+                .into(),
+        );
+    }
     let processor = Processor::of_this_machine();
     let workloads = chosen(workloads(&processor), &options.only)?;
     let workspace = Workspace::load()?;
