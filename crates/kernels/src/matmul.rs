@@ -207,7 +207,7 @@ impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
 
     fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
         let (index, tile) = (task / self.tiles.count(), task % self.tiles.count());
-        let bounds = self.tiles.tile_bounds(tile);
+        let [rows, columns] = self.tiles.tile_bounds(tile);
         let result = self
             .result
             .wrapping_add(index * self.left.count * self.right.count);
@@ -216,25 +216,21 @@ impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
             let (left, right) = (self.left.operand(index), self.right.operand(index));
             match R::in_f32(result) {
                 Some(sums) => {
-                    let tile = whole_tile(bounds, sums.cast_mut(), self.right.count);
+                    let tile = ResultTile {
+                        rows,
+                        columns,
+                        result: sums.cast_mut(),
+                        width: self.right.count,
+                    };
                     multiply(left, right, &tile, scratch);
                 }
-                None => multiply_and_round(left, right, bounds, scratch, result),
+                None => multiply_and_round(left, right, [rows, columns], scratch, result),
             }
         }
     }
 
     fn end(&self, scratch: Vec<f32>) {
         lock(&self.scratch.0).push(scratch);
-    }
-}
-
-fn whole_tile([rows, columns]: [Range<usize>; 2], result: *mut f32, width: usize) -> ResultTile {
-    ResultTile {
-        rows,
-        columns,
-        result,
-        width,
     }
 }
 
