@@ -18,7 +18,7 @@ use crate::compile::{CompileOptions, OverrideValue};
 use crate::environment::xla_threads;
 use crate::error::PjrtError;
 use crate::executable::Executable;
-use crate::install::{hex, lock_within, open_lock, sha256_of};
+use crate::install::{HeldLock, hex, sha256_of};
 use crate::trust::check_folder;
 
 const MAGIC: &[u8; 8] = b"phxexe1\n";
@@ -120,13 +120,13 @@ impl CompileCache {
         Ok(())
     }
 
-    /// The turn to compile a program, until the file is closed: of the processes that start together on a machine one compiles, and the
+    /// The turn to compile a program, until it is dropped: of the processes that start together on a machine one compiles, and the
     /// others find what it stored. `None` when that takes too long, or the folder has no locks: then each compiles.
     ///
     /// A lock is for all programs whose keys begin alike, so that there are 256 files and not one for each program.
-    fn turn(&self, key: &str, longest: Duration) -> Option<File> {
-        let file = open_lock(&self.dir.join(format!("{}.lock", &key[..2]))).ok()?;
-        lock_within(&file, longest).ok()?.then_some(file)
+    fn turn(&self, key: &str, longest: Duration) -> Option<HeldLock> {
+        let path = self.dir.join(format!("{}.lock", &key[..2]));
+        HeldLock::within(&path, longest).ok()?
     }
 
     fn entry(&self, key: &str) -> PathBuf {
@@ -346,6 +346,21 @@ mod tests {
         assert!(cache.turn("cd01", Duration::ZERO).is_some());
         drop(turn);
         assert!(cache.turn("ab01", Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn a_turn_ends_where_processes_are_being_started() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.join("c"), 1 << 20).unwrap();
+        let started = std::thread::spawn(|| {
+            for _ in 0..100 {
+                std::process::Command::new("true").status().unwrap();
+            }
+        });
+        while !started.is_finished() {
+            assert!(cache.turn("ab01", Duration::ZERO).is_some());
+        }
+        started.join().unwrap();
     }
 
     #[test]

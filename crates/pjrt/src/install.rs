@@ -196,14 +196,13 @@ impl Installer {
         Ok(installed)
     }
 
-    /// Takes the lock of the cache, which is freed when the file is closed (also by the death of the process).
-    fn lock(&self, path: &Path, wheel: &PinnedWheel) -> Result<File, InstallError> {
-        let file = open_lock(path).map_err(at("open", path))?;
-        if !lock_within(&file, self.timeout).map_err(at("lock", path))? {
+    /// Takes the lock of the cache.
+    fn lock(&self, path: &Path, wheel: &PinnedWheel) -> Result<HeldLock, InstallError> {
+        let lock = HeldLock::within(path, self.timeout).map_err(at("lock", path))?;
+        lock.ok_or_else(|| {
             let what = "waiting for another process that installs";
-            return Err(timeout(what, wheel, self.timeout));
-        }
-        Ok(file)
+            timeout(what, wheel, self.timeout)
+        })
     }
 
     /// Runs pip, and returns the wheel it downloaded into a new folder of `work`.
@@ -406,21 +405,30 @@ fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InstallErro
 
 const WORK_PREFIX: &str = ".install-";
 
-/// The file of a lock, made where there is none.
-pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).open(path)
+/// The lock of a file, held until this is dropped or the process ends.
+#[derive(Debug)]
+pub(crate) struct HeldLock(File);
+
+impl HeldLock {
+    /// Takes it, and makes the file where there is none; `None` where others hold it for longer than that.
+    pub(crate) fn within(path: &Path, longest: Duration) -> io::Result<Option<Self>> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(Self(file))),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= longest => return Ok(None),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
 }
 
-/// Takes the lock of a file, or says that others hold it for longer than that.
-pub(crate) fn lock_within(file: &File, longest: Duration) -> io::Result<bool> {
-    let start = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if start.elapsed() >= longest => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
-        }
+impl Drop for HeldLock {
+    /// Closing the file is not enough: a process that is being started has it, too, until its program begins.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
