@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
-use crate::handlers::{flag, invalid, register, replicas};
+use crate::handlers::{expect_dims, flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::shared_tasks::{self, SharedWork};
 use crate::simd::compiled_for_wide_vectors;
@@ -56,16 +56,6 @@ fn element(call: &CustomCallFrame<'_>) -> Result<ElementType, CustomCallError> {
     Ok(element)
 }
 
-/// Refuses another shape of the result.
-fn expect(found: &[i64], expected: &[i64]) -> Result<(), CustomCallError> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(invalid(format!(
-            "expected a result of {expected:?}, got {found:?}"
-        ))),
-    }
-}
-
 /// Threads of this replica.
 fn threads(call: &CustomCallFrame<'_>) -> Result<usize, CustomCallError> {
     Ok((call.threads() / replicas(call)?).max(1))
@@ -76,7 +66,7 @@ fn column_sums<T: Stored>(
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
     let dims = call.operand_shape(0)?.1;
-    expect(call.result_shape(0)?.1, &dims[dims.len() - 1..])?;
+    expect_dims(call.result_shape(0)?.1, &dims[dims.len() - 1..])?;
     let (x, sums) = (call.operand::<T>(0)?, call.result::<T>(0)?);
     let columns = sums.len();
     let task = (TASK / columns).max(MIN_TASK_ROWS) * columns;
@@ -179,7 +169,7 @@ compiled_for_wide_vectors! {
 
 fn row_reduction<T: Stored>(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let dims = call.operand_shape(0)?.1;
-    expect(call.result_shape(0)?.1, &dims[..dims.len() - 1])?;
+    expect_dims(call.result_shape(0)?.1, &dims[..dims.len() - 1])?;
     let maximum = flag(call, "maximum")?;
     let (x, results) = (call.operand::<T>(0)?, call.result::<T>(0)?);
     let work = RowReduction {

@@ -3,10 +3,9 @@
 //! Programs with 16-bit floats have them: the compiler's library of reductions reads their operands as other bits (decision 17), so that its
 //! own loops are left, which are slow.
 
-use super::custom_call;
-use super::kernels::computing_at_once;
+use super::kernels::call;
 use super::writer::{Operand, Writer};
-use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, any_node};
+use crate::op::{Attribute, Node, Op, ReduceOp, any_node};
 use crate::{DType, Program, Shape};
 
 /// Elements from which a reduction lasts longer than a call of it.
@@ -50,33 +49,20 @@ pub(super) fn host_reduction(
     dims: &[usize],
 ) -> Option<Operand> {
     let matrix = matrix(kind, &x.shape, dims).filter(|_| w.host_reductions)?;
-    let dtype = x.shape.dtype;
-    // The calls have no f16.
-    let taken = match dtype {
-        DType::F16 => DType::F32,
-        other => other,
-    };
     let kept = (0..x.shape.rank()).filter(|dim| !dims.contains(dim));
     let kept: Vec<usize> = kept.map(|dim| x.shape.dims[dim]).collect();
-    let (target, sizes, count, maximum) = match matrix {
-        Matrix::Columns(sizes) => ("phalanx.column_sums", sizes, sizes[1], None),
+    let (target, sizes, count, attributes) = match matrix {
+        Matrix::Columns(sizes) => ("phalanx.column_sums", sizes, sizes[1], Vec::new()),
         Matrix::Rows(sizes) => {
             let maximum = Attribute::Bool(kind == ReduceOp::Max);
-            let maximum = Some(("maximum".to_owned(), maximum));
-            ("phalanx.row_reduction", sizes, sizes[0], maximum)
+            let attributes = vec![("maximum".to_owned(), maximum)];
+            ("phalanx.row_reduction", sizes, sizes[0], attributes)
         }
     };
-    let x = w.convert(x, taken);
-    let x = w.reshape(&x, &sizes);
-    let call = CustomCall {
-        target: target.to_owned(),
-        outputs: vec![Shape::new(taken, [count])],
-        attributes: maximum.into_iter().chain(computing_at_once(w)).collect(),
-        has_side_effect: false,
-    };
-    let result = custom_call(w, &call, &[x]).swap_remove(0);
-    let result = w.reshape(&result, &kept);
-    Some(w.convert(&result, dtype))
+    let matrix = w.reshape(x, &sizes);
+    let outputs = [Shape::new(x.shape.dtype, [count])];
+    let result = call(w, target, &[matrix], &outputs, attributes).swap_remove(0);
+    Some(w.reshape(&result, &kept))
 }
 
 fn matrix(kind: ReduceOp, x: &Shape, dims: &[usize]) -> Option<Matrix> {

@@ -212,7 +212,7 @@ pub(super) fn computing_at_once(w: &Writer) -> Option<(String, Attribute)> {
 }
 
 /// Calls a kernel, in f32 for the short floats that it does not take; some processors have no convolutions of bf16.
-fn call(
+pub(super) fn call(
     w: &mut Writer,
     target: &str,
     inputs: &[Operand],

@@ -165,13 +165,13 @@ fn reductions_of_other_shapes_and_elements_are_refused() {
     let wrong = to(body(ROW_SUMS, &[4, 6], 1), "tensor<4xf32>", "tensor<6xf32>");
     let error = refused(&wrong, &[vec![6]]);
     assert!(
-        error.contains("expected a result of [4], got [6]"),
+        error.contains("expected the dimensions [4], got [6]"),
         "{error}"
     );
     let wrong = to(body(SUMS, &[4, 6], 1), "tensor<6xf32>", "tensor<4xf32>");
     let error = refused(&wrong, &[vec![4]]);
     assert!(
-        error.contains("expected a result of [6], got [4]"),
+        error.contains("expected the dimensions [6], got [4]"),
         "{error}"
     );
     let wrong = to(body(ROW_SUMS, &[4, 6], 1), "maximum = false, ", "");
