@@ -172,6 +172,7 @@ impl Follow {
 }
 
 /// What a look at the folder finds.
+#[derive(PartialEq)]
 struct Found {
     /// The checkpoints that were not looked at, the oldest first.
     new: Vec<(CheckpointId, PathBuf)>,
@@ -197,7 +198,7 @@ struct Evaluator<'a> {
     /// The newest of them that were evaluated: none before it is.
     newest: Option<CheckpointId>,
     last: Option<i64>,
-    /// Since when some have no name.
+    /// Since when some have no name, or get another one.
     moving: Option<Instant>,
 }
 
@@ -237,6 +238,10 @@ impl Trainer {
                 if let Some(followed) = evaluator.evaluate(self, data, id, &path)? {
                     report(&followed)?;
                     since = Instant::now();
+                }
+                // It has another name, and comes before the others still.
+                if !evaluator.seen.contains(&id) {
+                    break;
                 }
             }
             if follow.is_stopped() {
@@ -280,16 +285,23 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// The checkpoints to evaluate, the oldest first; nothing while one that comes before others has no name, so that each has its turn.
+    /// The checkpoints to evaluate, the oldest first; nothing while one that comes before others has no name or is being renamed, so
+    /// that each has its turn.
     fn look(&mut self) -> Option<Vec<(CheckpointId, PathBuf)>> {
-        let Found { mut new, moving } = self.follow.found(&self.seen);
-        if self.follow.each && !moving.is_empty() && !self.follow.is_stopped() {
-            let since = *self.moving.get_or_insert_with(Instant::now);
-            if since.elapsed() < MOVED_WITHIN {
-                return None;
+        let found = self.follow.found(&self.seen);
+        if self.follow.each && !self.follow.is_stopped() {
+            let is_moving = !found.moving.is_empty();
+            // A checkpoint that gets another name during a look may be found under neither.
+            let is_steady = || found.new.is_empty() || found == self.follow.found(&self.seen);
+            if is_moving || !is_steady() {
+                let since = *self.moving.get_or_insert_with(Instant::now);
+                if since.elapsed() < MOVED_WITHIN {
+                    return None;
+                }
             }
-            self.seen.extend(moving);
         }
+        let Found { mut new, moving } = found;
+        self.seen.extend(moving);
         self.moving = None;
         let first = match self.follow.each {
             true => new.partition_point(|(id, _)| Some(*id) < self.newest),

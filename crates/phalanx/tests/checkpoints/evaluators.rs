@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use phalanx::checkpoint::TrainingState;
-use phalanx::fit::{Follow, Followed};
+use phalanx::fit::{Follow, Followed, Trainer};
 use phalanx_testkit::Scratch;
 
-use super::{rows, scratch, states, trainer};
+use super::{rows, scratch, states, trainer, trials};
 
 /// Saves as if the clock of the file system had stood still, as it does for some milliseconds.
 fn save_at(state: &TrainingState, path: &Path, time: SystemTime) {
@@ -19,9 +19,17 @@ fn save_at(state: &TrainingState, path: &Path, time: SystemTime) {
 }
 
 /// The steps that an evaluator finds, which calls `meanwhile` with each.
-fn followed(follow: &Follow, mut meanwhile: impl FnMut(&Followed)) -> Vec<i64> {
+fn followed(follow: &Follow, meanwhile: impl FnMut(&Followed)) -> Vec<i64> {
+    followed_by(&mut trainer(), follow, meanwhile)
+}
+
+fn followed_by(
+    trainer: &mut Trainer,
+    follow: &Follow,
+    mut meanwhile: impl FnMut(&Followed),
+) -> Vec<i64> {
     let mut steps = Vec::new();
-    let found = trainer().follow(&rows(), follow, |followed| {
+    let found = trainer.follow(&rows(), follow, |followed| {
         meanwhile(followed);
         steps.push(followed.step);
         Ok(())
@@ -70,6 +78,16 @@ fn a_checkpoint_that_gets_another_name_is_evaluated_under_it() {
         }
     };
     assert_eq!(followed(&follow.each(), rename), [3, 6, 9]);
+    // The one after it has its name still, and waits.
+    let at = [(&three, "c"), (&two, "c.1"), (&one, "c.2")];
+    let folder = with("half_renamed", &at, now);
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    let rename = |followed: &Followed| {
+        if followed.step == 3 {
+            fs::rename(folder.join("c.1"), folder.join("c.3")).unwrap();
+        }
+    };
+    assert_eq!(followed(&follow.each(), rename), [3, 6, 9]);
 }
 
 #[test]
@@ -77,19 +95,21 @@ fn a_checkpoint_without_a_name_has_its_turn_before_later_ones() {
     let [one, two, three] = states();
     let now = SystemTime::now();
     let at = [(&three, "c"), (&two, ".c.saving-1-0"), (&one, "c.1")];
-    let folder = with("moving", &at, now);
-    let follow = Follow::new(folder.join("c"))
-        .within(Duration::from_secs(60))
-        .each();
-    let steps = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(100));
-            fs::rename(folder.join("c.1"), folder.join("c.2")).unwrap();
-            fs::rename(folder.join(".c.saving-1-0"), folder.join("c.1")).unwrap();
+    let mut trainer = trainer();
+    for trial in 0..trials(60) as u64 {
+        let folder = with("moving", &at, now);
+        let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+        let steps = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Before the first look, in the midst of one, and after it.
+                std::thread::sleep(Duration::from_micros(10 * trial));
+                fs::rename(folder.join("c.1"), folder.join("c.2")).unwrap();
+                fs::rename(folder.join(".c.saving-1-0"), folder.join("c.1")).unwrap();
+            });
+            followed_by(&mut trainer, &follow.each(), |_| ())
         });
-        followed(&follow, |_| ())
-    });
-    assert_eq!(steps, [3, 6, 9]);
+        assert_eq!(steps, [3, 6, 9], "trial {trial}");
+    }
     // One that a training that was ended has left without a name is not waited for without an end, and is not evaluated after later ones.
     let left = with("left", &at[..2], now);
     let follow = Follow::new(left.join("c"))
