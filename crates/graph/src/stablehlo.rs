@@ -77,8 +77,6 @@ pub struct HostAllReduce {
 /// What the registered image kernels on host processors (`phalanx.conv` and others) can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSupport {
-    /// Whether convolutions take bf16, as all other kernels do. Otherwise bf16 is widened to f32 around their calls.
-    pub bf16: bool,
     /// Whether there are convolutions by Winograd's tiles and by products, which may be given kernels in the form that they compute with.
     pub tiles: bool,
 }

@@ -4,10 +4,7 @@ use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{Graph, KernelSupport, Op, Prepared, Program, Shape, Tensor};
 use phalanx_testkit::{Array, Interpreter, Random};
 
-const KERNELS: KernelSupport = KernelSupport {
-    bf16: false,
-    tiles: false,
-};
+const KERNELS: KernelSupport = KernelSupport { tiles: false };
 const VARIABLES: usize = 6;
 
 /// A convolution of x, without and with a bias, and mean, variance, gamma and beta of its channels.
@@ -170,10 +167,7 @@ fn what_else_is_asked_of_a_convolution_is_not_folded() {
 
 #[test]
 fn kernels_of_small_batches_are_transformed_apart() {
-    let tiles = KernelSupport {
-        tiles: true,
-        ..KERNELS
-    };
+    let tiles = KernelSupport { tiles: true };
     let calls = |program: &Program, target: &str| {
         count(
             program,
@@ -204,10 +198,7 @@ fn kernels_of_small_batches_are_transformed_apart() {
 
 #[test]
 fn convolutions_that_tiles_do_not_compute_keep_their_kernels() {
-    let tiles = KernelSupport {
-        tiles: true,
-        ..KERNELS
-    };
+    let tiles = KernelSupport { tiles: true };
     let prepared = |x: [usize; 4], kernel: [usize; 4], dims: ConvDims| {
         let g = Graph::new();
         let kernel = g.parameter("kernel", Shape::f32(kernel));
@@ -253,10 +244,7 @@ fn convolutions_that_tiles_do_not_compute_keep_their_kernels() {
 
 #[test]
 fn kernels_of_one_place_and_of_few_pixels_are_packed() {
-    let tiles = KernelSupport {
-        tiles: true,
-        ..KERNELS
-    };
+    let tiles = KernelSupport { tiles: true };
     // The elements of the panels, of the points, or none.
     let forms = |x: [usize; 4], kernel: [usize; 4], dims: ConvDims| {
         let g = Graph::new();

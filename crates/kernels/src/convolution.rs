@@ -28,6 +28,8 @@ pub(crate) struct ConvolutionDesc {
     pub(crate) groups: i64,
     /// Whether a number for each output channel is added, forward.
     pub(crate) bias: bool,
+    /// Whether oneDNN multiplies bf16 by instructions that are faster than f32's; else arrays of bf16 are computed with in f32.
+    pub(crate) native_bf16: bool,
     /// What computes it, where the caller chose; otherwise [`ConvolutionDesc::algorithm`] does.
     pub(crate) chosen: Option<Algorithm>,
 }
@@ -110,7 +112,10 @@ impl ConvolutionDesc {
         match algorithm {
             Algorithm::Plain => true,
             Algorithm::Blocked => self.groups == 1,
-            Algorithm::Matmul => self.is_pointwise() && self.direction == Direction::KernelGradient,
+            Algorithm::Matmul => {
+                let is_gradient = self.direction == Direction::KernelGradient;
+                self.is_pointwise() && is_gradient && !self.widens_bf16()
+            }
             #[cfg(target_arch = "x86_64")]
             Algorithm::Product => crate::pointwise::takes(self),
             #[cfg(target_arch = "x86_64")]
@@ -135,6 +140,48 @@ impl ConvolutionDesc {
         images.iter().all(|image| image.element == DataType::F32)
     }
 
+    /// Whether arrays of bf16 are computed with in f32.
+    fn widens_bf16(&self) -> bool {
+        !self.native_bf16 && !self.is_f32()
+    }
+
+    /// Element types of the two operands and of the result.
+    pub(crate) fn elements(&self) -> [DataType; 3] {
+        let [x, kernel, y] = [self.x, self.kernel, self.y].map(|image| image.element);
+        match self.direction {
+            Direction::Forward => [x, kernel, y],
+            Direction::InputGradient => [y, kernel, x],
+            Direction::KernelGradient => [x, y, kernel],
+        }
+    }
+
+    /// Whether our own loops, which compute in f32, take these elements.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_elements_of_ours(&self) -> bool {
+        match self.elements() {
+            [DataType::F32, DataType::F32, DataType::F32] => true,
+            [DataType::Bf16, DataType::Bf16, _] => !self.bias,
+            _ => false,
+        }
+    }
+
+    /// The convolution of arrays of the type that it is computed in.
+    fn computed(&self) -> Self {
+        let wide = |image: TensorDesc| TensorDesc {
+            element: DataType::F32,
+            ..image
+        };
+        match self.native_bf16 {
+            true => *self,
+            false => Self {
+                x: wide(self.x),
+                kernel: wide(self.kernel),
+                y: wide(self.y),
+                ..*self
+            },
+        }
+    }
+
     /// Whether the windows of a side are as many as the result has; nothing where a number is too large.
     fn window_fits(&self, side: usize) -> Option<bool> {
         let (low, high) = (self.padding_low[side], self.padding_high[side]);
@@ -156,15 +203,19 @@ impl ConvolutionDesc {
         let x = tensor_desc(onednn, &self.x)?;
         let kernel = self.kernel_desc(onednn)?;
         let y = tensor_desc(onednn, &self.y)?;
-        let primitive_desc = if algorithm == Algorithm::Blocked {
-            let any = |image: &TensorDesc| {
-                let [batch, height, width, channels] = image.dims;
-                onednn.any_layout(image.element, &[batch, channels, height, width])
-            };
-            self.primitive_desc(onednn, &any(&self.x)?, &any(&self.y)?)?
-        } else {
-            self.primitive_desc(onednn, &x, &y)?
+        // Arguments of other elements and layouts are reordered.
+        let computed = self.computed();
+        let wanted = |image: &TensorDesc| {
+            let [batch, height, width, channels] = image.dims;
+            match algorithm {
+                Algorithm::Blocked => {
+                    onednn.any_layout(image.element, &[batch, channels, height, width])
+                }
+                _ => tensor_desc(onednn, image),
+            }
         };
+        let (wanted_x, wanted_y) = (wanted(&computed.x)?, wanted(&computed.y)?);
+        let primitive_desc = computed.primitive_desc(onednn, &wanted_x, &wanted_y)?;
         let bias = self.bias_desc(onednn)?;
         let mut arguments = match self.direction {
             Direction::Forward => vec![
@@ -214,26 +265,28 @@ impl ConvolutionDesc {
             return chosen;
         }
         #[cfg(target_arch = "x86_64")]
-        if crate::winograd::suits(self) {
+        if crate::winograd::suits(self) && self.computed().is_f32() {
             return Algorithm::Tiles;
         }
         self.by_product().unwrap_or_else(|| self.by_convolution())
     }
 
     /// The fastest algorithm of a large product of matrices with AVX-512, from measurements on an AMD EPYC (Zen 4): decision 48. It
-    /// does not depend on the number of images.
+    /// does not depend on the number of images. Arrays of bf16 that are computed with in f32 are no other algorithm's without copies of them in f32.
     #[cfg(target_arch = "x86_64")]
     fn by_product(&self) -> Option<Algorithm> {
         let [_, rows, columns, _] = self.x.dims;
         let [_, _, inputs, outputs] = self.kernel.dims;
-        if !self.is_pointwise() || inputs.min(outputs) < 64 || !crate::simd::has_avx512() {
+        let gains = self.widens_bf16() || crate::simd::has_avx512();
+        if !self.is_pointwise() || inputs.min(outputs) < 64 || !gains {
             return None;
         }
         let is_large = rows * columns >= 14 * 14;
+        let is_ours = self.takes(Algorithm::Product) && self.computed().is_f32();
         match self.direction {
-            Direction::KernelGradient => Some(Algorithm::Matmul),
-            _ if is_large && crate::pointwise::takes(self) => Some(Algorithm::Product),
-            Direction::Forward | Direction::InputGradient => None,
+            Direction::KernelGradient if !self.widens_bf16() => Some(Algorithm::Matmul),
+            Direction::KernelGradient => is_ours.then_some(Algorithm::Product),
+            _ => (is_large && is_ours).then_some(Algorithm::Product),
         }
     }
 
@@ -245,7 +298,8 @@ impl ConvolutionDesc {
     /// The fastest algorithm of oneDNN's with AVX2.
     fn by_convolution(&self) -> Algorithm {
         let [height, width, input, output] = self.kernel.dims;
-        if self.direction != Direction::KernelGradient || self.groups > 1 || !self.is_f32() {
+        let is_f32 = self.computed().is_f32();
+        if self.direction != Direction::KernelGradient || self.groups > 1 || !is_f32 {
             return Algorithm::Plain;
         }
         let [batch, rows, columns, _] = self.y.dims;
@@ -260,7 +314,10 @@ impl ConvolutionDesc {
         let (pixels, size) = (batch * rows * columns, input * output);
         let is_product = self.is_pointwise();
         if is_product && (pixels < 1024 || (size < 1 << 16 && pixels <= 1 << 14)) {
-            Algorithm::Matmul
+            match self.takes(Algorithm::Matmul) {
+                true => Algorithm::Matmul,
+                false => Algorithm::Plain,
+            }
         } else if is_product && size >= 1 << 17 {
             Algorithm::Blocked
         } else {
@@ -432,6 +489,7 @@ mod tests {
             padding_high: [0; 2],
             groups: 1,
             bias: false,
+            native_bf16: false,
             chosen: None,
         }
     }

@@ -107,6 +107,7 @@ fn tiles() {
         padding_high: [1, 1],
         groups: 1,
         bias: false,
+        native_bf16: false,
         chosen: None,
     };
     assert!(winograd::takes(&desc));
@@ -115,8 +116,8 @@ fn tiles() {
     let (mut y, mut scratch) = (vec![0.0; pixels], Scratchpad::default());
     counted("convolution in tiles", || {
         let (operands, team) = ([&x[..], &kernel[..]], ThreadTeam::alone());
-        let epilogue = Epilogue::Relu(NO_CEILING);
-        winograd::run(&desc, &operands, &mut y, epilogue, &team, &mut scratch);
+        let ends = (None, Epilogue::Relu(NO_CEILING));
+        winograd::run(&desc, operands, ends, &mut y, &team, &mut scratch);
         y.iter().sum()
     });
 }

@@ -8,20 +8,14 @@
 
 mod packed;
 
-use std::arch::x86_64::{
-    __m256, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
-    _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-};
-use std::fmt::Debug;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm256_setzero_ps, _mm256_storeu_ps};
 use std::ops::Range;
-
-use phalanx_pjrt::Bf16;
 
 pub(crate) use self::packed::{PackedMatrix, RightOperand, pack_ahead};
 use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, Target};
 use crate::simd::{has_fma, transpose_8x8};
+use crate::simd_element::SimdElement;
 use crate::simd_row::SimdRow;
-use crate::stored::Stored;
 
 /// Length of the slices of the summed dimension (`kc` of Goto and van de Geijn): a result element is read and written once per slice.
 const KC: usize = 256;
@@ -38,43 +32,6 @@ const SAME_SETS: usize = 1024;
 /// follows.
 const STREAMS: usize = 8;
 
-/// An element type of operands and results.
-pub(crate) trait GemmElement: Stored + Debug {
-    /// Numbers in memory, if they are f32 as the inner loop reads and writes them.
-    fn in_f32(at: *const Self) -> Option<*const f32>;
-
-    /// # Safety
-    /// There are 8 numbers, and the processor has AVX2.
-    unsafe fn load_8(from: *const Self) -> __m256;
-}
-
-impl GemmElement for f32 {
-    fn in_f32(at: *const Self) -> Option<*const f32> {
-        Some(at)
-    }
-
-    #[inline(always)]
-    unsafe fn load_8(from: *const Self) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-}
-
-impl GemmElement for Bf16 {
-    fn in_f32(_: *const Self) -> Option<*const f32> {
-        None
-    }
-
-    #[inline(always)]
-    unsafe fn load_8(from: *const Self) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
-        }
-    }
-}
-
 /// A matrix operand, seen as `count` vectors of `depth` elements: the rows of the left matrix, or the columns of the right one.
 #[derive(Clone, Copy)]
 pub(crate) struct GemmOperand<'a, T = f32> {
@@ -87,7 +44,7 @@ pub(crate) struct GemmOperand<'a, T = f32> {
     apart: usize,
 }
 
-impl<'a, T: GemmElement> GemmOperand<'a, T> {
+impl<'a, T: SimdElement> GemmOperand<'a, T> {
     /// An operand stored densely.
     ///
     /// # Panics
@@ -96,11 +53,6 @@ impl<'a, T: GemmElement> GemmOperand<'a, T> {
         assert_eq!(values.len(), count * depth);
         let apart = if k_contiguous { depth } else { count };
         Self::strided(values, [count, depth], k_contiguous, apart)
-    }
-
-    /// How many vectors there are.
-    pub(crate) fn count(&self) -> usize {
-        self.count
     }
 
     /// An operand whose vectors, or steps of `k`, are `apart` elements apart.
@@ -158,7 +110,7 @@ pub(crate) struct ResultTile {
 ///
 /// # Panics
 /// The processor lacks AVX2 or FMA, the tile exceeds the matrix, or `scratch` is too small: bugs of the caller.
-pub(crate) unsafe fn multiply<T: GemmElement>(
+pub(crate) unsafe fn multiply<T: SimdElement>(
     isa: Isa,
     left: GemmOperand<'_, T>,
     right: RightOperand<'_, T>,
@@ -215,7 +167,7 @@ enum LeftBlock {
     Steps(*const f32, usize),
 }
 
-impl<T: GemmElement> GemmOperand<'_, T> {
+impl<T: SimdElement> GemmOperand<'_, T> {
     /// These steps of a block of rows, to be multiplied by this number of columns: where they are, or packed or widened, whichever is faster.
     ///
     /// Rows of f32 need no packing: six of them are six streams. Adjacent rows are read a few at a time, in as many places as there are steps,
@@ -263,7 +215,7 @@ impl<T: GemmElement> GemmOperand<'_, T> {
 /// # Panics
 /// The ranges exceed the operand, or `wide` is too small: bugs of the caller.
 #[target_feature(enable = "avx2")]
-unsafe fn widen_rows<T: GemmElement>(
+unsafe fn widen_rows<T: SimdElement>(
     operand: GemmOperand<'_, T>,
     range: &Range<usize>,
     ks: &Range<usize>,
@@ -408,7 +360,7 @@ impl BlockGemm<'_> {
 /// # Panics
 /// The ranges exceed the operand, or `panels` is too small: bugs of the caller.
 #[target_feature(enable = "avx2")]
-unsafe fn pack<const WIDTH: usize, T: GemmElement>(
+unsafe fn pack<const WIDTH: usize, T: SimdElement>(
     operand: GemmOperand<'_, T>,
     range: &Range<usize>,
     ks: &Range<usize>,
@@ -450,7 +402,7 @@ unsafe fn pack<const WIDTH: usize, T: GemmElement>(
     }
 }
 
-impl<T: GemmElement> GemmOperand<'_, T> {
+impl<T: SimdElement> GemmOperand<'_, T> {
     fn at(&self, vector: usize, step: usize) -> f32 {
         let place = match self.k_contiguous {
             true => vector * self.apart + step,
@@ -465,7 +417,7 @@ impl<T: GemmElement> GemmOperand<'_, T> {
 /// # Safety
 /// The operand has `WIDTH` vectors from `first` on and all steps `ks`; the processor has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn pack_contiguous<const WIDTH: usize, T: GemmElement>(
+unsafe fn pack_contiguous<const WIDTH: usize, T: SimdElement>(
     operand: GemmOperand<'_, T>,
     first: usize,
     ks: &Range<usize>,
@@ -498,7 +450,7 @@ unsafe fn pack_contiguous<const WIDTH: usize, T: GemmElement>(
 /// # Safety
 /// As for [`pack_contiguous`].
 #[target_feature(enable = "avx2")]
-unsafe fn pack_transposed<const WIDTH: usize, T: GemmElement>(
+unsafe fn pack_transposed<const WIDTH: usize, T: SimdElement>(
     operand: GemmOperand<'_, T>,
     first: usize,
     ks: &Range<usize>,
@@ -531,11 +483,14 @@ unsafe fn pack_transposed<const WIDTH: usize, T: GemmElement>(
 
 #[cfg(test)]
 mod tests {
+    use phalanx_pjrt::Bf16;
+
     use super::*;
     use crate::openmp::ThreadTeam;
+    use crate::stored::Stored;
 
     /// Multiplies the columns before one, and those from it on.
-    fn multiply_halves<T: GemmElement>(
+    fn multiply_halves<T: SimdElement>(
         (isa, left, right): (Isa, GemmOperand<'_, T>, RightOperand<'_, T>),
         half: usize,
         scratch: &mut [f32],

@@ -110,7 +110,7 @@ fn convolution(
         Direction::KernelGradient => (operands[0], result, operands[1]),
     };
     let third = call.operands() > 2;
-    let key = described(call, direction, [x, kernel, y], algorithm(call)?)?;
+    let key = described(kernels, call, direction, [x, kernel, y], algorithm(call)?)?;
     let epilogue = match direction {
         Direction::Forward => {
             let relu = call.optional_attribute("relu")?.is_some() && has_relu(call)?;
@@ -132,6 +132,7 @@ fn convolution(
 
 /// A convolution of x, a kernel and y with the call's attributes, which may have a bias as its third operand, forward.
 fn described(
+    kernels: &Kernels,
     call: &CustomCallFrame<'_>,
     direction: Direction,
     [x, kernel, y]: [TensorDesc; 3],
@@ -148,6 +149,7 @@ fn described(
         padding_low: pair(call, "padding_low")?,
         padding_high: pair(call, "padding_high")?,
         groups: call.int("groups")?,
+        native_bf16: kernels.support().bf16,
         chosen,
     };
     key.check().map_err(invalid)?;
@@ -178,7 +180,7 @@ pub(crate) fn convolve_by_form(
         element: DataType::F32,
         dims: [window[0], window[1], x.dims[3], y.dims[3]],
     };
-    let key = described(call, Direction::Forward, [x, kernel, y], chosen)?;
+    let key = described(kernels, call, Direction::Forward, [x, kernel, y], chosen)?;
     check(call.operand_shape(1)?, &kernel)?;
     let epilogue = forward_epilogue(call, &y, has_relu(call)?)?;
     let operands: Vec<&[f32]> = (0..call.operands().min(3))

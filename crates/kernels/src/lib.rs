@@ -125,6 +125,8 @@ mod rows;
 mod shared_tasks;
 mod simd;
 #[cfg(target_arch = "x86_64")]
+mod simd_element;
+#[cfg(target_arch = "x86_64")]
 mod simd_row;
 mod stored;
 mod sync;

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
-use crate::gemm::{self, GemmElement, GemmOperand, ResultTile, RightOperand};
+use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
 use crate::handlers::{flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
 use crate::shared_tasks::{self, SharedWork};
 use crate::simd;
+use crate::simd_element::SimdElement;
 use crate::stored::narrow_all;
 use crate::sync::lock;
 
@@ -74,7 +75,7 @@ fn matmul(
 }
 
 /// Operands of elements `T`, results of elements `R`.
-fn matmul_of<T: GemmElement, R: GemmElement>(
+fn matmul_of<T: SimdElement, R: SimdElement>(
     scratch: &Arc<ScratchPool>,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
@@ -100,12 +101,8 @@ fn matmul_of<T: GemmElement, R: GemmElement>(
         true => 1,
         false => share,
     };
-    let largest = match R::in_f32(result.as_ptr()) {
-        Some(_) => MAX_TILE,
-        None => MAX_ROUNDED_TILE,
-    };
     let work = ParallelMatmul {
-        tiles: TileGrid::within(largest, [rows, columns], threads.div_ceil(batch)),
+        tiles: TileGrid::new::<R>([rows, columns], threads.div_ceil(batch)),
         batch,
         left,
         right,
@@ -128,7 +125,7 @@ struct MatricesPointer<T> {
     matrices: [usize; 2],
 }
 
-impl<T: GemmElement> MatricesPointer<T> {
+impl<T: SimdElement> MatricesPointer<T> {
     fn of(
         call: &CustomCallFrame<'_>,
         index: usize,
@@ -189,7 +186,7 @@ unsafe impl<T, R> Send for ParallelMatmul<T, R> {}
 // SAFETY: as above.
 unsafe impl<T, R> Sync for ParallelMatmul<T, R> {}
 
-impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
+impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
     type Scratch = Vec<f32>;
 
     fn tasks(&self) -> usize {
@@ -197,35 +194,21 @@ impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
     }
 
     fn begin(&self) -> Vec<f32> {
-        let sums = match R::in_f32(self.result) {
-            Some(_) => 0,
-            None => self.tiles.tile_rows * self.tiles.tile_columns,
-        };
-        self.scratch
-            .take(gemm::scratch_len(self.tiles.tile_columns) + sums)
+        let right = gemm::scratch_len(self.tiles.tile_columns);
+        self.scratch.take(self.tiles.scratch_len::<R>(right))
     }
 
     fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
         let (index, tile) = (task / self.tiles.count(), task % self.tiles.count());
-        let [rows, columns] = self.tiles.tile_bounds(tile);
+        let bounds = self.tiles.tile_bounds(tile);
         let result = self
             .result
             .wrapping_add(index * self.left.count * self.right.count);
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
             let (left, right) = (self.left.operand(index), self.right.operand(index));
-            match R::in_f32(result) {
-                Some(sums) => {
-                    let tile = ResultTile {
-                        rows,
-                        columns,
-                        result: sums.cast_mut(),
-                        width: self.right.count,
-                    };
-                    multiply(left, right, &tile, scratch);
-                }
-                None => multiply_and_round(left, right, [rows, columns], scratch, result),
-            }
+            let right = RightOperand::Matrix(right);
+            multiply_tile(left, right, bounds, scratch, result, |_, _| {});
         }
     }
 
@@ -234,47 +217,49 @@ impl<T: GemmElement, R: GemmElement> SharedWork for ParallelMatmul<T, R> {
     }
 }
 
-/// # Safety
-/// As for [`gemm::multiply`].
-unsafe fn multiply<T: GemmElement>(
-    left: GemmOperand<'_, T>,
-    right: GemmOperand<'_, T>,
-    tile: &ResultTile,
-    scratch: &mut [f32],
-) {
-    let right = RightOperand::Matrix(right);
-    // SAFETY: the caller's promise; the processor has the instructions.
-    unsafe { gemm::multiply(Isa::best_available(), left, right, tile, scratch) };
-}
-
-/// Computes a tile of the product, all of whose sums are at the end of `scratch` before they are rounded.
+/// Computes a tile of a product. `finish` gets the sums of each of its rows, and the position of the first of them in the result, before they are
+/// rounded. `scratch` has what [`TileGrid::scratch_len`] says.
 ///
 /// # Safety
-/// `result` has room for the whole product, and nobody else uses the elements of this tile meanwhile.
-unsafe fn multiply_and_round<T: GemmElement, R: GemmElement>(
+/// The processor has AVX2 and FMA; `result` has room for the whole product, and nobody else uses the elements of this tile meanwhile.
+pub(crate) unsafe fn multiply_tile<T: SimdElement, R: SimdElement>(
     left: GemmOperand<'_, T>,
-    right: GemmOperand<'_, T>,
+    right: RightOperand<'_, T>,
     [rows, columns]: [Range<usize>; 2],
     scratch: &mut [f32],
     result: *mut R,
+    finish: impl Fn(usize, &mut [f32]),
 ) {
-    let width = right.count();
-    let (scratch, sums) = scratch.split_at_mut(scratch.len() - rows.len() * columns.len());
-    let before = rows.start * columns.len() + columns.start;
+    let ([width, _], across) = (right.dims(), columns.len());
+    let kept = if R::IS_F32 { 0 } else { rows.len() * across };
+    let (scratch, sums) = scratch.split_at_mut(scratch.len() - kept);
+    let (target, target_width) = match R::in_f32(result) {
+        Some(result) => (result.cast_mut(), width),
+        None => {
+            let before = rows.start * across + columns.start;
+            (sums.as_mut_ptr().wrapping_sub(before), across)
+        }
+    };
     let tile = ResultTile {
         rows: rows.clone(),
         columns: columns.clone(),
-        result: sums.as_mut_ptr().wrapping_sub(before),
-        width: columns.len(),
+        result: target,
+        width: target_width,
     };
-    // SAFETY: the sums are ours, and as many as the tile has elements.
-    unsafe { multiply(left, right, &tile, scratch) };
-    for (row, sums) in rows.zip(sums.chunks_exact(columns.len())) {
-        let at = result.wrapping_add(row * width + columns.start);
-        // SAFETY: the caller's promise.
-        narrow_all(sums, unsafe {
-            std::slice::from_raw_parts_mut(at, sums.len())
-        });
+    // SAFETY: the caller's promise; the sums are ours, and as many as the tile has elements.
+    unsafe { gemm::multiply(Isa::best_available(), left, right, &tile, scratch) };
+    for row in rows {
+        let start = row * width + columns.start;
+        let sums = target.wrapping_add(row * target_width + columns.start);
+        // SAFETY: as above.
+        let sums = unsafe { std::slice::from_raw_parts_mut(sums, across) };
+        finish(start, sums);
+        if !R::IS_F32 {
+            // SAFETY: the caller's promise.
+            narrow_all(sums, unsafe {
+                std::slice::from_raw_parts_mut(result.add(start), across)
+            });
+        }
     }
 }
 
@@ -287,12 +272,13 @@ pub(crate) struct TileGrid {
 }
 
 impl TileGrid {
-    /// Tiles of at most [`MAX_TILE`] and about equal size, the same number for each thread if the result is large enough.
-    pub(crate) fn new(result: [usize; 2], threads: usize) -> Self {
-        Self::within(MAX_TILE, result, threads)
-    }
-
-    fn within(largest: [usize; 2], result: [usize; 2], threads: usize) -> Self {
+    /// Tiles of about equal size for results of elements `R`, the same number for each thread if the result is large enough.
+    pub(crate) fn new<R: SimdElement>(result: [usize; 2], threads: usize) -> Self {
+        let largest = if R::IS_F32 {
+            MAX_TILE
+        } else {
+            MAX_ROUNDED_TILE
+        };
         let [rows, columns] = result;
         let mut parts = [rows.div_ceil(largest[0]), columns.div_ceil(largest[1])];
         for _ in 1..threads {
@@ -308,6 +294,12 @@ impl TileGrid {
             tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
             tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
         }
+    }
+
+    /// What [`multiply_tile`] needs to compute a tile, where its product needs `own`, in numbers.
+    pub(crate) fn scratch_len<R: SimdElement>(&self, own: usize) -> usize {
+        let sums = self.tile_rows * self.tile_columns;
+        own + if R::IS_F32 { 0 } else { sums }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -368,7 +360,7 @@ mod tests {
                 [256, 256],
                 [1000, 3000],
             ] {
-                let tiles = TileGrid::new(result, threads);
+                let tiles = TileGrid::new::<f32>(result, threads);
                 let mut seen = vec![0u8; result[0] * result[1]];
                 for tile in 0..tiles.count() {
                     let [rows, columns] = tiles.tile_bounds(tile);
@@ -398,7 +390,7 @@ mod tests {
             [2048, 8000],
         ] {
             assert!(
-                TileGrid::new(result, 2).count().is_multiple_of(2),
+                TileGrid::new::<f32>(result, 2).count().is_multiple_of(2),
                 "{result:?}"
             );
         }

@@ -28,20 +28,20 @@ struct ParallelRegion<'a> {
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "only loops for its vectors use it")
 )]
-pub(crate) struct OutputPointer(pub(crate) *mut f32);
+pub(crate) struct OutputPointer<T = f32>(pub(crate) *mut T);
 
-impl OutputPointer {
+impl<T> OutputPointer<T> {
     /// The first element. It is a method so that closures take the whole pointer, which may go to other threads.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn start(self) -> *mut f32 {
+    pub(crate) fn start(self) -> *mut T {
         self.0
     }
 }
 
 // SAFETY: what is written through it is the promise of who does.
-unsafe impl Send for OutputPointer {}
+unsafe impl<T> Send for OutputPointer<T> {}
 // SAFETY: as above.
-unsafe impl Sync for OutputPointer {}
+unsafe impl<T> Sync for OutputPointer<T> {}
 
 impl ThreadTeam {
     pub(crate) fn new(api: &'static Api, threads: usize) -> Self {

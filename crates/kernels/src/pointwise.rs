@@ -1,4 +1,4 @@
-//! Convolutions with kernels of one place, and their gradients, as matrix products of ours, in f32.
+//! Convolutions with kernels of one place, and their gradients, as matrix products of ours, in f32, of arrays of f32 or bf16.
 //!
 //! With pixels as rows, y is `x * kernel`, dx is `dy * kernel` transposed, and the kernel's gradient is x transposed `* dy`, summed over all
 //! pixels in slices ([`crate::gemm`]). The tiles of the result are the tasks of the threads; an element is summed in one order, whatever
@@ -9,28 +9,28 @@ use std::sync::Mutex;
 
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
-use crate::matmul::TileGrid;
-use crate::microkernel::Isa;
+use crate::gemm::{GemmOperand, RightOperand};
+use crate::matmul::{TileGrid, multiply_tile};
 use crate::onednn::Scratchpad;
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd;
+use crate::simd_element::SimdElement;
 use crate::sync::lock;
 
 /// Whether this computes the convolution.
 pub(crate) fn takes(key: &ConvolutionDesc) -> bool {
-    key.is_pointwise() && key.is_f32() && simd::has_fma()
+    key.is_pointwise() && key.has_elements_of_ours() && simd::has_fma()
 }
 
-/// Computes the convolution of the operands in their order, and its epilogue.
+/// Computes the convolution of two operands in their order, a number for each output channel, and what follows.
 ///
 /// # Panics
 /// The convolution is not supported, or a length does not match its shape: bugs of the caller.
-pub(crate) fn run(
+pub(crate) fn run<T: SimdElement, R: SimdElement>(
     key: &ConvolutionDesc,
-    operands: &[&[f32]],
-    result: &mut [f32],
-    epilogue: Epilogue<'_>,
+    operands: [&[T]; 2],
+    (bias, epilogue): (Option<&[f32]>, Epilogue<'_>),
+    result: &mut [R],
     team: &ThreadTeam,
     scratch: &mut Scratchpad,
 ) {
@@ -40,17 +40,17 @@ pub(crate) fn run(
         left,
         right: RightOperand::Matrix(right),
         dims,
-        bias: operands.get(2).copied(),
+        bias,
         epilogue,
     };
-    let floats = scratch.floats(product.scratch_len(team));
+    let floats = scratch.floats(product.scratch_len::<R>(team));
     product.run(result, team, floats);
 }
 
 /// A product of matrices and what follows it, for each element of the result while it is in the caches.
-pub(crate) struct TiledProduct<'a> {
-    pub(crate) left: GemmOperand<'a>,
-    pub(crate) right: RightOperand<'a>,
+pub(crate) struct TiledProduct<'a, T = f32> {
+    pub(crate) left: GemmOperand<'a, T>,
+    pub(crate) right: RightOperand<'a, T>,
     /// Rows and columns of the result.
     pub(crate) dims: [usize; 2],
     /// A number for each column.
@@ -58,20 +58,28 @@ pub(crate) struct TiledProduct<'a> {
     pub(crate) epilogue: Epilogue<'a>,
 }
 
-impl TiledProduct<'_> {
-    /// Numbers that [`run`](Self::run) needs to work in.
-    pub(crate) fn scratch_len(&self, team: &ThreadTeam) -> usize {
-        let tiles = TileGrid::new(self.dims, team.threads());
-        self.right.scratch_len(tiles.tile_columns) * team.threads()
+impl<T: SimdElement> TiledProduct<'_, T> {
+    /// Numbers that [`run`](Self::run) needs to work in for a result of `R`.
+    pub(crate) fn scratch_len<R: SimdElement>(&self, team: &ThreadTeam) -> usize {
+        self.tile_scratch_len::<R>(&TileGrid::new::<R>(self.dims, team.threads())) * team.threads()
+    }
+
+    fn tile_scratch_len<R: SimdElement>(&self, tiles: &TileGrid) -> usize {
+        tiles.scratch_len::<R>(self.right.scratch_len(tiles.tile_columns))
     }
 
     /// # Panics
     /// A length does not match the dimensions, or `floats` are too few: bugs of the caller.
-    pub(crate) fn run(&self, result: &mut [f32], team: &ThreadTeam, floats: &mut [f32]) {
+    pub(crate) fn run<R: SimdElement>(
+        &self,
+        result: &mut [R],
+        team: &ThreadTeam,
+        floats: &mut [f32],
+    ) {
         assert_eq!(result.len(), self.dims[0] * self.dims[1]);
         assert!(self.bias.is_none_or(|bias| bias.len() == self.dims[1]));
-        let tiles = TileGrid::new(self.dims, team.threads());
-        let own = self.right.scratch_len(tiles.tile_columns);
+        let tiles = TileGrid::new::<R>(self.dims, team.threads());
+        let own = self.tile_scratch_len::<R>(&tiles);
         let buffers = floats.chunks_exact_mut(own).take(team.threads());
         let idle = Mutex::new(buffers.collect::<Vec<_>>());
         let result = OutputPointer(result.as_mut_ptr());
@@ -87,39 +95,29 @@ impl TiledProduct<'_> {
     ///
     /// # Safety
     /// The result has room for all of the product, and nobody else uses these elements.
-    unsafe fn tile(
+    unsafe fn tile<R: SimdElement>(
         &self,
         [rows, columns]: [Range<usize>; 2],
         buffer: &mut [f32],
-        result: *mut f32,
+        result: *mut R,
     ) {
-        let tile = ResultTile {
-            rows: rows.clone(),
-            columns: columns.clone(),
-            result,
-            width: self.dims[1],
-        };
-        // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { gemm::multiply(Isa::best_available(), self.left, self.right, &tile, buffer) };
-        for row in rows {
-            let start = row * self.dims[1] + columns.start;
-            // SAFETY: the caller's promise.
-            let values =
-                unsafe { std::slice::from_raw_parts_mut(result.add(start), columns.len()) };
-            if let Some(bias) = self.bias {
-                let pairs = values.iter_mut().zip(&bias[columns.clone()]);
-                pairs.for_each(|(value, bias)| *value += bias);
-            }
+        let bias = self.bias.map(|bias| &bias[columns.clone()]);
+        let finish = |start, values: &mut [f32]| {
+            let pairs = values.iter_mut().zip(bias.unwrap_or_default());
+            pairs.for_each(|(value, bias)| *value += bias);
             self.epilogue.apply_from(start, values);
-        }
+        };
+        let bounds = [rows, columns.clone()];
+        // SAFETY: the caller's promise; the processor has the instructions.
+        unsafe { multiply_tile(self.left, self.right, bounds, buffer, result, finish) };
     }
 }
 
 /// The factors, and the rows and columns of their product.
-fn matrices<'a>(
+fn matrices<'a, T: SimdElement>(
     key: &ConvolutionDesc,
-    operands: &[&'a [f32]],
-) -> (GemmOperand<'a>, GemmOperand<'a>, [usize; 2]) {
+    operands: [&'a [T]; 2],
+) -> (GemmOperand<'a, T>, GemmOperand<'a, T>, [usize; 2]) {
     let size = |value: i64| usize::try_from(value).expect("a checked key");
     let pixels = key.x.dims[..3].iter().map(|&dim| size(dim)).product();
     let [inputs, outputs] = [key.kernel.dims[2], key.kernel.dims[3]].map(size);

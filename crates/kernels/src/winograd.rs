@@ -1,5 +1,5 @@
-//! 3x3 convolutions with stride 1 and their two gradients by Winograd's minimal filtering F(4x4, 3x3), in f32, for processors with AVX2
-//! or AVX-512.
+//! 3x3 convolutions with stride 1 and their two gradients by Winograd's minimal filtering F(4x4, 3x3), in f32 of arrays of f32 or bf16,
+//! for processors with AVX2 or AVX-512.
 //!
 //! What: y is computed in tiles of 4x4 pixels, each of which depends on a tile of 6x6 pixels of x. Linear transforms map the tile of x
 //! and the 3x3 kernel to 6x6 = 36 *points* each. The points of x and of the kernel are multiplied one by one and summed over the input
@@ -36,6 +36,7 @@
 //! tiles of each thread first, so they depend on the number of threads.
 
 mod apart;
+mod kernel_gradient;
 mod point_gemm;
 mod position;
 mod tiles;
@@ -49,8 +50,9 @@ use crate::microkernel::Isa;
 use crate::onednn::Scratchpad;
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd;
+use crate::simd_element::SimdElement;
 pub(crate) use apart::{points_len, run_by_points, transform_kernel};
-use point_gemm::{MR, NR, PointGemm, PointGemmGradient};
+use point_gemm::{MR, NR, PointGemm};
 use position::TilePosition;
 use tiles::{LANES, POINTS, TILE_INPUT, TILE_OUTPUT, point_stride};
 
@@ -78,7 +80,7 @@ struct Geometry {
 pub(crate) fn takes(key: &ConvolutionDesc) -> bool {
     let [height, width, inputs, outputs] = key.kernel.dims;
     let padding = [key.padding_low, key.padding_high];
-    key.is_f32()
+    key.has_elements_of_ours()
         && (height, width) == (3, 3)
         && key.groups == 1
         && key.strides == [1, 1]
@@ -102,28 +104,45 @@ pub(crate) fn suits(key: &ConvolutionDesc) -> bool {
     takes(key) && tiles(rows) * tiles(columns) * POINTS as i64 <= 6 * rows * columns
 }
 
-/// Computes y, or dx, of the operands in their order.
+/// Computes y, dx or dw of two operands in their order, a number for each output channel, and what follows.
 ///
 /// # Panics
 /// The convolution is not supported, or a length does not match its shape: bugs of the caller.
-pub(crate) fn run(
+pub(crate) fn run<T: SimdElement, R: SimdElement>(
     key: &ConvolutionDesc,
-    operands: &[&[f32]],
-    result: &mut [f32],
-    epilogue: Epilogue<'_>,
+    operands: [&[T]; 2],
+    (bias, activation): (Option<&[f32]>, Epilogue<'_>),
+    result: &mut [R],
     team: &ThreadTeam,
     scratch: &mut Scratchpad,
 ) {
-    assert!(takes(key));
+    assert!(takes(key) && activation.fits(result.len()));
     let g = Geometry::new(key);
-    g.run(key.direction, operands, result, epilogue, team, scratch);
+    assert!(bias.is_none_or(|bias| bias.len() == g.outputs));
+    let [x, y] = [g.x, g.y].map(|[rows, columns]| g.images * rows * columns);
+    let [x, y] = [x * g.inputs, y * g.outputs];
+    let kernel = 9 * g.inputs * g.outputs;
+    let lens = [operands[0].len(), operands[1].len(), result.len()];
+    let (g, flipped, expected) = match key.direction {
+        Direction::Forward => (g, false, [x, kernel, y]),
+        Direction::InputGradient => (g.flipped(), true, [y, kernel, x]),
+        Direction::KernelGradient => {
+            assert_eq!(lens, [x, y, kernel]);
+            return g.kernel_gradient(operands, result, team, scratch);
+        }
+    };
+    assert_eq!(lens, expected);
+    let [x, kernel] = operands;
+    let kernel = GivenKernel::Taps { kernel, flipped };
+    let epilogue = OutputEpilogue { bias, activation };
+    g.correlate(x, kernel, epilogue, result, team, scratch);
 }
 
 /// What a convolution has of its kernel.
 #[derive(Clone, Copy)]
-enum GivenKernel<'a> {
+enum GivenKernel<'a, T> {
     /// The kernel; a flipped one is `[3, 3, outputs, inputs]`, with its taps in the opposite order.
-    Taps { kernel: &'a [f32], flipped: bool },
+    Taps { kernel: &'a [T], flipped: bool },
     /// Its points, of all panels.
     Points(&'a [f32]),
 }
@@ -174,74 +193,13 @@ impl Geometry {
         }
     }
 
-    fn run(
-        self,
-        direction: Direction,
-        operands: &[&[f32]],
-        result: &mut [f32],
-        epilogue: Epilogue<'_>,
-        team: &ThreadTeam,
-        scratch: &mut Scratchpad,
-    ) {
-        let (x_len, y_len) = (
-            self.images * self.x[0] * self.x[1] * self.inputs,
-            self.images * self.y[0] * self.y[1] * self.outputs,
-        );
-        let kernel_len = 9 * self.inputs * self.outputs;
-        let bias = operands.get(2).copied();
-        let lens = (operands[0].len(), operands[1].len(), result.len());
-        assert!(epilogue.fits(result.len()));
-        match direction {
-            Direction::Forward => {
-                assert_eq!(lens, (x_len, kernel_len, y_len));
-                assert!(bias.is_none_or(|bias| bias.len() == self.outputs));
-                self.correlate(
-                    operands[0],
-                    GivenKernel::Taps {
-                        kernel: operands[1],
-                        flipped: false,
-                    },
-                    OutputEpilogue {
-                        bias,
-                        activation: epilogue,
-                    },
-                    result,
-                    team,
-                    scratch,
-                );
-            }
-            Direction::InputGradient => {
-                assert_eq!(lens, (y_len, kernel_len, x_len));
-                let flipped = self.flipped();
-                flipped.correlate(
-                    operands[0],
-                    GivenKernel::Taps {
-                        kernel: operands[1],
-                        flipped: true,
-                    },
-                    OutputEpilogue {
-                        bias: None,
-                        activation: epilogue,
-                    },
-                    result,
-                    team,
-                    scratch,
-                );
-            }
-            Direction::KernelGradient => {
-                assert_eq!(lens, (x_len, y_len, kernel_len));
-                self.kernel_gradient(operands[0], operands[1], result, team, scratch);
-            }
-        }
-    }
-
     /// Computes y from x and a kernel.
-    fn correlate(
+    fn correlate<T: SimdElement, R: SimdElement>(
         self,
-        x: &[f32],
-        given: GivenKernel<'_>,
+        x: &[T],
+        given: GivenKernel<'_, T>,
         epilogue: OutputEpilogue<'_>,
-        y: &mut [f32],
+        y: &mut [R],
         team: &ThreadTeam,
         scratch: &mut Scratchpad,
     ) {
@@ -292,52 +250,6 @@ impl Geometry {
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
             unsafe { blocking.correlate(x, zeros, points, epilogue, share, buffer, y) };
-        });
-    }
-
-    fn kernel_gradient(
-        self,
-        x: &[f32],
-        dy: &[f32],
-        dw: &mut [f32],
-        team: &ThreadTeam,
-        scratch: &mut Scratchpad,
-    ) {
-        let blocking = Blocking::new(self, team.threads());
-        let (size, own) = (blocking.group * blocking.panel(), blocking.points_len());
-        let dw = OutputPointer(dw.as_mut_ptr());
-        let channels = [self.inputs, self.outputs];
-        let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
-        let (zeros, buffers) = self.split_zeros(floats);
-        if blocking.by_channels {
-            return blocking.by_groups(buffers, size + own, team, |panels, buffer| {
-                let (sums, buffer) = buffer.split_at_mut(size);
-                let share = (0..self.tiles(), panels.clone());
-                // SAFETY: the lengths were checked; `run` found the instructions.
-                unsafe { blocking.accumulate(x, dy, zeros, share, buffer, sums) };
-                for (index, sums) in panels.zip(sums.chunks(blocking.panel())) {
-                    // SAFETY: each panel has output channels of its own.
-                    unsafe { tiles::store_kernel_gradient(sums, channels, index, dw) };
-                }
-            });
-        }
-        let parts = buffers.chunks_mut(size + own).enumerate();
-        team.for_each(parts, |(index, buffer)| {
-            let (sums, buffer) = buffer.split_at_mut(size);
-            let share = (self.share(index, team.threads()), 0..self.panels());
-            // SAFETY: as above.
-            unsafe { blocking.accumulate(x, dy, zeros, share, buffer, sums) };
-        });
-        let (sums, others) = buffers.split_at_mut(size + own);
-        let others = &*others;
-        let panels = sums[..size].chunks_mut(blocking.panel()).enumerate();
-        team.for_each(panels, |(index, sums)| {
-            for other in others.chunks(size + own) {
-                let pairs = sums.iter_mut().zip(&other[index * blocking.panel()..]);
-                pairs.for_each(|(sum, other)| *sum += other);
-            }
-            // SAFETY: as above.
-            unsafe { tiles::store_kernel_gradient(sums, channels, index, dw) };
         });
     }
 
@@ -464,15 +376,15 @@ impl Blocking {
     /// # Safety
     /// AVX2 and FMA are there; the lengths fit the geometry; nobody else uses this share of `y` meanwhile.
     #[expect(clippy::too_many_arguments, reason = "what a thread works with")]
-    unsafe fn correlate(
+    unsafe fn correlate<T: SimdElement, R: SimdElement>(
         &self,
-        x: &[f32],
+        x: &[T],
         zeros: &[f32],
         points: Points<'_>,
         epilogue: OutputEpilogue<'_>,
         (tiles, panels): Share,
         buffer: &mut [f32],
-        y: OutputPointer,
+        y: OutputPointer<R>,
     ) {
         let (x_points, y_points) = buffer.split_at_mut(POINTS * self.point_stride[0]);
         let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
@@ -520,65 +432,15 @@ impl Blocking {
         }
     }
 
-    /// Sums the products of the points of x and dy over the tiles: `[panel][point][input][16]`.
-    ///
-    /// # Safety
-    /// AVX2 and FMA are there; the lengths fit the geometry.
-    unsafe fn accumulate(
-        &self,
-        x: &[f32],
-        dy: &[f32],
-        zeros: &[f32],
-        (tiles, panels): Share,
-        buffer: &mut [f32],
-        sums: &mut [f32],
-    ) {
-        let (x_points, y_points) = buffer.split_at_mut(POINTS * self.point_stride[0]);
-        let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
-        sums.fill(0.0);
-        for first in tiles.clone().step_by(self.block) {
-            let count = self.block.min(tiles.end - first);
-            // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
-            unsafe {
-                self.transform_input(x, zeros, first, count, x_points);
-                for i in 0..count {
-                    let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
-                    let pixels = place.pixels_of_y(&self.g, TILE_OUTPUT, dy, zeros);
-                    let to = y_points.as_mut_ptr().add(i * self.row[1]);
-                    tiles::transform_output_gradient(
-                        &pixels,
-                        self.channels(&panels),
-                        to,
-                        self.point_stride[1],
-                    );
-                }
-                for point in 0..POINTS {
-                    let [x_row, y_row] = self.row;
-                    isa.run(PointGemmGradient {
-                        x: x_points.as_ptr().add(point * self.point_stride[0]),
-                        x_row,
-                        y: y_points.as_ptr().add(point * self.point_stride[1]),
-                        y_row,
-                        count,
-                        panels: panels.len(),
-                        sums: sums.as_mut_ptr().add(point * point_stride),
-                        sums_panel: self.panel(),
-                        inputs: self.g.inputs,
-                    });
-                }
-            }
-        }
-    }
-
     fn channels(&self, panels: &Range<usize>) -> Range<usize> {
         panels.start * NR..(panels.end * NR).min(self.g.outputs)
     }
 
     /// # Safety
     /// As for [`Blocking::correlate`].
-    unsafe fn transform_input(
+    unsafe fn transform_input<T: SimdElement>(
         &self,
-        x: &[f32],
+        x: &[T],
         zeros: &[f32],
         first: usize,
         count: usize,

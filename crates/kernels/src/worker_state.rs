@@ -2,17 +2,23 @@
 
 use std::collections::HashMap;
 
+#[cfg(target_arch = "x86_64")]
+use phalanx_pjrt::Bf16;
+use phalanx_pjrt::Element;
+
 use crate::bf16_matmul::MatmulDesc;
 #[cfg(target_arch = "x86_64")]
 use crate::convolution::Algorithm;
 use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::executor::FlushDenormals;
+#[cfg(target_arch = "x86_64")]
+use crate::onednn::DataType;
 use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
 use crate::openmp::ThreadTeam;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
-use crate::{pointwise, winograd};
+use crate::{pointwise, simd_element::SimdElement, winograd};
 
 /// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
 const MAX_OPERATIONS: usize = 4096;
@@ -87,12 +93,12 @@ impl WorkerState {
         let algorithm = key.algorithm();
         #[cfg(target_arch = "x86_64")]
         if let ([result], Algorithm::Tiles | Algorithm::Product) = (&mut *outputs, algorithm) {
-            let operands: Vec<&[f32]> = inputs.iter().map(|input| as_f32(input)).collect();
-            let (result, team, scratch) = (as_f32_mut(result), &self.team, &mut self.scratch);
-            if algorithm == Algorithm::Tiles {
-                winograd::run(&key, &operands, result, epilogue, team, scratch);
-            } else {
-                pointwise::run(&key, &operands, result, epilogue, team, scratch);
+            match key.elements() {
+                [_, _, DataType::Bf16] => {
+                    self.run_ours::<Bf16, Bf16>(key, inputs, result, epilogue);
+                }
+                [DataType::Bf16, ..] => self.run_ours::<Bf16, f32>(key, inputs, result, epilogue),
+                _ => self.run_ours::<f32, f32>(key, inputs, result, epilogue),
             }
             return Ok(());
         }
@@ -100,10 +106,29 @@ impl WorkerState {
         self.run_operation(OperationKey::Convolution(key), made, inputs, outputs)?;
         match (epilogue, outputs) {
             (Epilogue::Identity, _) => {}
-            (_, [result]) => epilogue.apply(as_f32_mut(result), &self.team),
+            (_, [result]) => epilogue.apply(elements_mut(result), &self.team),
             (_, _) => unreachable!("convolutions have one result"),
         }
         Ok(())
+    }
+
+    /// Runs a convolution by our own loops, whose operands are of elements `T` and whose result is of `R`.
+    #[cfg(target_arch = "x86_64")]
+    fn run_ours<T: SimdElement, R: SimdElement>(
+        &mut self,
+        key: ConvolutionDesc,
+        inputs: &[&[u8]],
+        result: &mut [u8],
+        epilogue: Epilogue<'_>,
+    ) {
+        let operands = [0, 1].map(|index| elements(inputs[index]));
+        let ends = (inputs.get(2).map(|bias| elements(bias)), epilogue);
+        let (result, team, scratch) = (elements_mut(result), &self.team, &mut self.scratch);
+        if key.algorithm() == Algorithm::Tiles {
+            winograd::run::<T, R>(&key, operands, ends, result, team, scratch);
+        } else {
+            pointwise::run::<T, R>(&key, operands, ends, result, team, scratch);
+        }
     }
 
     /// Multiplies matrices.
@@ -151,17 +176,17 @@ impl WorkerState {
 /// # Panics
 /// The bytes are not aligned; XLA's buffers always are.
 #[cfg(target_arch = "x86_64")]
-fn as_f32(bytes: &[u8]) -> &[f32] {
+fn elements<T: Element>(bytes: &[u8]) -> &[T] {
     // SAFETY: every pattern is a number.
-    let (before, as_f32, after) = unsafe { bytes.align_to() };
+    let (before, elements, after) = unsafe { bytes.align_to() };
     assert!(before.is_empty() && after.is_empty());
-    as_f32
+    elements
 }
 
-/// As [`as_f32`].
-fn as_f32_mut(bytes: &mut [u8]) -> &mut [f32] {
+/// As [`elements`].
+fn elements_mut<T: Element>(bytes: &mut [u8]) -> &mut [T] {
     // SAFETY: every pattern is a number, and its bytes are bytes.
-    let (before, as_f32, after) = unsafe { bytes.align_to_mut() };
+    let (before, elements, after) = unsafe { bytes.align_to_mut() };
     assert!(before.is_empty() && after.is_empty());
-    as_f32
+    elements
 }

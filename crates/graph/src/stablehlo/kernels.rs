@@ -211,7 +211,7 @@ pub(super) fn computing_at_once(w: &Writer) -> Option<(String, Attribute)> {
     (w.devices > 1).then(|| ("replicas".to_owned(), replicas))
 }
 
-/// Calls a kernel, in f32 for the short floats that it does not take; some processors have no convolutions of bf16.
+/// Calls a kernel, in f32 for the short floats that it does not take.
 pub(super) fn call(
     w: &mut Writer,
     target: &str,
@@ -221,12 +221,9 @@ pub(super) fn call(
 ) -> Vec<Operand> {
     attributes.extend(computing_at_once(w));
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let bf16 = w.kernels.is_some_and(|support| support.bf16);
-    let convolves = target.starts_with("phalanx.conv");
     let normalizes = target.starts_with("phalanx.batch_norm");
     let taken = |shape: &Shape| match shape.dtype {
         DType::F16 => DType::F32,
-        DType::Bf16 if convolves && !bf16 => DType::F32,
         // A number for each channel.
         DType::Bf16 if normalizes && shape.rank() == 1 => DType::F32,
         other => other,

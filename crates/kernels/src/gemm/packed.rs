@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::{GemmElement, GemmOperand, KC, left_len, pack, scratch_len};
+use super::{GemmOperand, KC, left_len, pack, scratch_len};
 use crate::microkernel::NR;
 use crate::openmp::ThreadTeam;
 use crate::simd::has_fma;
+use crate::simd_element::SimdElement;
 
 /// The right operand of a product: a matrix of which panels are packed where they are needed, or panels that were packed ahead.
 #[derive(Clone, Copy)]
@@ -14,9 +15,9 @@ pub(crate) enum RightOperand<'a, T = f32> {
     Packed(PackedMatrix<'a>),
 }
 
-impl<T: GemmElement> RightOperand<'_, T> {
+impl<T: SimdElement> RightOperand<'_, T> {
     /// Columns and the length of the summed dimension.
-    pub(super) fn dims(&self) -> [usize; 2] {
+    pub(crate) fn dims(&self) -> [usize; 2] {
         match self {
             Self::Matrix(matrix) => [matrix.count, matrix.depth],
             Self::Packed(packed) => [packed.count, packed.depth],

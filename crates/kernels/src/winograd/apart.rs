@@ -62,5 +62,6 @@ pub(crate) fn run_by_points(
     assert_eq!(lens, expected);
     assert!(bias.is_none_or(|bias| bias.len() == g.outputs) && activation.fits(y.len()));
     let epilogue = OutputEpilogue { bias, activation };
-    g.correlate(x, GivenKernel::Points(points), epilogue, y, team, scratch);
+    let kernel = GivenKernel::Points(points);
+    g.correlate(x, kernel, epilogue, y, team, scratch);
 }

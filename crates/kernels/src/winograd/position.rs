@@ -2,6 +2,7 @@
 
 use super::Geometry;
 use super::tiles::{LANES, POINTS, TILE_INPUT, TILE_OUTPUT};
+use crate::simd_element::SimdElement;
 
 /// Where a tile of y is.
 pub(super) struct TilePosition {
@@ -13,7 +14,7 @@ pub(super) struct TilePosition {
 }
 
 /// The address of each pixel of a tile, or of zeros where it is padding.
-pub(super) type Pixels = [*const f32; POINTS];
+pub(super) type Pixels<T> = [*const T; POINTS];
 
 impl TilePosition {
     pub(super) fn new(g: &Geometry, out: usize, tile: usize) -> Self {
@@ -25,26 +26,26 @@ impl TilePosition {
         }
     }
 
-    pub(super) fn pixels_of_x(
+    pub(super) fn pixels_of_x<T: SimdElement>(
         &self,
         g: &Geometry,
         side: usize,
-        x: &[f32],
+        x: &[T],
         zeros: &[f32],
-    ) -> Pixels {
+    ) -> Pixels<T> {
         pixels(side, zeros, |row, column| {
             self.pixel_of_x(g, row, column, x)
         })
     }
 
     /// A pixel of the tile of x; none where it is padding.
-    fn pixel_of_x<'a>(
+    fn pixel_of_x<'a, T>(
         &self,
         g: &Geometry,
         row: usize,
         column: usize,
-        x: &'a [f32],
-    ) -> Option<&'a [f32]> {
+        x: &'a [T],
+    ) -> Option<&'a [T]> {
         let row = (self.at[0] + row).checked_sub(g.low[0])?;
         let column = (self.at[1] + column).checked_sub(g.low[1])?;
         let inside = row < g.x[0] && column < g.x[1];
@@ -54,11 +55,11 @@ impl TilePosition {
 
     /// The pixels of y whose whole 3x3 neighbourhood in x is 0, a bit for each in the order of rows: their sums are 0, and the
     /// transforms would leave rounding of the tile's other pixels in them.
-    pub(super) fn blank_outputs(&self, g: &Geometry, x: &[f32]) -> u16 {
+    pub(super) fn blank_outputs<T: SimdElement>(&self, g: &Geometry, x: &[T]) -> u16 {
         let is_zero = |row: usize, column: usize| {
             let pixel = self.pixel_of_x(g, row, column, x).unwrap_or_default();
             let mut lanes = pixel.chunks_exact(LANES);
-            lanes.all(|lanes| lanes.iter().fold(true, |all, &x| all & (x == 0.0)))
+            lanes.all(|lanes| lanes.iter().fold(true, |all, &x| all & (x.wide() == 0.0)))
         };
         // Each neighbourhood has one of these four in it, and mostly none of them is 0.
         if ![(2, 2), (2, 3), (3, 2), (3, 3)]
@@ -80,7 +81,13 @@ impl TilePosition {
         })
     }
 
-    pub(super) fn pixels_of_y(&self, g: &Geometry, out: usize, y: &[f32], zeros: &[f32]) -> Pixels {
+    pub(super) fn pixels_of_y<T: SimdElement>(
+        &self,
+        g: &Geometry,
+        out: usize,
+        y: &[T],
+        zeros: &[f32],
+    ) -> Pixels<T> {
         pixels(out, zeros, |row, column| {
             let (row, column) = (self.at[0] + row, self.at[1] + column);
             let inside = row < g.y[0] && column < g.y[1];
@@ -90,12 +97,13 @@ impl TilePosition {
     }
 }
 
-fn pixels<'a>(
+/// Zeros are those of f32, which are as many of any shorter type.
+fn pixels<'a, T: SimdElement>(
     side: usize,
     zeros: &[f32],
-    at: impl Fn(usize, usize) -> Option<&'a [f32]>,
-) -> Pixels {
-    let mut pixels = [zeros.as_ptr(); POINTS];
+    at: impl Fn(usize, usize) -> Option<&'a [T]>,
+) -> Pixels<T> {
+    let mut pixels = [zeros.as_ptr().cast(); POINTS];
     for (i, pixel) in pixels.iter_mut().take(side * side).enumerate() {
         if let Some(found) = at(i / side, i % side) {
             *pixel = found.as_ptr();

@@ -5,9 +5,8 @@
 //! Invariant: every function is compiled for AVX2 and for AVX-512 from one source, and both give the same bits.
 
 use std::arch::x86_64::{
-    __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_storeu_ps, _mm256_sub_ps,
+    __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_max_ps, _mm256_min_ps,
+    _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_sub_ps,
 };
 use std::ops::{Add, Mul, Neg, Range, Sub};
 
@@ -21,6 +20,7 @@ use super::{Geometry, OutputEpilogue};
 use crate::epilogue::Epilogue;
 use crate::openmp::OutputPointer;
 use crate::simd;
+use crate::simd_element::SimdElement;
 
 /// Channels that are transformed at a time.
 pub(super) const LANES: usize = 8;
@@ -79,19 +79,19 @@ pub(super) const fn point_stride(inputs: usize) -> usize {
 
 /// Compiles a function of this module for AVX2 and for AVX-512, which has twice as many registers for 8 lanes.
 macro_rules! for_avx2_and_avx512 {
-    ($name:ident, $inlined:ident, $($argument:ident: $type:ty),*) => {
+    ($name:ident<$element:ident>, $inlined:ident, $($argument:ident: $type:ty),*) => {
         /// Calls the inlined function of this name with the best instruction set of the processor.
         ///
         /// # Safety
         /// As there.
-        pub(super) unsafe fn $name($($argument: $type),*) {
+        pub(super) unsafe fn $name<$element: SimdElement>($($argument: $type),*) {
             #[target_feature(enable = "avx2,fma")]
-            unsafe fn with_avx2($($argument: $type),*) {
+            unsafe fn with_avx2<$element: SimdElement>($($argument: $type),*) {
                 // SAFETY: the caller's promise.
                 unsafe { $inlined($($argument),*) };
             }
             #[target_feature(enable = "avx2,fma,avx512f,avx512vl")]
-            unsafe fn with_avx512($($argument: $type),*) {
+            unsafe fn with_avx512<$element: SimdElement>($($argument: $type),*) {
                 // SAFETY: the caller's promise.
                 unsafe { $inlined($($argument),*) };
             }
@@ -106,19 +106,19 @@ macro_rules! for_avx2_and_avx512 {
     };
 }
 
-for_avx2_and_avx512!(transform_input, transform_input_inlined, pixels: &Pixels, channels: usize, to: *mut f32, point_stride: usize);
-for_avx2_and_avx512!(transform_output_gradient, transform_output_gradient_inlined, pixels: &Pixels, channels: Range<usize>, to: *mut f32, point_stride: usize);
+for_avx2_and_avx512!(transform_input<T>, transform_input_inlined, pixels: &Pixels<T>, channels: usize, to: *mut f32, point_stride: usize);
+for_avx2_and_avx512!(transform_output_gradient<T>, transform_output_gradient_inlined, pixels: &Pixels<T>, channels: Range<usize>, to: *mut f32, point_stride: usize);
 for_avx2_and_avx512!(
-    store_output, store_output_inlined,
-    from: *const f32, point_stride: usize, g: &Geometry, channels: Range<usize>, place: &TilePosition, epilogue: OutputEpilogue<'_>, y: OutputPointer
+    store_output<R>, store_output_inlined,
+    from: *const f32, point_stride: usize, g: &Geometry, channels: Range<usize>, place: &TilePosition, epilogue: OutputEpilogue<'_>, y: OutputPointer<R>
 );
 for_avx2_and_avx512!(
-    transform_kernel, transform_kernel_inlined,
-    kernel: &[f32], flipped: bool, channels: [usize; 2], panel: usize, to: &mut [f32]
+    transform_kernel<T>, transform_kernel_inlined,
+    kernel: &[T], flipped: bool, channels: [usize; 2], panel: usize, to: &mut [f32]
 );
 for_avx2_and_avx512!(
-    store_kernel_gradient, store_kernel_gradient_inlined,
-    from: &[f32], channels: [usize; 2], panel: usize, kernel: OutputPointer
+    store_kernel_gradient<R>, store_kernel_gradient_inlined,
+    from: &[f32], channels: [usize; 2], panel: usize, kernel: OutputPointer<R>
 );
 
 /// Transforms the channels of a tile of x; the points are written `point_stride` apart.
@@ -126,8 +126,8 @@ for_avx2_and_avx512!(
 /// # Safety
 /// AVX2 and FMA are there; the pixels and each point have `channels` channels, a multiple of 8.
 #[inline(always)]
-unsafe fn transform_input_inlined(
-    pixels: &Pixels,
+unsafe fn transform_input_inlined<T: SimdElement>(
+    pixels: &Pixels<T>,
     channels: usize,
     to: *mut f32,
     point_stride: usize,
@@ -147,8 +147,8 @@ unsafe fn transform_input_inlined(
 /// # Safety
 /// As for [`transform_input_inlined`].
 #[inline(always)]
-unsafe fn transform_output_gradient_inlined(
-    pixels: &Pixels,
+unsafe fn transform_output_gradient_inlined<T: SimdElement>(
+    pixels: &Pixels<T>,
     channels: Range<usize>,
     to: *mut f32,
     point_stride: usize,
@@ -169,14 +169,14 @@ unsafe fn transform_output_gradient_inlined(
 /// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8; y and the array of the
 /// epilogue contain the tile.
 #[inline(always)]
-unsafe fn store_output_inlined(
+unsafe fn store_output_inlined<R: SimdElement>(
     from: *const f32,
     point_stride: usize,
     g: &Geometry,
     channels: Range<usize>,
     place: &TilePosition,
     epilogue: OutputEpilogue<'_>,
-    y: OutputPointer,
+    y: OutputPointer<R>,
 ) {
     let [height, width] = [0, 1].map(|side| TILE_OUTPUT.min(g.y[side] - place.at[side]));
     let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
@@ -228,8 +228,8 @@ unsafe fn store_output_inlined(
 /// # Safety
 /// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
 #[inline(always)]
-unsafe fn transform_kernel_inlined(
-    kernel: &[f32],
+unsafe fn transform_kernel_inlined<T: SimdElement>(
+    kernel: &[T],
     flipped: bool,
     [inputs, outputs]: [usize; 2],
     panel: usize,
@@ -268,11 +268,11 @@ unsafe fn transform_kernel_inlined(
 /// # Safety
 /// As for [`transform_kernel_inlined`]; nobody else uses these channels meanwhile.
 #[inline(always)]
-unsafe fn store_kernel_gradient_inlined(
+unsafe fn store_kernel_gradient_inlined<R: SimdElement>(
     from: &[f32],
     [inputs, outputs]: [usize; 2],
     panel: usize,
-    kernel: OutputPointer,
+    kernel: OutputPointer<R>,
 ) {
     for input in 0..inputs {
         for half in [0, LANES] {
@@ -295,7 +295,7 @@ unsafe fn store_kernel_gradient_inlined(
 /// # Safety
 /// AVX2 is there, and 8 numbers at `c` of each of the first `side * side` pixels.
 #[inline(always)]
-unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
+unsafe fn pixels_at<T: SimdElement>(pixels: &Pixels<T>, side: usize, c: usize) -> Tile {
     // SAFETY: the caller's promise.
     unsafe {
         let mut tile = [[F32x8::zero(); TILE_INPUT]; TILE_INPUT];
@@ -339,7 +339,7 @@ fn tile_of(taps: &[[F32x8; LANES]; 9], input: usize) -> Tile {
 /// # Safety
 /// There are `side * side` planes with 8 elements each.
 #[inline(always)]
-unsafe fn store(tile: &Tile, side: usize, to: *mut f32, point_stride: usize) {
+unsafe fn store<R: SimdElement>(tile: &Tile, side: usize, to: *mut R, point_stride: usize) {
     for (row, line) in tile.iter().enumerate().take(side) {
         for (column, value) in line.iter().enumerate().take(side) {
             // SAFETY: the caller's promise.
@@ -351,7 +351,7 @@ unsafe fn store(tile: &Tile, side: usize, to: *mut f32, point_stride: usize) {
 /// # Safety
 /// AVX2 is there.
 #[inline(always)]
-unsafe fn load_rows(from: &[f32], row: usize) -> [F32x8; LANES] {
+unsafe fn load_rows<T: SimdElement>(from: &[T], row: usize) -> [F32x8; LANES] {
     // SAFETY: AVX is there; the slices are checked.
     unsafe {
         let mut rows = [F32x8::zero(); LANES];
@@ -401,9 +401,9 @@ impl F32x8 {
     /// # Safety
     /// AVX2 is there, and 8 numbers.
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
+    unsafe fn load<T: SimdElement>(from: *const T) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { Self(_mm256_loadu_ps(from)) }
+        unsafe { Self(T::load_8(from)) }
     }
 
     /// # Safety
@@ -434,9 +434,9 @@ impl F32x8 {
     /// # Safety
     /// There is room for 8 numbers.
     #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
+    unsafe fn store<R: SimdElement>(self, to: *mut R) {
         // SAFETY: the caller's promise; AVX2 is there, or this would not be.
-        unsafe { _mm256_storeu_ps(to, self.0) };
+        unsafe { R::store_8(self.0, to) };
     }
 }
 
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn with_avx2(x: &Pixels, kernel: &[f32], found: &mut Found) {
+    unsafe fn with_avx2(x: &Pixels<f32>, kernel: &[f32], found: &mut Found) {
         let [of_x, of_kernel, back] = found;
         // SAFETY: the caller's promise.
         unsafe {
@@ -517,7 +517,7 @@ mod tests {
             return;
         }
         let (x, kernel) = (numbers(POINTS * INPUTS), numbers(9 * INPUTS * INPUTS));
-        let pixels: Pixels = std::array::from_fn(|i| x[i * INPUTS..].as_ptr());
+        let pixels: Pixels<f32> = std::array::from_fn(|i| x[i * INPUTS..].as_ptr());
         let zeros = || [POINTS * PLANE, POINTS * PLANE, kernel.len()].map(|count| vec![0.0; count]);
         let (mut narrow, mut wide): (Found, Found) = (zeros(), zeros());
         let [of_x, of_kernel, back] = &mut wide;

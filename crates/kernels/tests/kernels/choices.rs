@@ -2,6 +2,7 @@
 
 use phalanx_testkit::assert_relatively_close;
 
+use crate::short_floats::{assert_rounded, rounded};
 use crate::tiles::TILES;
 use crate::{Array, Case, PLAIN, client, run};
 
@@ -24,6 +25,19 @@ const LARGE: Case = Case {
     image: [14, 15],
     channels: [64, 70],
     ..POINTWISE
+};
+
+const STRIDED: Case = Case {
+    name: "strided",
+    strides: [2, 2],
+    image: [9, 8],
+    ..PLAIN
+};
+
+const GROUPED: Case = Case {
+    name: "grouped",
+    groups: 4,
+    ..PLAIN
 };
 
 /// A program of the three calls with an algorithm each, of x, the kernel, dy and a bias; the results are y, dx, dw, y with a rectifier,
@@ -178,49 +192,102 @@ fn an_algorithm_that_does_not_compute_a_convolution_is_refused() {
     }
 }
 
-/// The sums of products of bf16 are f32's, rounded once.
-#[test]
-fn kernel_gradients_of_bf16_are_those_of_f64_by_every_algorithm() {
-    let Some((client, kernels)) = client() else {
-        return;
-    };
-    if !kernels.support().bf16 {
-        return;
-    }
-    let case = LARGE;
-    let mut arrays = operands(&case);
-    for value in arrays.iter_mut().flat_map(|array| &mut array.values) {
-        *value = f32::from_bits(value.to_bits() & 0xffff_0000);
-    }
-    let [_, _, expected] = expected(&case, arrays.each_ref());
+/// The three calls on arrays of bf16 with an algorithm each; the results are y, dx, dw, and dw in f32.
+fn body_in_bf16(case: &Case, names: [&str; 3]) -> String {
     let kinds = |element| {
-        [case.x_dims(), case.y_dims(), case.kernel_dims()].map(|dims| crate::kind(&dims, element))
+        [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| crate::kind(&dims, element))
     };
-    let ([x, y, w], [x16, y16, w16]) = (kinds("f32"), kinds("bf16"));
-    for algorithm in ["", "plain", "matmul"] {
-        let named = match algorithm {
+    let ([x, w, y], [x16, w16, y16]) = (kinds("f32"), kinds("bf16"));
+    let attributes = case.attributes();
+    let config = names.map(|name| {
+        let algorithm = match name {
             "" => String::new(),
             name => format!(", algorithm = \"{name}\""),
         };
-        let body = format!(
-            "%x = stablehlo.convert %a0 : ({x}) -> {x16}
-            %dy = stablehlo.convert %a1 : ({y}) -> {y16}
-            %dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {{api_version = 4 : i32, backend_config = {{{}{named}}}}} : ({x16}, {y16}) -> {w16}
-            %wide = stablehlo.convert %dw : ({w16}) -> {w}
-            return %wide : {w}",
-            case.attributes()
-        );
-        let given = [&arrays[0], &arrays[2]];
-        let found = run(client, &given, &[case.kernel_dims()], &body).unwrap();
-        assert_eq!(
-            run(client, &given, &[case.kernel_dims()], &body).unwrap(),
-            found
-        );
-        let largest = expected.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
-        for (found, expected) in found[0].iter().zip(&expected) {
-            let allowed = expected.abs() / 256.0 + 2e-5 * largest;
-            let error = (found - expected).abs();
-            assert!(error <= allowed, "{algorithm}: {found}, not {expected}");
+        format!("{{api_version = 4 : i32, backend_config = {{{attributes}{algorithm}}}}}")
+    });
+    let [forward, of_x, of_w] = config;
+    format!(
+        "%x = stablehlo.convert %a0 : ({x}) -> {x16}
+        %w = stablehlo.convert %a1 : ({w}) -> {w16}
+        %dy = stablehlo.convert %a2 : ({y}) -> {y16}
+        %y16 = stablehlo.custom_call @phalanx.conv(%x, %w) {forward} : ({x16}, {w16}) -> {y16}
+        %dx16 = stablehlo.custom_call @phalanx.conv_input_gradient(%dy, %w) {of_x} : ({y16}, {w16}) -> {x16}
+        %dw16 = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {of_w} : ({x16}, {y16}) -> {w16}
+        %wide = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {of_w} : ({x16}, {y16}) -> {w}
+        %y = stablehlo.convert %y16 : ({y16}) -> {y}
+        %dx = stablehlo.convert %dx16 : ({x16}) -> {x}
+        %dw = stablehlo.convert %dw16 : ({w16}) -> {w}
+        return %y, %dx, %dw, %wide : {y}, {x}, {w}, {w}"
+    )
+}
+
+/// Cases of bf16 with the names that compute them: the widths of oneDNN's blocks and the rests of ours, strides, and groups.
+fn bf16_cases(is_native: bool) -> Vec<(Case, [Vec<&'static str>; 3])> {
+    let named = |case: &Case| {
+        let mut names = names_of(case).map(<[&str]>::to_vec);
+        if !is_native {
+            names[2].retain(|&name| name != "matmul");
+        }
+        names
+    };
+    let mut cases: Vec<_> = [POINTWISE, LARGE, TILES]
+        .map(|case| (case, named(&case)))
+        .into();
+    for case in [PLAIN, STRIDED, GROUPED] {
+        cases.push((case, [(); 3].map(|()| vec!["", "plain"])));
+    }
+    cases
+}
+
+/// The sums of products of bf16 are f32's, rounded once.
+#[test]
+fn convolutions_of_bf16_are_those_of_f64_by_every_algorithm() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    for (case, names) in bf16_cases(kernels.support().bf16) {
+        let [x, w, dy, mut bias] = operands(&case);
+        let [x, w, dy] = [x, w, dy].map(rounded);
+        bias.values.fill(0.0);
+        let [y, dx, dw] = expected(&case, [&x, &w, &dy, &bias]);
+        let (given, expected) = ([&x, &w, &dy], [&y, &dx, &dw]);
+        let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
+        let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
+        for round in 0..names.iter().map(Vec::len).max().unwrap() {
+            let names = [0, 1, 2].map(|call| names[call][round % names[call].len()]);
+            let body = body_in_bf16(&case, names);
+            let found = run(client, &given, &shapes, &body).unwrap();
+            assert_eq!(run(client, &given, &shapes, &body).unwrap(), found);
+            for (index, expected) in expected.into_iter().enumerate() {
+                let name = format!("{}, {index}, {}", case.name, names[index]);
+                assert_rounded(&name, &found[index], expected);
+            }
+            let wide = found[3].iter().zip(&dw).map(|(a, b)| (a - b).abs());
+            let largest = dw.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
+            assert!(wide.fold(0.0, f32::max) < 2e-5 * largest, "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn no_algorithm_hides_a_nan_of_bf16() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    for (case, names) in bf16_cases(kernels.support().bf16) {
+        let [mut x, w, mut dy, _] = operands(&case);
+        (x.values[5], dy.values[7]) = (f32::NAN, f32::NAN);
+        let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
+        let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
+        for round in 0..names.iter().map(Vec::len).max().unwrap() {
+            let names = [0, 1, 2].map(|call| names[call][round % names[call].len()]);
+            let body = body_in_bf16(&case, names);
+            let found = run(client, &[&x, &w, &dy], &shapes, &body).unwrap();
+            for found in found {
+                let hidden = found.iter().all(|value| !value.is_nan());
+                assert!(!hidden, "{}, {names:?}", case.name);
+            }
         }
     }
 }

@@ -86,7 +86,6 @@ impl EngineKernels {
         }
         let support = self.loaded(client)?;
         Ok(support.map(|support| KernelSupport {
-            bf16: support.bf16,
             tiles: support.tiles,
         }))
     }
