@@ -158,11 +158,8 @@ impl ConvolutionDesc {
     /// Whether our own loops, which compute in f32, take these elements.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn has_elements_of_ours(&self) -> bool {
-        match self.elements() {
-            [DataType::F32, DataType::F32, DataType::F32] => true,
-            [DataType::Bf16, DataType::Bf16, _] => !self.bias,
-            _ => false,
-        }
+        use DataType::{Bf16, F32};
+        matches!(self.elements(), [F32, F32, F32] | [Bf16, Bf16, _])
     }
 
     /// The convolution of arrays of the type that it is computed in.

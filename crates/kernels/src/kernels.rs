@@ -24,7 +24,7 @@ use crate::worker_state::WorkerState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Support {
-    /// Whether convolutions of bf16 run on instructions of the processor for them, which are faster than f32's.
+    /// Whether convolutions of bf16 run on instructions of the processor for them, which are faster than f32's. Else they are computed in f32.
     pub bf16: bool,
     /// Whether products of bf16 run on AMX: the processor has it, and the system lets this process use it.
     pub amx_bf16: bool,

@@ -82,7 +82,7 @@
 //!
 //! They reach the [`Exchange`] ([`ExchangeBinding`]) that the run's launch id names ([`launch_id`]). A gather takes one array and gives the arrays of all replicas.
 //!
-//! Elements are f32 or bf16; in convolutions bf16 where [`Support::bf16`] says so. What has one number a channel (gamma, beta, mean,
+//! Elements are f32 or bf16. What has one number a channel (gamma, beta, mean,
 //! variance and their gradients) is f32; a sum of columns has the type of x. All loops of ours compute in f32 and round once.
 //!
 //! Everything exported is safe.

@@ -122,7 +122,9 @@ impl WorkerState {
         epilogue: Epilogue<'_>,
     ) {
         let operands = [0, 1].map(|index| elements(inputs[index]));
-        let ends = (inputs.get(2).map(|bias| elements(bias)), epilogue);
+        let bias = inputs.get(2).map(|bias| elements::<T>(bias).iter());
+        let bias: Option<Vec<f32>> = bias.map(|bias| bias.map(|number| number.wide()).collect());
+        let ends = (bias.as_deref(), epilogue);
         let (result, team, scratch) = (elements_mut(result), &self.team, &mut self.scratch);
         if key.algorithm() == Algorithm::Tiles {
             winograd::run::<T, R>(&key, operands, ends, result, team, scratch);

@@ -97,7 +97,7 @@ impl TilePosition {
     }
 }
 
-/// Zeros are those of f32, which are as many of any shorter type.
+/// Zeros of f32 are as many zeros of a shorter type.
 fn pixels<'a, T: SimdElement>(
     side: usize,
     zeros: &[f32],

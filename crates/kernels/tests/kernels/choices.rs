@@ -195,9 +195,11 @@ fn an_algorithm_that_does_not_compute_a_convolution_is_refused() {
 /// The three calls on arrays of bf16 with an algorithm each; the results are y, dx, dw, and dw in f32.
 fn body_in_bf16(case: &Case, names: [&str; 3]) -> String {
     let kinds = |element| {
-        [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| crate::kind(&dims, element))
+        let [x, w, y] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
+        let b = w[3..].to_vec();
+        [x, w, y, b].map(|dims| crate::kind(&dims, element))
     };
-    let ([x, w, y], [x16, w16, y16]) = (kinds("f32"), kinds("bf16"));
+    let ([x, w, y, b], [x16, w16, y16, b16]) = (kinds("f32"), kinds("bf16"));
     let attributes = case.attributes();
     let config = names.map(|name| {
         let algorithm = match name {
@@ -211,7 +213,8 @@ fn body_in_bf16(case: &Case, names: [&str; 3]) -> String {
         "%x = stablehlo.convert %a0 : ({x}) -> {x16}
         %w = stablehlo.convert %a1 : ({w}) -> {w16}
         %dy = stablehlo.convert %a2 : ({y}) -> {y16}
-        %y16 = stablehlo.custom_call @phalanx.conv(%x, %w) {forward} : ({x16}, {w16}) -> {y16}
+        %b = stablehlo.convert %a3 : ({b}) -> {b16}
+        %y16 = stablehlo.custom_call @phalanx.conv(%x, %w, %b) {forward} : ({x16}, {w16}, {b16}) -> {y16}
         %dx16 = stablehlo.custom_call @phalanx.conv_input_gradient(%dy, %w) {of_x} : ({y16}, {w16}) -> {x16}
         %dw16 = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {of_w} : ({x16}, {y16}) -> {w16}
         %wide = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %dy) {of_w} : ({x16}, {y16}) -> {w}
@@ -247,11 +250,10 @@ fn convolutions_of_bf16_are_those_of_f64_by_every_algorithm() {
         return;
     };
     for (case, names) in bf16_cases(kernels.support().bf16) {
-        let [x, w, dy, mut bias] = operands(&case);
-        let [x, w, dy] = [x, w, dy].map(rounded);
-        bias.values.fill(0.0);
-        let [y, dx, dw] = expected(&case, [&x, &w, &dy, &bias]);
-        let (given, expected) = ([&x, &w, &dy], [&y, &dx, &dw]);
+        let arrays = operands(&case).map(rounded);
+        let given = arrays.each_ref();
+        let [y, dx, dw] = expected(&case, given);
+        let expected = [&y, &dx, &dw];
         let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
         let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
         for round in 0..names.iter().map(Vec::len).max().unwrap() {
@@ -276,14 +278,14 @@ fn no_algorithm_hides_a_nan_of_bf16() {
         return;
     };
     for (case, names) in bf16_cases(kernels.support().bf16) {
-        let [mut x, w, mut dy, _] = operands(&case);
-        (x.values[5], dy.values[7]) = (f32::NAN, f32::NAN);
+        let mut arrays = operands(&case);
+        (arrays[0].values[5], arrays[2].values[7]) = (f32::NAN, f32::NAN);
         let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
         let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
         for round in 0..names.iter().map(Vec::len).max().unwrap() {
             let names = [0, 1, 2].map(|call| names[call][round % names[call].len()]);
             let body = body_in_bf16(&case, names);
-            let found = run(client, &[&x, &w, &dy], &shapes, &body).unwrap();
+            let found = run(client, &arrays.each_ref(), &shapes, &body).unwrap();
             for found in found {
                 let hidden = found.iter().all(|value| !value.is_nan());
                 assert!(!hidden, "{}, {names:?}", case.name);
