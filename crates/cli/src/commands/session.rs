@@ -29,7 +29,7 @@ pub(crate) struct Session {
     pub(crate) trainer: Trainer,
 }
 
-/// Reads a `train.yaml`, with other values for some of its keys.
+/// Reads a `train.yaml`, with other values for some of its keys. What it leaves to the file of a Keras model counts as one of them.
 pub(crate) fn config(path: &Path, overrides: &[String]) -> Result<TrainConfig, Failure> {
     let bytes = config::load(path).map_err(|error| {
         Failure::new(
@@ -38,7 +38,8 @@ pub(crate) fn config(path: &Path, overrides: &[String]) -> Result<TrainConfig, F
         )
         .next("give the path of a train.yaml; examples/digits.yaml is one")
     })?;
-    config::parse_with(&bytes, path, overrides).map_err(wrong)
+    let of_keras = config::left_to_keras(&bytes, path, overrides).map_err(wrong)?;
+    config::parse_with(&bytes, path, &[&of_keras, overrides].concat()).map_err(wrong)
 }
 
 /// The same training in one process: what was trained by several is evaluated and predicts as any other.

@@ -10,12 +10,18 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
 use super::inputs::OF_LAYERS;
+use super::keras_compile::ANSWERED;
 use super::training_file::FILE;
 
 /// The schema.
 #[must_use]
 pub fn schema() -> Json {
     let mut schema = section(FILE);
+    // A file of Keras may say them.
+    schema["anyOf"] = json!([
+        { "type": "object", "required": ANSWERED },
+        { "type": "object", "properties": { "model": { "type": "string" } } },
+    ]);
     let mut definitions = Map::new();
     for family in Family::ALL {
         define(family, &mut definitions);

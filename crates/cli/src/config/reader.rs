@@ -82,17 +82,22 @@ impl Reader {
             .iter()
             .filter(|field| field.is_required() && section.node(field.name).is_none())
         {
-            self.problem(
-                section.at,
-                format!(
-                    "{} lacks the key `{}`, {}",
-                    section.name,
-                    field.name,
-                    field.kind.words()
-                ),
-                format!("add `{}: {}`", field.name, field.example),
-            );
+            self.lacks(section, field);
         }
+    }
+
+    /// Notes that a key is missing.
+    pub(crate) fn lacks(&mut self, section: &Section<'_>, field: &Field) {
+        self.problem(
+            section.at,
+            format!(
+                "{} lacks the key `{}`, {}",
+                section.name,
+                field.name,
+                field.kind.words()
+            ),
+            format!("add `{}: {}`", field.name, field.example),
+        );
     }
 
     /// The value of a key, by a function that is given what the table allows, and may still return `None` for it.
@@ -145,7 +150,7 @@ impl<'n> Section<'n> {
         self.fields.iter().map(|field| field.name).collect()
     }
 
-    fn field(&self, name: &str) -> Option<&'static Field> {
+    pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
 

@@ -8,6 +8,7 @@ use phalanx::nn::Policy;
 use super::component::{Component, catalog};
 use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
 use super::inputs::column;
+use super::keras_compile::ANSWERED;
 use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
@@ -42,6 +43,11 @@ impl Reader {
         let model = self.model(&file, folder);
         let first_weights = self.first_weights(&file, folder);
         let first_weights = first_weights.or_else(|| saved_values(model.as_ref()?));
+        for name in ANSWERED {
+            if let (None, Some(field)) = (file.node(name), file.field(name)) {
+                self.lacks(&file, field);
+            }
+        }
         let optimizer = self.one(&file, "optimizer", Family::Optimizer);
         let loss = self.one(&file, "loss", Family::Loss);
         let metrics = self

@@ -19,6 +19,10 @@ pub(crate) const MAX_FEATURES: i64 = 1 << 18;
 /// Most layers of a model, and most metrics.
 const MAX_COMPONENTS: usize = 4096;
 
+/// Without a file of Keras they are required.
+const OF_KERAS: DefaultValue =
+    DefaultValue::Words("required; what it was compiled with where `model` is a file of Keras");
+
 /// The whole file.
 pub(crate) const FILE: &[Field] = &[
     Field::required(
@@ -65,22 +69,24 @@ pub(crate) const FILE: &[Field] = &[
         "weights of which the model has some, and layers that keep them",
     )
     .example("{weights: base.weights.h5, freeze: [dense]}"),
-    Field::required(
+    Field::new(
         "optimizer",
         Kind::Component(Family::Optimizer),
+        OF_KERAS,
         "how gradients change variables",
     )
     .example("adam"),
-    Field::required(
+    Field::new(
         "loss",
         Kind::Component(Family::Loss),
+        OF_KERAS,
         "what training makes small",
     )
     .example("sparse_categorical_crossentropy"),
     Field::new(
         "metrics",
         Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
-        DefaultValue::Words("none"),
+        DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
         "what is logged beside the loss",
     )
     .example("[accuracy]"),

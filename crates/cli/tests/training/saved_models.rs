@@ -1,6 +1,7 @@
 //! Training files that name a whole model in the place of layers.
 
 use std::fs;
+use std::path::Path;
 
 use crate::Folder;
 use crate::processes::value_of;
@@ -66,6 +67,71 @@ fn workers_train_a_saved_model() {
     let loss = |output: &str| value_of(&run(&folder, &format!("evaluate {output}")), "loss");
     let (one, two) = (loss("out"), loss("two"));
     assert!((one - two).abs() < 1e-4, "{one} {two}");
+}
+
+/// A folder with rows of four numbers and one of the models that Keras compiled, as `m.keras`.
+fn compiled(name: &str, file: &str) -> Folder {
+    let folder = Folder::new(name, "adam");
+    let row = |i: u32| format!("{},{},{},{},{}\n", i % 5, i % 7, i % 3, i % 11, i % 3);
+    fs::write(folder.0.join("f.csv"), (0..60).map(row).collect::<String>()).unwrap();
+    let golden = "../../tests/golden/keras/compiled";
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
+    fs::copy(golden.join(file), folder.0.join("m.keras")).unwrap();
+    let text = "data: {csv: f.csv, divide_by: 10, test: {last: 20}}\nmodel: m.keras\n\
+        fit: {epochs: 3, batch_size: 8}\n";
+    fs::write(folder.0.join("short.yaml"), text).unwrap();
+    folder
+}
+
+#[test]
+fn a_model_is_trained_with_what_keras_compiled_it_with() {
+    let folder = compiled("compiled", "plain.keras");
+    let text = fs::read_to_string(folder.0.join("short.yaml")).unwrap();
+    let long = format!(
+        "{text}optimizer: adam\nloss: sparse_categorical_crossentropy\nmetrics: [accuracy]\n"
+    );
+    fs::write(folder.0.join("long.yaml"), long).unwrap();
+    run(&folder, "train short.yaml --quiet --output short");
+    run(&folder, "train long.yaml --quiet --output long");
+    let found = run(&folder, "evaluate short");
+    assert_eq!(found, run(&folder, "evaluate long"));
+    // What is said on the command line changes a setting, or all of them.
+    run(
+        &folder,
+        "train short.yaml --quiet --output changed --set optimizer.adam.learning_rate=0",
+    );
+    run(
+        &folder,
+        "train long.yaml --quiet --output still --set optimizer.adam.learning_rate=0",
+    );
+    let changed = run(&folder, "evaluate changed");
+    assert_eq!(changed, run(&folder, "evaluate still"));
+    assert_ne!(changed, found);
+    // The folder of the model says all that is needed.
+    fs::remove_file(folder.0.join("m.keras")).unwrap();
+    assert_eq!(run(&folder, "evaluate short"), found);
+}
+
+#[test]
+fn what_a_training_file_cannot_leave_to_keras_is_told() {
+    let folder = compiled("not-compiled", "several.keras");
+    let train = ["train", "short.yaml", "--output", "new"];
+    let told = [
+        "short.yaml:2:8: the model was not compiled with one loss",
+        "add `optimizer: adam`, `loss: ...`",
+    ];
+    folder.fail(&train, 2, &told);
+    let weighted = compiled("weighted", "scheduled.keras");
+    weighted.fail(&train, 2, &["compiled with weighted metrics"]);
+    run(&folder, "train t.yaml --quiet --epochs 1");
+    run(&folder, "export out m.keras");
+    let told = ["m.keras", "the model was not compiled in Keras"];
+    folder.fail(&train, 2, &told);
+    let text = fs::read_to_string(folder.0.join("short.yaml")).unwrap();
+    let text = text.replace("m.keras", "out/model");
+    fs::write(folder.0.join("short.yaml"), text).unwrap();
+    let told = ["lacks the key `optimizer`", "lacks the key `loss`"];
+    folder.fail(&train, 2, &told);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a model is trained with.
 
 use phalanx_graph::{Shape, Tensor};
+use serde_json::{Map, Value, json};
 
 use super::LossScale;
 use crate::losses::Loss;
@@ -48,6 +49,44 @@ impl Default for Compile {
             loss_scale: LossScale::default(),
             steps_per_execution: 1,
         }
+    }
+}
+
+impl Compile {
+    /// Optimizer, loss and metrics as a training file has them: `{"optimizer": {"adam": {..}}, "loss": {..}, "metrics": [..]}`.
+    ///
+    /// # Errors
+    /// There is not one loss, of the first output, that counts once; there are weighted metrics; or a loss or a metric is a function of the program.
+    /// A training file has no words for these.
+    pub fn settings(&self) -> Result<Map<String, Value>> {
+        let refused = |what: &str| {
+            let next = "train by a program, or name optimizer, loss and metrics in the file";
+            Error::user(format!(
+                "{what}, for which a training file has no words; {next}"
+            ))
+        };
+        let [term] = &self.loss.terms[..] else {
+            return Err(refused("the model was not compiled with one loss"));
+        };
+        if (term.output, term.weight) != (0, 1.0) {
+            return Err(refused("the loss has a weight or another output"));
+        }
+        if !self.weighted_metrics.is_empty() {
+            return Err(refused("the model was compiled with weighted metrics"));
+        }
+        let named = |kind: &str, settings: Value| match settings {
+            Value::Null => Err(refused(&format!("`{kind}` is a function of a program"))),
+            settings => Ok(json!({ kind: settings })),
+        };
+        let (optimizer, loss) = (&self.optimizer, &term.loss);
+        let metrics = (self.metrics.iter()).map(|of| named(of.metric.kind(), of.metric.config()));
+        let settings = [
+            ("optimizer", named(optimizer.kind(), optimizer.config())?),
+            ("loss", named(loss.name(), loss.config())?),
+            ("metrics", metrics.collect::<Result<_>>()?),
+        ];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value));
+        Ok(Map::from_iter(settings))
     }
 }
 

@@ -59,7 +59,8 @@ impl Compile {
             None => Err("the model was not compiled in Keras".into()),
         };
         read.map_err(|message| {
-            let message = format!("{message}; say in a `Compile` of your own what to train with");
+            let message =
+                format!("{message}; name the optimizer, the loss and the metrics yourself");
             import::problem(&path.display().to_string(), "compile_config", message)
         })
     }

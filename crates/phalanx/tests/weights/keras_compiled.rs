@@ -70,7 +70,7 @@ fn refusal(file: &str, pointer: &str, with: Value) -> String {
     assert!(matches!(refused, Error::Data { .. }), "{refused}");
     let refused = refused.to_string();
     assert!(
-        refused.ends_with("; say in a `Compile` of your own what to train with"),
+        refused.ends_with("; name the optimizer, the loss and the metrics yourself"),
         "{refused}"
     );
     refused
