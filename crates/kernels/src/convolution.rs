@@ -146,6 +146,7 @@ impl ConvolutionDesc {
     }
 
     /// Element types of the two operands and of the result.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn elements(&self) -> [DataType; 3] {
         let [x, kernel, y] = [self.x, self.kernel, self.y].map(|image| image.element);
         match self.direction {

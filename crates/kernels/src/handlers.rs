@@ -154,7 +154,14 @@ fn described(
     };
     key.check().map_err(invalid)?;
     if key.bias {
-        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
+        let (element, dims) = call.operand_shape(2)?;
+        expect_dims(dims, &kernel.dims[3..])?;
+        if data_type(element)? != kernel.element {
+            let wanted = kernel.element;
+            return Err(invalid(format!(
+                "the bias must have the element type of the kernel, {wanted:?}, got {element}"
+            )));
+        }
     }
     Ok(key)
 }
@@ -430,19 +437,17 @@ pub(crate) struct TensorDesc {
 }
 
 pub(crate) fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CustomCallError> {
-    let element = match element {
-        ElementType::F32 => DataType::F32,
-        ElementType::Bf16 => DataType::Bf16,
-        other => {
-            return Err(invalid(format!(
-                "elements must be f32 or bf16, got {other}"
-            )));
-        }
-    };
     Ok(TensorDesc {
-        element,
+        element: data_type(element)?,
         dims: dims4(dims)?,
     })
+}
+
+fn data_type(element: ElementType) -> Result<DataType, CustomCallError> {
+    match stored_in(element)? {
+        Storage::F32 => Ok(DataType::F32),
+        Storage::Bf16 => Ok(DataType::Bf16),
+    }
 }
 
 fn dims4(dims: &[i64]) -> Result<[i64; 4], CustomCallError> {

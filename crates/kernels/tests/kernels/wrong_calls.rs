@@ -85,6 +85,23 @@ fn an_array_to_add_of_other_dims_is_refused() {
 }
 
 #[test]
+fn a_bias_of_other_elements_is_refused() {
+    let Some((client, _)) = client() else { return };
+    let b_kind = crate::kind(&[PLAIN.channels[1]], "f32");
+    let bf16 = b_kind.replace("f32", "bf16");
+    let body = PLAIN.body();
+    let short = format!("%short = stablehlo.convert %bias : ({b_kind}) -> {bf16}\n");
+    let at = body.find("@phalanx.conv(%a0, %a1, %bias)").unwrap();
+    let line = body[..at].rfind('\n').unwrap() + 1;
+    let (before, call) = body.split_at(line);
+    let call = call.replacen("%a1, %bias)", "%a1, %short)", 1);
+    let call = call.replacen(&format!(", {b_kind})"), &format!(", {bf16})"), 1);
+    let error = error_of(client, &format!("{before}{short}{call}"));
+    let expected = "the bias must have the element type of the kernel, F32, got bf16";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn what_follows_a_convolution_of_bf16_is_refused() {
     let Some((client, _)) = client() else { return };
     let [x_kind, w_kind, y_kind] = arguments().map(|array| array.kind());
