@@ -34,6 +34,8 @@ struct KeptText {
     vocabulary: Option<usize>,
     standardize: String,
     split: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ngrams: Option<usize>,
     words: Vec<String>,
 }
 
@@ -47,6 +49,7 @@ impl From<TextFact> for KeptText {
             vocabulary: options.vocabulary,
             standardize: options.standardize.name().to_owned(),
             split: options.split.name().to_owned(),
+            ngrams: (options.ngrams > 1).then_some(options.ngrams),
             words: fact.vectorizer.vocabulary().keys().to_vec(),
         }
     }
@@ -66,6 +69,7 @@ impl TryFrom<KeptText> for TextFact {
             vocabulary: kept.vocabulary,
             standardize: standardize.ok_or_else(|| unknown("standardize", &kept.standardize))?,
             split: split.ok_or_else(|| unknown("split", &kept.split))?,
+            ngrams: kept.ngrams.unwrap_or(1),
         };
         let vectorizer = TextVectorizer::new(kept.words, options);
         Ok(Self {

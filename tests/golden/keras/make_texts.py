@@ -55,6 +55,9 @@ def records():
         yield record(f"max_tokens/{max_tokens}", WRITTEN, [], max_tokens=max_tokens, output_sequence_length=4)
     for length in [1, 30]:
         yield record(f"length/{length}", WRITTEN, [], output_sequence_length=length)
+    for ngrams, config in [(2, {}), (3, {"max_tokens": 20}), (2, {"split": "character"}), (5, {"standardize": None})]:
+        name = "/".join(["ngrams", str(ngrams), *map(str, config.values())])
+        yield record(name, WRITTEN, drawn(7, 6), ngrams=ngrams, output_sequence_length=40, **config)
     often = [word for word in "b B a é z aa 中 Z [UNK]".split() for _ in range(2)]
     yield record("ties", often, [], standardize=None, output_sequence_length=1)
 

@@ -18,7 +18,7 @@ const VOCABULARY: usize = 20_000;
 pub(super) const OF_CSV: Field = Field::new(
     "text",
     Kind::Worded(
-        "a mapping with the keys column, length, vocabulary, standardize and split, or a list of such mappings",
+        "a mapping with the keys column, length, vocabulary, standardize, split and ngrams, or a list of such mappings",
         &Kind::Either(&[
             Kind::Section(TEXT),
             Kind::List(&Kind::Section(TEXT), 1, MAX_TEXTS),
@@ -67,6 +67,13 @@ pub(crate) const TEXT: &[Field] = &[
         "what a word is: what stands between spaces, tabs and line ends, or each `character`",
     )
     .example("whitespace"),
+    Field::new(
+        "ngrams",
+        Kind::Whole(1, 16),
+        DefaultValue::Value("1"),
+        "how many words in a row have a number together, at most: with 2, `not good` has the numbers of `not`, `good` and `not good`. All of one word come first, then all of two, and `length` counts them all",
+    )
+    .example("2"),
 ];
 
 /// A column of texts that `data` names.
@@ -122,12 +129,14 @@ impl Reader {
             TextStandardize::from_name(text(node)?)
         });
         let split = self.value(&section, "split", |node| TextSplit::from_name(text(node)?));
+        let ngrams = self.value(&section, "ngrams", number);
         Some(CsvText {
             column: column?,
             options: TextOptions {
                 vocabulary: Some(vocabulary.unwrap_or(VOCABULARY)),
                 standardize: standardize.unwrap_or_default(),
                 split: split.unwrap_or_default(),
+                ngrams: ngrams.unwrap_or(1),
                 ..TextOptions::new(length?)
             },
         })

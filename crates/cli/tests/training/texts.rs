@@ -36,6 +36,31 @@ fn with_reviews(name: &str) -> Folder {
     folder
 }
 
+/// What `not` turns round, a sum of words cannot tell, and a sum of words and pairs can.
+#[test]
+fn pairs_of_words_have_numbers_of_their_own() {
+    let folder = with_reviews("ngrams");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let text = text
+        .replace("lstm: {units: 16}", "global_average_pooling1d")
+        .replace("length: 8", "length: 20, ngrams: 2");
+    fs::write(folder.0.join("pairs.yaml"), &text).unwrap();
+    let single = text.replace(", ngrams: 2", "");
+    fs::write(folder.0.join("single.yaml"), single).unwrap();
+    let accuracy = |file: &str, output: &str| {
+        let train = ["train", file, "--output", output, "--progress", "plain"];
+        let line = test_line(&folder.succeed(&train));
+        let evaluated = folder.succeed(&["evaluate", output]);
+        assert_eq!(evaluated.trim_end().replace("evaluate", "test"), line);
+        value_of(&line, "accuracy")
+    };
+    let (pairs, single) = (
+        accuracy("pairs.yaml", "pairs"),
+        accuracy("single.yaml", "single"),
+    );
+    assert!(pairs >= 0.95 && single <= 0.8, "{pairs} {single}");
+}
+
 #[test]
 fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_texts() {
     let folder = with_reviews("texts");

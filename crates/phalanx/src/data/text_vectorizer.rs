@@ -25,6 +25,9 @@ pub struct TextOptions {
     pub standardize: TextStandardize,
     /// What a word is.
     pub split: TextSplit,
+    /// The most words in a row that have a number together (Keras' `ngrams` as a number), with spaces between them: with 2, `not good` has the
+    /// numbers of `not`, `good` and `not good`. 1 for none; all of one word come first, then all of two.
+    pub ngrams: usize,
 }
 
 impl TextOptions {
@@ -36,6 +39,7 @@ impl TextOptions {
             vocabulary: None,
             standardize: TextStandardize::LowerAndStripPunctuation,
             split: TextSplit::Whitespace,
+            ngrams: 1,
         }
     }
 
@@ -43,6 +47,11 @@ impl TextOptions {
         if self.length == 0 {
             return Err(Error::user(
                 "texts of length 0 have no words; choose a length of 1 or more",
+            ));
+        }
+        if self.ngrams == 0 {
+            return Err(Error::user(
+                "0 words in a row are no word; choose `ngrams` of 1 or more",
             ));
         }
         match self.vocabulary {
@@ -67,8 +76,20 @@ impl TextOptions {
         }
     }
 
+    /// What of a standardized text may have numbers, in its order.
+    fn words<'t>(&self, text: &'t str) -> Box<dyn Iterator<Item = Cow<'t, str>> + 't> {
+        if self.ngrams == 1 {
+            return Box::new(self.single_words(text).map(Cow::Borrowed));
+        }
+        let words: Vec<&str> = self.single_words(text).collect();
+        let widths = 1..=self.ngrams.min(words.len());
+        let rows = widths.flat_map(|width| words.windows(width));
+        let rows: Vec<Cow<'t, str>> = rows.map(|row| row.join(" ").into()).collect();
+        Box::new(rows.into_iter())
+    }
+
     /// The words of a standardized text, in their order.
-    fn words<'t>(&self, text: &'t str) -> Box<dyn Iterator<Item = &'t str> + 't> {
+    fn single_words<'t>(&self, text: &'t str) -> Box<dyn Iterator<Item = &'t str> + 't> {
         match self.split {
             TextSplit::Whitespace => Box::new(text.split(is_space).filter(|word| !word.is_empty())),
             TextSplit::Character => {
@@ -196,10 +217,10 @@ impl TextVectorizer {
         for text in texts {
             seen += 1;
             for word in options.words(&options.standardized(text.as_ref())) {
-                if let Some(count) = counts.get_mut(word) {
+                if let Some(count) = counts.get_mut(&*word) {
                     *count += 1;
                 } else {
-                    counts.insert(word.to_owned(), 1);
+                    counts.insert(word.into_owned(), 1);
                 }
             }
         }
@@ -261,7 +282,7 @@ impl TextVectorizer {
             }
             let text = self.options.standardized(text.as_ref());
             let words = self.options.words(&text).take(length);
-            numbers.extend(words.map(|word| self.vocabulary.index(word)));
+            numbers.extend(words.map(|word| self.vocabulary.index(&*word)));
             numbers.resize(rows * length, Vocabulary::<String>::PADDING);
         }
         Ok(HostTensor::new([rows, length], &numbers))
@@ -310,6 +331,7 @@ mod tests {
             split: split.map_or(TextSplit::default(), |name| {
                 TextSplit::from_name(name).unwrap()
             }),
+            ngrams: number("ngrams").unwrap_or(1),
             ..TextOptions::new(number("output_sequence_length").unwrap())
         }
     }
@@ -362,6 +384,11 @@ mod tests {
         };
         assert!(refused(&["[UNK]"], kept).starts_with("none of 1 texts"));
         assert!(refused(&["a"], TextOptions::new(0)).contains("length 0"));
+        let of_none = TextOptions {
+            ngrams: 0,
+            ..options
+        };
+        assert!(refused(&["a"], of_none).contains("0 words in a row"));
         let of = |vocabulary| TextOptions {
             vocabulary: Some(vocabulary),
             ..options
