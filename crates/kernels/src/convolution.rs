@@ -140,9 +140,14 @@ impl ConvolutionDesc {
         images.iter().all(|image| image.element == DataType::F32)
     }
 
+    /// Whether all arrays are computed with in f32.
+    fn is_computed_in_f32(&self) -> bool {
+        self.is_f32() || !self.native_bf16
+    }
+
     /// Whether arrays of bf16 are computed with in f32.
     fn widens_bf16(&self) -> bool {
-        !self.native_bf16 && !self.is_f32()
+        self.is_computed_in_f32() && !self.is_f32()
     }
 
     /// Element types of the two operands and of the result.
@@ -263,7 +268,7 @@ impl ConvolutionDesc {
             return chosen;
         }
         #[cfg(target_arch = "x86_64")]
-        if crate::winograd::suits(self) && self.computed().is_f32() {
+        if crate::winograd::suits(self) && self.is_computed_in_f32() {
             return Algorithm::Tiles;
         }
         self.by_product().unwrap_or_else(|| self.by_convolution())
@@ -280,7 +285,7 @@ impl ConvolutionDesc {
             return None;
         }
         let is_large = rows * columns >= 14 * 14;
-        let is_ours = self.takes(Algorithm::Product) && self.computed().is_f32();
+        let is_ours = self.takes(Algorithm::Product) && self.is_computed_in_f32();
         match self.direction {
             Direction::KernelGradient if !self.widens_bf16() => Some(Algorithm::Matmul),
             Direction::KernelGradient => is_ours.then_some(Algorithm::Product),
@@ -296,8 +301,8 @@ impl ConvolutionDesc {
     /// The fastest algorithm of oneDNN's with AVX2.
     fn by_convolution(&self) -> Algorithm {
         let [height, width, input, output] = self.kernel.dims;
-        let is_f32 = self.computed().is_f32();
-        if self.direction != Direction::KernelGradient || self.groups > 1 || !is_f32 {
+        let is_gradient = self.direction == Direction::KernelGradient;
+        if !is_gradient || self.groups > 1 || !self.is_computed_in_f32() {
             return Algorithm::Plain;
         }
         let [batch, rows, columns, _] = self.y.dims;

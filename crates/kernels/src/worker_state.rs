@@ -93,13 +93,12 @@ impl WorkerState {
         let algorithm = key.algorithm();
         #[cfg(target_arch = "x86_64")]
         if let ([result], Algorithm::Tiles | Algorithm::Product) = (&mut *outputs, algorithm) {
-            match key.elements() {
-                [_, _, DataType::Bf16] => {
-                    self.run_ours::<Bf16, Bf16>(key, inputs, result, epilogue);
-                }
-                [DataType::Bf16, ..] => self.run_ours::<Bf16, f32>(key, inputs, result, epilogue),
-                _ => self.run_ours::<f32, f32>(key, inputs, result, epilogue),
-            }
+            let run = match key.elements() {
+                [_, _, DataType::Bf16] => Self::run_ours::<Bf16, Bf16>,
+                [DataType::Bf16, ..] => Self::run_ours::<Bf16, f32>,
+                _ => Self::run_ours::<f32, f32>,
+            };
+            run(self, (key, algorithm), inputs, result, epilogue);
             return Ok(());
         }
         let made = |onednn: &OneDnn| key.operation(algorithm, onednn);
@@ -116,7 +115,7 @@ impl WorkerState {
     #[cfg(target_arch = "x86_64")]
     fn run_ours<T: SimdElement, R: SimdElement>(
         &mut self,
-        key: ConvolutionDesc,
+        (key, algorithm): (ConvolutionDesc, Algorithm),
         inputs: &[&[u8]],
         result: &mut [u8],
         epilogue: Epilogue<'_>,
@@ -126,7 +125,7 @@ impl WorkerState {
         let bias: Option<Vec<f32>> = bias.map(|bias| bias.map(|number| number.wide()).collect());
         let ends = (bias.as_deref(), epilogue);
         let (result, team, scratch) = (elements_mut(result), &self.team, &mut self.scratch);
-        if key.algorithm() == Algorithm::Tiles {
+        if algorithm == Algorithm::Tiles {
             winograd::run::<T, R>(&key, operands, ends, result, team, scratch);
         } else {
             pointwise::run::<T, R>(&key, operands, ends, result, team, scratch);

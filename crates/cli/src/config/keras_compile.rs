@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::data::BucketCopy;
 use phalanx::fit::Compile;
-use phalanx_yaml::{Node, Position, Problem, Problems, Value};
+use phalanx_yaml::{Position, Problem, Problems};
 
 use super::{overrides, paths};
 
@@ -48,7 +48,7 @@ fn model_and_absent(
     for text in overridden {
         overrides::apply(&mut root, text).ok()?;
     }
-    let model = child(&root, "model")?;
+    let model = root.entry("model")?;
     let path = paths::path(model, origin.parent().unwrap_or(Path::new("")))?;
     let extension = path.extension()?.to_str()?;
     let is_of_keras = ["keras", "h5", "hdf5"].contains(&extension);
@@ -57,7 +57,7 @@ fn model_and_absent(
         let mut paths = overridden.iter().filter_map(|text| text.split_once('='));
         paths.any(|(path, _)| path == key)
     };
-    let is_absent = |key: &&str| child(&written, key).is_none() && !is_set(key);
+    let is_absent = |key: &&str| written.entry(key).is_none() && !is_set(key);
     let mut absent: Vec<&str> = ANSWERED.into_iter().filter(is_absent).collect();
     if !is_of_keras || absent.is_empty() || BucketCopy::is_url(&path) {
         return None;
@@ -66,12 +66,4 @@ fn model_and_absent(
         absent.push("metrics");
     }
     Some((path, model.at, absent))
-}
-
-fn child<'n>(root: &'n Node, key: &str) -> Option<&'n Node> {
-    let Value::Map(entries) = &root.value else {
-        return None;
-    };
-    let found = entries.iter().find(|(name, _)| name.name == key);
-    found.map(|(_, node)| node)
 }

@@ -40,20 +40,23 @@ const GROUPED: Case = Case {
     ..PLAIN
 };
 
+/// The configuration of a call with an algorithm, or with none that is named.
+fn config(case: &Case, name: &str, more: &str) -> String {
+    let algorithm = match name {
+        "" => String::new(),
+        name => format!(", algorithm = \"{name}\""),
+    };
+    let attributes = case.attributes();
+    format!("{{api_version = 4 : i32, backend_config = {{{attributes}{algorithm}{more}}}}}")
+}
+
 /// A program of the three calls with an algorithm each, of x, the kernel, dy and a bias; the results are y, dx, dw, y with a rectifier,
 /// dx where x is positive, and y and dy added, with a rectifier and without.
 fn body(case: &Case, names: [&str; 3]) -> String {
     let [x, w, y] =
         [case.x_dims(), case.kernel_dims(), case.y_dims()].map(|dims| crate::kind(&dims, "f32"));
     let b = crate::kind(&case.kernel_dims()[3..], "f32");
-    let config = |index: usize, more: &str| {
-        let algorithm = match names[index] {
-            "" => String::new(),
-            name => format!(", algorithm = \"{name}\""),
-        };
-        let attributes = case.attributes();
-        format!("{{api_version = 4 : i32, backend_config = {{{attributes}{algorithm}{more}}}}}")
-    };
+    let config = |index: usize, more: &str| config(case, names[index], more);
     format!(
         "%y = stablehlo.custom_call @phalanx.conv(%a0, %a1, %a3) {} : ({x}, {w}, {b}) -> {y}
         %dx = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1) {} : ({y}, {w}) -> {x}
@@ -200,15 +203,7 @@ fn body_in_bf16(case: &Case, names: [&str; 3]) -> String {
         [x, w, y, b].map(|dims| crate::kind(&dims, element))
     };
     let ([x, w, y, b], [x16, w16, y16, b16]) = (kinds("f32"), kinds("bf16"));
-    let attributes = case.attributes();
-    let config = names.map(|name| {
-        let algorithm = match name {
-            "" => String::new(),
-            name => format!(", algorithm = \"{name}\""),
-        };
-        format!("{{api_version = 4 : i32, backend_config = {{{attributes}{algorithm}}}}}")
-    });
-    let [forward, of_x, of_w] = config;
+    let [forward, of_x, of_w] = names.map(|name| config(case, name, ""));
     format!(
         "%x = stablehlo.convert %a0 : ({x}) -> {x16}
         %w = stablehlo.convert %a1 : ({w}) -> {w16}
@@ -223,6 +218,11 @@ fn body_in_bf16(case: &Case, names: [&str; 3]) -> String {
         %dw = stablehlo.convert %dw16 : ({w16}) -> {w}
         return %y, %dx, %dw, %wide : {y}, {x}, {w}, {w}"
     )
+}
+
+fn shapes_in_bf16(case: &Case) -> [Vec<i64>; 4] {
+    let kernel = case.kernel_dims();
+    [case.y_dims(), case.x_dims(), kernel.clone(), kernel]
 }
 
 /// Cases of bf16 with the names that compute them: the widths of oneDNN's blocks and the rests of ours, strides, and groups.
@@ -254,8 +254,7 @@ fn convolutions_of_bf16_are_those_of_f64_by_every_algorithm() {
         let given = arrays.each_ref();
         let [y, dx, dw] = expected(&case, given);
         let expected = [&y, &dx, &dw];
-        let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
-        let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
+        let shapes = shapes_in_bf16(&case);
         for round in 0..names.iter().map(Vec::len).max().unwrap() {
             let names = [0, 1, 2].map(|call| names[call][round % names[call].len()]);
             let body = body_in_bf16(&case, names);
@@ -280,8 +279,7 @@ fn no_algorithm_hides_a_nan_of_bf16() {
     for (case, names) in bf16_cases(kernels.support().bf16) {
         let mut arrays = operands(&case);
         (arrays[0].values[5], arrays[2].values[7]) = (f32::NAN, f32::NAN);
-        let [x_dims, w_dims, y_dims] = [case.x_dims(), case.kernel_dims(), case.y_dims()];
-        let shapes = [y_dims, x_dims, w_dims.clone(), w_dims];
+        let shapes = shapes_in_bf16(&case);
         for round in 0..names.iter().map(Vec::len).max().unwrap() {
             let names = [0, 1, 2].map(|call| names[call][round % names[call].len()]);
             let body = body_in_bf16(&case, names);
