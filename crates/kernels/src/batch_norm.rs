@@ -8,8 +8,8 @@
 //! y = (x - mean) * gamma / sqrt(variance + epsilon) + beta. The one-pass sums are of x - shift, with a shift near the mean: sums of
 //! squares of x itself would cancel.
 
-use crate::onednn::Scratchpad;
 use crate::openmp::ThreadTeam;
+use crate::scratchpad::Scratchpad;
 use crate::simd::compiled_for_wide_vectors;
 use crate::stored::Stored;
 

@@ -122,6 +122,7 @@ mod openmp;
 mod pointwise;
 mod reductions;
 mod rows;
+mod scratchpad;
 mod shared_tasks;
 mod simd;
 #[cfg(target_arch = "x86_64")]

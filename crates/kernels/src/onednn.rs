@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
+use crate::scratchpad::{ALIGNMENT, Scratchpad};
 use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status, argument};
 
 /// An error status of oneDNN.
@@ -360,9 +361,6 @@ struct Reordered {
     offset: usize,
 }
 
-/// Alignment of what lies in the scratchpad.
-const ALIGNMENT: usize = 64;
-
 impl Operation {
     /// Makes the operation of a primitive descriptor. `arguments` lists, in the order in which [`Operation::run`] takes them, the index of each, its
     /// direction and the caller's layout of it.
@@ -536,41 +534,4 @@ unsafe fn execute(
             execution_arguments.as_ptr(),
         )
     })
-}
-
-/// Memory that operations use one after the other; it only grows.
-#[derive(Default)]
-pub(crate) struct Scratchpad(Vec<CacheLine>);
-
-/// A cache line, for the alignment that oneDNN prefers.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct CacheLine(#[expect(dead_code, reason = "written through a pointer")] [u8; ALIGNMENT]);
-
-impl Scratchpad {
-    /// `count` numbers of unspecified values.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn floats(&mut self, count: usize) -> &mut [f32] {
-        let start = self.at_least(count * size_of::<f32>());
-        // SAFETY: as in `doubles`.
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
-    }
-
-    /// `count` numbers of unspecified values.
-    pub(crate) fn doubles(&mut self, count: usize) -> &mut [f64] {
-        let start = self.at_least(count * size_of::<f64>());
-        // SAFETY: so many bytes are there, aligned, initialised, and borrowed with the scratchpad; each pattern is a number.
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
-    }
-
-    /// The start of at least `bytes` bytes.
-    fn at_least(&mut self, bytes: usize) -> *mut u8 {
-        let lines = bytes.div_ceil(ALIGNMENT);
-        if self.0.len() < lines {
-            // The contents are not kept. The old memory is freed first, so that both never exist at the same time.
-            self.0 = Vec::new();
-            self.0 = vec![CacheLine([0; ALIGNMENT]); lines];
-        }
-        self.0.as_mut_ptr().cast()
-    }
 }

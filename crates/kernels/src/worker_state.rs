@@ -14,8 +14,9 @@ use crate::epilogue::Epilogue;
 use crate::executor::FlushDenormals;
 #[cfg(target_arch = "x86_64")]
 use crate::onednn::DataType;
-use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
+use crate::onednn::{OneDnn, OneDnnError, Operation};
 use crate::openmp::ThreadTeam;
+use crate::scratchpad::Scratchpad;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
 use crate::{pointwise, simd_element::SimdElement, winograd};

@@ -5,8 +5,8 @@ use super::tiles::{self, LANES, POINTS, point_stride};
 use super::{Geometry, GivenKernel, OutputEpilogue, takes};
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::onednn::Scratchpad;
 use crate::openmp::ThreadTeam;
+use crate::scratchpad::Scratchpad;
 use crate::simd;
 
 /// Elements of the points of a kernel of these channels.

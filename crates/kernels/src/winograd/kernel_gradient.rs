@@ -5,8 +5,8 @@ use super::position::TilePosition;
 use super::tiles::{self, POINTS, TILE_OUTPUT, point_stride};
 use super::{Blocking, Geometry, Share};
 use crate::microkernel::Isa;
-use crate::onednn::Scratchpad;
 use crate::openmp::{OutputPointer, ThreadTeam};
+use crate::scratchpad::Scratchpad;
 use crate::simd_element::SimdElement;
 
 impl Geometry {
