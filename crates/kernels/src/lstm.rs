@@ -20,6 +20,7 @@ use self::panels::part;
 use crate::handlers::{expect_dims, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, SimdKernel};
+use crate::scratchpad::AlignedFloats;
 use crate::shared_tasks::{self, SharedWork};
 use crate::simd;
 
@@ -153,7 +154,7 @@ fn kernel_dims(sizes: Sizes) -> [i64; 2] {
 /// The arrays of one of the two calls.
 trait CallArrays: Copy + 'static {
     /// The packed kernel, for vectors of `lanes` lanes.
-    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> Vec<f32>;
+    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> AlignedFloats;
 
     /// Length of the scratch memory for `rows` sequences.
     fn scratch_len(rows: usize, units: usize, lanes: usize) -> usize;
@@ -173,7 +174,7 @@ struct Sequences<A> {
     isa: Isa,
     arrays: A,
     sizes: Sizes,
-    panels: Vec<f32>,
+    panels: AlignedFloats,
     parts: usize,
 }
 
@@ -200,18 +201,18 @@ impl<A: CallArrays> SharedWork for Sequences<A>
 where
     for<'a> SequenceTask<'a, A>: SimdKernel,
 {
-    type Scratch = Vec<f32>;
+    type Scratch = AlignedFloats;
 
     fn tasks(&self) -> usize {
         self.parts
     }
 
-    fn begin(&self) -> Vec<f32> {
+    fn begin(&self) -> AlignedFloats {
         let rows = self.sizes.batch.div_ceil(self.parts);
-        vec![0.0; A::scratch_len(rows, self.sizes.units, self.isa.lanes())]
+        AlignedFloats::zeros(A::scratch_len(rows, self.sizes.units, self.isa.lanes()))
     }
 
-    fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
+    fn compute(&self, task: usize, scratch: &mut AlignedFloats) {
         let rows = part(self.sizes.batch, self.parts, task);
         let size = A::scratch_len(rows.len(), self.sizes.units, self.isa.lanes());
         let steps = SequenceTask {
@@ -226,7 +227,7 @@ where
         unsafe { self.isa.run(steps) };
     }
 
-    fn end(&self, _: Vec<f32>) {}
+    fn end(&self, _: AlignedFloats) {}
 }
 
 fn run<A: CallArrays>(

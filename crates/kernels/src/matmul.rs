@@ -14,6 +14,7 @@ use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
 use crate::handlers::{flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
+use crate::scratchpad::AlignedFloats;
 use crate::shared_tasks::{self, SharedWork};
 use crate::simd;
 use crate::simd_element::SimdElement;
@@ -46,7 +47,7 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
 
 /// Packing buffers that no tile uses at the moment.
 #[derive(Default)]
-struct ScratchPool(Mutex<Vec<Vec<f32>>>);
+struct ScratchPool(Mutex<Vec<AlignedFloats>>);
 
 /// Operands: left matrices, `[.., rows, depth]` or `[.., depth, rows]`, and right ones, `[.., depth, columns]` or `[.., columns, depth]`.
 fn matmul(
@@ -187,18 +188,18 @@ unsafe impl<T, R> Send for ParallelMatmul<T, R> {}
 unsafe impl<T, R> Sync for ParallelMatmul<T, R> {}
 
 impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
-    type Scratch = Vec<f32>;
+    type Scratch = AlignedFloats;
 
     fn tasks(&self) -> usize {
         self.tiles.count() * self.batch
     }
 
-    fn begin(&self) -> Vec<f32> {
+    fn begin(&self) -> AlignedFloats {
         let right = gemm::scratch_len(self.tiles.tile_columns);
         self.scratch.take(self.tiles.scratch_len::<R>(right))
     }
 
-    fn compute(&self, task: usize, scratch: &mut Vec<f32>) {
+    fn compute(&self, task: usize, scratch: &mut AlignedFloats) {
         let (index, tile) = (task / self.tiles.count(), task % self.tiles.count());
         let bounds = self.tiles.tile_bounds(tile);
         let result = self
@@ -212,7 +213,7 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
         }
     }
 
-    fn end(&self, scratch: Vec<f32>) {
+    fn end(&self, scratch: AlignedFloats) {
         lock(&self.scratch.0).push(scratch);
     }
 }
@@ -323,12 +324,10 @@ impl TileGrid {
 
 impl ScratchPool {
     /// A buffer of at least this size.
-    fn take(&self, size: usize) -> Vec<f32> {
-        let mut scratch = lock(&self.0).pop().unwrap_or_default();
-        if scratch.len() < size {
-            scratch.resize(size, 0.0);
-        }
-        scratch
+    fn take(&self, size: usize) -> AlignedFloats {
+        let kept = lock(&self.0).pop();
+        kept.filter(|scratch| scratch.len() >= size)
+            .unwrap_or_else(|| AlignedFloats::zeros(size))
     }
 }
 

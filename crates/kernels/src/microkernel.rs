@@ -238,6 +238,20 @@ pub(crate) struct Target {
     pub(crate) panel: usize,
 }
 
+impl Target {
+    /// Has the lines of `R` rows of `P` panels fetched, which take as long as a block's multiplications where they come from memory.
+    #[inline(always)]
+    fn fetch<const R: usize, const P: usize>(self) {
+        for row in 0..R {
+            for panel in 0..P {
+                let line = self.at.wrapping_add(row * self.row + panel * self.panel);
+                // SAFETY: it has no effect but in the caches, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+            }
+        }
+    }
+}
+
 /// A matrix product of any number of rows and of panels of `NR` columns.
 pub(crate) struct PanelGemm {
     pub(crate) left: Lhs,
@@ -325,6 +339,9 @@ impl PanelGemm {
         };
         // SAFETY: the caller's promise.
         unsafe {
+            if C::FETCHES_RESULT {
+                to.fetch::<R, P>();
+            }
             let mut block = Accumulators::<C, R, P>::zero();
             block.multiply_accumulate(left, right, self.depth, fetch);
             block.store(to, self.add);

@@ -21,6 +21,10 @@ pub(crate) trait SimdRow: Copy {
     /// Panels of a register block, 1 or 2: as many as the registers hold.
     const PANELS: usize;
 
+    /// Whether lines of the result are asked for before the block that is written there is multiplied. It made products slower where it was
+    /// measured with AVX2 (Zen 3), and up to 5 % faster with AVX-512 (Sapphire Rapids).
+    const FETCHES_RESULT: bool;
+
     /// # Safety
     /// The instructions are there.
     unsafe fn zero() -> Self;
@@ -48,6 +52,7 @@ impl SimdRow for Avx2 {
 
     const ACCUMULATOR_SETS: usize = 1;
     const PANELS: usize = 1;
+    const FETCHES_RESULT: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -103,6 +108,7 @@ impl SimdRow for Avx512 {
 
     const ACCUMULATOR_SETS: usize = 2;
     const PANELS: usize = 2;
+    const FETCHES_RESULT: bool = true;
 
     #[inline(always)]
     unsafe fn zero() -> Self {

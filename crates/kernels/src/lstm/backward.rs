@@ -4,6 +4,7 @@ use super::panels::{BlockWork, Rows, Sums, VECTORS, for_blocks, multiply, pack};
 use super::{CallArrays, SequenceTask, Sizes};
 use crate::lanes::{Lanes, tanh};
 use crate::microkernel::SimdKernel;
+use crate::scratchpad::AlignedFloats;
 use crate::simd_row::SimdRow;
 
 /// Arrays of `phalanx.lstm_gradient`.
@@ -27,7 +28,7 @@ pub(super) struct BackwardArrays {
 
 impl CallArrays for BackwardArrays {
     /// The transposed recurrent kernel in panels of four vectors of `lanes` units.
-    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> Vec<f32> {
+    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> AlignedFloats {
         let width = VECTORS * lanes;
         pack(
             recurrent,

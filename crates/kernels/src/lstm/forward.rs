@@ -4,6 +4,7 @@ use super::panels::{BlockWork, Rows, Sums, VECTORS, for_blocks, multiply, pack};
 use super::{CallArrays, SequenceTask, Sizes};
 use crate::lanes::{Lanes, sigmoid, tanh};
 use crate::microkernel::SimdKernel;
+use crate::scratchpad::AlignedFloats;
 use crate::simd_row::SimdRow;
 
 /// Arrays of `phalanx.lstm`.
@@ -25,7 +26,7 @@ pub(super) struct ForwardArrays {
 
 impl CallArrays for ForwardArrays {
     /// The recurrent kernel in panels of `lanes` units, each with the columns of the four gates side by side.
-    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> Vec<f32> {
+    fn panels(recurrent: &[f32], units: usize, lanes: usize) -> AlignedFloats {
         let count = units.div_ceil(lanes);
         pack(
             recurrent,

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::lanes::Lanes;
+use crate::scratchpad::AlignedFloats;
 
 /// Vectors of a panel.
 pub(super) const VECTORS: usize = 4;
@@ -102,10 +103,10 @@ pub(super) fn pack(
     [row, step]: [usize; 2],
     [panels, depth, width]: [usize; 3],
     column: impl Fn(usize, usize) -> Option<usize>,
-) -> Vec<f32> {
+) -> AlignedFloats {
     /// Rows that are packed together, whose lines are in the cache where columns are far apart.
     const TOGETHER: usize = 16;
-    let mut packed = vec![0.0; panels * depth * width];
+    let mut packed = AlignedFloats::zeros(panels * depth * width);
     for (number, panel) in packed.chunks_exact_mut(depth * width).enumerate() {
         for (group, rows) in panel.chunks_mut(TOGETHER * width).enumerate() {
             for at in 0..width {
