@@ -5,6 +5,7 @@
 //! (`reduction`), random bits (`threefry`).
 
 mod bf16_matmul;
+mod biased_matmul;
 mod collective;
 mod contract;
 mod host_all_reduce;
@@ -27,6 +28,7 @@ mod writer;
 use phalanx_platform::Platform;
 
 pub use self::bf16_matmul::Bf16Matmul;
+use self::biased_matmul::BiasedProducts;
 pub use self::host_matmul::HostMatmul;
 pub(crate) use self::kernels::{relu_attributes, window};
 use self::world_exchange::WorldExchangeCalls;
@@ -263,20 +265,27 @@ fn lower_nodes(
     let outer = writer.label.take();
     let before = writer.world.as_mut().map(WorldExchangeCalls::take_pending);
     let idle = idle_barriers(nodes, outputs);
+    let biased = BiasedProducts::of(writer, nodes, outputs);
     let mut values: Vec<Vec<Operand>> = Vec::with_capacity(nodes.len());
-    for (node, idle) in nodes.iter().zip(idle) {
+    for (index, node) in nodes.iter().enumerate() {
         writer.label.clone_from(&node.label);
         if world_exchange::must_finish(writer, node) {
             world_exchange::finish(writer, &mut values);
         }
-        let inputs: Vec<Operand> = node
-            .inputs
+        if biased.is_delayed(index) {
+            values.push(Vec::new());
+            continue;
+        }
+        let inputs: Vec<Operand> = biased
+            .inputs(nodes, index)
             .iter()
             .map(|value| values[value.node][value.output].clone())
             .collect();
-        values.push(match idle {
-            true => inputs,
-            false => lower(writer, node, &inputs, parameters),
+        let sum = biased.lower(writer, (nodes, index), &inputs);
+        values.push(match (idle[index], sum) {
+            (true, _) => inputs,
+            (_, Some(sum)) => vec![sum],
+            (_, None) => lower(writer, node, &inputs, parameters),
         });
         world_exchange::begun(writer, values.len() - 1);
     }

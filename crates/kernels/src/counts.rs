@@ -82,6 +82,7 @@ fn product() {
             columns: 0..SIDE,
             result: result.as_mut_ptr(),
             width: SIDE,
+            bias: None,
         };
         // SAFETY: the result has the elements of the whole product, and this thread alone.
         unsafe { gemm::multiply(Isa::best_available(), left, right, &tile, &mut scratch) };

@@ -96,11 +96,13 @@ fn right_len(columns: usize) -> usize {
 
 /// A part of a product's result, and where it is written: element `[row, column]` of the whole to `result + row * width + column`.
 #[derive(Clone)]
-pub(crate) struct ResultTile {
+pub(crate) struct ResultTile<'a> {
     pub(crate) rows: Range<usize>,
     pub(crate) columns: Range<usize>,
     pub(crate) result: *mut f32,
     pub(crate) width: usize,
+    /// What is added to the columns of the whole.
+    pub(crate) bias: Option<&'a [f32]>,
 }
 
 /// Computes a tile of `left * right`.
@@ -114,13 +116,14 @@ pub(crate) unsafe fn multiply<T: SimdElement>(
     isa: Isa,
     left: GemmOperand<'_, T>,
     right: RightOperand<'_, T>,
-    tile: &ResultTile,
+    tile: &ResultTile<'_>,
     scratch: &mut [f32],
 ) {
     let [width, depth] = right.dims();
     let (rows, columns) = (&tile.rows, &tile.columns);
     assert!(has_fma() && left.depth == depth);
     assert!(rows.end <= left.count && columns.end <= width);
+    assert!(tile.bias.is_none_or(|bias| bias.len() == width));
     let (packed_left, packed_right) = scratch.split_at_mut(left_len());
     for start in (0..depth).step_by(KC) {
         let ks = start..(start + KC).min(depth);
@@ -146,6 +149,7 @@ pub(crate) unsafe fn multiply<T: SimdElement>(
                 depth: ks.len(),
                 tile: ResultTile {
                     rows: block,
+                    bias: tile.bias.filter(|_| ks.end == depth),
                     ..tile.clone()
                 },
                 add: ks.start > 0,
@@ -242,7 +246,7 @@ struct BlockGemm<'a> {
     /// The first panel of what is multiplied next, where panels come from memory.
     next: Option<*const f32>,
     depth: usize,
-    tile: ResultTile,
+    tile: ResultTile<'a>,
     /// Whether to add to the result; else it is overwritten.
     add: bool,
 }
@@ -293,6 +297,7 @@ impl BlockGemm<'_> {
                 panel: NR,
             },
             add: self.add,
+            bias: self.bias().map(<[f32]>::as_ptr),
             next: match (self.next, rest) {
                 (next, 0) => next,
                 (next, _) => next.map(|_| self.right[whole * panel..].as_ptr()),
@@ -316,13 +321,14 @@ impl BlockGemm<'_> {
                     panel: NR,
                 },
                 add: false,
+                bias: None,
                 next: None,
                 ..product
             };
             // SAFETY: as above; only the elements that there are are written.
             unsafe {
                 block.compute::<C>();
-                self.store(&sums[..block.rows * NR], self.at(row, whole * NR), rest);
+                self.store(&sums[..block.rows * NR], [row, whole * NR], rest);
             }
         }
     }
@@ -335,17 +341,23 @@ impl BlockGemm<'_> {
             .wrapping_add(row * self.tile.width + self.tile.columns.start + column)
     }
 
-    /// Writes or adds the first columns of rows of `NR` sums to the result.
+    /// What is added to the columns of the tile.
+    fn bias(&self) -> Option<&[f32]> {
+        self.tile.bias.map(|bias| &bias[self.tile.columns.clone()])
+    }
+
+    /// Writes or adds the first columns of rows of `NR` sums to the result from a row and a column of the block on.
     ///
     /// # Safety
-    /// The result has them from `at` on.
-    unsafe fn store(&self, sums: &[f32], at: *mut f32, columns: usize) {
+    /// The result has them.
+    unsafe fn store(&self, sums: &[f32], [row, column]: [usize; 2], columns: usize) {
         for (i, sums) in sums.chunks_exact(NR).enumerate() {
             for (j, &sum) in sums.iter().take(columns).enumerate() {
+                let bias = self.bias().map_or(0.0, |bias| bias[column + j]);
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let to = at.add(i * self.tile.width + j);
-                    *to = if self.add { *to + sum } else { sum };
+                    let to = self.at(row + i, column + j);
+                    *to = if self.add { *to + sum } else { sum } + bias;
                 }
             }
         }
@@ -489,10 +501,10 @@ mod tests {
     use crate::openmp::ThreadTeam;
     use crate::stored::Stored;
 
-    /// Multiplies the columns before one, and those from it on.
+    /// Multiplies the columns before one, and those from it on, and adds the biases.
     fn multiply_halves<T: SimdElement>(
         (isa, left, right): (Isa, GemmOperand<'_, T>, RightOperand<'_, T>),
-        half: usize,
+        (half, bias): (usize, Option<&[f32]>),
         scratch: &mut [f32],
         result: &mut [f32],
     ) {
@@ -505,6 +517,7 @@ mod tests {
                 columns: part,
                 result: to,
                 width: columns,
+                bias,
             };
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.
             unsafe { multiply(isa, left, right, &tile, scratch) };
@@ -537,19 +550,22 @@ mod tests {
         ];
         for [rows, columns, depth] in sizes {
             let (a, b) = (noise(rows * depth), noise(columns * depth));
+            let biases = noise(columns);
             for (isa, layout) in Isa::available().flat_map(|isa| (0..4).map(move |n| (isa, n))) {
                 let left = GemmOperand::new(&a, rows, depth, layout & 1 == 0);
                 let right = GemmOperand::new(&b, columns, depth, layout & 2 == 0);
                 let mut scratch = vec![f32::NAN; scratch_len(columns)];
                 let mut result = vec![f32::NAN; rows * columns];
                 let half = columns / 2;
+                let bias = (layout != 2).then_some(&biases[..]);
                 let by = RightOperand::Matrix(right);
-                multiply_halves((isa, left, by), half, &mut scratch, &mut result);
+                multiply_halves((isa, left, by), (half, bias), &mut scratch, &mut result);
                 let mut panels = vec![f32::NAN; PackedMatrix::len(columns, depth)];
                 pack_ahead(right, &mut panels, &ThreadTeam::alone());
                 let by = RightOperand::Packed(PackedMatrix::new(&panels, columns, depth));
                 let mut packed = vec![f32::NAN; rows * columns];
-                multiply_halves((isa, left, by), half / NR * NR, &mut scratch, &mut packed);
+                let whole = half / NR * NR;
+                multiply_halves((isa, left, by), (whole, bias), &mut scratch, &mut packed);
                 assert_eq!(packed, result, "{isa:?}, {rows}x{columns}x{depth}");
                 let [a, b] =
                     [&a, &b].map(|all| all.iter().map(|&x| Bf16::narrow(x)).collect::<Vec<_>>());
@@ -557,13 +573,13 @@ mod tests {
                 let right = GemmOperand::new(&b, columns, depth, layout & 2 == 0);
                 let by = RightOperand::Matrix(right);
                 let mut wide = vec![f32::NAN; rows * columns];
-                multiply_halves((isa, left, by), half, &mut scratch, &mut wide);
+                multiply_halves((isa, left, by), (half, bias), &mut scratch, &mut wide);
                 assert_eq!(wide, result, "{isa:?}, {rows}x{columns}x{depth} of bf16");
                 for (index, &found) in result.iter().enumerate() {
                     let (row, column) = (index / columns, index % columns);
                     let products = (0..depth).map(|k| left.at(row, k) * right.at(column, k));
                     // Small integers: every order of sums is exact.
-                    let expected: f32 = products.sum();
+                    let expected = products.sum::<f32>() + bias.map_or(0.0, |bias| bias[column]);
                     assert_eq!(
                         found, expected,
                         "{isa:?}, {rows}x{columns}x{depth}, layout {layout}, element {row} {column}"
@@ -591,6 +607,7 @@ mod tests {
                 columns: 0..columns,
                 result: result.as_mut_ptr(),
                 width: columns,
+                bias: None,
             };
             let right = RightOperand::Matrix(right);
             // SAFETY: the result is of that size, and ours; the processor supports the ISA.

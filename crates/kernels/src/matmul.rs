@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
 use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
-use crate::handlers::{flag, invalid, register, replicas};
+use crate::handlers::{expect_dims, flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
 use crate::scratchpad::AlignedFloats;
@@ -49,7 +49,8 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
 #[derive(Default)]
 struct ScratchPool(Mutex<Vec<AlignedFloats>>);
 
-/// Operands: left matrices, `[.., rows, depth]` or `[.., depth, rows]`, and right ones, `[.., depth, columns]` or `[.., columns, depth]`.
+/// Operands: left matrices, `[.., rows, depth]` or `[.., depth, rows]`, right ones, `[.., depth, columns]` or `[.., columns, depth]`, and what is added to
+/// each row of the results, `[columns]`, where there are three: in f32.
 fn matmul(
     scratch: &Arc<ScratchPool>,
     call: &mut CustomCallFrame<'_>,
@@ -91,9 +92,12 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
             "a product of {left:?} and {right:?} is not {dims:?}"
         )));
     }
+    let bias = bias(call, columns)?;
     let result: &mut [R] = call.result(0)?;
     if left.depth == 0 || result.is_empty() {
-        result.fill(R::narrow(0.0));
+        for (index, number) in result.iter_mut().enumerate() {
+            *number = R::narrow(bias.map_or(0.0, |bias| bias[index % columns]));
+        }
         return Ok(());
     }
     let multiplications = left.count * left.depth * right.count * batch;
@@ -108,10 +112,23 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
         left,
         right,
         result: result.as_mut_ptr(),
+        bias: bias.map(<[f32]>::as_ptr),
         scratch: Arc::clone(scratch),
     };
     shared_tasks::run(call, threads, work);
     Ok(())
+}
+
+/// The third operand, where there is one.
+fn bias<'a>(
+    call: &CustomCallFrame<'a>,
+    columns: usize,
+) -> Result<Option<&'a [f32]>, CustomCallError> {
+    if call.operands() < 3 {
+        return Ok(None);
+    }
+    expect_dims(call.operand_shape(2)?.1, &[columns as i64])?;
+    call.operand(2).map(Some)
 }
 
 /// Some [`GemmOperand`]s by address, which can be sent to other threads.
@@ -175,6 +192,8 @@ struct ParallelMatmul<T, R> {
     left: MatricesPointer<T>,
     right: MatricesPointer<T>,
     result: *mut R,
+    /// For each column of each.
+    bias: Option<*const f32>,
     batch: usize,
     /// Of the result of each.
     tiles: TileGrid,
@@ -208,8 +227,12 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
             let (left, right) = (self.left.operand(index), self.right.operand(index));
+            let columns = self.right.count;
+            let bias = self
+                .bias
+                .map(|bias| std::slice::from_raw_parts(bias, columns));
             let right = RightOperand::Matrix(right);
-            multiply_tile(left, right, bounds, scratch, result, |_, _| {});
+            multiply_tile(left, right, bounds, scratch, result, bias, |_, _| {});
         }
     }
 
@@ -218,8 +241,8 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
     }
 }
 
-/// Computes a tile of a product. `finish` gets the sums of each of its rows, and the position of the first of them in the result, before they are
-/// rounded. `scratch` has what [`TileGrid::scratch_len`] says.
+/// Computes a tile of a product, with the bias of each column. `finish` gets the sums of each of its rows, and the position of the first of them in
+/// the result, before they are rounded. `scratch` has what [`TileGrid::scratch_len`] says.
 ///
 /// # Safety
 /// The processor has AVX2 and FMA; `result` has room for the whole product, and nobody else uses the elements of this tile meanwhile.
@@ -229,6 +252,7 @@ pub(crate) unsafe fn multiply_tile<T: SimdElement, R: SimdElement>(
     [rows, columns]: [Range<usize>; 2],
     scratch: &mut [f32],
     result: *mut R,
+    bias: Option<&[f32]>,
     finish: impl Fn(usize, &mut [f32]),
 ) {
     let ([width, _], across) = (right.dims(), columns.len());
@@ -246,6 +270,7 @@ pub(crate) unsafe fn multiply_tile<T: SimdElement, R: SimdElement>(
         columns: columns.clone(),
         result: target,
         width: target_width,
+        bias,
     };
     // SAFETY: the caller's promise; the sums are ours, and as many as the tile has elements.
     unsafe { gemm::multiply(Isa::best_available(), left, right, &tile, scratch) };

@@ -107,12 +107,12 @@ impl<C: SimdRow, const R: usize, const P: usize> Accumulators<C, R, P> {
         }
     }
 
-    /// Writes the sums to where a product has them, or adds them to what is there.
+    /// Writes the sums to where a product has them, or adds them to what is there; then adds the biases of the columns, if there are any.
     ///
     /// # Safety
-    /// There is room for `R` rows of 16 elements in each panel.
+    /// There is room for `R` rows of 16 elements in each panel, and there are as many biases as columns.
     #[inline(always)]
-    unsafe fn store(self, target: Target, add: bool) {
+    unsafe fn store(self, target: Target, add: bool, bias: Option<*const f32>) {
         for row in 0..R {
             for panel in 0..P {
                 let mut sums = self.0[0][row][panel];
@@ -124,6 +124,9 @@ impl<C: SimdRow, const R: usize, const P: usize> Accumulators<C, R, P> {
                     let to = target.at.add(row * target.row + panel * target.panel);
                     if add {
                         sums = C::load(to).add(sums);
+                    }
+                    if let Some(bias) = bias {
+                        sums = sums.add(C::load(bias.add(panel * NR)));
                     }
                     sums.store(to);
                 }
@@ -263,6 +266,8 @@ pub(crate) struct PanelGemm {
     pub(crate) to: Target,
     /// Whether to add to the result; else it is overwritten.
     pub(crate) add: bool,
+    /// What is added to each row of the result at last, for each column.
+    pub(crate) bias: Option<*const f32>,
     /// The first panel of what is multiplied next, where the right operand comes from memory; none where it is in the caches.
     pub(crate) next: Option<*const f32>,
 }
@@ -344,7 +349,8 @@ impl PanelGemm {
             }
             let mut block = Accumulators::<C, R, P>::zero();
             block.multiply_accumulate(left, right, self.depth, fetch);
-            block.store(to, self.add);
+            let bias = self.bias.map(|bias| bias.wrapping_add(panel * NR));
+            block.store(to, self.add, bias);
         }
     }
 }
@@ -449,6 +455,7 @@ mod tests {
                 // Panels are apart, in the right operand and in the result, and so are rows.
                 let (wide, tall) = (panels * 20, panels * 18);
                 let (a, b) = (integers(rows * depth, 7), integers(depth * wide, 11));
+                let biases = integers(panels * NR, 5);
                 for (across, add) in [(false, false), (false, true), (true, false), (true, true)] {
                     let [row, step] = if across { [1, rows] } else { [depth, 1] };
                     let mut result = vec![1.0; rows * tall];
@@ -468,6 +475,7 @@ mod tests {
                             panel: 18,
                         },
                         add,
+                        bias: across.then_some(biases.as_ptr()),
                         next: add.then_some(b.as_ptr()),
                     };
                     // SAFETY: the processor supports the ISA; the lengths are those of the matrices, the last rows of which end with their columns.
@@ -477,7 +485,10 @@ mod tests {
                         let right = |k: usize| b[k * wide + panel * 20 + j];
                         let products = (0..depth).map(|k| a[i * row + k * step] * right(k));
                         let expected = match j < NR {
-                            true => products.sum::<f32>() + f32::from(u8::from(add)),
+                            true => {
+                                let bias = if across { biases[panel * NR + j] } else { 0.0 };
+                                products.sum::<f32>() + f32::from(u8::from(add)) + bias
+                            }
                             false => 1.0,
                         };
                         assert_eq!(

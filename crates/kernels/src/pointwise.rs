@@ -97,19 +97,17 @@ impl<T: SimdElement> TiledProduct<'_, T> {
     /// The result has room for all of the product, and nobody else uses these elements.
     unsafe fn tile<R: SimdElement>(
         &self,
-        [rows, columns]: [Range<usize>; 2],
+        bounds: [Range<usize>; 2],
         buffer: &mut [f32],
         result: *mut R,
     ) {
-        let bias = self.bias.map(|bias| &bias[columns.clone()]);
-        let finish = |start, values: &mut [f32]| {
-            let pairs = values.iter_mut().zip(bias.unwrap_or_default());
-            pairs.for_each(|(value, bias)| *value += bias);
-            self.epilogue.apply_from(start, values);
-        };
-        let bounds = [rows, columns.clone()];
+        let finish = |start, values: &mut [f32]| self.epilogue.apply_from(start, values);
         // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { multiply_tile(self.left, self.right, bounds, buffer, result, finish) };
+        unsafe {
+            multiply_tile(
+                self.left, self.right, bounds, buffer, result, self.bias, finish,
+            );
+        }
     }
 }
 

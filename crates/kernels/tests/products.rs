@@ -92,22 +92,51 @@ impl Case {
         client: &Client,
         text: &str,
         element: ElementType,
-        [a, b]: [&[u8]; 2],
+        operands: [&[u8]; 2],
     ) -> Result<Vec<u8>, String> {
         let [left, right, _] = self.dims();
-        let program = client.compile(text, &CompileOptions::default());
-        let program = program.map_err(|error| error.to_string())?;
         let put = |dims: [usize; 2], bytes: &[u8]| -> Buffer {
             let dims = dims.map(|dim| dim as i64);
             client.buffer(0, element, &dims, bytes).unwrap()
         };
-        let buffers = [put(left, a), put(right, b)];
+        let buffers = [put(left, operands[0]), put(right, operands[1])];
+        Self::run_buffers(client, text, &buffers)
+    }
+
+    fn run_buffers(client: &Client, text: &str, buffers: &[Buffer]) -> Result<Vec<u8>, String> {
+        let program = client.compile(text, &CompileOptions::default());
+        let program = program.map_err(|error| error.to_string())?;
         let buffers: Vec<&Buffer> = buffers.iter().collect();
         let mut execution = program
             .execute(&[&buffers], &ExecuteOptions::default())
             .map_err(|error| error.to_string())?;
         let bytes = execution.outputs.remove(0).remove(0).to_host(LONG);
         bytes.map_err(|error| error.to_string())
+    }
+
+    /// With a bias of the columns.
+    fn run_biased(
+        self,
+        client: &Client,
+        a: &[f32],
+        b: &[f32],
+        bias: &[f32],
+    ) -> Result<Vec<f32>, String> {
+        let [left, right, result] = self.dims();
+        let kind = format!("tensor<{}xf32>", bias.len());
+        let text = self.text(result);
+        let text = text.replacen(") ->", &format!(", %c: {kind}) ->"), 1);
+        let text = text.replace("(%a, %b)", "(%a, %b, %c)");
+        let text = text.replace(") -> tensor", &format!(", {kind}) -> tensor"));
+        let text = text.replacen(&format!(", {kind}) -> tensor"), ") -> tensor", 1);
+        let put = |dims: &[usize], values: &[f32]| -> Buffer {
+            let dims: Vec<i64> = dims.iter().map(|&dim| dim as i64).collect();
+            let bytes = bytes_of(values);
+            client.buffer(0, ElementType::F32, &dims, bytes).unwrap()
+        };
+        let buffers = [put(&left, a), put(&right, b), put(&[bias.len()], bias)];
+        let bytes = Self::run_buffers(client, &text, &buffers)?;
+        Ok(elements_of(&bytes))
     }
 
     /// With operands of bf16, which these are, and a result in f32 or rounded.
@@ -193,6 +222,12 @@ fn products_are_those_of_plain_loops() {
                 let expected: f32 = (0..depth).map(term).sum();
                 assert_eq!(*found, expected, "{case:?}: element {row} {column}");
             }
+            let bias = integers(columns, 5);
+            let biased: Vec<f32> = (0..found.len())
+                .map(|index| found[index] + bias[index % columns])
+                .collect();
+            let sums = case.run_biased(client, &a, &b, &bias).unwrap();
+            assert_eq!(sums, biased, "{case:?}");
             // These have at most 4 bits.
             assert_eq!(case.run_bf16(client, &a, &b, false), found, "{case:?}");
             let rounded: Vec<f32> = found.iter().map(|&sum| nearest_bf16(sum)).collect();
@@ -289,6 +324,11 @@ fn nothing_to_sum_is_zero() {
     };
     assert_eq!(case.run(client, &[], &[]).unwrap(), [0.0; 12]);
     assert_eq!(case.run_bf16(client, &[], &[], true), [0.0; 12]);
+    let bias = [1.0, 2.0, 3.0, 4.0];
+    let sums = case.run_biased(client, &[], &[], &bias).unwrap();
+    assert_eq!(sums, [bias, bias, bias].concat());
+    let error = case.run_biased(client, &[], &[], &[1.0; 3]).unwrap_err();
+    assert!(error.contains("[4]") && error.contains("[3]"), "{error}");
 }
 
 #[test]

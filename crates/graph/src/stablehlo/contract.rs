@@ -17,7 +17,7 @@ pub(super) fn dot(
     if let Some(product) = super::bf16_matmul::bf16_matmul(w, lhs, rhs, dims, shape) {
         return product;
     }
-    if let Some(product) = super::host_matmul::host_matmul(w, lhs, rhs, dims, shape) {
+    if let Some(product) = super::host_matmul::host_matmul(w, [lhs, rhs], None, dims, shape) {
         return product;
     }
     let (from, to) = (lhs.shape.dtype, shape.dtype);

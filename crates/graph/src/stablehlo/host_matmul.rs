@@ -59,11 +59,17 @@ impl Program {
     }
 }
 
-/// The product by a call, where there is one and it gains.
+/// Whether a product of these operands to this result is a call.
+pub(super) fn is_call(w: &Writer, [lhs, rhs, result]: [&Shape; 3], dims: &DotDims) -> bool {
+    are_taken([lhs, rhs, result], w.widens_bf16)
+        && matmul_plan(w.host_matmul, lhs, rhs, dims).is_some()
+}
+
+/// The product by a call, where there is one and it gains, and the bias of its columns, in f32.
 pub(super) fn host_matmul(
     w: &mut Writer,
-    lhs: &Operand,
-    rhs: &Operand,
+    [lhs, rhs]: [&Operand; 2],
+    bias: Option<&Operand>,
     dims: &DotDims,
     shape: &Shape,
 ) -> Option<Operand> {
@@ -71,7 +77,8 @@ pub(super) fn host_matmul(
         return None;
     }
     let MatmulPlan { left, right } = matmul_plan(w.host_matmul, &lhs.shape, &rhs.shape, dims)?;
-    let operands = [left.of_operand(w, lhs), right.of_operand(w, rhs)];
+    let mut operands = vec![left.of_operand(w, lhs), right.of_operand(w, rhs)];
+    operands.extend(bias.map(|bias| w.reshape(bias, &[right.count])));
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
     let attributes = [
         Some(flag("left_transposed", !left.depth_is_last)),

@@ -53,11 +53,8 @@ fn products_are_calls_where_they_are_registered() {
         let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
         let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
         let dims = DotDims {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract: vec![2],
-            rhs_contract: vec![0],
             dtype,
+            ..heads_of_last()
         };
         let y = x.dot(&w, dims);
         let loss = y.square().mean_all();
@@ -95,6 +92,76 @@ fn products_are_calls_where_they_are_registered() {
     assert_eq!(calls(DType::F32, 1, HostMatmul::WhereLarge), 0);
     assert_eq!(calls(DType::F32, 1, HostMatmul::AlsoSmall), 3);
     assert_eq!(calls(DType::Bf16, 16, HostMatmul::AlsoSmall), 0);
+}
+
+/// A sum of a product and something else, and a program with it.
+fn sum_with(add: impl Fn(&Graph, &Tensor) -> Tensor, is_returned: bool) -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([16, 128, 256]));
+    let w = g.parameter("w", Shape::f32([256, 4, 64]));
+    let product = x.dot(&w, heads_of_last());
+    let sum = add(&g, &product);
+    let results = [("sum", &sum), ("product", &product)];
+    g.finish(&results[..1 + usize::from(is_returned)]).unwrap()
+}
+
+/// `[batch, tokens, inputs]` by `[inputs, heads, size]`.
+fn heads_of_last() -> DotDims {
+    DotDims {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![2],
+        rhs_contract: vec![0],
+        dtype: DType::F32,
+    }
+}
+
+#[test]
+fn the_bias_of_columns_is_added_by_the_call_of_the_product() {
+    let biased = |program: &Program, host_matmul| {
+        let text = program.to_stablehlo(&Lowering {
+            host_matmul,
+            ..Lowering::new(Platform::Cpu, "biased")
+        });
+        let operands = "tensor<2048x256xf32>, tensor<256x256xf32>, tensor<256xf32>";
+        let call = text.lines().any(|line| line.contains(operands));
+        assert_eq!(call, !text.contains("stablehlo.add"), "{text}");
+        call
+    };
+    let bias = |g: &Graph| g.parameter("bias", Shape::f32([4, 64]));
+    let spread = |bias: &Tensor| bias.broadcast_in(&[16, 128, 4, 64], &[2, 3]);
+    let after = sum_with(|g, product| product + spread(&bias(g)), false);
+    let before = sum_with(|g, product| spread(&bias(g)) + product, false);
+    assert!(biased(&after, HostMatmul::WhereLarge));
+    assert!(biased(&before, HostMatmul::AlsoSmall));
+    assert!(!biased(&after, HostMatmul::Never));
+    // The product itself is needed.
+    let returned = sum_with(|g, product| product + spread(&bias(g)), true);
+    assert!(!biased(&returned, HostMatmul::WhereLarge));
+    let twice = sum_with(|g, product| (product + spread(&bias(g))) * product, false);
+    assert!(!biased(&twice, HostMatmul::WhereLarge));
+    // What is added is no bias of columns.
+    let residual = sum_with(
+        |g, product| product + g.parameter("residual", product.shape()),
+        false,
+    );
+    assert!(!biased(&residual, HostMatmul::WhereLarge));
+    let of_sizes = sum_with(
+        |g, product| {
+            let sizes = g.parameter("sizes", Shape::f32([64]));
+            product + sizes.broadcast_in(&product.dims(), &[3])
+        },
+        false,
+    );
+    assert!(!biased(&of_sizes, HostMatmul::WhereLarge));
+    let of_rows = sum_with(
+        |g, product| {
+            let rows = g.parameter("rows", Shape::f32([16, 128]));
+            product + rows.broadcast_in(&product.dims(), &[0, 1])
+        },
+        false,
+    );
+    assert!(!biased(&of_rows, HostMatmul::WhereLarge));
 }
 
 #[test]

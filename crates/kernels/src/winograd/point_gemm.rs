@@ -39,6 +39,7 @@ impl SimdKernel for PointGemm {
                 panel: NR,
             },
             add: false,
+            bias: None,
             next: self.next,
         };
         // SAFETY: the caller's promise.
@@ -79,6 +80,7 @@ impl SimdKernel for PointGemmGradient {
                 panel: self.sums_panel,
             },
             add: true,
+            bias: None,
             next: None,
         };
         // SAFETY: the caller's promise.
