@@ -11,7 +11,7 @@ mod packed;
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm256_setzero_ps, _mm256_storeu_ps};
 use std::ops::Range;
 
-pub(crate) use self::packed::{PackedMatrix, RightOperand, pack_ahead};
+pub(crate) use self::packed::{PackedMatrix, RightOperand, pack_ahead, pack_part, packed_parts};
 use crate::microkernel::{Isa, Lhs, MR, NR, PanelGemm, Rhs, SimdKernel, Target};
 use crate::simd::{has_fma, transpose_8x8};
 use crate::simd_element::SimdElement;
@@ -86,7 +86,8 @@ pub(crate) fn scratch_len(columns: usize) -> usize {
     left_len() + right_len(columns)
 }
 
-fn left_len() -> usize {
+/// Size of the part of it where a block of the left matrix is packed.
+pub(crate) fn left_len() -> usize {
     MC.next_multiple_of(MR) * KC
 }
 

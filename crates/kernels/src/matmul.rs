@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
-use crate::gemm::{self, GemmOperand, ResultTile, RightOperand};
+use crate::gemm::{self, GemmOperand, PackedMatrix, ResultTile, RightOperand};
 use crate::handlers::{expect_dims, flag, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
@@ -23,6 +23,10 @@ use crate::sync::lock;
 
 /// Largest tile, in rows and columns: its packed panels stay in the caches and are used often enough to pay for the packing.
 const MAX_TILE: [usize; 2] = [528, 1024];
+/// Largest tile of a product whose right matrix was packed ahead: as many rows as the inner loop takes at once, so that threads end together.
+const MAX_PACKED_TILE: [usize; 2] = [144, 1024];
+/// Largest right matrix that is packed ahead, in elements: 16 MiB.
+const MAX_PACKED: usize = 1 << 22;
 /// Largest tile of which all sums are kept before they are rounded: they stay in the caches, too.
 const MAX_ROUNDED_TILE: [usize; 2] = [528, 512];
 
@@ -39,20 +43,27 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
         let reason = "products are for processors with avx2 and fma".to_owned();
         return Err(KernelError::Register { reason });
     }
-    let scratch = Arc::new(ScratchPool::default());
+    let scratch = Arc::new(ScratchPools::default());
     register(client, "phalanx.product", move |call| {
         matmul(&scratch, call)
     })
 }
 
-/// Packing buffers that no tile uses at the moment.
+/// Buffers that nothing uses at the moment.
 #[derive(Default)]
 struct ScratchPool(Mutex<Vec<AlignedFloats>>);
+
+/// Buffers of tiles, and packed right matrices.
+#[derive(Default)]
+struct ScratchPools {
+    tiles: ScratchPool,
+    packed: ScratchPool,
+}
 
 /// Operands: left matrices, `[.., rows, depth]` or `[.., depth, rows]`, right ones, `[.., depth, columns]` or `[.., columns, depth]`, and what is added to
 /// each row of the results, `[columns]`, where there are three: in f32.
 fn matmul(
-    scratch: &Arc<ScratchPool>,
+    scratch: &Arc<ScratchPools>,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
     let elements = [
@@ -78,7 +89,7 @@ fn matmul(
 
 /// Operands of elements `T`, results of elements `R`.
 fn matmul_of<T: SimdElement, R: SimdElement>(
-    scratch: &Arc<ScratchPool>,
+    scratch: &Arc<ScratchPools>,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
     let left = MatricesPointer::<T>::of(call, 0, !flag(call, "left_transposed")?)?;
@@ -106,8 +117,14 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
         true => 1,
         false => share,
     };
+    let packed = packs_ahead([rows, columns, left.depth], batch)
+        .then(|| pack_right(scratch, call, threads, right));
     let work = ParallelMatmul {
-        tiles: TileGrid::new::<R>([rows, columns], threads.div_ceil(batch)),
+        tiles: match packed {
+            Some(_) => TileGrid::of_packed::<R>([rows, columns]),
+            None => TileGrid::new::<R>([rows, columns], threads.div_ceil(batch)),
+        },
+        packed,
         batch,
         left,
         right,
@@ -194,10 +211,12 @@ struct ParallelMatmul<T, R> {
     result: *mut R,
     /// For each column of each.
     bias: Option<*const f32>,
+    /// The right matrix, where it was packed ahead.
+    packed: Option<PooledFloats>,
     batch: usize,
     /// Of the result of each.
     tiles: TileGrid,
-    scratch: Arc<ScratchPool>,
+    scratch: Arc<ScratchPools>,
 }
 
 // SAFETY: the matrices are used between the beginning and the end of a tile, and the call, which keeps them alive, ends after the last tile;
@@ -214,8 +233,11 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
     }
 
     fn begin(&self) -> AlignedFloats {
-        let right = gemm::scratch_len(self.tiles.tile_columns);
-        self.scratch.take(self.tiles.scratch_len::<R>(right))
+        let own = match self.packed {
+            Some(_) => gemm::left_len(),
+            None => gemm::scratch_len(self.tiles.tile_columns),
+        };
+        self.scratch.tiles.take(self.tiles.scratch_len::<R>(own))
     }
 
     fn compute(&self, task: usize, scratch: &mut AlignedFloats) {
@@ -231,14 +253,93 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
             let bias = self
                 .bias
                 .map(|bias| std::slice::from_raw_parts(bias, columns));
-            let right = RightOperand::Matrix(right);
+            let right = match &self.packed {
+                Some(panels) => {
+                    RightOperand::Packed(PackedMatrix::new(panels, columns, self.left.depth))
+                }
+                None => RightOperand::Matrix(right),
+            };
             multiply_tile(left, right, bounds, scratch, result, bias, |_, _| {});
         }
     }
 
     fn end(&self, scratch: AlignedFloats) {
-        lock(&self.scratch.0).push(scratch);
+        self.scratch.tiles.give_back(scratch);
     }
+}
+
+/// Whether the right matrix is packed once, and not for each tile: where rows have several tiles.
+fn packs_ahead([rows, columns, depth]: [usize; 3], batch: usize) -> bool {
+    batch == 1 && rows > MAX_TILE[0] && PackedMatrix::len(columns, depth) <= MAX_PACKED
+}
+
+/// Packs the right matrix by some threads.
+fn pack_right<T: SimdElement>(
+    scratch: &Arc<ScratchPools>,
+    call: &CustomCallFrame<'_>,
+    threads: usize,
+    right: MatricesPointer<T>,
+) -> PooledFloats {
+    let len = PackedMatrix::len(right.count, right.depth);
+    let mut packed = PooledFloats {
+        floats: scratch.packed.take(len),
+        len,
+        pools: Arc::clone(scratch),
+    };
+    let panels = packed.floats.as_mut_ptr();
+    shared_tasks::run(call, threads, PackRight { right, panels });
+    packed
+}
+
+/// A packed right matrix, whose memory is given back.
+struct PooledFloats {
+    floats: AlignedFloats,
+    len: usize,
+    pools: Arc<ScratchPools>,
+}
+
+impl std::ops::Deref for PooledFloats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.floats[..self.len]
+    }
+}
+
+impl Drop for PooledFloats {
+    fn drop(&mut self) {
+        let floats = std::mem::replace(&mut self.floats, AlignedFloats::zeros(0));
+        self.pools.packed.give_back(floats);
+    }
+}
+
+/// The packing of a right matrix.
+struct PackRight<T> {
+    right: MatricesPointer<T>,
+    panels: *mut f32,
+}
+
+// SAFETY: the matrix is read, and the panels are written, between the beginning and the end of a task, and who packs keeps them until the last
+// task; each part is of one task, which one thread computes.
+unsafe impl<T> Send for PackRight<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for PackRight<T> {}
+
+impl<T: SimdElement> SharedWork for PackRight<T> {
+    type Scratch = ();
+
+    fn tasks(&self) -> usize {
+        gemm::packed_parts([self.right.count, self.right.depth])
+    }
+
+    fn begin(&self) {}
+
+    fn compute(&self, task: usize, (): &mut ()) {
+        // SAFETY: the call waits for this task, and keeps the matrix and the panels; it would not have been registered without the instructions.
+        unsafe { gemm::pack_part(self.right.operand(0), task, self.panels) };
+    }
+
+    fn end(&self, (): ()) {}
 }
 
 /// Computes a tile of a product, with the bias of each column. `finish` gets the sums of each of its rows, and the position of the first of them in
@@ -322,6 +423,20 @@ impl TileGrid {
         }
     }
 
+    /// Tiles of about equal size for results of elements `R` whose right matrix was packed ahead.
+    fn of_packed<R: SimdElement>([rows, columns]: [usize; 2]) -> Self {
+        let widest = match R::IS_F32 {
+            true => MAX_PACKED_TILE[1],
+            false => MAX_ROUNDED_TILE[1],
+        };
+        let equal = |size: usize, largest: usize| size.div_ceil(size.div_ceil(largest));
+        Self {
+            result: [rows, columns],
+            tile_rows: equal(rows, MAX_PACKED_TILE[0]).next_multiple_of(MR),
+            tile_columns: equal(columns, widest).next_multiple_of(NR),
+        }
+    }
+
     /// What [`multiply_tile`] needs to compute a tile, where its product needs `own`, in numbers.
     pub(crate) fn scratch_len<R: SimdElement>(&self, own: usize) -> usize {
         let sums = self.tile_rows * self.tile_columns;
@@ -353,6 +468,10 @@ impl ScratchPool {
         let kept = lock(&self.0).pop();
         kept.filter(|scratch| scratch.len() >= size)
             .unwrap_or_else(|| AlignedFloats::zeros(size))
+    }
+
+    fn give_back(&self, scratch: AlignedFloats) {
+        lock(&self.0).push(scratch);
     }
 }
 

@@ -202,6 +202,8 @@ fn products_are_those_of_plain_loops() {
         [600, 1100, 17],
         // Threads share it.
         [600, 1100, 51],
+        // Several slices are packed ahead.
+        [534, 270, 260],
     ];
     for sizes in sizes {
         for layout in 0..4 {

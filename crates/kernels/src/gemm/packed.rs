@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{GemmOperand, KC, left_len, pack, scratch_len};
 use crate::microkernel::NR;
-use crate::openmp::ThreadTeam;
+use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd::has_fma;
 use crate::simd_element::SimdElement;
 
@@ -68,17 +68,49 @@ impl<'a> PackedMatrix<'a> {
     }
 }
 
+/// Panels that are packed together.
+const PART_PANELS: usize = 16;
+
+/// In how many parts a matrix is packed ahead: each some panels of a slice.
+pub(crate) fn packed_parts([count, depth]: [usize; 2]) -> usize {
+    depth.div_ceil(KC) * count.div_ceil(PART_PANELS * NR)
+}
+
+/// Packs a part of a matrix ahead.
+///
+/// # Safety
+/// The processor has AVX2; `panels` are places of [`PackedMatrix::len`] elements, and nobody else uses this part's meanwhile.
+///
+/// # Panics
+/// There is no such part: a bug of the caller.
+pub(crate) unsafe fn pack_part<T: SimdElement>(
+    matrix: GemmOperand<'_, T>,
+    part: usize,
+    panels: *mut f32,
+) {
+    let groups = matrix.count.div_ceil(PART_PANELS * NR);
+    let (slice, group) = (part / groups, part % groups);
+    let ks = slice * KC..((slice + 1) * KC).min(matrix.depth);
+    let columns = group * PART_PANELS * NR..((group + 1) * PART_PANELS * NR).min(matrix.count);
+    let before = ks.start * matrix.count.next_multiple_of(NR) + columns.start * ks.len();
+    let len = PackedMatrix::len(columns.len(), ks.len());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let panels = std::slice::from_raw_parts_mut(panels.add(before), len);
+        pack::<NR, T>(matrix, &columns, &ks, panels);
+    }
+}
+
 /// Packs a matrix ahead, into places of [`PackedMatrix::len`] elements.
 ///
 /// # Panics
 /// The processor lacks AVX2, or the length is another: bugs of the caller.
 pub(crate) fn pack_ahead(matrix: GemmOperand<'_>, panels: &mut [f32], team: &ThreadTeam) {
-    let len = PackedMatrix::len(matrix.count, matrix.depth);
-    assert!(has_fma() && panels.len() == len);
-    let slice = PackedMatrix::len(matrix.count, KC);
-    team.for_each(panels.chunks_mut(slice).enumerate(), |(index, slice)| {
-        let ks = index * KC..((index + 1) * KC).min(matrix.depth);
-        // SAFETY: the processor has the instructions.
-        unsafe { pack::<NR, f32>(matrix, &(0..matrix.count), &ks, slice) };
+    let dims = [matrix.count, matrix.depth];
+    assert!(has_fma() && panels.len() == PackedMatrix::len(dims[0], dims[1]));
+    let to = OutputPointer(panels.as_mut_ptr());
+    team.for_each(0..packed_parts(dims), |part| {
+        // SAFETY: the processor has the instructions, the panels have their length, and each part is packed once.
+        unsafe { pack_part(matrix, part, to.start()) };
     });
 }
