@@ -25,6 +25,10 @@ use crate::sync::lock;
 const MAX_TILE: [usize; 2] = [528, 1024];
 /// Largest tile of a product whose right matrix was packed ahead: as many rows as the inner loop takes at once, so that threads end together.
 const MAX_PACKED_TILE: [usize; 2] = [144, 1024];
+/// Tiles of each thread then, if they have as many columns as the next: so that threads end together where few rows are many columns.
+const TILES_OF_A_THREAD: usize = 4;
+/// Columns of a tile that are not divided any more.
+const MIN_TILE_COLUMNS: usize = 128;
 /// Largest right matrix that is packed ahead, in elements: 16 MiB.
 const MAX_PACKED: usize = 1 << 22;
 /// Largest tile of which all sums are kept before they are rounded: they stay in the caches, too.
@@ -117,11 +121,11 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
         true => 1,
         false => share,
     };
-    let packed = packs_ahead([rows, columns, left.depth], batch)
-        .then(|| pack_right(scratch, call, threads, right));
+    let packs_ahead = batch == 1 && packs_ahead([rows, columns, left.depth]);
+    let packed = packs_ahead.then(|| pack_right(scratch, call, threads, right));
     let work = ParallelMatmul {
         tiles: match packed {
-            Some(_) => TileGrid::of_packed::<R>([rows, columns]),
+            Some(_) => TileGrid::of_packed::<R>([rows, columns], threads),
             None => TileGrid::new::<R>([rows, columns], threads.div_ceil(batch)),
         },
         packed,
@@ -269,8 +273,8 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
 }
 
 /// Whether the right matrix is packed once, and not for each tile: where rows have several tiles.
-fn packs_ahead([rows, columns, depth]: [usize; 3], batch: usize) -> bool {
-    batch == 1 && rows > MAX_TILE[0] && PackedMatrix::len(columns, depth) <= MAX_PACKED
+pub(crate) fn packs_ahead([rows, columns, depth]: [usize; 3]) -> bool {
+    rows > MAX_TILE[0] && PackedMatrix::len(columns, depth) <= MAX_PACKED
 }
 
 /// Packs the right matrix by some threads.
@@ -424,16 +428,22 @@ impl TileGrid {
     }
 
     /// Tiles of about equal size for results of elements `R` whose right matrix was packed ahead.
-    fn of_packed<R: SimdElement>([rows, columns]: [usize; 2]) -> Self {
+    pub(crate) fn of_packed<R: SimdElement>([rows, columns]: [usize; 2], threads: usize) -> Self {
         let widest = match R::IS_F32 {
             true => MAX_PACKED_TILE[1],
             false => MAX_ROUNDED_TILE[1],
         };
-        let equal = |size: usize, largest: usize| size.div_ceil(size.div_ceil(largest));
+        let mut parts = [rows.div_ceil(MAX_PACKED_TILE[0]), columns.div_ceil(widest)];
+        while threads > 1
+            && parts[0] * parts[1] < TILES_OF_A_THREAD * threads
+            && columns / (parts[1] + 1) >= MIN_TILE_COLUMNS
+        {
+            parts[1] += 1;
+        }
         Self {
             result: [rows, columns],
-            tile_rows: equal(rows, MAX_PACKED_TILE[0]).next_multiple_of(MR),
-            tile_columns: equal(columns, widest).next_multiple_of(NR),
+            tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
+            tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
-use crate::gemm::{GemmOperand, RightOperand};
-use crate::matmul::{TileGrid, multiply_tile};
+use crate::gemm::{self, GemmOperand, PackedMatrix, RightOperand};
+use crate::matmul::{TileGrid, multiply_tile, packs_ahead};
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::scratchpad::Scratchpad;
 use crate::simd;
@@ -36,15 +36,26 @@ pub(crate) fn run<T: SimdElement, R: SimdElement>(
 ) {
     assert!(takes(key));
     let (left, right, dims) = matrices(key, operands);
-    let product = TiledProduct {
+    let product = |right| TiledProduct {
         left,
-        right: RightOperand::Matrix(right),
+        right,
         dims,
         bias,
         epilogue,
     };
-    let floats = scratch.floats(product.scratch_len::<R>(team));
-    product.run(result, team, floats);
+    let [columns, depth] = RightOperand::Matrix(right).dims();
+    let packed = match packs_ahead([dims[0], columns, depth]) {
+        true => PackedMatrix::len(columns, depth),
+        false => 0,
+    };
+    let of_tiles = product(RightOperand::Matrix(right)).scratch_len::<R>(team);
+    let (panels, floats) = scratch.floats(packed + of_tiles).split_at_mut(packed);
+    if packed == 0 {
+        return product(RightOperand::Matrix(right)).run(result, team, floats);
+    }
+    gemm::pack_ahead(right, panels, team);
+    let right = RightOperand::Packed(PackedMatrix::new(panels, columns, depth));
+    product(right).run(result, team, floats);
 }
 
 /// A product of matrices and what follows it, for each element of the result while it is in the caches.
@@ -61,7 +72,14 @@ pub(crate) struct TiledProduct<'a, T = f32> {
 impl<T: SimdElement> TiledProduct<'_, T> {
     /// Numbers that [`run`](Self::run) needs to work in for a result of `R`.
     pub(crate) fn scratch_len<R: SimdElement>(&self, team: &ThreadTeam) -> usize {
-        self.tile_scratch_len::<R>(&TileGrid::new::<R>(self.dims, team.threads())) * team.threads()
+        self.tile_scratch_len::<R>(&self.tiles::<R>(team)) * team.threads()
+    }
+
+    fn tiles<R: SimdElement>(&self, team: &ThreadTeam) -> TileGrid {
+        match self.right {
+            RightOperand::Matrix(_) => TileGrid::new::<R>(self.dims, team.threads()),
+            RightOperand::Packed(_) => TileGrid::of_packed::<R>(self.dims, team.threads()),
+        }
     }
 
     fn tile_scratch_len<R: SimdElement>(&self, tiles: &TileGrid) -> usize {
@@ -78,7 +96,7 @@ impl<T: SimdElement> TiledProduct<'_, T> {
     ) {
         assert_eq!(result.len(), self.dims[0] * self.dims[1]);
         assert!(self.bias.is_none_or(|bias| bias.len() == self.dims[1]));
-        let tiles = TileGrid::new::<R>(self.dims, team.threads());
+        let tiles = self.tiles::<R>(team);
         let own = self.tile_scratch_len::<R>(&tiles);
         let buffers = floats.chunks_exact_mut(own).take(team.threads());
         let idle = Mutex::new(buffers.collect::<Vec<_>>());

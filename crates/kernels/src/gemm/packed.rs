@@ -71,6 +71,9 @@ impl<'a> PackedMatrix<'a> {
 /// Panels that are packed together.
 const PART_PANELS: usize = 16;
 
+/// Elements from which the team packs a matrix: fewer take less time than it does to call it.
+const WORTH_SHARING: usize = 1 << 15;
+
 /// In how many parts a matrix is packed ahead: each some panels of a slice.
 pub(crate) fn packed_parts([count, depth]: [usize; 2]) -> usize {
     depth.div_ceil(KC) * count.div_ceil(PART_PANELS * NR)
@@ -105,12 +108,21 @@ pub(crate) unsafe fn pack_part<T: SimdElement>(
 ///
 /// # Panics
 /// The processor lacks AVX2, or the length is another: bugs of the caller.
-pub(crate) fn pack_ahead(matrix: GemmOperand<'_>, panels: &mut [f32], team: &ThreadTeam) {
+pub(crate) fn pack_ahead<T: SimdElement>(
+    matrix: GemmOperand<'_, T>,
+    panels: &mut [f32],
+    team: &ThreadTeam,
+) {
     let dims = [matrix.count, matrix.depth];
     assert!(has_fma() && panels.len() == PackedMatrix::len(dims[0], dims[1]));
     let to = OutputPointer(panels.as_mut_ptr());
-    team.for_each(0..packed_parts(dims), |part| {
+    let pack = |part| {
         // SAFETY: the processor has the instructions, the panels have their length, and each part is packed once.
         unsafe { pack_part(matrix, part, to.start()) };
-    });
+    };
+    let parts = 0..packed_parts(dims);
+    match panels.len() < WORTH_SHARING {
+        true => parts.for_each(pack),
+        false => team.for_each(parts, pack),
+    }
 }
