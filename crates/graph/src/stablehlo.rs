@@ -13,6 +13,7 @@ mod host_lstm;
 mod host_matmul;
 mod host_reductions;
 mod host_rows;
+mod host_softmax;
 mod indexing;
 mod kernels;
 mod literal;
@@ -30,6 +31,7 @@ use phalanx_platform::Platform;
 pub use self::bf16_matmul::Bf16Matmul;
 use self::biased_matmul::BiasedProducts;
 pub use self::host_matmul::HostMatmul;
+use self::host_softmax::Softmaxes;
 pub(crate) use self::kernels::{relu_attributes, window};
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
@@ -61,6 +63,8 @@ pub struct Lowering {
     pub host_reductions: bool,
     /// Whether `phalanx.rows` is registered.
     pub host_rows: bool,
+    /// Whether the parts of softmax call `phalanx.softmax`, where that is registered.
+    pub host_softmax: bool,
     /// Whether products and convolutions of f32 use all digits of their operands; NVIDIA's GPUs and TPUs round them to fewer otherwise.
     pub full_f32: bool,
     /// Number of other devices that run programs of their own at the same time.
@@ -106,6 +110,7 @@ impl Lowering {
             host_lstm: false,
             host_reductions: false,
             host_rows: false,
+            host_softmax: false,
             full_f32: false,
             other_devices: 0,
             host_all_reduce: None,
@@ -181,6 +186,7 @@ impl Program {
         writer.host_lstm = lowering.host_lstm;
         writer.host_reductions = lowering.host_reductions;
         writer.host_rows = lowering.host_rows;
+        writer.host_softmax = lowering.host_softmax;
         writer.full_f32 = lowering.full_f32;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(
@@ -266,6 +272,7 @@ fn lower_nodes(
     let before = writer.world.as_mut().map(WorldExchangeCalls::take_pending);
     let idle = idle_barriers(nodes, outputs);
     let biased = BiasedProducts::of(writer, nodes, outputs);
+    let mut softmaxes = Softmaxes::of(writer, nodes);
     let mut values: Vec<Vec<Operand>> = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
         writer.label.clone_from(&node.label);
@@ -281,10 +288,12 @@ fn lower_nodes(
             .iter()
             .map(|value| values[value.node][value.output].clone())
             .collect();
-        let sum = biased.lower(writer, (nodes, index), &inputs);
-        values.push(match (idle[index], sum) {
+        let joined = biased
+            .lower(writer, (nodes, index), &inputs)
+            .or_else(|| softmaxes.lower(writer, index, &inputs));
+        values.push(match (idle[index], joined) {
             (true, _) => inputs,
-            (_, Some(sum)) => vec![sum],
+            (_, Some(joined)) => vec![joined],
             (_, None) => lower(writer, node, &inputs, parameters),
         });
         world_exchange::begun(writer, values.len() - 1);

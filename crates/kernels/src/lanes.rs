@@ -43,11 +43,13 @@ pub(crate) trait Lanes: Copy {
     fn div(self, other: Self) -> Self;
     /// `self * by + plus`, rounded once.
     fn mul_add(self, by: Self, plus: Self) -> Self;
+    /// The larger of two, either of which may be what is given where one is NaN.
+    fn max(self, other: Self) -> Self;
     /// Between two limits; a NaN stays one.
     fn clamp(self, low: Self, high: Self) -> Self;
     /// The nearest integers.
     fn round(self) -> Self;
-    /// 2 to the power of integers between -126 and 127.
+    /// 2 to the power of integers between -126 and 127, and 0 for -127.
     fn exp2_of_integers(self) -> Self;
 
     /// `count` numbers, and zeros in the other lanes.
@@ -82,6 +84,15 @@ pub(crate) trait Lanes: Copy {
             self.store(buffer.as_mut_ptr());
             std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, count);
         }
+    }
+
+    /// The lanes, and zeros for those that other vectors have.
+    #[inline(always)]
+    fn numbers(self) -> [f32; MAX_LANES] {
+        let mut numbers = [0.0; MAX_LANES];
+        // SAFETY: the instructions are there, or `self` would not be; there is room for the lanes of any vector.
+        unsafe { self.store(numbers.as_mut_ptr()) };
+        numbers
     }
 
     /// The number in every lane, where a vector shows that the instructions are there.
@@ -154,6 +165,12 @@ macro_rules! lanes {
             fn mul_add(self, by: Self, plus: Self) -> Self {
                 // SAFETY: as in `add`.
                 Self(unsafe { $fma(self.0, by.0, plus.0) })
+            }
+
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                // SAFETY: as in `add`.
+                Self(unsafe { $max(self.0, other.0) })
             }
 
             #[inline(always)]
@@ -234,11 +251,11 @@ fn polynomial<V: Lanes>(x: V, coefficients: &[f32]) -> V {
     sum
 }
 
-/// `e^x` for `x` between -87 and 88; beyond, of the nearer limit.
+/// `e^x` for `x` from -87.6 to 88; 0 below, and `e^88` above.
 ///
 /// As in Cephes' `expf`: `x` is `n log 2 + r`, and a polynomial has `e^r`.
 #[inline(always)]
-fn exp<V: Lanes>(x: V) -> V {
+pub(crate) fn exp<V: Lanes>(x: V) -> V {
     /// `log 2` in two parts, the first of which has products with small integers that are exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     const SERIES: [f32; 6] = [
@@ -249,7 +266,8 @@ fn exp<V: Lanes>(x: V) -> V {
         1.666_666_5e-1,
         5e-1,
     ];
-    let x = x.clamp(x.like(-87.0), x.like(88.0));
+    // The lower limit's power of 2 is 0.
+    let x = x.clamp(x.like(-88.0), x.like(88.0));
     let n = x.mul(x.like(std::f32::consts::LOG2_E)).round();
     let r = n.mul_add(x.like(-LN_2[0]), x);
     let r = n.mul_add(x.like(-LN_2[1]), r);

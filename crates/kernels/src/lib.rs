@@ -56,6 +56,7 @@
 //! |---|---|---|
 //! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]`; `replicas` as above |
 //! | the same, of several pairs | `[matrices, rows, depth]` or `[matrices, rows, heads, depth]`, the right operand likewise -> `[matrices * heads, rows, columns]` | the same |
+//! | either with a bias | in f32: also `[columns]`, which is added to each row | the same |
 //!
 //! It needs no library either ([`register_matmul`]). Operands are f32, and so is the result, or bf16 with a result in bf16 or f32; sums are f32.
 //!
@@ -65,6 +66,12 @@
 //! | `phalanx.row_reduction` | x `[.., columns]` -> sums over the last dimension, or maxima (`[..]`) | `maximum`; `replicas` as above |
 //!
 //! Both take f32 or bf16 and give the same. They need no library either ([`register_reductions`]).
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.softmax` | x `[.., columns]` in f32 -> exponentials of x less the largest number of its row, their sums, the largest numbers (`[..]`) | `replicas` as above |
+//!
+//! It needs no library either ([`register_softmax`]).
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
@@ -129,6 +136,8 @@ mod simd;
 mod simd_element;
 #[cfg(target_arch = "x86_64")]
 mod simd_row;
+#[cfg(target_arch = "x86_64")]
+mod softmax;
 mod stored;
 mod sync;
 mod sys;
@@ -152,6 +161,8 @@ pub use matmul::register_matmul;
 pub use reductions::register_reductions;
 pub use rows::register_rows;
 pub use simd::{WideWork, with_wide_vectors};
+#[cfg(target_arch = "x86_64")]
+pub use softmax::register_softmax;
 
 /// Refuses: `phalanx.product` is for x86-64.
 ///
@@ -161,6 +172,17 @@ pub use simd::{WideWork, with_wide_vectors};
 pub fn register_matmul(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
     Err(KernelError::Register {
         reason: "products are for x86-64 processors".to_owned(),
+    })
+}
+
+/// Refuses: `phalanx.softmax` is for x86-64.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn register_softmax(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
+    Err(KernelError::Register {
+        reason: "softmax is for x86-64 processors".to_owned(),
     })
 }
 

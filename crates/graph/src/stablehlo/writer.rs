@@ -36,6 +36,7 @@ pub(super) struct Writer {
     pub(super) host_reductions: bool,
     /// Whether rows of large tables are taken by calls.
     pub(super) host_rows: bool,
+    pub(super) host_softmax: bool,
     /// Whether products of f32 use all digits.
     pub(super) full_f32: bool,
     /// How replicas add, where it is not left to the compiler.
@@ -68,6 +69,7 @@ impl Writer {
             host_lstm: false,
             host_reductions: false,
             host_rows: false,
+            host_softmax: false,
             full_f32: false,
             host_all_reduce: None,
             label: None,

@@ -1,4 +1,4 @@
-//! Which products are calls.
+//! Which products, and what else is made of rows, are calls.
 
 use phalanx_graph::op::DotDims;
 use phalanx_graph::{
@@ -290,4 +290,48 @@ fn products_of_bf16_are_calls_where_they_gain() {
     for operands in [f32, DType::F16] {
         assert_eq!(calls(16, operands, f32, Bf16Matmul::Always), (0, 6));
     }
+}
+
+/// Something of rows, and what a program of it has of softmax: the calls, and the maxima that are the compiler's.
+fn softmaxes(dims: &[usize], of: impl Fn(&Tensor) -> Tensor, registered: bool) -> [usize; 2] {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32(dims));
+    let y = of(&x);
+    let slopes = gradients(&y.square().mean_all(), &[&x]);
+    let slope = slopes.into_iter().flatten().next().unwrap();
+    let program = g.finish(&[("y", &y), ("slope", &slope)]).unwrap();
+    let program = program.simplified();
+    let text = program.to_stablehlo(&Lowering {
+        host_softmax: registered,
+        other_devices: 1,
+        ..Lowering::new(Platform::Cpu, "softmax")
+    });
+    let calls = text.matches("phalanx.softmax").count();
+    assert_eq!(
+        calls > 0,
+        registered && program.gains_from_host_softmax(),
+        "{text}"
+    );
+    assert_eq!(calls, text.matches(r#""replicas" = 2 : i64"#).count());
+    [calls, text.matches("stablehlo.maximum").count()]
+}
+
+#[test]
+fn the_parts_of_softmax_are_one_call_where_it_is_registered() {
+    let dims: &[usize] = &[8, 64, 128];
+    assert_eq!(softmaxes(dims, |x| x.softmax(2), true), [1, 0]);
+    assert_eq!(softmaxes(dims, |x| x.log_softmax(2), true), [1, 0]);
+    let twice = |x: &Tensor| (x * 2.0).softmax(2) + x.log_softmax(2);
+    assert_eq!(softmaxes(dims, twice, true), [2, 0]);
+    assert_eq!(softmaxes(dims, |x| x.softmax(2), false), [0, 1]);
+    // Of columns, of few numbers, of short rows.
+    assert_eq!(softmaxes(dims, |x| x.softmax(1), true), [0, 1]);
+    assert_eq!(softmaxes(&[8, 4, 128], |x| x.softmax(2), true), [0, 1]);
+    assert_eq!(softmaxes(&[4096, 32], |x| x.softmax(1), true), [0, 1]);
+    // The maximum of something else.
+    let other = |x: &Tensor| {
+        let largest = (x * 2.0).max(&[2]).keep_dims(&[2]);
+        (x - &largest).exp().sum(&[2])
+    };
+    assert_eq!(softmaxes(dims, other, true)[0], 0);
 }

@@ -173,6 +173,7 @@ impl Engine {
             host_lstm: kernels.supports_lstm(client, program),
             host_reductions: kernels.supports_reductions(client, program),
             host_rows: kernels.supports_rows(client, program),
+            host_softmax: kernels.supports_softmax(client, program),
             full_f32: self.0.full_f32,
             other_devices: request.other_devices,
             host_all_reduce: kernels

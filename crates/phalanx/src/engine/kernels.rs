@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use phalanx_graph::{Bf16Matmul, HostMatmul, KernelSupport, Program};
 use phalanx_kernels::{
     AmxFeatures, KernelError, Kernels, ONEDNN, Support, has_fast_bf16, register_all_reduce,
-    register_lstm, register_matmul, register_reductions, register_rows,
+    register_lstm, register_matmul, register_reductions, register_rows, register_softmax,
 };
 use phalanx_pjrt::{Client, Platform, PluginSearch};
 
@@ -50,6 +50,8 @@ pub(super) struct EngineKernels {
     reductions: OnceLock<bool>,
     /// Whether rows of large tables are registered.
     rows: OnceLock<bool>,
+    /// Whether the parts of softmax are registered.
+    softmax: OnceLock<bool>,
 }
 
 impl EngineKernels {
@@ -69,6 +71,7 @@ impl EngineKernels {
             lstm: OnceLock::new(),
             reductions: OnceLock::new(),
             rows: OnceLock::new(),
+            softmax: OnceLock::new(),
         })
     }
 
@@ -155,6 +158,12 @@ impl EngineKernels {
     pub(super) fn supports_rows(&self, client: &Client, program: &Program) -> bool {
         let gains = || program.gains_from_host_rows();
         self.calls(&self.rows, gains, || register_rows(client))
+    }
+
+    /// Whether the parts of softmax of this program are calls of ours.
+    pub(super) fn supports_softmax(&self, client: &Client, program: &Program) -> bool {
+        let gains = || program.gains_from_host_softmax();
+        self.calls(&self.softmax, gains, || register_softmax(client))
     }
 
     /// Whether calls that need no library are made: by this mode, by a program that gains from them, where `known` has that they could be

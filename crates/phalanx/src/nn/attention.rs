@@ -102,8 +102,8 @@ impl MultiHeadAttention {
         let (heads, features) = (self.num_heads, x.dim(2));
         let kernel = self.kernel(cx, name, x.dtype(), [features, heads, dim]);
         let flat = x.matmul(&kernel.reshape(&[features, heads * dim]));
-        let split = flat.reshape(&[x.dim(0), x.dim(1), heads, dim]);
-        self.biased(cx, name, split, &[heads, dim])
+        let biased = self.biased(cx, name, flat, &[heads, dim]);
+        biased.reshape(&[x.dim(0), x.dim(1), heads, dim])
     }
 
     /// `[batch, length, out]` from `[batch, heads, length, dim]`.
@@ -124,11 +124,12 @@ impl MultiHeadAttention {
         self.weights.kernel(cx, &format!("{name}/kernel"), shape)
     }
 
+    /// With a bias of these dims, which together are the last of `x`.
     #[track_caller]
     fn biased(&self, cx: &mut Cx, name: &str, x: Tensor, dims: &[usize]) -> Tensor {
         let shape = Shape::new(x.dtype(), dims);
         match self.weights.bias(cx, &format!("{name}/bias"), shape) {
-            Some(bias) => x + bias,
+            Some(bias) => x + bias.reshape(&[dims.iter().product()]),
             None => x,
         }
     }
