@@ -525,6 +525,32 @@ mod tests {
         }
     }
 
+    /// Rows, columns and depth.
+    const SIZES: [[usize; 3]; 11] = [
+        [1, 1, 1],
+        [6, 16, 8],
+        [5, 15, 7],
+        [7, 17, 9],
+        [13, 40, 257],
+        [150, 33, 24],
+        [145, 16, 515],
+        [12, 64, 5],
+        [17, 75, 300],
+        // Packed although the rows are adjacent: many columns, or rows that share the sets of a cache.
+        [9, 2 * FEW_COLUMNS + 8, 3],
+        [SAME_SETS, 20, 5],
+    ];
+
+    /// Of small integers: every order of sums is exact.
+    fn element<T: SimdElement>(
+        [left, right]: [GemmOperand<'_, T>; 2],
+        bias: Option<&[f32]>,
+        [row, column]: [usize; 2],
+    ) -> f32 {
+        let products = (0..left.depth).map(|k| left.at(row, k) * right.at(column, k));
+        products.sum::<f32>() + bias.map_or(0.0, |bias| bias[column])
+    }
+
     #[test]
     fn every_edge_of_every_layout_is_the_sum_of_products() {
         let mut state = 1u32;
@@ -535,21 +561,7 @@ mod tests {
             };
             (0..count).map(|_| next()).collect()
         };
-        let sizes = [
-            [1, 1, 1],
-            [6, 16, 8],
-            [5, 15, 7],
-            [7, 17, 9],
-            [13, 40, 257],
-            [150, 33, 24],
-            [145, 16, 515],
-            [12, 64, 5],
-            [17, 75, 300],
-            // Packed although the rows are adjacent: many columns, or rows that share the sets of a cache.
-            [9, 2 * FEW_COLUMNS + 8, 3],
-            [SAME_SETS, 20, 5],
-        ];
-        for [rows, columns, depth] in sizes {
+        for [rows, columns, depth] in SIZES {
             let (a, b) = (noise(rows * depth), noise(columns * depth));
             let biases = noise(columns);
             for (isa, layout) in Isa::available().flat_map(|isa| (0..4).map(move |n| (isa, n))) {
@@ -565,8 +577,12 @@ mod tests {
                 pack_ahead(right, &mut panels, &ThreadTeam::alone());
                 let by = RightOperand::Packed(PackedMatrix::new(&panels, columns, depth));
                 let mut packed = vec![f32::NAN; rows * columns];
-                let whole = half / NR * NR;
-                multiply_halves((isa, left, by), (whole, bias), &mut scratch, &mut packed);
+                multiply_halves(
+                    (isa, left, by),
+                    (half / NR * NR, bias),
+                    &mut scratch,
+                    &mut packed,
+                );
                 assert_eq!(packed, result, "{isa:?}, {rows}x{columns}x{depth}");
                 let [a, b] =
                     [&a, &b].map(|all| all.iter().map(|&x| Bf16::narrow(x)).collect::<Vec<_>>());
@@ -577,13 +593,11 @@ mod tests {
                 multiply_halves((isa, left, by), (half, bias), &mut scratch, &mut wide);
                 assert_eq!(wide, result, "{isa:?}, {rows}x{columns}x{depth} of bf16");
                 for (index, &found) in result.iter().enumerate() {
-                    let (row, column) = (index / columns, index % columns);
-                    let products = (0..depth).map(|k| left.at(row, k) * right.at(column, k));
-                    // Small integers: every order of sums is exact.
-                    let expected = products.sum::<f32>() + bias.map_or(0.0, |bias| bias[column]);
+                    let place = [index / columns, index % columns];
+                    let expected = element([left, right], bias, place);
                     assert_eq!(
                         found, expected,
-                        "{isa:?}, {rows}x{columns}x{depth}, layout {layout}, element {row} {column}"
+                        "{isa:?}, {rows}x{columns}x{depth}, layout {layout}, element {place:?}"
                     );
                 }
             }
