@@ -25,9 +25,9 @@ use crate::sync::lock;
 const MAX_TILE: [usize; 2] = [528, 1024];
 /// Largest tile of a product whose right matrix was packed ahead: as many rows as the inner loop takes at once, so that threads end together.
 const MAX_PACKED_TILE: [usize; 2] = [144, 1024];
-/// Tiles of each thread then, if they have as many columns as the next: so that threads end together where few rows are many columns.
+/// Tiles of each thread that columns are divided into then, where there would be fewer: threads end together.
 const TILES_OF_A_THREAD: usize = 4;
-/// Columns of a tile that are not divided any more.
+/// Fewest columns of a tile that was divided so.
 const MIN_TILE_COLUMNS: usize = 128;
 /// Largest right matrix that is packed ahead, in elements: 16 MiB.
 const MAX_PACKED: usize = 1 << 22;
@@ -504,33 +504,44 @@ mod tests {
 
     #[test]
     fn tiles_cover_the_result_once() {
+        let results = [
+            [1, 1],
+            [5, 40],
+            [256, 8000],
+            [2048, 256],
+            [256, 256],
+            [1000, 3000],
+        ];
         for threads in [1, 2, 3, 16] {
-            for result in [
-                [1, 1],
-                [5, 40],
-                [256, 8000],
-                [2048, 256],
-                [256, 256],
-                [1000, 3000],
-            ] {
-                let tiles = TileGrid::new::<f32>(result, threads);
-                let mut seen = vec![0u8; result[0] * result[1]];
-                for tile in 0..tiles.count() {
-                    let [rows, columns] = tiles.tile_bounds(tile);
-                    assert!(!rows.is_empty() && rows.len() <= MAX_TILE[0].next_multiple_of(MR));
-                    assert!(!columns.is_empty() && columns.len() <= MAX_TILE[1]);
-                    for row in rows {
-                        for column in columns.clone() {
-                            seen[row * result[1] + column] += 1;
-                        }
-                    }
-                }
-                assert!(
-                    seen.iter().all(|&times| times == 1),
-                    "{result:?}, {threads} threads"
+            for result in results {
+                cover_once(&TileGrid::new::<f32>(result, threads), MAX_TILE);
+                cover_once(
+                    &TileGrid::of_packed::<f32>(result, threads),
+                    MAX_PACKED_TILE,
+                );
+                cover_once(
+                    &TileGrid::of_packed::<Bf16>(result, threads),
+                    MAX_ROUNDED_TILE,
                 );
             }
         }
+    }
+
+    fn cover_once(tiles: &TileGrid, largest: [usize; 2]) {
+        let [_, width] = tiles.result;
+        let mut seen = vec![0u8; tiles.result.iter().product()];
+        for tile in 0..tiles.count() {
+            let [rows, columns] = tiles.tile_bounds(tile);
+            assert!(!rows.is_empty() && rows.len() <= largest[0].next_multiple_of(MR));
+            assert!(!columns.is_empty() && columns.len() <= largest[1]);
+            assert!(columns.start.is_multiple_of(NR));
+            for row in rows {
+                for column in columns.clone() {
+                    seen[row * width + column] += 1;
+                }
+            }
+        }
+        assert!(seen.iter().all(|&times| times == 1), "{tiles:?}");
     }
 
     #[test]
