@@ -270,8 +270,9 @@ fn lower_nodes(
 ) -> Vec<Operand> {
     let outer = writer.label.take();
     let before = writer.world.as_mut().map(WorldExchangeCalls::take_pending);
-    let idle = idle_barriers(nodes, outputs);
-    let biased = BiasedProducts::of(writer, nodes, outputs);
+    let uses = uses(nodes, outputs);
+    let idle = idle_barriers(nodes, &uses);
+    let biased = BiasedProducts::of(writer, nodes, &uses);
     let mut softmaxes = Softmaxes::of(writer, nodes);
     let mut values: Vec<Vec<Operand>> = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
@@ -309,17 +310,20 @@ fn lower_nodes(
         .collect()
 }
 
-/// Which nodes are barriers that nothing but one maximum or minimum uses, as where no derivative is taken: a value with one
-/// use is computed once anyway, and XLA:CPU cannot compile a barrier that it fuses with the reduction behind it.
-fn idle_barriers(nodes: &[Node], outputs: &[Value]) -> Vec<bool> {
+/// How often each node is used, by others or as an output.
+fn uses(nodes: &[Node], outputs: &[Value]) -> Vec<usize> {
     let mut uses = vec![0; nodes.len()];
-    let mut reduced = vec![false; nodes.len()];
-    for value in outputs
-        .iter()
-        .chain(nodes.iter().flat_map(|node| &node.inputs))
-    {
+    let inputs = nodes.iter().flat_map(|node| &node.inputs);
+    for value in inputs.chain(outputs) {
         uses[value.node] += 1;
     }
+    uses
+}
+
+/// Which nodes are barriers that nothing but one maximum or minimum uses, as where no derivative is taken: a value with one
+/// use is computed once anyway, and XLA:CPU cannot compile a barrier that it fuses with the reduction behind it.
+fn idle_barriers(nodes: &[Node], uses: &[usize]) -> Vec<bool> {
+    let mut reduced = vec![false; nodes.len()];
     for node in nodes {
         if let Op::Reduce {
             kind: ReduceOp::Max | ReduceOp::Min,

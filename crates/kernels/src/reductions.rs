@@ -9,7 +9,7 @@ use phalanx_pjrt::{Bf16, Client, CustomCallError, CustomCallFrame, ElementType};
 
 use crate::handlers::{expect_dims, flag, invalid, register, replicas};
 use crate::library::KernelError;
-use crate::shared_tasks::{self, SharedWork};
+use crate::shared_tasks::{self, RowTasks, SharedWork};
 use crate::simd::compiled_for_wide_vectors;
 use crate::stored::Stored;
 use crate::sync::lock;
@@ -172,10 +172,11 @@ fn row_reduction<T: Stored>(call: &mut CustomCallFrame<'_>) -> Result<(), Custom
     expect_dims(call.result_shape(0)?.1, &dims[..dims.len() - 1])?;
     let maximum = flag(call, "maximum")?;
     let (x, results) = (call.operand::<T>(0)?, call.result::<T>(0)?);
+    let columns = x.len() / results.len();
     let work = RowReduction {
         x: x.as_ptr(),
-        columns: x.len() / results.len(),
-        rows: results.len(),
+        columns,
+        tasks: RowTasks::new([results.len(), columns], TASK),
         results: results.as_mut_ptr(),
         maximum,
     };
@@ -187,7 +188,7 @@ fn row_reduction<T: Stored>(call: &mut CustomCallFrame<'_>) -> Result<(), Custom
 struct RowReduction<T> {
     x: *const T,
     columns: usize,
-    rows: usize,
+    tasks: RowTasks,
     results: *mut T,
     /// The largest number, NaN if there is one; else the sum.
     maximum: bool,
@@ -198,24 +199,18 @@ unsafe impl<T> Send for RowReduction<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for RowReduction<T> {}
 
-impl<T> RowReduction<T> {
-    fn task_rows(&self) -> usize {
-        (TASK / self.columns).max(1)
-    }
-}
-
 impl<T: Stored> SharedWork for RowReduction<T> {
     type Scratch = ();
 
     fn tasks(&self) -> usize {
-        self.rows.div_ceil(self.task_rows())
+        self.tasks.count()
     }
 
     fn begin(&self) {}
 
     fn compute(&self, task: usize, (): &mut ()) {
-        let first = task * self.task_rows();
-        let count = self.task_rows().min(self.rows - first);
+        let rows = self.tasks.rows_of(task);
+        let (first, count) = (rows.start, rows.len());
         // SAFETY: the operand has these rows, and the result a number for each, which nobody else uses.
         let (x, results) = unsafe {
             let x = self.x.add(first * self.columns);
@@ -235,7 +230,7 @@ impl<T: Stored> SharedWork for RowReduction<T> {
 
 /// The larger number, or a NaN.
 #[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
+pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if b > a || b.is_nan() { b } else { a }
 }
 

@@ -4,6 +4,7 @@
 //! thread that is busy with another operation, only for tasks that were begun.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -61,6 +62,32 @@ pub(crate) fn run<W: SharedWork>(call: &CustomCallFrame<'_>, threads: usize, wor
     }
     tasks.work();
     tasks.wait();
+}
+
+/// Tasks of whole rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowTasks {
+    rows: usize,
+    /// Rows of a task.
+    each: usize,
+}
+
+impl RowTasks {
+    /// Tasks of at most `elements` elements, or of one row.
+    pub(crate) fn new([rows, columns]: [usize; 2], elements: usize) -> Self {
+        let each = (elements / columns).max(1);
+        Self { rows, each }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.rows.div_ceil(self.each)
+    }
+
+    /// The rows of a task.
+    pub(crate) fn rows_of(self, task: usize) -> Range<usize> {
+        let first = task * self.each;
+        first..(first + self.each).min(self.rows)
+    }
 }
 
 struct Tasks<W> {

@@ -9,7 +9,8 @@ use crate::handlers::{expect_dims, invalid, register, replicas};
 use crate::lanes::{Lanes, exp};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, SimdKernel};
-use crate::shared_tasks::{self, SharedWork};
+use crate::reductions::larger;
+use crate::shared_tasks::{self, RowTasks, SharedWork};
 use crate::simd;
 use crate::simd_row::SimdRow;
 
@@ -51,8 +52,8 @@ fn softmax(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
         exponentials: exponentials?,
         sums: sums?,
         largest: largest?,
-        rows,
         columns: x.len() / rows,
+        tasks: RowTasks::new([rows, x.len() / rows], TASK),
     };
     let threads = (call.threads() / replicas(call)?).max(1);
     shared_tasks::run(call, threads, work);
@@ -66,8 +67,8 @@ struct SoftmaxRows {
     exponentials: *mut f32,
     sums: *mut f32,
     largest: *mut f32,
-    rows: usize,
     columns: usize,
+    tasks: RowTasks,
 }
 
 // SAFETY: the arrays are used between the beginning and the end of a task, and the call, which keeps them alive, ends after the last task;
@@ -76,24 +77,17 @@ unsafe impl Send for SoftmaxRows {}
 // SAFETY: as above.
 unsafe impl Sync for SoftmaxRows {}
 
-impl SoftmaxRows {
-    fn task_rows(&self) -> usize {
-        (TASK / self.columns).max(1)
-    }
-}
-
 impl SharedWork for SoftmaxRows {
     type Scratch = ();
 
     fn tasks(&self) -> usize {
-        self.rows.div_ceil(self.task_rows())
+        self.tasks.count()
     }
 
     fn begin(&self) {}
 
     fn compute(&self, task: usize, (): &mut ()) {
-        let first = task * self.task_rows();
-        for row in first..(first + self.task_rows()).min(self.rows) {
+        for row in self.tasks.rows_of(task) {
             let before = row * self.columns;
             // SAFETY: the arrays have this row, which nobody else uses; the processor has the instructions, or the call would not have been
             // registered.
@@ -144,8 +138,7 @@ impl SimdKernel for SoftmaxRow<'_> {
 impl SoftmaxRow<'_> {
     /// As the formula has it for NaN, of which vectors do not find the maximum, and infinities.
     fn by_numbers(self) {
-        let larger = |a: f32, &b: &f32| if b > a || b.is_nan() { b } else { a };
-        let largest = self.x.iter().fold(f32::NEG_INFINITY, larger);
+        let largest = self.x.iter().copied().fold(f32::NEG_INFINITY, larger);
         for (exponential, x) in self.exponentials.iter_mut().zip(self.x) {
             *exponential = (x - largest).exp();
         }

@@ -17,12 +17,8 @@ pub(super) struct BiasedProducts {
 }
 
 impl BiasedProducts {
-    pub(super) fn of(w: &Writer, nodes: &[Node], outputs: &[Value]) -> Self {
-        let mut uses = vec![0; nodes.len()];
-        let inputs = nodes.iter().flat_map(|node| &node.inputs);
-        for value in inputs.chain(outputs) {
-            uses[value.node] += 1;
-        }
+    /// `uses` has how often each node is used.
+    pub(super) fn of(w: &Writer, nodes: &[Node], uses: &[usize]) -> Self {
         let sums = (0..nodes.len()).filter_map(|index| {
             let (product, bias) = biased(w, nodes, index)?;
             (uses[product] == 1).then_some((index, (product, bias)))

@@ -21,7 +21,6 @@ struct Softmax {
 }
 
 /// Those of some nodes.
-#[derive(Default)]
 pub(super) struct Softmaxes {
     /// By their maxima.
     found: HashMap<usize, Softmax>,
@@ -75,11 +74,8 @@ impl Softmaxes {
         let outputs = [x.shape.clone(), rows.clone(), rows];
         let mut results = call(w, "phalanx.softmax", inputs, &outputs, Vec::new());
         let largest = results.pop();
-        self.given.extend(
-            [softmax.sum, softmax.exponentials]
-                .into_iter()
-                .zip(results.into_iter().rev()),
-        );
+        self.given
+            .extend([softmax.exponentials, softmax.sum].into_iter().zip(results));
         largest
     }
 }

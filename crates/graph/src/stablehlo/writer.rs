@@ -36,6 +36,7 @@ pub(super) struct Writer {
     pub(super) host_reductions: bool,
     /// Whether rows of large tables are taken by calls.
     pub(super) host_rows: bool,
+    /// Whether the parts of softmax are calls.
     pub(super) host_softmax: bool,
     /// Whether products of f32 use all digits.
     pub(super) full_f32: bool,
