@@ -188,7 +188,24 @@ impl Client {
         Ok(given.is_some_and(|given| given == proof(&self.token, &self.host, &challenge)))
     }
 
-    /// The token as a header, for the daemon and nobody else: it may have gone since, and another program have its port.
+    /// Asks with the token as a header, for the daemon and nobody else. Where it has gone since it was found, and perhaps another
+    /// program has its port, nothing was asked of it, and the next daemon is asked instead.
+    fn authorized<T>(
+        &self,
+        ask: impl FnOnce(&Self, &str) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if let Ok(authorization) = self.authorization() {
+            return ask(self, &authorization);
+        }
+        let next = self.again()?;
+        let authorization = next.authorization()?;
+        ask(&next, &authorization)
+    }
+
+    /// The token as a header.
+    ///
+    /// # Errors
+    /// Who answers is not the daemon, or nobody does.
     fn authorization(&self) -> Result<String, Failure> {
         if self.is_daemon().map_err(|error| lost(&error))? {
             return Ok(format!("Bearer {}", self.token));
@@ -233,21 +250,24 @@ impl Client {
     }
 
     fn ask(&self, path: &str) -> Result<Json, Failure> {
-        let authorization = self.authorization()?;
-        let request = self.agent.get(self.url(path));
-        answer(request.header("Authorization", authorization).call())
+        self.authorized(|client, authorization| {
+            let request = client.agent.get(client.url(path));
+            answer(request.header("Authorization", authorization).call())
+        })
     }
 
     fn send(&self, method: &str, path: &str, body: &Json) -> Result<Json, Failure> {
-        let (url, authorization) = (self.url(path), self.authorization()?);
-        let request = match method {
-            "PATCH" => self.agent.patch(url),
-            _ => self.agent.post(url),
-        };
-        let request = request
-            .header("Authorization", authorization)
-            .header("Content-Type", "application/json");
-        answer(request.send(body.to_string()))
+        self.authorized(|client, authorization| {
+            let url = client.url(path);
+            let request = match method {
+                "PATCH" => client.agent.patch(url),
+                _ => client.agent.post(url),
+            };
+            let request = request
+                .header("Authorization", authorization)
+                .header("Content-Type", "application/json");
+            answer(request.send(body.to_string()))
+        })
     }
 
     /// Submits a job. A daemon that is about to end takes none, and the next one does.
@@ -320,13 +340,14 @@ impl Client {
         after: &str,
         mut take: impl FnMut(&Event<'_>) -> bool,
     ) -> Result<bool, Failure> {
-        let authorization = self.authorization()?;
-        let mut request = self.agent.get(self.url(path));
-        if !after.is_empty() {
-            request = request.header("Last-Event-ID", after);
-        }
-        let response = request.header("Authorization", authorization).call();
-        let response = response.map_err(|error| lost(&error))?;
+        let response = self.authorized(|client, authorization| {
+            let mut request = client.agent.get(client.url(path));
+            if !after.is_empty() {
+                request = request.header("Last-Event-ID", after);
+            }
+            let response = request.header("Authorization", authorization).call();
+            response.map_err(|error| lost(&error))
+        })?;
         if response.status() != 200 {
             return answer(Ok(response)).map(|_| true);
         }

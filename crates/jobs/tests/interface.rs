@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_proof::{Secret, hex};
 use rustix::process::{Pid, Signal, kill_process};
 use service::{PATIENCE, Service, ask, daemon};
 
@@ -169,6 +170,56 @@ fn who_has_taken_the_daemons_port_does_not_get_the_token() {
     let asked = asked.lock().unwrap();
     assert!(asked.contains("GET /healthz"), "{asked}");
     assert!(!asked.to_lowercase().contains("bearer"), "{asked}");
+}
+
+/// Proves once that it is the daemon, as one does that ends before the next request.
+fn daemon_that_ends(service: &Service) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let place = serde_json::json!({"address": address, "pid": 0}).to_string();
+    fs::write(service.root().join("daemon.json"), place).unwrap();
+    let token = fs::read_to_string(service.root().join("token")).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        let asked = String::from_utf8_lossy(&bytes[..count]);
+        let challenge = asked
+            .lines()
+            .find_map(|line| line.strip_prefix("phalanx-challenge: "));
+        let parts = [address.as_bytes(), challenge.unwrap().as_bytes()];
+        let proof = hex(&Secret::new(token.as_str()).prove("phalanx jobs 1", &parts));
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nphalanx-proof: {proof}\r\n\r\nok\n");
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+}
+
+#[test]
+fn a_daemon_that_ends_before_it_is_asked_gives_way_to_the_next() {
+    let service = Service::new("ended");
+    service.script("demo", &[], "sleep 1000");
+    service.state("demo", "RUNNING");
+    for command in [
+        &["submit", "training", "other", "--", "true"] as &[&str],
+        &["list"],
+        &["logs", "other", "-f"],
+        &["update", "demo", "--update-labels", "a=b"],
+        &["cancel", "demo"],
+    ] {
+        if let Some(pid) = service.daemon().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        daemon_that_ends(&service);
+        service.ok(command);
+    }
+    assert_eq!(service.end("other")["state"], "SUCCEEDED");
+    let job = service.end("demo");
+    assert!(
+        job["state"] == "CANCELLED" && job["labels"]["a"] == "b",
+        "{job:#}"
+    );
 }
 
 #[test]

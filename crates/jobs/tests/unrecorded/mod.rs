@@ -92,10 +92,18 @@ fn a_cancel_ends_a_job_of_which_nobody_has_the_number() {
     let tools = sbatch_that_does_not_answer(&service, &kill);
     slurm.script(&service, "first", &SLURM[..2], "true");
     service.end("first");
-    fs::write(&daemon, service.daemon().unwrap().to_string()).unwrap();
+    let pid = service.daemon().unwrap();
+    fs::write(&daemon, pid.to_string()).unwrap();
+    let process_of_daemon = format!("/proc/{pid} ");
     submit_with(&service, &slurm, &tools, "sleep 1000");
     let until = Instant::now() + service::PATIENCE;
-    while !tools.join("done").exists() {
+    let is_there = || {
+        let all = service.processes();
+        all.iter()
+            .any(|process| process.starts_with(&process_of_daemon))
+    };
+    // The file is there before the daemon is killed.
+    while !tools.join("done").exists() || is_there() {
         assert!(Instant::now() < until, "sbatch was not called");
         thread::sleep(Duration::from_millis(50));
     }
