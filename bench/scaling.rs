@@ -1,6 +1,6 @@
-//! Phalanx on replicas with a processor each: `bench-scaling MODEL BATCH REPLICAS`, the turns of `bench/peers/README.md`.
+//! Phalanx on replicas with a processor each: `bench-scaling MODEL BATCH REPLICAS [SKIPPED]`, the turns of `bench/peers/README.md`.
 //!
-//! The batch is per replica; one replica runs on one device without a reduction.
+//! The batch is per replica; one replica runs on one device without a reduction. The first processors may be left to another program.
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -23,11 +23,12 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, batch, replicas] = &arguments[..] else {
-        return Err("usage: bench-scaling MODEL BATCH REPLICAS".into());
+    let [model, batch, replicas, skipped @ ..] = &arguments[..] else {
+        return Err("usage: bench-scaling MODEL BATCH REPLICAS [SKIPPED]".into());
     };
     let replicas: usize = replicas.parse()?;
-    processors::use_some(0, replicas)?;
+    let skipped = skipped.first().map_or(Ok(0), |skipped| skipped.parse())?;
+    processors::use_some(skipped, replicas)?;
     let rows = replicas * batch.parse::<usize>()?;
     let options = EngineOptions {
         cpu_devices: replicas,

@@ -25,7 +25,7 @@ use phalanx::engine::{Engine, EngineOptions};
 use phalanx::models::{Recommender, RecommenderKind};
 use phalanx::nn::Model;
 use phalanx::prelude::*;
-use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
+use phalanx::strategy::{Mode, ParameterServerOptions};
 use phalanx_summary::{Chart, Curve, svg};
 use quota::Quota;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ use phalanx::engine::{Engine, EngineOptions};
 use phalanx::metrics::Auc;
 use phalanx::models::{Recommender, RecommenderKind};
 use phalanx::prelude::*;
-use phalanx::strategy::{OneDeviceStrategy, ParameterServerOptions, ParameterServerStrategy};
+use phalanx::strategy::ParameterServerOptions;
 
 const USERS: u32 = 4_000;
 const ITEMS: u32 = 1_000;

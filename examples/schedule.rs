@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
-use phalanx::strategy::{ClusterCoordinator, ParameterServerOptions, ParameterServerStrategy};
+use phalanx::strategy::{ClusterCoordinator, ParameterServerOptions};
 
 const STEPS: usize = 20;
 

@@ -46,8 +46,11 @@ impl Launcher {
     }
 }
 
-/// Starts the ranks of a task; none where the launcher is not there.
+/// Starts the ranks of a task; none where the launcher is not there. It has a folder of its own for temporary files: two of Open MPI's
+/// that make their folder of the same name at once fail.
 fn launch(launcher: &Launcher, task: &str, more: &[(&str, &str)]) -> Option<Output> {
+    let folder = std::env::temp_dir().join(format!("phalanx-mpi-{task}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
     let mut command = Command::new("timeout");
     command.args(["60", launcher.program, "-n", &RANKS.to_string()]);
     command.arg(std::env::current_exe().unwrap());
@@ -55,9 +58,11 @@ fn launch(launcher: &Launcher, task: &str, more: &[(&str, &str)]) -> Option<Outp
     command
         .env(TASK, task)
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("TMPDIR", &folder);
     command.envs(more.iter().copied());
     let output = command.output().unwrap();
+    let _ = std::fs::remove_dir_all(&folder);
     // What `timeout` says of a program that is not there.
     if output.status.code() == Some(127) {
         let Launcher { program, package } = launcher;

@@ -22,6 +22,7 @@ pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::{
     CentralStorageStrategy, CustomTraining, Inputs, Mesh, MeshStrategy, MirroredStrategy,
-    OneDeviceStrategy, PerReplica, PipelineStrategy, Reduce, Strategy, TpuStrategy,
+    MultiWorkerMirroredStrategy, OneDeviceStrategy, ParameterServerStrategy, PerReplica,
+    PipelineStrategy, Reduce, Strategy, TpuStrategy,
 };
 pub use crate::{DType, Graph, ReduceOp, Shape, Tensor};

@@ -45,7 +45,9 @@ fn start(launcher: &[&str], folder: &Path, epochs: usize) -> Option<Output> {
         .env(TRANSPORT, "auto")
         .env(EPOCHS, epochs.to_string())
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        // Two of Open MPI's that make their folder of the same name at once fail.
+        .env("TMPDIR", folder);
     let output = command.output().unwrap();
     // What `timeout` says of a program that is not there.
     (output.status.code() != Some(127)).then_some(output)

@@ -13,7 +13,6 @@ mod row;
 use super::models::{self, ModelCase};
 use super::peer::{self, Peer};
 use super::scaling::{self, ScalingCase};
-use super::score::Score;
 use super::table::Results;
 use super::{Options, SINGLE, StepBench, build, parse_options, time};
 use crate::workspace::Workspace;
@@ -163,10 +162,12 @@ impl WorkloadBench {
             Timed::Model(work) => Ok(self.time_model(work)),
             Timed::Single(index, work) => self.time_single(*index, work),
             Timed::Replicas(work) => {
-                let scores = scaling::time_all(&self.workspace, work, &self.scaling, self.count());
+                let count = self.count();
+                let scores = scaling::time_all(&self.workspace, work, &self.scaling, count, true);
                 Ok(Measured {
                     gain: scaling::gain(&scores),
-                    scores: two_replicas(scores),
+                    gain_apart: scaling::gain_apart(&scores),
+                    scores: scaling::of_replicas(scores),
                     ..Measured::default()
                 })
             }
@@ -208,12 +209,6 @@ impl WorkloadBench {
             ..Measured::default()
         })
     }
-}
-
-/// The scores of both replicas together; one replica alone is what they are compared with.
-fn two_replicas(scores: Vec<(usize, Score)>) -> Vec<Score> {
-    let two = scores.into_iter().filter(|(replicas, _)| *replicas > 1);
-    two.map(|(_, score)| score).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ Written by `cargo xtask bench all --write`; `--only NAME` renews rows one after 
 eager (channels-last) and compiled, TensorFlow as a graph and with XLA, JAX. A row with `quick` had two rounds, and of the peers only the \
 variants that were first before: see `quick` in `xtask/src/bench/models.rs`. A first step traces and compiles; ours is cold with an empty cache of \
 programs, cached in a second process. Memory is the most that a process had resident; \
-`> 2900`, where a later step took too long, until the first had ended.\n\n";
+`> 2900`, where a later step took too long, until the first had ended. Beside two replicas stands what two programs with one replica each do, \
+which run at once and exchange nothing: processors of a virtual machine share more than it shows.\n\n";
 
 /// The sections by processor, and which one is this machine's.
 pub(super) struct Page {

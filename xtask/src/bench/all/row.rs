@@ -23,6 +23,8 @@ pub(super) struct Measured {
     pub(super) cached_ms: Option<f64>,
     /// How many times the work of one replica two do.
     pub(super) gain: Option<f64>,
+    /// How many times the work of one replica two programs at once do, which exchange nothing.
+    pub(super) gain_apart: Option<f64>,
     /// Why there are no scores, or not all.
     pub(super) failure: Option<String>,
 }
@@ -174,7 +176,14 @@ impl Bar {
             Against::Peer(framework) => slower(measured.ratio(framework), name_of(framework)),
             Against::OneReplica => match measured.gain {
                 Some(gain) if gain >= self.limit => None,
-                Some(gain) => Some(format!("{gain:.2}x one replica")),
+                Some(gain) => {
+                    let apart = measured.gain_apart;
+                    let apart = apart.map(|apart| format!(", two programs {apart:.2}x"));
+                    Some(format!(
+                        "{gain:.2}x one replica{}",
+                        apart.unwrap_or_default()
+                    ))
+                }
                 None => Some("not timed beside one replica".into()),
             },
             Against::Memory(framework) => {
@@ -338,5 +347,11 @@ mod tests {
         assert!(met(Some(1.2)).contains("| no: 1.20x one replica |"));
         assert!(met(Some(f64::NAN)).contains("| no: NaNx one replica |"));
         assert!(met(None).contains("| no: not timed beside one replica |"));
+        let apart = Measured {
+            gain_apart: Some(1.25),
+            ..measured(Some(1.2))
+        };
+        let found = text(&asked, &apart, "2");
+        assert!(found.contains("| no: 1.20x one replica, two programs 1.25x |"));
     }
 }
