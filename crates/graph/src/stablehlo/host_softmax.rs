@@ -83,7 +83,8 @@ impl Softmaxes {
 /// Maxima of rows, each with the exponentials of the differences from it and the sums of these.
 fn softmaxes(nodes: &[Node]) -> HashMap<usize, Softmax> {
     let mut maxima = HashMap::new();
-    let mut shifted = HashMap::new();
+    let mut spread = HashMap::new();
+    let mut differences = HashMap::new();
     let mut exponentials = HashMap::new();
     let mut found = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
@@ -100,17 +101,16 @@ fn softmaxes(nodes: &[Node]) -> HashMap<usize, Softmax> {
             (Op::Broadcast { map, .. }, &[largest])
                 if maxima.contains_key(&largest.node) && map.iter().copied().eq(0..map.len()) =>
             {
-                shifted.insert(index, largest.node);
+                spread.insert(index, largest.node);
             }
-            (Op::Binary(BinaryOp::Sub), &[x, spread]) => {
-                let largest = shifted.get(&spread.node).copied();
+            (Op::Binary(BinaryOp::Sub), &[x, shift]) => {
+                let largest = spread.get(&shift.node).copied();
                 if let Some(largest) = largest.filter(|largest| maxima[largest] == x) {
-                    shifted.insert(index, largest);
+                    differences.insert(index, largest);
                 }
             }
             (Op::Unary(UnaryOp::Exp), &[x]) => {
-                let is_difference = nodes[x.node].op == Op::Binary(BinaryOp::Sub);
-                if let Some(&largest) = shifted.get(&x.node).filter(|_| is_difference) {
+                if let Some(&largest) = differences.get(&x.node) {
                     exponentials.insert(index, largest);
                 }
             }

@@ -334,4 +334,10 @@ fn the_parts_of_softmax_are_one_call_where_it_is_registered() {
         (x - &largest).exp().sum(&[2])
     };
     assert_eq!(softmaxes(dims, other, true)[0], 0);
+    // A difference from the difference.
+    let twice = |x: &Tensor| {
+        let largest = x.max(&[2]).keep_dims(&[2]);
+        (x - (x - &largest)).exp().sum(&[2])
+    };
+    assert_eq!(softmaxes(dims, twice, true)[0], 0);
 }
