@@ -11,6 +11,7 @@ use crate::epilogue::Epilogue;
 use crate::gemm::{self, GemmOperand, PackedMatrix, RightOperand};
 use crate::handlers::{TensorDesc, convolve_by_form, image, invalid, pair, replicas, worker_error};
 use crate::kernels::Kernels;
+use crate::matmul::TileGrid;
 use crate::onednn::DataType;
 use crate::openmp::ThreadTeam;
 use crate::pointwise::TiledProduct;
@@ -79,13 +80,14 @@ fn run(
         epilogue,
     };
     let (x, team) = (operands[0], &state.team);
-    let own = right.scratch_len(columns) * team.threads();
+    let tiles = TileGrid::of::<f32>([pixels, columns], team.threads(), true);
+    let own = tiles.scratch_len::<f32>() * team.threads();
     let (windows, buffers) = state.scratch.floats(windows + own).split_at_mut(windows);
     if as_they_are {
-        return product(x).run(y, team, buffers);
+        return product(x).run(&tiles, y, team, buffers);
     }
     g.copy(x, windows, team);
-    product(windows).run(y, team, buffers);
+    product(windows).run(&tiles, y, team, buffers);
 }
 
 /// Where the pixels of y have their windows in x; sides are height and width.

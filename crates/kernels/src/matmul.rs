@@ -124,10 +124,7 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
     let packs_ahead = batch == 1 && packs_ahead([rows, columns, left.depth]);
     let packed = packs_ahead.then(|| pack_right(scratch, call, threads, right));
     let work = ParallelMatmul {
-        tiles: match packed {
-            Some(_) => TileGrid::of_packed::<R>([rows, columns], threads),
-            None => TileGrid::new::<R>([rows, columns], threads.div_ceil(batch)),
-        },
+        tiles: TileGrid::of::<R>([rows, columns], threads.div_ceil(batch), packed.is_some()),
         packed,
         batch,
         left,
@@ -237,11 +234,7 @@ impl<T: SimdElement, R: SimdElement> SharedWork for ParallelMatmul<T, R> {
     }
 
     fn begin(&self) -> AlignedFloats {
-        let own = match self.packed {
-            Some(_) => gemm::left_len(),
-            None => gemm::scratch_len(self.tiles.tile_columns),
-        };
-        self.scratch.tiles.take(self.tiles.scratch_len::<R>(own))
+        self.scratch.tiles.take(self.tiles.scratch_len::<R>())
     }
 
     fn compute(&self, task: usize, scratch: &mut AlignedFloats) {
@@ -399,12 +392,22 @@ pub(crate) unsafe fn multiply_tile<T: SimdElement, R: SimdElement>(
 pub(crate) struct TileGrid {
     result: [usize; 2],
     tile_rows: usize,
-    pub(crate) tile_columns: usize,
+    tile_columns: usize,
+    /// Whether the right matrix was packed ahead.
+    is_packed: bool,
 }
 
 impl TileGrid {
-    /// Tiles of about equal size for results of elements `R`, the same number for each thread if the result is large enough.
-    pub(crate) fn new<R: SimdElement>(result: [usize; 2], threads: usize) -> Self {
+    /// Tiles of about equal size for results of elements `R`, by whether the right matrix was packed ahead.
+    pub(crate) fn of<R: SimdElement>(result: [usize; 2], threads: usize, is_packed: bool) -> Self {
+        match is_packed {
+            true => Self::of_packed::<R>(result, threads),
+            false => Self::new::<R>(result, threads),
+        }
+    }
+
+    /// The same number for each thread if the result is large enough.
+    fn new<R: SimdElement>(result: [usize; 2], threads: usize) -> Self {
         let largest = if R::IS_F32 {
             MAX_TILE
         } else {
@@ -424,11 +427,12 @@ impl TileGrid {
             result,
             tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
             tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
+            is_packed: false,
         }
     }
 
-    /// Tiles of about equal size for results of elements `R` whose right matrix was packed ahead.
-    pub(crate) fn of_packed<R: SimdElement>([rows, columns]: [usize; 2], threads: usize) -> Self {
+    /// Small ones: their columns need not be packed again for each.
+    fn of_packed<R: SimdElement>([rows, columns]: [usize; 2], threads: usize) -> Self {
         let widest = match R::IS_F32 {
             true => MAX_PACKED_TILE[1],
             false => MAX_ROUNDED_TILE[1],
@@ -444,13 +448,18 @@ impl TileGrid {
             result: [rows, columns],
             tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
             tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
+            is_packed: true,
         }
     }
 
-    /// What [`multiply_tile`] needs to compute a tile, where its product needs `own`, in numbers.
-    pub(crate) fn scratch_len<R: SimdElement>(&self, own: usize) -> usize {
+    /// What [`multiply_tile`] needs to compute a tile, in numbers.
+    pub(crate) fn scratch_len<R: SimdElement>(&self) -> usize {
+        let packing = match self.is_packed {
+            true => gemm::left_len(),
+            false => gemm::scratch_len(self.tile_columns),
+        };
         let sums = self.tile_rows * self.tile_columns;
-        own + if R::IS_F32 { 0 } else { sums }
+        packing + if R::IS_F32 { 0 } else { sums }
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -54,10 +54,13 @@ impl ThreadTeam {
     /// The calling thread alone, which needs no library.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn alone() -> Self {
-        Self {
-            api: None,
-            threads: 1,
-        }
+        Self::alone_as(1)
+    }
+
+    /// The calling thread alone, which works as a team of so many threads would.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn alone_as(threads: usize) -> Self {
+        Self { api: None, threads }
     }
 
     /// Sets the number of threads of the parallel regions that the calling thread starts.

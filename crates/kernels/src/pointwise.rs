@@ -44,18 +44,18 @@ pub(crate) fn run<T: SimdElement, R: SimdElement>(
         epilogue,
     };
     let [columns, depth] = RightOperand::Matrix(right).dims();
-    let packed = match packs_ahead([dims[0], columns, depth]) {
-        true => PackedMatrix::len(columns, depth),
-        false => 0,
-    };
-    let of_tiles = product(RightOperand::Matrix(right)).scratch_len::<R>(team);
-    let (panels, floats) = scratch.floats(packed + of_tiles).split_at_mut(packed);
-    if packed == 0 {
-        return product(RightOperand::Matrix(right)).run(result, team, floats);
+    let is_packed = packs_ahead([dims[0], columns, depth]);
+    let tiles = TileGrid::of::<R>(dims, team.threads(), is_packed);
+    let of_tiles = tiles.scratch_len::<R>() * team.threads();
+    if !is_packed {
+        let floats = scratch.floats(of_tiles);
+        return product(RightOperand::Matrix(right)).run(&tiles, result, team, floats);
     }
+    let packed = PackedMatrix::len(columns, depth);
+    let (panels, floats) = scratch.floats(packed + of_tiles).split_at_mut(packed);
     gemm::pack_ahead(right, panels, team);
     let right = RightOperand::Packed(PackedMatrix::new(panels, columns, depth));
-    product(right).run(result, team, floats);
+    product(right).run(&tiles, result, team, floats);
 }
 
 /// A product of matrices and what follows it, for each element of the result while it is in the caches.
@@ -70,34 +70,21 @@ pub(crate) struct TiledProduct<'a, T = f32> {
 }
 
 impl<T: SimdElement> TiledProduct<'_, T> {
-    /// Numbers that [`run`](Self::run) needs to work in for a result of `R`.
-    pub(crate) fn scratch_len<R: SimdElement>(&self, team: &ThreadTeam) -> usize {
-        self.tile_scratch_len::<R>(&self.tiles::<R>(team)) * team.threads()
-    }
-
-    fn tiles<R: SimdElement>(&self, team: &ThreadTeam) -> TileGrid {
-        match self.right {
-            RightOperand::Matrix(_) => TileGrid::new::<R>(self.dims, team.threads()),
-            RightOperand::Packed(_) => TileGrid::of_packed::<R>(self.dims, team.threads()),
-        }
-    }
-
-    fn tile_scratch_len<R: SimdElement>(&self, tiles: &TileGrid) -> usize {
-        tiles.scratch_len::<R>(self.right.scratch_len(tiles.tile_columns))
-    }
-
+    /// Computes these tiles of the result, each in what [`TileGrid::scratch_len`] says of `floats`.
+    ///
     /// # Panics
-    /// A length does not match the dimensions, or `floats` are too few: bugs of the caller.
+    /// A length does not match the dimensions, or `floats` are too few for each thread: bugs of the caller.
     pub(crate) fn run<R: SimdElement>(
         &self,
+        tiles: &TileGrid,
         result: &mut [R],
         team: &ThreadTeam,
         floats: &mut [f32],
     ) {
         assert_eq!(result.len(), self.dims[0] * self.dims[1]);
         assert!(self.bias.is_none_or(|bias| bias.len() == self.dims[1]));
-        let tiles = self.tiles::<R>(team);
-        let own = self.tile_scratch_len::<R>(&tiles);
+        let own = tiles.scratch_len::<R>();
+        assert!(floats.len() >= own * team.threads());
         let buffers = floats.chunks_exact_mut(own).take(team.threads());
         let idle = Mutex::new(buffers.collect::<Vec<_>>());
         let result = OutputPointer(result.as_mut_ptr());
@@ -149,4 +136,76 @@ fn matrices<'a, T: SimdElement>(
         GemmOperand::new(operands[1], columns, depth, right_adjacent),
         [rows, columns],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_pjrt::Bf16;
+
+    use super::*;
+    use crate::handlers::TensorDesc;
+    use crate::onednn::DataType;
+    use crate::stored::Stored;
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count)
+            .map(|i| ((i * 7 + i / 5 + seed) % 5) as f32 - 2.0)
+            .collect()
+    }
+
+    /// A convolution of whole numbers in bf16, which is exact.
+    fn convolve([rows, depth, columns]: [usize; 3], threads: usize) {
+        let tensor = |dims: [usize; 4]| TensorDesc {
+            element: DataType::Bf16,
+            dims: dims.map(|dim| dim as i64),
+        };
+        let key = ConvolutionDesc {
+            direction: Direction::Forward,
+            x: tensor([1, 1, rows, depth]),
+            kernel: tensor([1, 1, depth, columns]),
+            y: tensor([1, 1, rows, columns]),
+            strides: [1; 2],
+            dilation: [1; 2],
+            padding_low: [0; 2],
+            padding_high: [0; 2],
+            groups: 1,
+            bias: false,
+            native_bf16: false,
+            chosen: None,
+        };
+        let (x, kernel) = (numbers(rows * depth, 1), numbers(depth * columns, 3));
+        let [narrow_x, narrow_kernel] = [&x, &kernel].map(|from| {
+            from.iter()
+                .map(|&number| Bf16::narrow(number))
+                .collect::<Vec<_>>()
+        });
+        let mut y = vec![Bf16::narrow(f32::NAN); rows * columns];
+        let team = ThreadTeam::alone_as(threads);
+        run(
+            &key,
+            [&narrow_x, &narrow_kernel],
+            (None, Epilogue::Identity),
+            &mut y,
+            &team,
+            &mut Scratchpad::default(),
+        );
+        for (row, y) in y.chunks(columns).enumerate() {
+            for (column, y) in y.iter().enumerate() {
+                let terms = (0..depth).map(|k| x[row * depth + k] * kernel[k * columns + column]);
+                assert_eq!(y.wide(), terms.sum::<f32>(), "{row} {column}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_of_many_threads_has_its_buffer() {
+        if !simd::has_fma() {
+            return;
+        }
+        for threads in [1, 2, 17, 22, 28, 31, 56, 64] {
+            convolve([1568, 8, 320], threads);
+            convolve([784, 8, 768], threads);
+            convolve([100, 8, 320], threads);
+        }
+    }
 }

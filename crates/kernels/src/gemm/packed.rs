@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{GemmOperand, KC, left_len, pack, scratch_len};
+use super::{GemmOperand, KC, pack};
 use crate::microkernel::NR;
 use crate::openmp::{OutputPointer, ThreadTeam};
 use crate::simd::has_fma;
@@ -21,14 +21,6 @@ impl<T: SimdElement> RightOperand<'_, T> {
         match self {
             Self::Matrix(matrix) => [matrix.count, matrix.depth],
             Self::Packed(packed) => [packed.count, packed.depth],
-        }
-    }
-
-    /// Size of the packing buffer for a tile of `columns` columns, in elements.
-    pub(crate) fn scratch_len(&self, columns: usize) -> usize {
-        match self {
-            Self::Matrix(_) => scratch_len(columns),
-            Self::Packed(_) => left_len(),
         }
     }
 }
