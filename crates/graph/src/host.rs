@@ -144,8 +144,21 @@ element! {
     i64 => I64, |value: Self| value as f64, |number: f64| number as Self;
     u32 => U32, f64::from, |number: f64| number as Self;
     u8 => U8, f64::from, |number: f64| number as Self;
-    f16 => F16, Self::to_f64, Self::from_f64;
-    bf16 => Bf16, Self::to_f64, Self::from_f64;
+    f16 => F16, Self::to_f64, |number| Self::from_f32(rounded_to_odd(number));
+    bf16 => Bf16, Self::to_f64, |number| Self::from_f32(rounded_to_odd(number));
+}
+
+/// The f32 that rounds to the 16-bit float to which the number does: where a number lies between two of f32, the one whose last bit is set,
+/// which is no tie of a shorter type (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using
+/// rounding to odd"). The library's own conversions of f64 forget the last bits of a number, or round twice.
+fn rounded_to_odd(number: f64) -> f32 {
+    let nearest = number as f32;
+    let back = f64::from(nearest);
+    if back == number || number.is_nan() {
+        return nearest;
+    }
+    let is_beyond = u32::from(back.abs() > number.abs());
+    f32::from_bits((nearest.to_bits() - is_beyond) | 1)
 }
 
 impl Element for bool {
@@ -433,6 +446,46 @@ fn write_numbers(dtype: DType, numbers: &[f64], out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_rounded_once_to_16_bits() {
+        let full = |dtype, number| HostTensor::full(Shape::scalar(dtype), number).to_f64()[0];
+        let (bf16, f16) = (DType::Bf16, DType::F16);
+        let tie = 1.0 + 2f64.powi(-8);
+        for (dtype, number, expected) in [
+            (bf16, tie, 1.0),
+            (bf16, tie + 2f64.powi(-23), 1.0 + 2f64.powi(-7)),
+            (bf16, tie + 2f64.powi(-50), 1.0 + 2f64.powi(-7)),
+            (bf16, tie - 2f64.powi(-50), 1.0),
+            (f16, 1.0 + 2f64.powi(-11), 1.0),
+            (
+                f16,
+                1.0 + 2f64.powi(-11) + 2f64.powi(-40),
+                1.0 + 2f64.powi(-10),
+            ),
+            (f16, 65519.999, 65504.0),
+            (f16, 65520.0, f64::INFINITY),
+            (f16, 2f64.powi(-25) + 2f64.powi(-60), 2f64.powi(-24)),
+            (bf16, 1e300, f64::INFINITY),
+            (bf16, 1e-300, 0.0),
+            (bf16, f64::INFINITY, f64::INFINITY),
+        ] {
+            assert_eq!(full(dtype, number), expected, "{number:?} in {dtype:?}");
+            assert_eq!(full(dtype, -number), -expected, "{number:?} in {dtype:?}");
+        }
+        assert!(full(bf16, f64::NAN).is_nan() && full(f16, f64::NAN).is_nan());
+        // All lower halves of an f32, by the rule in integers.
+        for lower in 0..=0xffff_u32 {
+            let bits = 0x3f80_0000 | lower;
+            let nearest = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+            let number = f64::from(f32::from_bits(bits));
+            assert_eq!(
+                full(bf16, number),
+                f64::from(f32::from_bits(nearest)),
+                "{bits:x}"
+            );
+        }
+    }
 
     #[test]
     fn copied_bytes_are_aligned() {
