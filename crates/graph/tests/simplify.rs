@@ -102,6 +102,15 @@ fn what_changes_a_bit_stays() {
         left(|_, i| i.convert(DType::F32).convert(DType::I32)),
         ["convert", "convert"]
     );
+    // From a float an integer saturates, from another integer it wraps.
+    assert_eq!(
+        left(|_, i| i.convert(DType::F64).convert(DType::U8)),
+        ["convert", "convert"]
+    );
+    assert_eq!(
+        left(|_, i| i.convert(DType::F64).convert(DType::I64)),
+        ["convert"]
+    );
     assert_eq!(left(|x, _| x.slice_dim(1, 1, 2)), ["slice"]);
     assert_eq!(left(|x, _| x.maximum(&-x)), ["negate", "maximum"]);
 }

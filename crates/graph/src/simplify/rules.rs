@@ -108,7 +108,10 @@ fn convert(r: &Rewriter, x: Value, dtype: DType) -> Option<Rewrite> {
     };
     let first = input(r, x);
     let from = r.shape(first).dtype;
-    if !holds_exactly(between, from) {
+    // An integer that the last type does not hold wraps, and saturates where it comes by a float.
+    let saturates = between.is_float() && from.is_integer() && dtype.is_integer();
+    let is_kept = from == dtype || holds_exactly(dtype, from) || !saturates;
+    if !holds_exactly(between, from) || !is_kept {
         return None;
     }
     match from == dtype {
