@@ -222,19 +222,17 @@ impl Fuser {
         }
     }
 
-    /// The selection of a gradient by where a value is positive: the convolution's kernel takes that value along. The gradient of a
+    /// The selection of a gradient by where a value is positive: the convolution's kernel takes that value along, both in f32. The gradient of a
     /// pooling of that value goes to the largest elements of windows, so that it is selected by these, before.
     fn join_selection(&mut self, index: usize) {
         let Some((gradient, y)) = self.positive(index) else {
             return;
         };
-        let Node {
-            op, inputs, shapes, ..
-        } = &self.nodes[gradient.node];
+        let dtype = |value: Value| self.nodes[value.node].shapes[value.output].dtype;
+        let are_f32 = [gradient, y].map(dtype) == [DType::F32; 2];
+        let Node { op, inputs, .. } = &self.nodes[gradient.node];
         match (op, &inputs[..]) {
-            (Op::Kernel(Kernel::ConvInputGradient { .. }), [_, _])
-                if shapes[0].dtype == DType::F32 =>
-            {
+            (Op::Kernel(Kernel::ConvInputGradient { .. }), [_, _]) if are_f32 => {
                 self.nodes[gradient.node].inputs.push(y);
             }
             (Op::Kernel(Kernel::MaxPool2dGradient { .. }), &[place, cotangent])

@@ -86,6 +86,32 @@ fn a_rectifier_beside_another_use_is_not_joined() {
     );
 }
 
+/// A convolution's gradient is selected in its call where a value of f32 is positive; a value of 16 bits selects it afterwards.
+#[test]
+fn gradients_of_convolutions_are_selected_by_f32() {
+    for (dtype, selections) in [(DType::F32, 0), (DType::Bf16, 1)] {
+        let g = Graph::new();
+        let (x, dy) = (f32s(&g, "x", &[2, 8, 8, 8]), f32s(&g, "dy", &[2, 8, 8, 16]));
+        let kernel = f32s(&g, "kernel", &[3, 3, 8, 16]);
+        let mask = g.parameter("mask", Shape::new(dtype, [2, 8, 8, 8]));
+        let y = x.conv(&kernel, of_images(1)) * &dy;
+        let slope = gradients(&y.sum_all(), &[&x]).remove(0).unwrap();
+        let selected = mask
+            .greater(&mask.like(0.0))
+            .select(&slope, &slope.like(0.0));
+        let program = g.finish(&[("selected", &selected)]).unwrap().simplified();
+        let text = program.to_stablehlo(&Lowering {
+            kernels: Some(KernelSupport { tiles: false }),
+            ..Lowering::new(Platform::Cpu, "selected")
+        });
+        let found = text.matches("stablehlo.select").count();
+        assert!(
+            found == selections && text.contains("phalanx.conv"),
+            "{text}"
+        );
+    }
+}
+
 /// What is added to a convolution with a bias goes into its call, unless that would be a pass more.
 #[test]
 fn residuals_of_convolutions_are_joined() {
