@@ -337,7 +337,7 @@ fn start(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
 }
 
 /// Operands: the number of the replica (u32), the handle of the exchange, the handle of the last one that must be started before
-/// this waits. Results: whether it succeeded, the arrays.
+/// this waits, and whether the one before succeeded, so that this waits after it. Results: whether it succeeded, the arrays.
 fn done(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let link = Link::of(call)?;
     let number = scalar(call.operand::<i64>(1)?)?;

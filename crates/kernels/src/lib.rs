@@ -84,7 +84,7 @@
 //! | call | operands -> results | attributes |
 //! |---|---|---|
 //! | `phalanx.exchange_start` | number of the replica in its process (`ui32`), handle of the exchange started before (`i64`), arrays -> handle | `replicas` (of the process), `op` (`add`, `maximum`, `minimum`, `and`, `or`, `gather`) |
-//! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started -> whether it succeeded (`i1`), arrays | `replicas` |
+//! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started, what the exchange before gave (`i1`) unless it is the first -> whether it succeeded (`i1`), arrays | `replicas` |
 //! | `phalanx.first_replica` | nothing -> number of the process' first replica (`ui32`) | |
 //!
 //! They reach the [`Exchange`] ([`ExchangeBinding`]) that the run's launch id names ([`launch_id`]). A gather takes one array and gives the arrays of all replicas.

@@ -2,13 +2,15 @@
 //!
 //! `start` hands a replica's arrays over and returns at once; `done` waits for what became of them. Gradients are handed over in
 //! the order in which the backward pass finds them, and `done` follows only where a result is first used, so the network
-//! works while the rest of the backward pass computes. Three rules make that safe on a device that runs ops in any order
-//! that their operands allow, on one thread:
+//! works while the rest of the backward pass computes. Four rules make that safe on a device that runs ops in any order
+//! that their operands allow, on one thread or several:
 //!
 //! - each `start` takes the handle of the one before, so all processes begin exchanges in one order, and no number has to say
 //!   which is which;
 //! - each `done` takes the handle of the last `start` so far, so no thread waits in a `done` before all that was to be
 //!   handed over is;
+//! - each `done` takes what the one before gave, so that of each replica one thread waits, and replicas that share threads
+//!   leave each other some;
 //! - exchanges are not in loops or branches, which could be entered more often in one process than in another.
 
 use super::custom_call;
@@ -189,7 +191,9 @@ pub(super) fn finish(w: &mut Writer, values: &mut [Vec<Operand>]) {
         let attributes = [("replicas", Attribute::Int(world.local_replicas as i64))];
         let own = Shape::scalar(DType::U32);
         let replica = w.line(&own, "stablehlo.replica_id : tensor<ui32>");
+        let before = world.succeeded.last().cloned();
         let operands = [replica, begun.handle.clone(), last.clone()];
+        let operands: Vec<Operand> = operands.into_iter().chain(before).collect();
         let mut received = call(w, "exchange_done", outputs, &attributes, &operands);
         world.succeeded.push(received.remove(0));
         for (&place, result) in begun.places.iter().zip(received) {
