@@ -62,6 +62,14 @@ impl DType {
         matches!(self, Self::I32 | Self::I64 | Self::U32 | Self::U8)
     }
 
+    /// The type in which sums of this one's numbers are taken.
+    pub(crate) const fn wide(self) -> Self {
+        match self {
+            Self::F16 | Self::Bf16 => Self::F32,
+            own => own,
+        }
+    }
+
     /// The lower-case name of our own formats: `f32`, `bf16`, `bool`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -339,7 +339,8 @@ fn binary(op: BinaryOp, step: &Step, g: &Tensor) -> Vec<Option<Tensor>> {
         ),
         BinaryOp::Rem => (
             step.when(0, || g.clone()),
-            step.when(1, || -(g * truncated(&(&a / &b)))),
+            // The whole quotient by the remainder itself: of a / b, rounded, the whole part may be the next.
+            step.when(1, || -(g * ((&a - &step.output(0)) / &b).round())),
         ),
         BinaryOp::Max => winner(step, g, &a.greater(&b)),
         BinaryOp::Min => winner(step, g, &a.less(&b)),
@@ -368,10 +369,6 @@ fn pow_exponent(a: &Tensor, y: &Tensor) -> Tensor {
     let positive = a.greater(&a.like(0.0));
     let log = positive.select(a, &a.like(1.0)).log();
     y * positive.select(&log, &a.like(0.0))
-}
-
-fn truncated(x: &Tensor) -> Tensor {
-    x.sign() * x.abs().floor()
 }
 
 fn select(step: &Step, g: &Tensor) -> Vec<Option<Tensor>> {

@@ -205,9 +205,12 @@ impl Back {
                 None => kept.push(value),
             }
         }
-        let zeros = kept
-            .iter()
-            .map(|&value| graph.full(self.body.shape(value), 0.0));
+        // Sums of 16-bit floats are in f32, as other sums are: they would stop growing after some hundred steps.
+        let zero = |&value: &Value| {
+            let shape = self.body.shape(value);
+            graph.full(&shape.with_dtype(shape.dtype.wide()), 0.0)
+        };
+        let zeros = kept.iter().map(zero);
         let initial: Vec<Tensor> = cotangents.iter().cloned().chain(zeros).collect();
         let outputs = [next, &kept, &stacked].concat();
         let mut last = self.backwards(graph, dims, &initial, outputs);
@@ -215,7 +218,7 @@ impl Back {
         let totals = last.split_off(self.carries);
         known.extend(stacked.iter().copied().zip(rows.iter().cloned()));
         let sum = |value: &Value| match kept.iter().position(|at| at == value) {
-            Some(place) => totals[place].clone(),
+            Some(place) => totals[place].convert(self.body.shape(*value).dtype),
             None => sum(graph, &self.body, *value, &known),
         };
         LoopGradients {
@@ -298,7 +301,7 @@ impl Back {
             let inputs = [cotangents, given, constants, products].concat();
             let mut results = first.graph().inline(&step, &inputs);
             for (result, sum) in results[self.carries..].iter_mut().zip(sums) {
-                *result = sum + &*result;
+                *result = sum + result.convert(sum.dtype());
             }
             results
         });

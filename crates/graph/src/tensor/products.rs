@@ -8,10 +8,7 @@ use crate::{DType, FusedActivation, Kernel, Pool2d};
 impl Tensor {
     /// The element type in which sums of this tensor's elements are taken.
     pub(crate) fn wide(&self) -> DType {
-        match self.dtype() {
-            DType::F16 | DType::Bf16 => DType::F32,
-            own => own,
-        }
+        self.dtype().wide()
     }
 
     /// General matrix product.

@@ -1,5 +1,5 @@
 use half::{bf16, f16};
-use phalanx_graph::{DType, HostTensor, Tensor};
+use phalanx_graph::{DType, HostTensor, Tensor, gradients};
 
 use crate::cases::{Array, Cases};
 
@@ -462,5 +462,15 @@ fn literals_of_every_type_arrive_bit_for_bit() {
     let literal = cases.graph.constant(wide.clone());
     let same = cases.input(&wide).equal(&literal);
     cases.exact("i64 limits", &same, Array::new(&[2], &[1.0, 1.0]));
+    cases.check();
+}
+
+/// The quotient of 1 and the f32 next to 0.1 is rounded to 10, and the remainder is by 9.
+#[test]
+fn the_slope_of_a_remainder_is_the_quotient_that_was_taken() {
+    let mut cases = Cases::new();
+    let [a, b] = [1.0f32, 0.1].map(|number| cases.list(&[], &[number]));
+    let slope = gradients(&a.remainder(&b), &[&b]).remove(0).unwrap();
+    cases.exact("1 and 0.1", &slope, Array::scalar(-9.0));
     cases.check();
 }

@@ -1,4 +1,5 @@
-use phalanx_graph::{DType, HostTensor, Shape, Tensor};
+use half::bf16;
+use phalanx_graph::{DType, HostTensor, Shape, Tensor, gradients};
 
 use crate::cases::{Array, Cases};
 
@@ -129,5 +130,21 @@ fn cases() {
         })
     });
     cases.exact("nested", &nested[0], a);
+    cases.check();
+}
+
+#[test]
+fn gradients_of_constants_in_16_bits_are_summed_over_steps_in_f32() {
+    let mut cases = Cases::new();
+    let g = cases.graph.clone();
+    let factor = cases.list(&[], &[bf16::ONE]);
+    let rows = cases.list(&[1000], &[bf16::ONE; 1000]);
+    let (_, ys) = g.scan(1000, &[], &[&rows], &[&factor], |_, row, constant| {
+        (vec![], vec![&row[0] * &constant[0]])
+    });
+    let total = ys[0].convert(DType::F32).sum_all();
+    let slope = gradients(&total, &[&factor]).remove(0).unwrap();
+    assert_eq!(slope.dtype(), DType::Bf16);
+    cases.exact("a thousand steps", &slope, Array::scalar(1000.0));
     cases.check();
 }
