@@ -108,11 +108,14 @@ impl ReplacedVariables {
     }
 }
 
-/// Replaces the variables by the optimizer's moving averages, as Keras does at the end of `fit`; returns whether it
-/// keeps any.
+/// Replaces the variables by the optimizer's moving averages, as Keras does at the end of `fit`; returns whether there
+/// are any, which takes a step that counts.
 fn take_averages(model: &mut CompiledModel) -> Result<bool> {
     let averages = model.setup.state.moving_averages();
-    let are_there = !averages.is_empty();
+    let are_there = !averages.is_empty() && model.state.iterations()? > 0;
+    if !are_there {
+        return Ok(false);
+    }
     for (variable, slot) in averages {
         let shape = &model.setup.model.variables()[variable].shape;
         let average = model.state.get(slot, shape)?;

@@ -203,6 +203,12 @@ pub(super) fn apply_gradients(
     for (&slot, value) in used.iter().zip(&applied.slots) {
         state_updates.set(variables.len() + slot, value);
     }
+    // What has no gradient is its own average: it changes only when it is set.
+    for (param, (variable, average)) in spec.moving_averages().into_iter().enumerate() {
+        if !connected.contains(&param) {
+            state_updates.set(average, &variables[variable]);
+        }
+    }
     for (index, value) in &reduced.updates {
         state_updates.set(*index, value);
     }

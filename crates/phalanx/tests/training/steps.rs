@@ -70,6 +70,38 @@ fn averages_of_the_variables_take_their_place_at_the_end_of_fit() {
     assert_close("values", &values(&by_fit), &averages.unwrap(), 1e-6);
 }
 
+/// One of two outputs has a loss: the other's layer keeps the values that it is given, before and after steps.
+#[test]
+fn averages_of_what_is_not_trained_are_its_values() {
+    let mut net = Network::new();
+    let x = net.input([6]);
+    let outputs = ["trained", "idle"].map(|name| net.add(Dense::new(3).named(name), &[x]));
+    let model = net.build(&[x], &outputs).unwrap();
+    let loss = SparseCategoricalCrossentropy::from_logits();
+    let compile = Compile {
+        optimizer: Optimizer::from(Sgd::new(0.5)).ema(0.5),
+        loss: Losses::default().and(0, loss, 1.0),
+        ..sgd(0.1)
+    };
+    let mut trainer = trainer(model, compile);
+    let values_of = |trainer: &Trainer, name: &str| {
+        let variables = trainer.variables().unwrap();
+        let found = variables.into_iter().find(|(variable, _)| variable == name);
+        found.unwrap().1.f32s()
+    };
+    let batches = dataset(24).batch(8);
+    for number in [7.0f32, 8.0] {
+        let given = HostTensor::new([6, 3], &[number; 18]);
+        trainer
+            .set_variables(&[("idle/kernel", given.clone())])
+            .unwrap();
+        let before = values_of(&trainer, "trained/kernel");
+        trainer.fit(&batches, silent(1)).unwrap();
+        assert_eq!(values_of(&trainer, "idle/kernel"), given.f32s());
+        assert_ne!(values_of(&trainer, "trained/kernel"), before);
+    }
+}
+
 #[test]
 fn trainers_from_the_same_values_do_not_share_them() {
     let saved = trainer(mlp(), sgd(0.1)).saved_model().unwrap();
