@@ -57,7 +57,7 @@ impl ThreadTeam {
         Self::alone_as(1)
     }
 
-    /// The calling thread alone, which works as a team of so many threads would.
+    /// The calling thread alone, which divides its work as a team of this size does.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn alone_as(threads: usize) -> Self {
         Self { api: None, threads }

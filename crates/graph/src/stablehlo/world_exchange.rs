@@ -9,8 +9,8 @@
 //!   which is which;
 //! - each `done` takes the handle of the last `start` so far, so no thread waits in a `done` before all that was to be
 //!   handed over is;
-//! - each `done` takes what the one before gave, so that of each replica one thread waits, and replicas that share threads
-//!   leave each other some;
+//! - each `done` takes what the one before gave, so one thread of each replica waits, and replicas that share threads leave
+//!   each other some;
 //! - exchanges are not in loops or branches, which could be entered more often in one process than in another.
 
 use super::custom_call;
