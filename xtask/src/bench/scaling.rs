@@ -204,15 +204,14 @@ pub(super) fn time_all(
     for (_, run) in &mut runs {
         run.warm_up(work.steps);
     }
+    let mut time_pair = || time_at_once(pair.as_mut()?, work.steps);
+    time_pair();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {}", work.shown);
         for (_, run) in &mut runs {
             run.time_steps(work.steps);
         }
-        let median_ms = pair
-            .as_mut()
-            .and_then(|pair| time_at_once(pair, work.steps));
-        if let Some(median_ms) = median_ms {
+        if let Some(median_ms) = time_pair() {
             let loss = f64::NAN;
             pair_score.add(&Turn { median_ms, loss });
         }

@@ -8,10 +8,9 @@ use crate::{DType, Shape};
 
 /// The element type a reduction is computed in.
 pub(super) fn working_dtype(kind: ReduceOp, dtype: DType) -> DType {
-    let sums = matches!(kind, ReduceOp::Sum | ReduceOp::Prod);
-    match dtype {
-        DType::Bf16 | DType::F16 if sums => DType::F32,
-        other => other,
+    match kind {
+        ReduceOp::Sum | ReduceOp::Prod => dtype.wide(),
+        _ => dtype,
     }
 }
 
