@@ -358,9 +358,11 @@ fn winner(step: &Step, g: &Tensor, first_wins: &Tensor) -> (Option<Tensor>, Opti
     )
 }
 
-/// `b a^(b-1)`, 0 where `b` is 0 even at `a = 0`.
+/// `b a^(b-1)`, 0 where `b` is 0 even where `1 / a` is not finite. Elsewhere the exponent stays what it is, for derivatives of this.
 fn pow_base(a: &Tensor, b: &Tensor) -> Tensor {
-    let exponent = b.equal(&b.like(0.0)).select(&b.like(1.0), b) - 1.0;
+    let finite = (a.like(1.0) / a).is_finite();
+    let undefined = b.equal(&b.like(0.0)).and(&finite.not());
+    let exponent = undefined.select(&b.like(1.0), b) - 1.0;
     b * a.pow(&exponent)
 }
 

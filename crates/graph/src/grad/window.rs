@@ -5,7 +5,7 @@
 //! behind an optimization barrier: as its place in a window, or as the values that both sides of a comparison are
 //! made of (`docs/decisions/0029-the-winner-is-found-once.md`).
 
-use super::{Gradients, Step, indicator};
+use super::{Gradients, Step, indicator, inverse};
 use crate::op::{CompareOp, PadDim, ReduceOp, SliceDim, WindowDim};
 use crate::{DType, Shape, Tensor};
 
@@ -22,7 +22,7 @@ pub(super) fn reduce(kind: ReduceOp, dims: &[usize], step: &Step, g: &Tensor) ->
             let share = g / chosen.sum(dims);
             Some(chosen * spread(&share))
         }
-        ReduceOp::Prod => Some(product(&fixed(&x), dims, &spread) * spread(g)),
+        ReduceOp::Prod => Some(product_of_others(&x, dims) * spread(g)),
         ReduceOp::And | ReduceOp::Or => None,
     }
 }
@@ -32,16 +32,43 @@ fn fixed(x: &Tensor) -> Tensor {
     Tensor::optimization_barrier(&[x]).swap_remove(0)
 }
 
-/// The product of the other elements, exact where some are zero.
-fn product(x: &Tensor, dims: &[usize], spread: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
-    let (zero, one) = (x.like(0.0), x.like(1.0));
-    let is_zero = x.equal(&zero);
-    let filled = is_zero.select(&one, x);
-    let zeros = spread(&is_zero.convert(x.dtype()).sum(dims));
-    let nonzero = spread(&filled.reduce(ReduceOp::Prod, dims));
-    let at_zero = zeros.equal(&one).select(&nonzero, &zero);
-    let elsewhere = zeros.equal(&zero).select(&(&nonzero / filled), &zero);
-    is_zero.select(&at_zero, &elsewhere)
+/// For each element the product of the others: of those before it times those after it. By multiplications alone, so nothing is lost
+/// where elements are zero or their product underflows, and derivatives of derivatives are right there too.
+fn product_of_others(x: &Tensor, dims: &[usize]) -> Tensor {
+    let size = x.dims();
+    let kept = (0..size.len()).filter(|dim| !dims.contains(dim));
+    let order: Vec<usize> = kept.chain(dims.iter().copied()).collect();
+    let ordered = x.transpose(&order);
+    let count = dims.iter().map(|&dim| size[dim]).product::<usize>();
+    if count == 0 {
+        return x.clone();
+    }
+    let rows = size.iter().product::<usize>() / count;
+    let flat = ordered.reshape(&[rows, count]).convert(x.dtype().wide());
+    let others = product_on_one_side(&flat, 1) * product_on_one_side(&flat, -1);
+    let others = others.convert(x.dtype()).reshape(&ordered.dims());
+    others.transpose(&inverse(&order))
+}
+
+/// For each element of a row the product of all before it (`side` 1) or after it (-1): distances double, so `log2` of the length
+/// multiplications make it.
+fn product_on_one_side(x: &Tensor, side: i64) -> Tensor {
+    let shifted = |x: &Tensor, by: usize| {
+        let low = side * by as i64;
+        let shift = PadDim {
+            low,
+            high: -low,
+            interior: 0,
+        };
+        x.pad(&[PadDim::default(), shift], 1.0)
+    };
+    let count = x.dims()[1];
+    let distances = std::iter::successors(Some(1), |by| Some(by * 2));
+    distances
+        .take_while(|&by| by < count)
+        .fold(shifted(x, 1), |product, by| {
+            &product * shifted(&product, by)
+        })
 }
 
 pub(super) fn reduce_window(

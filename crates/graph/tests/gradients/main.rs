@@ -213,6 +213,11 @@ fn ties_and_edges_have_the_documented_derivative() {
         at(&[0.0, 0.0, 5.0], &|x| x[0].reduce(ReduceOp::Prod, &[0])),
         [0.0, 0.0, 0.0]
     );
+    let tiny = [1e-200, 1e-200, 1e200];
+    assert_eq!(
+        at(&tiny, &|x| x[0].reduce(ReduceOp::Prod, &[0])),
+        [1.0, 1.0, 0.0]
+    );
     assert_eq!(at(&[0.0, 2.0], &|x| x[0].pow(&zero(&x[0]))), [0.0, 0.0]);
     let window = [WindowDim {
         size: 2,

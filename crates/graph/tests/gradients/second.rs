@@ -1,11 +1,11 @@
 //! Derivatives of derivatives.
 
 use phalanx_graph::op::{ReduceOp, WindowDim};
-use phalanx_graph::{Pool2d, Tensor, gradients};
+use phalanx_graph::{Graph, HostTensor, Pool2d, Tensor, gradients};
 
 use crate::images::conv_dims;
 use crate::loops::{KEPT, kept, twice};
-use crate::{Build, check, loss, scrambled};
+use crate::{Build, check, compile, loss, parameters, run, scrambled};
 
 /// The squares of all gradients, summed.
 fn slopes(x: &[Tensor], build: Build) -> Tensor {
@@ -49,6 +49,48 @@ fn second_derivatives() {
             first.sin()
         });
     }
+}
+
+/// The slope of slopes at these values.
+fn slope_of_slope(inputs: &[HostTensor], build: Build) -> Vec<Vec<f64>> {
+    let graph = Graph::new();
+    let x = parameters(&graph, inputs);
+    let wrt: Vec<&Tensor> = x.iter().collect();
+    let slope = |y: &Tensor| -> Vec<Tensor> {
+        let found = gradients(y, &wrt).into_iter().zip(&wrt);
+        found
+            .map(|(g, x)| g.unwrap_or_else(|| x.zeros_like()))
+            .collect()
+    };
+    let first = slope(&build(&x).sum_all()).into_iter();
+    let sums = first.map(|slope| slope.sum_all());
+    let second = slope(&sums.reduce(|a, b| a + b).expect("one at least"));
+    let outputs: Vec<_> = second.iter().map(|g| ("gradient", g)).collect();
+    let program = graph.finish(&outputs).expect("builds");
+    run(&compile(&program), inputs)
+        .iter()
+        .map(HostTensor::to_f64)
+        .collect()
+}
+
+#[test]
+fn second_derivatives_where_values_are_zero() {
+    let product: Build = &|x| x[0].reduce(ReduceOp::Prod, &[0]);
+    let second =
+        |values: &[f64]| slope_of_slope(&[HostTensor::new(&[values.len()], values)], product);
+    // Of x y z: the sum over the other two elements but one.
+    assert_eq!(second(&[2.0, 3.0, 5.0]), [[8.0, 7.0, 5.0]]);
+    assert_eq!(second(&[2.0, 0.0, 5.0]), [[5.0, 7.0, 2.0]]);
+    assert_eq!(second(&[0.0, 0.0, 5.0]), [[5.0, 5.0, 0.0]]);
+    assert_eq!(second(&[7.0]), [[0.0]]);
+
+    let pair = |a: f64, b: f64| [HostTensor::new(&[1], &[a]), HostTensor::new(&[1], &[b])];
+    // The slopes of a^b are 0 and log(a) where b is 0; by `a` theirs is 0 + 1 / a, by `b` 1 / a + log(a)^2.
+    let at = slope_of_slope(&pair(2.0, 0.0), &|x| x[0].pow(&x[1]));
+    assert_eq!(at[0], [0.5]);
+    assert!((at[1][0] - 0.5 - 2f64.ln().powi(2)).abs() < 1e-12, "{at:?}");
+    let at = slope_of_slope(&pair(0.0, 0.0), &|x| x[0].pow(&x[1]));
+    assert_eq!(at[0], [0.0]);
 }
 
 #[test]
