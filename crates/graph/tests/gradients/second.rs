@@ -77,14 +77,14 @@ fn slope_of_slope(inputs: &[HostTensor], build: Build) -> Vec<Vec<f64>> {
 fn second_derivatives_where_values_are_zero() {
     let product: Build = &|x| x[0].reduce(ReduceOp::Prod, &[0]);
     let second =
-        |values: &[f64]| slope_of_slope(&[HostTensor::new(&[values.len()], values)], product);
+        |values: &[f64]| slope_of_slope(&[HostTensor::new([values.len()], values)], product);
     // Of x y z: the sum over the other two elements but one.
     assert_eq!(second(&[2.0, 3.0, 5.0]), [[8.0, 7.0, 5.0]]);
     assert_eq!(second(&[2.0, 0.0, 5.0]), [[5.0, 7.0, 2.0]]);
     assert_eq!(second(&[0.0, 0.0, 5.0]), [[5.0, 5.0, 0.0]]);
     assert_eq!(second(&[7.0]), [[0.0]]);
 
-    let pair = |a: f64, b: f64| [HostTensor::new(&[1], &[a]), HostTensor::new(&[1], &[b])];
+    let pair = |a: f64, b: f64| [HostTensor::new([1], &[a]), HostTensor::new([1], &[b])];
     // The slopes of a^b are 0 and log(a) where b is 0; by `a` theirs is 0 + 1 / a, by `b` 1 / a + log(a)^2.
     let at = slope_of_slope(&pair(2.0, 0.0), &|x| x[0].pow(&x[1]));
     assert_eq!(at[0], [0.5]);

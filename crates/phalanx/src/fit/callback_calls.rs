@@ -160,6 +160,10 @@ impl Training for Stepping<'_> {
         self.trainer.compiled.iterations
     }
 
+    fn counted_batches(&self) -> Result<i64> {
+        self.trainer.compiled.counted_batches()
+    }
+
     fn logs(&mut self) -> Result<Logs> {
         finish_together(self.trainer.placement(), self.flight)?;
         self.trainer.compiled.results(f64::NAN)
@@ -229,6 +233,10 @@ impl Training for Stepping<'_> {
         trainer
             .replaced
             .use_averages(&mut trainer.compiled, are_used)
+    }
+
+    fn has_servers(&self) -> bool {
+        self.trainer.placement().servers().is_some()
     }
 
     fn is_alone(&self) -> bool {

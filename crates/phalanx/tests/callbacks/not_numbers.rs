@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use phalanx::fit::callbacks::{EarlyStopping, NanPolicy, TerminateOnNan};
+use phalanx::fit::callbacks::{
+    EarlyStopping, Lambda, LearningRateScheduler, NanPolicy, TerminateOnNan,
+};
 use phalanx::prelude::*;
 
 use crate::variables;
@@ -18,11 +20,16 @@ fn bad_rows(bad: f32) -> Batches {
 }
 
 fn with_loss_scale(loss_scale: LossScale) -> Trainer {
+    compiled(loss_scale, 1)
+}
+
+fn compiled(loss_scale: LossScale, steps_per_execution: usize) -> Trainer {
     let model = Sequential::new([4]).add(Dense::new(3));
     let compile = Compile {
         optimizer: Adam::new(0.05).into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),
         loss_scale,
+        steps_per_execution,
         ..Compile::default()
     };
     let strategy = OneDeviceStrategy::new().unwrap();
@@ -72,6 +79,36 @@ fn a_loss_that_is_not_a_number_is_found_by_name() {
         *why.lock().unwrap(),
         "the loss of step 3 (counted from 0) is infinite or not a number; input 0 of its batch has NaN in example 15, after 1 rollbacks; try a lower learning rate or gradient clipping (`clipnorm`), and look at these data"
     );
+}
+
+/// Rates depend neither on when results are read, nor on steps that are skipped or would be one program.
+#[test]
+fn rates_of_steps_count_skipped_ones() {
+    for (every, steps_per_execution) in [(1, 1), (usize::MAX, 1), (usize::MAX, 3)] {
+        let rates = Arc::new(Mutex::new(Vec::new()));
+        let note = || {
+            let noted = Arc::clone(&rates);
+            Lambda::new().on_train_batch_end(move |batch, cx| {
+                noted.lock().unwrap().push(cx.learning_rate()?);
+                if batch % every == 0 {
+                    cx.logs()?;
+                }
+                Ok(())
+            })
+        };
+        let mut trainer = compiled(LossScale::SkipNonFinite, steps_per_execution);
+        let fit = |epochs| Fit::epochs(epochs).progress(Progress::Silent);
+        let scheduler = || LearningRateScheduler::per_step(|step| 0.5f64.powi(step as i32));
+        for plan in [fit(1), fit(3).resume()] {
+            let skip = TerminateOnNan::new().policy(NanPolicy::Skip);
+            let plan = plan.callback(skip).callback(scheduler());
+            trainer
+                .fit(&bad_rows(f32::NAN), plan.callback(note()))
+                .unwrap();
+        }
+        let expected: Vec<f64> = (0..12).map(|step| 0.5f64.powi(step)).collect();
+        assert_eq!(*rates.lock().unwrap(), expected);
+    }
 }
 
 /// Both are the training on the other batches alone: skipped steps change nothing, and a state of just before is gone back to.

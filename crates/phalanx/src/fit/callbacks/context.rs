@@ -77,6 +77,8 @@ pub(in crate::fit) struct SaveWish {
 pub(in crate::fit) trait Training {
     fn is_chief(&self) -> bool;
     fn iterations(&self) -> i64;
+    /// Batches that were trained on, those skipped for their gradients among them; waits for the steps begun.
+    fn counted_batches(&self) -> Result<i64>;
     fn logs(&mut self) -> Result<Logs>;
     fn learning_rate(&self) -> Result<f64>;
     fn set_learning_rate(&mut self, rate: f64) -> Result<()>;
@@ -98,6 +100,8 @@ pub(in crate::fit) trait Training {
     fn use_averages(&mut self, are_used: bool) -> Result<()>;
     /// Whether no other process takes part.
     fn is_alone(&self) -> bool;
+    /// Whether the variables are on parameter servers, and hooks of batches called behind them.
+    fn has_servers(&self) -> bool;
     /// Where the training runs on batches of this size.
     fn describe(&self, batch_size: usize) -> String;
     /// Begins to decide when replicas are timed.

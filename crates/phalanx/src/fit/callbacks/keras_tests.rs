@@ -36,6 +36,9 @@ impl Training for Fake {
     fn iterations(&self) -> i64 {
         0
     }
+    fn counted_batches(&self) -> Result<i64> {
+        Ok(0)
+    }
     fn logs(&mut self) -> Result<Logs> {
         Ok(self.0.borrow().logs.clone())
     }
@@ -91,6 +94,9 @@ impl Training for Fake {
     }
     fn use_averages(&mut self, _: bool) -> Result<()> {
         Ok(())
+    }
+    fn has_servers(&self) -> bool {
+        false
     }
     fn is_alone(&self) -> bool {
         true

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Callback, CallbackContext, CallbackState};
-use crate::Result;
 use crate::config::{Component, Described, Family, Field, Kind, write};
 use crate::fit::EpochLogs;
 use crate::fit::progress::logged_rate;
 use crate::schedules::Schedule;
+use crate::{Error, Result};
 
 /// Sets the learning rate before each epoch or before each step: Keras' `LearningRateScheduler`, which knows epochs alone. The
 /// optimizer must have a constant rate, which this replaces. The logs of each epoch get its `learning_rate`.
@@ -20,6 +20,8 @@ use crate::schedules::Schedule;
 pub struct LearningRateScheduler {
     source: RateSource,
     set: Option<LastEpoch>,
+    /// Batches trained on before the epoch that runs, once its first batch has begun.
+    before_epoch: Option<u64>,
 }
 
 /// The last epoch whose rate was set: what a checkpoint keeps, so that an epoch that is gone on with has the rate it began with.
@@ -95,14 +97,20 @@ impl LearningRateScheduler {
         Self::of(RateSource::Epoch(Arc::new(rate)))
     }
 
-    /// Before each step, by its number from 0 in all epochs. Does not wait for the device.
+    /// Before each step, by its number from 0 in all epochs; steps that a loss scale skips are counted. Waits for the device before
+    /// the first step of an epoch alone. Steps that would be [one program](crate::fit::Compile::steps_per_execution) are one each. Not
+    /// for parameter servers, whose workers train on several batches at once.
     #[must_use]
     pub fn per_step(rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
         Self::of(RateSource::Step(Arc::new(rate)))
     }
 
     const fn of(source: RateSource) -> Self {
-        Self { source, set: None }
+        Self {
+            source,
+            set: None,
+            before_epoch: None,
+        }
     }
 }
 
@@ -122,11 +130,18 @@ impl Callback for LearningRateScheduler {
 
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         cx.check_rate_can_be_set(self.kind())?;
+        if matches!(self.source, RateSource::Step(_)) && cx.training.has_servers() {
+            return Err(Error::user(format!(
+                "{} sets the rate of each step, and workers of parameter servers train on several batches at once; give the optimizer a schedule, or set a rate for each epoch",
+                self.kind()
+            )));
+        }
         self.set = cx.restored()?;
         Ok(())
     }
 
     fn on_epoch_begin(&mut self, epoch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
+        self.before_epoch = None;
         let RateSource::Epoch(rate) = &self.source else {
             return Ok(());
         };
@@ -138,11 +153,22 @@ impl Callback for LearningRateScheduler {
         Ok(())
     }
 
-    fn on_train_batch_begin(&mut self, _: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
-        match &self.source {
-            RateSource::Epoch(_) => Ok(()),
-            RateSource::Step(rate) => cx.set_learning_rate(rate(cx.iterations().unsigned_abs())),
-        }
+    /// The number of a step is where it is in its epoch, added to what came before: skipped steps are known to the device alone, and
+    /// rates are not to depend on when it is asked.
+    fn on_train_batch_begin(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
+        let RateSource::Step(rate) = &self.source else {
+            return Ok(());
+        };
+        let before = match self.before_epoch {
+            Some(before) => before,
+            None => (cx.training.counted_batches()?.unsigned_abs()).saturating_sub(batch as u64),
+        };
+        self.before_epoch = Some(before);
+        cx.set_learning_rate(rate(before + batch as u64))
+    }
+
+    fn batches_until_due(&self) -> Option<usize> {
+        matches!(self.source, RateSource::Step(_)).then_some(1)
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
