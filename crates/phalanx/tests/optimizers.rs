@@ -222,14 +222,14 @@ fn schedules_are_those_of_keras() {
     }
 }
 
-/// Also where f32 is too coarse to count periods.
+/// Also where f32 is too coarse to count periods, or to see how they grow.
 #[test]
 fn programs_and_host_agree_on_schedules() {
     let ramp = RampUpExponentialDecay::new(0.01, 41, 7)
         .start_learning_rate(0.002)
         .min_learning_rate(0.001)
         .sustain_steps(13);
-    let schedules: [Schedule; 7] = [
+    let schedules: [Schedule; 8] = [
         Schedule::from(ramp.clone().steps_per_epoch(20)).for_replicas(8),
         Schedule::from(ramp).for_replicas(8),
         ExponentialDecay::new(0.1, 41, 0.9).staircase().into(),
@@ -240,11 +240,13 @@ fn programs_and_host_agree_on_schedules() {
             .t_mul(1.0)
             .m_mul(0.9)
             .into(),
+        // Its second restart is at 1001.
+        CosineDecayRestarts::new(0.1, 500).t_mul(1.002).into(),
     ];
     let mut batch = Batch::default();
     let mut cases = Vec::new();
     for schedule in &schedules {
-        for step in (0..13).flat_map(|k| [41 * k, 41 * k + 1, 41 * k + 40]) {
+        for step in (0..13).flat_map(|k| [41 * k, 41 * k + 1, 41 * k + 40, 996 + k]) {
             let input = batch.shared(HostTensor::scalar(step as i64));
             batch.output(&schedule.trace(&input));
             cases.push((

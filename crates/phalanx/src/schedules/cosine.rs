@@ -216,8 +216,9 @@ impl CosineDecayRestarts {
         at_least_zero("alpha", self.alpha)
     }
 
-    /// Keeps a step that lies on a restart from falling short of it by rounding.
-    const NUDGE: f64 = 2e-6;
+    /// Keeps a step that lies on a restart from falling short of it by rounding, of f64: of f32 it would be more than a step of cycles
+    /// that hardly grow.
+    const NUDGE: f64 = 1e-9;
 
     pub(super) fn value(&self, step: u64) -> f64 {
         let first = self.first_decay_steps.max(1);
@@ -242,13 +243,13 @@ impl CosineDecayRestarts {
             let done = (step % first).convert(DType::F32) / first;
             ((step / first).convert(DType::F32), done)
         } else {
-            let cycles = step.convert(DType::F32) / first;
+            let cycles = step.convert(DType::F64) / first;
             let grown = &cycles * (self.t_mul - 1.0) + 1.0;
             let cycle = (grown.log() / self.t_mul.ln() + Self::NUDGE).floor();
             let length = cycle.like(self.t_mul).pow(&cycle);
             let before = (&length - 1.0) / (self.t_mul - 1.0);
             let done = (cycles - before) / length;
-            (cycle, done)
+            (cycle.convert(DType::F32), done.convert(DType::F32))
         };
         let height = cycle.like(self.m_mul).pow(&cycle) * ((done * PI).cos() + 1.0) * 0.5;
         (height * (1.0 - self.alpha) + self.alpha) * self.initial_learning_rate
