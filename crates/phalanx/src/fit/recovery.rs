@@ -33,20 +33,22 @@ const STEP_BITS: u32 = 40;
 /// begin.
 #[derive(Default)]
 pub(super) struct StepLog {
-    /// The batches that the device had counted before the first step.
+    /// The batches that the device had counted before the first step, skipped ones left out.
     first: i64,
-    /// Steps begun since.
+    /// Steps begun in this `fit`, also by generations of processes before this one: who was away knows how far it was.
     steps: i64,
     /// Numbers of steps, with the position after each.
     positions: VecDeque<(i64, Position)>,
 }
 
 impl StepLog {
-    pub(super) fn new(first: i64, position: &Position) -> Self {
+    /// A log that begins after this number of steps, where the device has counted this number of batches.
+    pub(super) fn new(steps: u64, counted: i64, position: &Position) -> Self {
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX);
         Self {
-            first,
-            steps: 0,
-            positions: VecDeque::from([(0, position.clone())]),
+            first: counted - steps,
+            steps,
+            positions: VecDeque::from([(steps, position.clone())]),
         }
     }
 
@@ -75,7 +77,7 @@ impl StepLog {
         self.positions = VecDeque::from([(self.steps, position.clone())]);
     }
 
-    /// The number of steps of the log that the device has made when it has counted this number of batches, and the position after them.
+    /// The number of steps of this `fit` that the device has made when it has counted this number of batches, and the position after them.
     pub(super) fn at(&self, counted: i64) -> Option<(u64, &Position)> {
         let steps = counted - self.first;
         let mut positions = self.positions.iter();
@@ -110,6 +112,7 @@ impl Attempts {
             joined: Ok(()),
             idle: (-1, 0),
         };
+        trainer.progress.steps_before = 0;
         if let Some(world) = trainer.compiled.placement.world().cloned() {
             let number = world.begin_fit();
             if world.is_catching_up() {
@@ -161,8 +164,13 @@ impl Attempts {
             return Err(error);
         };
         let last = failure.to_string();
-        self.joined = meet_again(trainer, world, (*number, &self.fit), failure)
-            .and_then(|()| take_over(trainer, world, &mut self.fit, *number));
+        let met = meet_again(trainer, world, (*number, &self.fit), failure);
+        if met.is_ok() && is_later(world, *number) {
+            // The others went on without this process and are done here: it is as one that comes new to what they do now.
+            world.goes_on_catching_up();
+            return Ok(Some(trainer.progress.history.clone()));
+        }
+        self.joined = met.and_then(|()| take_over(trainer, world, &mut self.fit, *number));
         if world.is_left_behind() && !world.is_catching_up() {
             save_alone(trainer, world, &self.fit);
             if self.fit.is_stop_asked() {
@@ -265,12 +273,14 @@ fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -
     let Some((source, progress)) = world.source() else {
         return Ok(());
     };
+    let begun = number << STEP_BITS;
     if progress >> STEP_BITS != number {
-        return Err(Error::Cluster(format!(
-            "worker {source} is in training number {} of the program and this one in number {number}: the loss came between the two, where no process can go back; start all workers again",
+        return Err(Error::Bug(format!(
+            "worker {source} is in training number {} of the program and this one in number {number}",
             progress >> STEP_BITS
         )));
     }
+    trainer.progress.steps_before = progress.saturating_sub(begun + 1);
     let is_source = source == world.worker();
     let own = match is_source {
         true => state_bytes(trainer)?,
@@ -281,7 +291,7 @@ fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -
         set_state_bytes(trainer, &state)?;
     }
     world.has_caught_up();
-    if progress == number << STEP_BITS {
+    if progress == begun {
         return Ok(());
     }
     fit.resume = true;
@@ -398,7 +408,7 @@ mod tests {
     #[test]
     fn the_log_finds_the_position_of_each_of_the_last_steps() {
         let at = |epoch| Position::start(epoch);
-        let mut log = StepLog::new(10, &at(0));
+        let mut log = StepLog::new(0, 10, &at(0));
         for epoch in 1..=40 {
             log.begun(&at(epoch), true);
         }
@@ -410,9 +420,19 @@ mod tests {
     }
 
     #[test]
+    fn the_next_generation_counts_on() {
+        let at = |epoch| Position::start(epoch);
+        let mut log = StepLog::new(1000, 1010, &at(0));
+        assert_eq!(log.at(1010), Some((1000, &at(0))));
+        log.begun(&at(1), true);
+        assert_eq!(log.at(1011), Some((1001, &at(1))));
+        assert_eq!(log.at(11), None);
+    }
+
+    #[test]
     fn positions_follow_the_device_after_it_went_back() {
         let at = |epoch| Position::start(epoch);
-        let mut log = StepLog::new(10, &at(0));
+        let mut log = StepLog::new(0, 10, &at(0));
         (1..=8).for_each(|epoch| log.begun(&at(epoch), true));
         // The state of 13 batches was restored after 18; the data are not read again.
         log.rolled_back(13, &at(8));

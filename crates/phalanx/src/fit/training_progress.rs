@@ -19,6 +19,8 @@ pub(super) struct TrainingProgress {
     pub(super) history: History,
     /// The positions after the last steps begun, to go back to one of them.
     pub(super) step_log: StepLog,
+    /// Steps of this `fit` that other generations of processes have made.
+    pub(super) steps_before: u64,
     /// The number of the last `fit`, for the names of its phases on parameter servers.
     pub(super) fit_number: u64,
 }
@@ -33,6 +35,7 @@ impl TrainingProgress {
             data_settings: None,
             history: History::default(),
             step_log: StepLog::default(),
+            steps_before: 0,
             fit_number: 0,
         }
     }
@@ -118,7 +121,7 @@ impl TrainingProgress {
 
     /// Begins the log of steps, before the first one; the device has counted this number of batches.
     pub(super) fn begin_step_log(&mut self, counted: i64) {
-        self.step_log = StepLog::new(counted, &self.position);
+        self.step_log = StepLog::new(self.steps_before, counted, &self.position);
     }
 
     /// The state went back to an earlier one, at which the device has counted this number of batches, and the data go on where they are.
