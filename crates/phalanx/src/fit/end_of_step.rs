@@ -151,10 +151,11 @@ impl TrainStep<'_> {
         let (setup, totals) = (self.setup, &self.totals);
         let iterations = self.view().iterations;
         let counted = Some(iterations);
+        let is_shared = setup.shares_totals && setup.replicas > 1;
         let after =
             setup
                 .epoch_totals
-                .add_batch(totals, &self.loss_and_metrics, counted, setup.workers);
+                .add_batch(totals, &self.loss_and_metrics, counted, is_shared);
         match finite_check {
             Some(check) => {
                 let skipped = setup.epoch_totals.add_skipped(totals, check, iterations);

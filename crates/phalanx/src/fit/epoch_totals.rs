@@ -100,13 +100,14 @@ impl EpochTotals {
         Shape::new(DType::F64, [self.len])
     }
 
-    /// The totals after a batch; with `iterations`, of a training step, a loss that is not finite is noted too.
+    /// The totals after a batch; with `iterations`, of a training step, a loss that is not finite is noted too. `is_shared`: each replica
+    /// has the totals of all.
     pub(super) fn add_batch(
         &self,
         totals: &Tensor,
         loss_and_metrics: &LossAndMetrics,
         iterations: Option<&Tensor>,
-        workers: usize,
+        is_shared: bool,
     ) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
         let mut added: Vec<Tensor> = loss_and_metrics.counts().map(flat).collect();
@@ -118,7 +119,7 @@ impl EpochTotals {
         }
         let first_non_finite = totals.slice_dim(0, counts, self.len);
         let mut loss = loss_and_metrics.loss.convert(DType::F64);
-        if workers > 1 && iterations.is_some() {
+        if is_shared && iterations.is_some() {
             added.push(flat(&loss));
             let parts: Vec<&Tensor> = added.iter().collect();
             let sums = Tensor::concat(&parts, 0).all_reduce(ReduceOp::Sum);

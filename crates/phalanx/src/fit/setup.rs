@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) replicas: usize,
     /// The processes among which they are divided.
     pub(super) workers: usize,
+    /// Whether each replica has the epoch totals of all, so that none are lost with a process, also where one process is left of several.
+    pub(super) shares_totals: bool,
     pub(super) reduction: Reduction,
     pub(super) shares: Shares,
     /// Tables whose rows alone travel between workers and parameter servers.
@@ -164,6 +166,7 @@ impl Setup {
             model,
             replicas,
             workers: 1,
+            shares_totals: false,
             reduction,
             tables: Vec::new(),
             steps_per_execution: compile.steps_per_execution,
@@ -176,6 +179,7 @@ impl Setup {
         let mut setup = Self::new(model, compile, placement.replicas(), reduction)?;
         setup.optimizer = setup.optimizer.for_replicas(placement.planned_replicas());
         setup.workers = placement.workers();
+        setup.shares_totals = placement.world().is_some();
         setup.layout = StepLayout::new(&setup.model, placement)?;
         setup.layout.check(&setup)?;
         check_execution(&setup, placement)?;

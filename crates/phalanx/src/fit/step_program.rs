@@ -213,7 +213,7 @@ impl<'a> StepBuilder<'a> {
         let loss_and_metrics = pass.forward_loss(&StepInputs::variables(&variables), &batch);
         let after = setup
             .epoch_totals
-            .add_batch(&totals, &loss_and_metrics, None, 1);
+            .add_batch(&totals, &loss_and_metrics, None, false);
         let weights = weight_program(graph, &batch)?;
         let mut program = graph.finish(&[("tally", &after)]).map_err(explain)?;
         program.donated = vec![(variables.len(), 0)];

@@ -255,7 +255,7 @@ impl TrainState {
     ) -> Result<Vec<Buffer>> {
         let placement = &self.placement;
         let replicas = placement.local_replicas();
-        if placement.world().is_some() {
+        if setup.shares_totals {
             let merged = setup.epoch_totals.merge_replicas(totals_per_replica);
             return self.place_same_totals(setup, &HostTensor::new([merged.len()], &merged));
         }
@@ -317,9 +317,9 @@ impl TrainState {
     /// The epoch totals of each replica; waits for the steps begun. Where several processes train each has the sums of all, so that none
     /// are lost with a process: there is one row.
     pub(super) fn totals_per_replica(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
-        let rows = match self.placement.world() {
-            Some(_) => 1,
-            None => self.totals.len(),
+        let rows = match setup.shares_totals {
+            true => 1,
+            false => self.totals.len(),
         };
         self.read_totals_per_replica(setup, &self.totals[..rows.min(self.totals.len())])
     }

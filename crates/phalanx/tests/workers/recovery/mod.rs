@@ -49,6 +49,8 @@ pub(crate) const PAUSE: &str = "PHALANX_TEST_PAUSE";
 const CHECKPOINT: &str = "PHALANX_TEST_CHECKPOINT";
 /// The number of epochs, and of examples.
 pub(crate) const LENGTH: &str = "PHALANX_TEST_LENGTH";
+/// The devices of each worker.
+const DEVICES: &str = "PHALANX_TEST_DEVICES";
 /// The examples before a worker says that it has begun.
 const BEGUN_AFTER: &str = "PHALANX_TEST_BEGUN_AFTER";
 
@@ -74,7 +76,9 @@ fn worker() {
 
 /// What a worker is left with: every variable, and the results of every epoch.
 fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
+    let devices = std::env::var(DEVICES).map_or(1, |text| text.parse().unwrap());
     let engine = Engine::new(&EngineOptions {
+        cpu_devices: devices,
         quick_compile: true,
         ..EngineOptions::default()
     })?;
@@ -336,6 +340,30 @@ fn fewer_go_on_with_the_same_batches() {
         "{apart:e} {}",
         trained.lines.text()
     );
+}
+
+/// The last one has the results of the epoch from all of its replicas.
+#[test]
+fn the_last_goes_on_with_all_of_its_devices() {
+    let train = |name, faults: &[Fault], least: usize| {
+        let run = Run::new(name);
+        let mut launch = run.launch(2);
+        launch.program.insert(1, format!("{DEVICES}=2").into());
+        launch.max_restarts = 0;
+        launch.least_workers = NonZeroUsize::new(least).unwrap();
+        let awaited = if faults.is_empty() {
+            ""
+        } else {
+            "of 1 workers goes on"
+        };
+        run.train_with(launch, faults, awaited)
+    };
+    let whole = train("two-of-two", &[], 2);
+    let trained = train("one-of-two", &[KILL_SECOND], 1);
+    let lines = trained.lines.text();
+    let (ours, theirs) = (numbers(&trained.outs[0]), numbers(&whole.outs[0]));
+    let apart = apart(&ours, &theirs);
+    assert!(apart > 0.0 && apart <= TOLERANCE, "{apart:e} {lines}");
 }
 
 /// The others do not wait for the worker that was started again, and it takes part once it is there. Where it is there at once, they
