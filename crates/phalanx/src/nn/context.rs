@@ -6,7 +6,7 @@ use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::Layer;
-use super::masks::{folded, is_unchanged};
+use super::masks::{is_unchanged, rows_to_each};
 use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
@@ -131,6 +131,17 @@ impl Cx {
             micro_batches: 1,
             wholes: Vec::new(),
         }
+    }
+
+    /// Leaves out the penalties of variables that another call of the model has added.
+    pub(crate) fn with_penalized(mut self, penalized: HashSet<String>) -> Self {
+        self.penalized = penalized;
+        self
+    }
+
+    /// The variables whose penalties were added, in this call or before.
+    pub(crate) fn penalized(&self) -> HashSet<String> {
+        self.penalized.clone()
     }
 
     /// Sets whether layers behave as in training: dropout drops, batch normalization uses the batch's statistics.
@@ -355,7 +366,7 @@ impl Cx {
         let stream = self.graph.constant(HostTensor::new([2], &halves));
         let key = random.key.xor(&stream);
         let rows = dims.first().zip(random.rows);
-        let first = match rows.and_then(|(&own, rows)| folded(own, rows)) {
+        let first = match rows.and_then(|(&own, rows)| rows_to_each(own, rows)) {
             Some(many) => &random.first_row * many as f64,
             None => random.first_row.clone(),
         };

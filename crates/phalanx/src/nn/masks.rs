@@ -59,7 +59,7 @@ pub(super) fn is_unchanged(
 }
 
 /// How many rows there are to each of `rows`, where they are several.
-pub(super) fn folded(own: usize, rows: usize) -> Option<usize> {
+pub(crate) fn rows_to_each(own: usize, rows: usize) -> Option<usize> {
     (rows > 0 && own > rows && own.is_multiple_of(rows)).then(|| own / rows)
 }
 
@@ -67,7 +67,11 @@ pub(super) fn folded(own: usize, rows: usize) -> Option<usize> {
 /// each has its example's.
 #[track_caller]
 pub(crate) fn mask_of_rows(mask: &Tensor, rows: usize) -> Tensor {
-    match mask.dims().first().and_then(|&batch| folded(rows, batch)) {
+    match mask
+        .dims()
+        .first()
+        .and_then(|&batch| rows_to_each(rows, batch))
+    {
         Some(many) => {
             let each = mask.broadcast_in(&[mask.dim(0), many], &[0]);
             each.reshape(&[rows])

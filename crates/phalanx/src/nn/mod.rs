@@ -97,7 +97,7 @@ pub use layer::{Layer, LayerSpec};
 pub use layer_scale::LayerScale;
 pub use lstm::Lstm;
 pub use masking::Masking;
-pub(crate) use masks::mask_of_rows;
+pub(crate) use masks::{mask_of_rows, rows_to_each};
 pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, ScaledAdd, Subtract};
 pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};

@@ -249,6 +249,11 @@ impl Reduction {
         plan.to_string()
     }
 
+    /// Whether gradients travel in 16 bits.
+    pub(crate) const fn is_narrow(&self) -> bool {
+        !matches!(self.wire, WireFormat::Same)
+    }
+
     fn via(&self) -> Via {
         match self.cross_device_ops {
             CrossDeviceOps::AllReduce => Via::Native,

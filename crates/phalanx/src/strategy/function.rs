@@ -230,8 +230,9 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     /// Sets in which element types the layers of models compute. Under [`Policy::MixedFloat16`] optimizers need a loss scale
     /// ([`State::add_optimizer_with`]).
     #[must_use]
-    pub const fn policy(mut self, policy: Policy) -> Self {
+    pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self.traces.clear();
         self
     }
 

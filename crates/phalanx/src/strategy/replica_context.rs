@@ -1,6 +1,8 @@
 //! The context of a function while it is traced: what one replica does.
 
 mod learning;
+mod penalties;
+mod row_order;
 mod sending;
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,9 +13,11 @@ use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::state::{DRAWS, ModelRef, SEED, State, StateId, ValueKind, ValueRef, foreign};
 use crate::fit::{divide_or_zero, step_key, weighted_sum};
-use crate::nn::{Cx, Policy, mask_of_rows, normal_numbers, uniform_numbers};
+use crate::nn::{Cx, Policy, normal_numbers, uniform_numbers};
 
 pub use learning::Gradients;
+use penalties::Penalties;
+use row_order::RowOrder;
 use sending::AppliedGradients;
 pub(super) use sending::SentShapes;
 
@@ -31,6 +35,8 @@ pub struct ReplicaCx<'a> {
     /// The present values of the state's entries that were read, and those at the beginning.
     values: BTreeMap<usize, Tensor>,
     originals: BTreeMap<usize, Tensor>,
+    /// The values of entries after the last step of an optimizer that may change them, which a skipped step goes back to.
+    settled: BTreeMap<usize, Tensor>,
     /// The entries read, in the order of the program's parameters.
     pub(super) bound: Vec<usize>,
     /// The entries set, and where.
@@ -38,7 +44,9 @@ pub struct ReplicaCx<'a> {
     /// Of which results the first dim is the batch, and of which it is not.
     per_example: HashMap<Value, bool>,
     padding_masks: HashMap<Value, Tensor>,
-    penalties: HashMap<usize, Vec<Tensor>>,
+    /// Of the models, by their first variables.
+    penalties: HashMap<usize, Penalties>,
+    row_orders: HashMap<Value, RowOrder>,
     random: Option<RandomStream>,
     /// What parameter servers are to apply.
     sent: Option<AppliedGradients>,
@@ -75,11 +83,13 @@ impl<'a> ReplicaCx<'a> {
             rows,
             values: BTreeMap::new(),
             originals: BTreeMap::new(),
+            settled: BTreeMap::new(),
             bound: Vec::new(),
             set: BTreeMap::new(),
             per_example: HashMap::new(),
             padding_masks: HashMap::new(),
             penalties: HashMap::new(),
+            row_orders: HashMap::new(),
             random: None,
             sent: None,
             warnings: Vec::new(),
@@ -105,7 +115,7 @@ impl<'a> ReplicaCx<'a> {
         self.graph.replicas()
     }
 
-    /// ExampleRows of this replica's arrays of the batch, with those that only fill them up; 0 without a batch.
+    /// Rows of this replica's arrays of the batch, with those that only fill them up; 0 without a batch.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.each)
@@ -154,10 +164,8 @@ impl<'a> ReplicaCx<'a> {
     /// The weight of values; rows that only fill up weigh nothing.
     #[track_caller]
     fn weight_of_examples(&self, values: &Tensor, weight: Option<&Tensor>) -> Option<Tensor> {
-        let rows = values.dims().first().copied().unwrap_or(0);
-        let mask = self.mask().map(|mask| mask_of_rows(&mask, rows));
-        let mask = mask.filter(|mask| mask.dim(0) == rows);
-        match (mask, weight) {
+        self.check_row_order(values);
+        match (self.mask_of(values), weight) {
             (Some(mask), Some(weight)) => {
                 let mask = mask.convert(weight.dtype());
                 Some(weight * mask.broadcast_in(&weight.dims(), &[0]))
@@ -219,8 +227,8 @@ impl<'a> ReplicaCx<'a> {
     /// over a replica's own rows would make gradients as many times too large as there are replicas, and rows that
     /// only fill up would count.
     ///
-    /// Values several to a row of the batch, as of steps folded into rows, count where their row does; values of any other
-    /// number of rows all count. A weight of 0 makes 0 of any value, but the derivative of a loss of a target that is not a
+    /// Values several to a row of the batch count where their row does, and are to be marked [`folded`](Self::folded) or
+    /// [`concatenated`](Self::concatenated); values of any other number of rows all count. A weight of 0 makes 0 of any value, but the derivative of a loss of a target that is not a
     /// number is none even so: replace such targets.
     #[must_use]
     #[track_caller]
@@ -251,17 +259,6 @@ impl ReplicaCx<'_> {
         self.run(model, x, true)
     }
 
-    /// This replica's share of the penalties that the layers of a model added while it was
-    /// [trained](Self::train) in this function: 1 / R of them.
-    #[must_use]
-    #[track_caller]
-    pub fn penalties(&self, model: &ModelRef) -> Tensor {
-        let added = self.penalties.get(&model.first).into_iter().flatten();
-        let zero = self.graph.scalar(DType::F32, 0.0);
-        let sum = added.fold(zero, |sum, loss| sum + loss.convert(DType::F32));
-        sum * (1.0 / self.replicas_in_sync() as f64)
-    }
-
     /// The present values of a model's variables, in its order.
     #[must_use]
     #[track_caller]
@@ -290,16 +287,22 @@ impl ReplicaCx<'_> {
     #[track_caller]
     fn run(&mut self, model: &ModelRef, x: &[Tensor], training: bool) -> Vec<Tensor> {
         let variables = self.variables(model);
+        let mut penalties = match training {
+            true => self.take_penalties(model, &variables),
+            false => Penalties::default(),
+        };
         let mut cx = Cx::new(&self.graph, &model.model, &variables)
             .with_training(training)
+            .with_penalized(std::mem::take(&mut penalties.penalized))
             .with_policy(self.policy);
         let rows = x.first().filter(|x| x.rank() > 0).map_or(0, |x| x.dim(0));
-        let of_batch = rows == self.rows();
+        let mask = x.first().and_then(|x| self.mask_of(x));
+        let of_batch = rows == self.rows() || mask.is_some();
         if training {
             let first = self.first_row(rows);
             cx = cx.with_random(self.random_key(), first);
         }
-        if let Some(mask) = self.mask().filter(|_| of_batch) {
+        if let Some(mask) = mask {
             cx = cx.with_example_mask(mask);
         }
         let dtypes = model.model.inputs().map(|(_, shape)| shape.dtype);
@@ -315,14 +318,16 @@ impl ReplicaCx<'_> {
             self.padding_masks
                 .extend(mask.map(|mask| (output.value(), mask)));
         }
+        let penalized = cx.penalized();
         let effects = cx.finish();
         if training {
             let (indices, values): (Vec<usize>, Vec<Tensor>) = effects.updates.into_iter().unzip();
             for (index, value) in indices.iter().zip(self.agreed(&values, of_batch)) {
                 self.write(model.first + index, value, Location::caller());
             }
-            let penalties = self.penalties.entry(model.first).or_default();
-            penalties.extend(effects.losses);
+            penalties.penalized = penalized;
+            penalties.added.extend(effects.losses);
+            self.penalties.insert(model.first, penalties);
         }
         outputs
     }

@@ -167,6 +167,7 @@ fn rows_of_steps_are_examples_where_their_rows_are() {
         let mut function = strategy.function(|cx, batch: Inputs| {
             let y = cx.train(&model, &batch.x).remove(0);
             let folded = batch.x[0].mean(&[2]).reshape(&[cx.rows() * 2]);
+            let folded = cx.folded(&folded);
             let mean = cx.mean(&folded, None);
             [cx.per_example(&y), cx.all_reduce(ReduceOp::Sum, &mean)]
         });
@@ -183,6 +184,45 @@ fn rows_of_steps_are_examples_where_their_rows_are() {
     assert_near("mean", &one.1, &two.1, 1e-6);
     let mean = values.iter().sum::<f32>() / 30.0;
     assert_near("mean", &one.1, &[f64::from(mean)], 1e-6);
+}
+
+/// Made and real examples in one tensor, as a GAN's discriminator is trained on: of five the second replica has two and one that only
+/// fills up, twice.
+#[test]
+fn rows_one_batch_after_the_other_are_examples_where_their_rows_are() {
+    let run = |replicas: usize| {
+        let strategy = mirrored(replicas);
+        let mut state = strategy.state(3).unwrap();
+        let model = Sequential::new([1]).add(BatchNorm::new().synchronized(true));
+        let model = state.add_model("normed", model).unwrap();
+        let mut function = strategy.function(|cx, batch: Inputs| {
+            let real = &batch.x[0];
+            let both = Tensor::concat(&[&(real * 0.5 + 7.0), real], 0);
+            let both = cx.concatenated(&both);
+            let y = cx.train(&model, std::slice::from_ref(&both)).remove(0);
+            let squares = (&y * &both).square();
+            let squares = cx.concatenated(&squares);
+            let mean = cx.mean(&squares, None);
+            [cx.all_reduce(ReduceOp::Sum, &mean)]
+        });
+        let batch = column(&[1.0, 2.0, 3.0, 6.0, -4.0]);
+        let batch = strategy.distribute_batch(&batch).unwrap();
+        let [mean] = function.call(&mut state, &batch).unwrap();
+        let variables = state.variables(&model).unwrap().into_iter();
+        let variables = variables.flat_map(|(_, value)| value.to_f64());
+        let mean = mean.value().unwrap().to_f64();
+        mean.into_iter().chain(variables).collect::<Vec<f64>>()
+    };
+    assert_near("two replicas", &run(2), &run(1), 1e-5);
+    let strategy = mirrored(2);
+    let mut state = strategy.state(3).unwrap();
+    let mut function = strategy.function(|cx, batch: Inputs| {
+        let both = Tensor::concat(&[&batch.x[0], &batch.x[0]], 0);
+        [cx.mean(&both, None)]
+    });
+    let batch = strategy.distribute_batch(&column(&[1.0, 2.0, 3.0]));
+    let error = function.call(&mut state, &batch.unwrap());
+    assert_says(error, &["4 rows", "`cx.folded`", "`cx.concatenated`"]);
 }
 
 /// Keras 3: the statistics are those of the steps that are not padding. A Reshape, even to the same dims, has no mask.

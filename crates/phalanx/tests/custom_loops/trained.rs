@@ -4,6 +4,7 @@ use phalanx::Result;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Position;
 use phalanx::prelude::*;
+use phalanx::replicas::{Reduction, WireFormat};
 use phalanx::strategy::{DistributedDataset, InputContext, OptimizerRef, Pipelines};
 use phalanx_graph::Shape;
 use phalanx_graph::op::ReduceOp;
@@ -351,4 +352,102 @@ fn a_loop_goes_on_from_a_checkpoint_on_another_strategy() {
         "{error}"
     );
     TrainingState::remove(&path).unwrap();
+}
+
+/// The second of two steps in one function overflows: the first one stays, as if each were a function of its own.
+#[test]
+fn a_skipped_step_undoes_itself_alone() {
+    let run = |together: bool| {
+        let strategy = mirrored(1);
+        let mut state = strategy.state(0).unwrap();
+        let model = state.add_model("mlp", without_dropout()).unwrap();
+        let adam = state.add_optimizer_with(optimizer(), LossScale::SkipNonFinite, &[&model]);
+        let adam = adam.unwrap();
+        let none = state.loss_scale(&adam).unwrap();
+        assert_eq!(none, Some((1.0, 0)));
+        let mut steps = Vec::new();
+        let factors: &[&[f64]] = match together {
+            true => &[&[1.0, f64::INFINITY, 1.0]],
+            false => &[&[1.0], &[f64::INFINITY], &[1.0]],
+        };
+        for &factors in factors {
+            let (model, adam) = (&model, &adam);
+            steps.push(strategy.function(move |cx, batch: Inputs| {
+                for factor in factors {
+                    let logits = cx.train(model, &batch.x).remove(0);
+                    let losses = cross_entropy().per_example(&batch.y[0], &logits);
+                    let loss = cx.mean(&losses, None) * *factor;
+                    let gradients = cx.gradients(&loss, adam);
+                    let gradients = cx.all_reduce_gradients(&gradients);
+                    cx.apply(adam, &gradients);
+                }
+                []
+            }));
+        }
+        let batch = rows(8).batch(8).get(0, 0).unwrap();
+        let batch = strategy.distribute_batch(&batch).unwrap();
+        for step in &mut steps {
+            let [] = step.call(&mut state, &batch).unwrap();
+        }
+        drop(steps);
+        assert_eq!(state.loss_scale(&adam).unwrap(), Some((1.0, 1)));
+        assert_eq!(state.iterations(&adam).unwrap(), 2);
+        state.variables(&model).unwrap()
+    };
+    for ((name, together), (_, apart)) in run(true).iter().zip(run(false)) {
+        assert_near(name, &together.to_f64(), &apart.to_f64(), 1e-6);
+    }
+}
+
+/// As in Keras each kernel's penalty is one term, also where a function calls a model twice.
+#[test]
+fn penalties_count_once_however_often_a_model_is_called() {
+    let strategy = mirrored(1);
+    let mut state = strategy.state(0).unwrap();
+    let penalized = Dense::new(2).kernel_regularizer(Regularizer::L2 { l2: 0.5 });
+    let model = Sequential::new([4]).add(penalized);
+    let model = state.add_model("penalized", model).unwrap();
+    let mut function = strategy.function(|cx, batch: Inputs| {
+        let first = cx.train(&model, &batch.x).remove(0);
+        let one = cx.penalties(&model);
+        let second = cx.train(&model, &batch.x).remove(0);
+        let nothing = (first + second).sum_all() * 0.0;
+        let two = cx.penalties(&model) + nothing;
+        let doubled = cx.variables(&model)[0].clone() * 2.0;
+        let bias = cx.variables(&model)[1].clone();
+        cx.set_variables(&model, &[doubled, bias]);
+        let _ = cx.train(&model, &batch.x);
+        [one, two, cx.penalties(&model)]
+    });
+    let batch = rows(4).batch(4).get(0, 0).unwrap();
+    let batch = strategy.distribute_batch(&batch).unwrap();
+    let [one, two, doubled] = function.call(&mut state, &batch).unwrap();
+    let number = |value: &PerReplica| value.value().unwrap().f32s()[0];
+    let one = number(&one);
+    assert!(one > 0.0);
+    assert_eq!([number(&two), number(&doubled)], [one, one * 4.0]);
+}
+
+/// Gradients that are too small for f16 arrive where they travel scaled.
+#[test]
+fn small_gradients_travel_scaled() {
+    let reduction = Reduction::default().wire(WireFormat::F16);
+    let strategy = mirrored(2).reduction(reduction);
+    let mut state = strategy.state(0).unwrap();
+    let model = state.add_model("dense", Sequential::new([1]).add(Dense::new(1)));
+    let model = model.unwrap();
+    let adam = state.add_optimizer_with(optimizer(), LossScale::DYNAMIC, &[&model]);
+    let adam = adam.unwrap();
+    let mut function = strategy.function(|cx, batch: Inputs| {
+        let y = cx.train(&model, &batch.x).remove(0);
+        let loss = cx.mean(&(y * 2e-8), None);
+        let gradients = cx.gradients(&loss, &adam);
+        let gradients = cx.all_reduce_gradients(&gradients);
+        let (_, kernel) = gradients.iter().next().unwrap();
+        [kernel * 1.0]
+    });
+    let batch = strategy.distribute_batch(&column(&[1.0, 3.0])).unwrap();
+    let [kernel] = function.call(&mut state, &batch).unwrap();
+    let kernel = kernel.local_results().unwrap()[0].to_f64();
+    assert_near("gradient", &[kernel[0] * 1e8], &[4.0], 1e-3);
 }

@@ -19,6 +19,8 @@ pub struct Gradients {
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
+    /// What the loss scale has carried, to scale them with on their way.
+    slots: Vec<Tensor>,
 }
 
 impl Gradients {
@@ -63,6 +65,7 @@ impl ReplicaCx<'_> {
                 .iter()
                 .map(|(spec, _)| spec.name.clone())
                 .collect(),
+            slots: Vec::new(),
         };
         if !self.owns(
             &optimizer.state_id,
@@ -82,6 +85,7 @@ impl ReplicaCx<'_> {
         found.values = unscaled
             .map(|gradient| scale.unscaled(gradient.into_iter().collect(), &slots).pop())
             .collect();
+        found.slots = slots;
         let lost = found.names.iter().zip(&found.values);
         let lost: Vec<&String> = lost
             .filter(|(_, g)| g.is_none())
@@ -121,8 +125,8 @@ impl ReplicaCx<'_> {
         slots
     }
 
-    /// Undoes what a step has changed of an optimizer's models, where its gradients are not all finite, and moves on its
-    /// scale.
+    /// Undoes what a step has changed of an optimizer's models since the step before it, where its gradients are not all finite, and
+    /// moves on its scale.
     #[track_caller]
     fn skip_unless_finite(&mut self, optimizer: &OptimizerRef, gradients: &[Tensor]) {
         let slots = self.scale_slots(optimizer);
@@ -131,23 +135,27 @@ impl ReplicaCx<'_> {
             return;
         };
         let caller = Location::caller();
-        let of_models = optimizer.models.iter().flat_map(|model| {
-            let count = model.model.variables().len();
-            model.first..model.first + count
-        });
-        let entries = of_models.chain(optimizer.first..optimizer.scale_entries().start);
-        for entry in entries
-            .filter(|entry| self.set.contains_key(entry))
-            .collect::<Vec<_>>()
-        {
-            let kept = check
-                .finite
-                .select(&self.values[&entry], &self.originals[&entry]);
+        for entry in self.set_by(optimizer) {
+            let before = self.settled.get(&entry);
+            let before = before.unwrap_or(&self.originals[&entry]);
+            let kept = check.finite.select(&self.values[&entry], before);
             self.write(entry, kept, caller);
         }
         for (entry, value) in optimizer.scale_entries().zip(check.slots) {
             self.write(entry, value, caller);
         }
+    }
+
+    /// The entries of an optimizer and its models, without the loss scale's, that were set.
+    fn set_by(&self, optimizer: &OptimizerRef) -> Vec<usize> {
+        let of_models = optimizer.models.iter().flat_map(|model| {
+            let count = model.model.variables().len();
+            model.first..model.first + count
+        });
+        let entries = of_models.chain(optimizer.first..optimizer.scale_entries().start);
+        entries
+            .filter(|entry| self.set.contains_key(entry))
+            .collect()
     }
 
     /// The gradients of a loss with respect to any tensors it was computed from: inputs, say, or
@@ -177,12 +185,19 @@ impl ReplicaCx<'_> {
         derivatives
     }
 
-    /// The sums over replicas of gradients, as the strategy reduces them.
+    /// The sums over replicas of gradients, as the strategy reduces them. They travel scaled by a dynamic loss scale, which is for
+    /// gradients that f16 would round to 0.
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
         let reduction = self.state.strategy.placement.reduction();
-        let own = gradients.some();
+        let scale = match gradients.slots.len() {
+            // A dynamic one has a scale, and counts of steps.
+            2.. if reduction.is_narrow() => Some(gradients.slots[0].clone()),
+            _ => None,
+        };
+        let own = gradients.some().into_iter();
+        let own: Vec<Tensor> = own.map(|own| times(own, scale.as_ref())).collect();
         let sums = match self.replicas_in_sync() {
             // Of no effect, but a step without it is refused on one replica as on several.
             1 => own
@@ -191,7 +206,8 @@ impl ReplicaCx<'_> {
                 .collect(),
             _ => reduction.sum(&own),
         };
-        let mut sums = sums.into_iter();
+        let inverse = scale.map(|scale| scale.like(1.0) / scale);
+        let mut sums = sums.into_iter().map(|sum| times(sum, inverse.as_ref()));
         let values = gradients.values.iter();
         Gradients {
             values: values
@@ -256,6 +272,9 @@ impl ReplicaCx<'_> {
         }
         self.write(optimizer.first, iterations + 1.0, caller);
         self.skip_unless_finite(optimizer, &given);
+        for entry in self.set_by(optimizer) {
+            self.settled.insert(entry, self.values[&entry].clone());
+        }
     }
 
     /// Adds this replica's examples to the counts of a metric; those that only fill up weigh nothing.
@@ -287,5 +306,14 @@ impl ReplicaCx<'_> {
             let sum = self.read(entry) + added.convert(DType::F64);
             self.write(entry, sum, Location::caller());
         }
+    }
+}
+
+/// A gradient times a scalar, if there is one.
+#[track_caller]
+fn times(gradient: Tensor, factor: Option<&Tensor>) -> Tensor {
+    match factor {
+        Some(factor) => gradient.map_gradient(|part| part * factor.convert(part.dtype())),
+        None => gradient,
     }
 }

@@ -7,6 +7,7 @@ use phalanx_graph::HostTensor;
 use super::{
     MetricRef, ModelRef, OptimizerRef, State, StateArray, StateId, ValueKind, ValueRef, foreign,
 };
+use crate::fit::LossScale;
 use crate::optim::Optimizer;
 use crate::saved::SavedModel;
 use crate::strategy::all_workers::{of_all_replicas, of_first_worker};
@@ -145,20 +146,22 @@ impl State {
         Ok(count.map_or(0, |count| count[0]))
     }
 
-    /// The present scale of an optimizer with a dynamic [`LossScale`](crate::fit::LossScale), and how many steps it has skipped; `None` of another.
+    /// The present scale of an optimizer with a [`LossScale`] that skips steps, 1 of one that does not scale, and how many it has
+    /// skipped; `None` of another.
     ///
     /// # Errors
     /// When it is of another state, or the device fails.
     pub fn loss_scale(&self, optimizer: &OptimizerRef) -> Result<Option<(f64, u64)>> {
         self.check_state_id(&optimizer.state_id, "an optimizer")?;
         let number = |entry| Ok::<f64, Error>(self.read(entry)?.to_f64()[0]);
-        match (
-            optimizer.scale_entries().next(),
-            optimizer.scale_entries().last(),
-        ) {
-            (Some(scale), Some(skipped)) => Ok(Some((number(scale)?, number(skipped)? as u64))),
-            _ => Ok(None),
-        }
+        let Some(skipped) = optimizer.scale_entries().last() else {
+            return Ok(None);
+        };
+        let scale = match optimizer.loss_scale {
+            Some(LossScale::Dynamic { .. }) => number(optimizer.scale_entries().start)?,
+            _ => 1.0,
+        };
+        Ok(Some((scale, number(skipped)? as u64)))
     }
 
     /// Changes the learning rate of the steps to come.
