@@ -193,7 +193,7 @@ impl<'a> Wait<'a> {
         let causes = self.state.causes(&ranks);
         if !causes.is_empty() {
             ranks = causes;
-        } else if let Some(left) = left(limit + limit / 4) {
+        } else if let Some(left) = left(limit.saturating_add(limit / 4)) {
             return Ok(left);
         }
         Err(CollectiveError::Timeout {

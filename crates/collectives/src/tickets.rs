@@ -74,7 +74,7 @@ impl State {
                 since = (turns.turn, Instant::now());
             }
             let waited = since.1.elapsed();
-            let limit = self.timeout * TURN_TIMEOUTS;
+            let limit = self.timeout.saturating_mul(TURN_TIMEOUTS);
             let Some(left) = limit.checked_sub(waited) else {
                 return Err(self.never_started(turns.turn, waited));
             };
@@ -120,7 +120,7 @@ impl State {
                 since = (turn, Instant::now());
             }
             let waited = since.1.elapsed();
-            let limit = self.timeout * TURN_TIMEOUTS;
+            let limit = self.timeout.saturating_mul(TURN_TIMEOUTS);
             let Some(left) = limit.checked_sub(waited) else {
                 drop(turns);
                 self.fail(self.never_started(turn, waited));

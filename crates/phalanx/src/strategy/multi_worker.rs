@@ -41,9 +41,7 @@ impl MultiWorkerMirroredStrategy {
     /// [`Error::User`] when the environment contradicts itself, or this process is a task that does not train;
     /// [`Error::Cluster`] when a process is missing, gone, of another version or with another number of devices.
     pub fn from_env_with(engine: &Engine, options: &CommunicationOptions) -> Result<Self> {
-        let found = membership_from_env(&Variables::of_process());
-        let found = found.map_err(|error| Error::user(error.to_string()))?;
-        match found.filter(|membership| membership.workers > 1) {
+        match among_others(&Variables::of_process())? {
             Some(membership) => Self::join(engine, &membership, options),
             None => Ok(Self(Placement::all(engine))),
         }
@@ -142,6 +140,19 @@ impl Strategy for MultiWorkerMirroredStrategy {
     }
 }
 
+/// The place among several workers that variables describe; none where there is one worker, or they describe nothing.
+fn among_others(variables: &Variables) -> Result<Option<Membership>> {
+    let found = membership_from_env(variables);
+    let found = found.map_err(|error| Error::user(error.to_string()))?;
+    if let Some(other) = found.as_ref().filter(|found| !found.task.kind.trains()) {
+        return Err(Error::user(format!(
+            "this process is {} of its cluster, which does not train; start this program in the tasks of kinds chief and worker alone",
+            other.task
+        )));
+    }
+    Ok(found.filter(|membership| membership.workers > 1))
+}
+
 /// The number of parts that the CPU is divided into in each process, where the environment says so.
 pub(super) fn devices_per_worker() -> Result<Option<usize>> {
     const NAME: &str = "PHALANX_DEVICES_PER_WORKER";
@@ -167,4 +178,23 @@ fn rendezvous_over(group: &Communicator, membership: &Membership) -> Result<Memb
     let told = told.map_err(|error| Error::Cluster(error.to_string()))?;
     membership.rendezvous.address.host = String::from_utf8_lossy(&told[0]).into_owned();
     Ok(membership)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_does_not_train_is_refused_beside_one_worker_too() {
+        let place = |kind: &str| {
+            let config = format!(
+                r#"{{"cluster": {{"worker": ["a:1"]}}, "task": {{"type": "{kind}", "index": 0}}}}"#
+            );
+            let variables = [("TF_CONFIG".to_owned(), config)];
+            among_others(&variables.into_iter().collect())
+        };
+        assert!(place("worker").unwrap().is_none());
+        let error = place("evaluator").unwrap_err().to_string();
+        assert!(error.contains("evaluator:0 of its cluster"), "{error}");
+    }
 }
