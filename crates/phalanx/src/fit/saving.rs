@@ -191,18 +191,22 @@ impl Save {
 impl FitRun<'_> {
     /// Writes the checkpoints that callbacks have asked for.
     pub(super) fn save_wished(&mut self) -> Result<()> {
+        // One that was begun for this step is none to be left out for.
+        let is_busy = self.trainer.writer.is_busy();
         for wish in std::mem::take(&mut self.wishes.saves) {
-            write_wished(self.trainer, &self.fit, &wish)?;
+            write_wished(self.trainer, (&self.fit, is_busy), &wish)?;
         }
         Ok(())
     }
 }
 
-/// Writes a checkpoint that a callback has asked for, and removes what that replaces.
-fn write_wished(trainer: &mut Trainer, fit: &Fit, wish: &SaveWish) -> Result<()> {
-    let is_skipped = wish.may_be_left_out
-        && fit.save_behind == Some(SaveBehind::Skip)
-        && trainer.writer.is_busy();
+/// Writes a checkpoint that a callback has asked for, and removes what that replaces; `is_busy`: one of a step before is being written.
+fn write_wished(
+    trainer: &mut Trainer,
+    (fit, is_busy): (&Fit, bool),
+    wish: &SaveWish,
+) -> Result<()> {
+    let is_skipped = wish.may_be_left_out && fit.save_behind == Some(SaveBehind::Skip) && is_busy;
     // What several processes copy they copy together, whether or not the first has time to write it.
     if is_skipped && trainer.placement().world().is_none() {
         return Ok(());

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::disk::{DISK, Disk};
+use super::disk::{DISK, Disk, is_missing, is_occupied};
 use super::processes::{is_of_ended_process, this_process};
 use super::staging::StagingDir;
 use super::store::{OpenFile, is_url};
@@ -400,7 +400,9 @@ impl<'a> TargetDir<'a> {
             }
             is_empty = false;
         }
-        if is_empty || self.is_ours(path) {
+        // A damaged one among others is not in the way of what is saved after them.
+        let is_one_of_ours = || self.is_ours(&self.path()) || !self.older().is_empty();
+        if is_empty || self.is_ours(path) || is_one_of_ours() {
             return Ok(());
         }
         let first = self.kind.files[0];
@@ -571,20 +573,6 @@ pub(super) fn remove(folder: &Path, files: &[&str]) {
         let _ = fs::remove_file(folder.join(name));
     }
     let _ = fs::remove_dir(folder);
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
-}
-
-fn is_occupied(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty
-    )
 }
 
 pub(super) fn refused(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::SaveBehind;
+use phalanx::fit::callbacks::ModelCheckpoint;
 use phalanx::prelude::*;
 use phalanx_testkit::Scratch;
 
@@ -90,6 +91,12 @@ fn what_is_written_behind_the_training_is_what_is_written_at_once() {
     assert_eq!(behind.iterations(), 18);
     // Whatever was left out, what is there is whole and of this training.
     assert!(skipping.iterations() <= last.iterations());
+    // Beside a callback that saves at each epoch, too.
+    let path = scratch.join("beside");
+    let plan = fit(6).checkpoint(&path).save_behind(SaveBehind::Skip);
+    let each = ModelCheckpoint::new(scratch.join("each_{epoch}").display().to_string());
+    trainer().fit(&rows(), plan.callback(each)).unwrap();
+    assert!(TrainingState::load(&path).unwrap().iterations() > 0);
     // A disk that refuses ends the training, and what is not a number replaces nothing.
     let file = scratch.join("file");
     fs::write(&file, "mine").unwrap();
@@ -174,6 +181,9 @@ fn damages_are_found_or_fallen_back_from() {
                 found == first && left_out.len() == 2,
                 "{what}: {left_out:?}"
             );
+            // What is damaged is not in the way of the training that goes on.
+            found.save(&path).expect(&what);
+            assert!(TrainingState::load(&path).expect(&what) == first, "{what}");
         }
         for path in [path, older] {
             fs::remove_dir_all(path).unwrap();
