@@ -186,6 +186,14 @@ impl Tensor {
         first.graph.push_many(Op::OptimizationBarrier, tensors)
     }
 
+    /// The tensor, computed once however many uses it has: a compiler may compute a value twice and round it differently, which what is
+    /// compared with a maximum of itself must not be.
+    #[must_use]
+    #[track_caller]
+    pub fn computed_once(&self) -> Self {
+        Self::optimization_barrier(&[self]).swap_remove(0)
+    }
+
     /// A scalar of this tensor's element type.
     #[must_use]
     #[track_caller]

@@ -99,6 +99,21 @@ fn no_derivative_asks_whether_floats_are_equal() {
     }
 }
 
+/// Were a value computed for the maximum and again for the comparison with it, all elements of a row could be smaller.
+#[test]
+fn the_place_of_the_largest_is_found_in_what_was_compared() {
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::f32([2, 6, 3]));
+    let place = x.tanh().argmax(1);
+    let program = graph.finish(&[("place", &place)]).unwrap().simplified();
+    let text = support::text(&program);
+    let mut compared = text.lines().filter(|line| line.contains("compare LT"));
+    assert!(
+        compared.any(|line| line.contains("xf32>, ") && is_fixed(&text, line)),
+        "{text}"
+    );
+}
+
 /// Whether what a line compares comes from a barrier by nothing that rounds, or is a value and itself: whether it is NaN.
 fn is_fixed(text: &str, line: &str) -> bool {
     const EXACT: [&str; 10] = [

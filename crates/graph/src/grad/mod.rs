@@ -108,11 +108,21 @@ fn dependents(graph: &Graph, wrt: &[&Tensor], last: usize) -> Vec<bool> {
         }
     }
     graph.each_node(last + 1, |index, node| {
-        if node.inputs.iter().any(|input| relevant[input.node]) {
+        if lets_gradients_pass(node) && node.inputs.iter().any(|input| relevant[input.node]) {
             relevant[index] = true;
         }
     });
     relevant
+}
+
+/// Whether a gradient may flow through a node: what is behind one that stops it need not have a derivative.
+fn lets_gradients_pass(node: &Node) -> bool {
+    let is_flat = matches!(
+        node.op,
+        Op::StopGradient
+            | Op::Unary(UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round)
+    );
+    !is_flat && node.shapes.iter().any(|shape| shape.dtype.is_float())
 }
 
 /// One node on the way back, or the copy of it that is computed again.

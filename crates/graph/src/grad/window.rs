@@ -19,17 +19,14 @@ pub(super) fn reduce(kind: ReduceOp, dims: &[usize], step: &Step, g: &Tensor) ->
         ReduceOp::Max | ReduceOp::Min => {
             // `Tensor::reduce` put a barrier before the reduction: `x` is what it was computed from.
             let chosen = indicator(CompareOp::Eq, &x, &spread(&step.output(0)));
-            let share = g / chosen.sum(dims);
+            // So many may be equal that f16 does not hold their number.
+            let count = chosen.convert(x.dtype().wide()).sum(dims);
+            let share = (g.convert(count.dtype()) / count).convert(g.dtype());
             Some(chosen * spread(&share))
         }
         ReduceOp::Prod => Some(product_of_others(&x, dims) * spread(g)),
         ReduceOp::And | ReduceOp::Or => None,
     }
-}
-
-/// The tensor computed once, however many uses it has.
-fn fixed(x: &Tensor) -> Tensor {
-    Tensor::optimization_barrier(&[x]).swap_remove(0)
 }
 
 /// For each element the product of the others: of those before it times those after it. By multiplications alone, so nothing is lost
@@ -147,7 +144,7 @@ pub(crate) fn winner(kind: ReduceOp, window: &[WindowDim], x: &Tensor) -> Tensor
         winner = wins.select(&winner.like(index as f64), &winner);
         best = wins.select(&here, &best);
     }
-    fixed(&winner)
+    winner.computed_once()
 }
 
 /// The type that holds the places of a window.

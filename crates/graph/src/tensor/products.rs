@@ -162,11 +162,13 @@ impl Tensor {
     pub fn argmax(&self, dim: usize) -> Self {
         let shape = self.shape().with_dtype(DType::I32);
         let size = shape.dims.get(dim).copied().unwrap_or(1);
-        let best = self.max(&[dim]).keep_dims(&[dim]);
+        // Were it computed for the maximum and again for the comparison, all could be below the maximum.
+        let x = self.computed_once();
+        let best = x.max(&[dim]).keep_dims(&[dim]);
         let places = self.graph.iota(shape, dim);
         let none = places.like(size as f64);
         // `<` and not `==`: where the largest is NaN, which equals nothing, the result is still an index.
-        self.less(&best).select(&none, &places).min(&[dim])
+        x.less(&best).select(&none, &places).min(&[dim])
     }
 
     /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; in f32 for 16-bit floats.

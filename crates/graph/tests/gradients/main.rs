@@ -246,6 +246,11 @@ fn select_convert_stop() {
     let t = graph.parameter("x", x.shape().clone());
     let through = (t.stop_gradient() * &t).sum_all();
     let stopped = t.stop_gradient().square().sum_all();
+    // What has no derivative needs none behind what stops the gradient.
+    for stopped in [t.stop_gradient(), t.floor(), t.convert(DType::I32)] {
+        let largest = stopped.all_reduce(ReduceOp::Max).convert(t.dtype());
+        assert!(gradients(&(largest * &t).sum_all(), &[&t])[0].is_some());
+    }
     let found = gradients(&through, &[&t]).remove(0).expect("connected");
     assert!(gradients(&stopped, &[&t])[0].is_none());
     let program = graph.finish(&[("gradient", &found)]).expect("builds");

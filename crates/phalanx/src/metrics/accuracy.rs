@@ -330,7 +330,7 @@ fn one_hot_labels(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> 
 
 /// Classes out of range and scores that are no finite numbers are never inside.
 fn in_top_k(labels: &Tensor, scores: &Tensor, k: u64) -> Tensor {
-    let scores = in_float(scores);
+    let scores = in_float(scores).computed_once();
     let last = scores.rank() - 1;
     let of_class = labels.one_hot(scores.dim(last), DType::Bool);
     let own = of_class

@@ -172,6 +172,7 @@ impl F1Score {
             Some(threshold) => scores.greater(&scores.like(threshold)),
             None => {
                 let last = scores.rank() - 1;
+                let scores = &scores.computed_once();
                 let largest = scores.max(&[last]).keep_dims(&[last]);
                 let above = scores.abs().greater(&scores.like(1e-9));
                 scores.greater_equal(&largest).and(&above)
