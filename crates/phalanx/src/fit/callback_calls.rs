@@ -25,6 +25,38 @@ struct Stepping<'a> {
     batch: Option<&'a Batch>,
 }
 
+/// What callbacks remember before a place that they come to again if one of them fails there, and the learning rate.
+pub(super) struct KeptStates {
+    pub(super) states: CallbackStates,
+    pub(super) rate: Option<f64>,
+}
+
+impl Trainer {
+    /// Keeps what callbacks remember before the end of an epoch.
+    pub(super) fn keep_states(&mut self) -> Result<()> {
+        let is_set = !self.callbacks.is_empty() && !self.compiled.follows_schedule();
+        self.kept_states = Some(KeptStates {
+            states: self.callbacks.states(),
+            rate: is_set.then(|| self.learning_rate()).transpose()?,
+        });
+        Ok(())
+    }
+
+    /// Takes what callbacks remember out of a `fit` that has ended, for one that goes on.
+    pub(super) fn take_states(&mut self) {
+        let callbacks = std::mem::take(&mut self.callbacks);
+        match self.kept_states.take() {
+            Some(kept) => {
+                self.callback_states = kept.states;
+                // Where the device has failed, there is no rate to go on with.
+                let _ = kept.rate.map(|rate| self.set_learning_rate(rate));
+            }
+            None if callbacks.is_empty() => {}
+            None => self.callback_states = callbacks.states(),
+        }
+    }
+}
+
 impl FitRun<'_> {
     /// Calls a hook of each callback, with no step in flight.
     pub(super) fn call(

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Instant;
 
+use super::callback_calls::KeptStates;
 use super::callbacks::{HookPlace, Wishes};
 use super::divided_batch::DividedBatch;
 use super::example_weights::lone_weight_warning;
@@ -64,10 +65,7 @@ impl Trainer {
             written = on_chief(self.placement(), "done", || mark_done(path));
         }
         self.events.end(has_succeeded && written.is_ok());
-        if !self.callbacks.is_empty() {
-            // What they remember stays for a `fit` that goes on.
-            self.callback_states = std::mem::take(&mut self.callbacks).states();
-        }
+        self.take_states();
         written
     }
 
@@ -134,6 +132,11 @@ impl<'r> FitRun<'r> {
         let placement = &trainer.compiled.placement;
         trainer.writer.take_checkpoints(placement, &callbacks)?;
         trainer.callbacks = callbacks;
+        // Until all have begun.
+        trainer.kept_states = Some(KeptStates {
+            states: trainer.callback_states.clone(),
+            rate: None,
+        });
         trainer.compiled.watches_bad_steps = false;
         trainer.events = Events::begin(&trainer.compiled, &fit, first)?;
         trainer.trace = StepTrace::new(fit.trace_plan()?);
@@ -162,6 +165,7 @@ impl<'r> FitRun<'r> {
         run.call(|callback, cx| callback.on_train_begin(cx))?;
         // Given back, and out of date from now on.
         run.trainer.callback_states.clear();
+        run.trainer.kept_states = None;
         if let Some(path) = &run.fit.checkpoint {
             on_chief(run.trainer.placement(), "begun", || unmark_done(path))?;
         }
@@ -428,11 +432,14 @@ impl<'r> FitRun<'r> {
             times: Some(times),
             verdict,
         };
+        // Where one fails, all come here again.
+        self.trainer.keep_states()?;
         self.call(|callback, cx| callback.on_epoch_end(&mut done, cx))?;
         let trainer = &mut *self.trainer;
         trainer.events.write_epoch(&trainer.compiled, &done)?;
         self.fit.call_after(&done)?;
         self.trainer.progress.end_epoch(done);
+        self.trainer.kept_states = None;
         if !self.wishes.is_lost {
             self.snapshot_or_roll_back()?;
             self.save_wished()?;

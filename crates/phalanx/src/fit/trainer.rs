@@ -2,6 +2,7 @@
 
 use phalanx_graph::{HostTensor, Program};
 
+use super::callback_calls::KeptStates;
 use super::callbacks::{CallbackStates, Callbacks};
 use super::checkpoint::OwnCheckpoints;
 use super::compile::Compile;
@@ -37,6 +38,8 @@ pub struct Trainer {
     pub(super) callbacks: Callbacks,
     /// What callbacks remember of the last `fit`, or of the checkpoint that was restored.
     pub(super) callback_states: CallbackStates,
+    /// What a `fit` that fails goes back to, where its callbacks have done a part of what they do at one place.
+    pub(super) kept_states: Option<KeptStates>,
     pub(super) own_checkpoints: OwnCheckpoints,
     pub(super) writer: CheckpointWriter,
     pub(super) events: Events,
@@ -60,6 +63,7 @@ impl Trainer {
             replaced: ReplacedVariables::default(),
             callbacks: Callbacks::default(),
             callback_states: CallbackStates::new(),
+            kept_states: None,
             own_checkpoints: OwnCheckpoints::default(),
             writer: CheckpointWriter::default(),
             events: Events::default(),

@@ -250,3 +250,54 @@ fn callbacks_that_watch_another_log_than_before_begin_anew() {
         assert!(is_kept || !is_restored, "{log}");
     }
 }
+
+/// What callbacks did at the end of an epoch where a later one failed is not done, and counted, twice; nor is what they remember lost
+/// where the training cannot begin.
+#[test]
+fn an_epoch_whose_end_fails_ends_once() {
+    let scratch = scratch("ends-once");
+    let run = |name: &str, fails: bool| {
+        let csv = scratch.join(format!("{name}.csv"));
+        let best = scratch.join(format!("{name}.safetensors"));
+        let has_failed = Arc::new(AtomicBool::new(!fails));
+        let plan = || {
+            let has_failed = Arc::clone(&has_failed);
+            let failing = Lambda::new().on_epoch_end(move |done, _| {
+                match done.epoch == 2 && !has_failed.swap(true, Ordering::Relaxed) {
+                    true => Err(Error::User("a full disk".into())),
+                    false => Ok(()),
+                }
+            });
+            let slower = ReduceLrOnPlateau::new("loss").min_delta(10.0).patience(1);
+            let early = EarlyStopping::new("loss").min_delta(10.0).patience(4);
+            let best = ModelCheckpoint::new(best.display().to_string());
+            let best = best.save_best_only(true).save_weights_only(true);
+            fit(9)
+                .callback(slower.factor(0.5))
+                .callback(early)
+                .callback(best.monitor("val_loss"))
+                .callback(CsvLogger::new(&csv))
+                .callback(failing)
+        };
+        let mut trainer = trainer();
+        let mut history = trainer.fit(&rows(12), plan());
+        if fails {
+            assert!(history.is_err());
+            let refused = Lambda::new().on_train_begin(|_| Err(Error::User("not now".into())));
+            let refused = plan().callback(refused).resume();
+            assert!(trainer.fit(&rows(12), refused).is_err());
+            history = trainer.fit(&rows(12), plan().resume());
+        }
+        let history = history.unwrap();
+        let rates = history.of("learning_rate");
+        let table = fs::read_to_string(csv).unwrap();
+        let saved = fs::read(best).unwrap();
+        (rates, variables(&trainer), table, saved)
+    };
+    let (unbroken, broken) = (run("unbroken", false), run("broken", true));
+    assert_eq!(broken.0, unbroken.0);
+    assert_eq!(broken.0.len(), 5);
+    assert_eq!(broken.1, unbroken.1);
+    assert_eq!(broken.2, unbroken.2);
+    assert_eq!(broken.3, unbroken.3);
+}
