@@ -396,5 +396,7 @@ impl<'a> Evaluator<'a> {
 }
 
 fn record_path(directory: &Path) -> PathBuf {
-    directory.with_extension("json")
+    let mut name = directory.file_name().unwrap_or_default().to_owned();
+    name.push(".json");
+    directory.with_file_name(name)
 }

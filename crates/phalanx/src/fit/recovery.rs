@@ -255,7 +255,7 @@ fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
         return;
     }
     let worker = world.worker();
-    for path in fit.all_callbacks().checkpoints() {
+    for path in fit.all_callbacks().places_to_go_on_from() {
         let (shown, step) = (path.display(), trainer.iterations());
         let line = match write_alone(trainer, fit, &path) {
             Ok(()) => format!("worker {worker}: step {step} is in `{shown}`"),

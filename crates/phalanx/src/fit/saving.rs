@@ -77,7 +77,7 @@ impl CheckpointWriter {
             return Ok(());
         };
         let generation = world.generation();
-        let paths = callbacks.checkpoints().into_iter();
+        let paths = callbacks.places_to_go_on_from().into_iter();
         let marks: Result<_> = paths
             .map(|path| CheckpointWriterMark::take(&path, generation))
             .collect();

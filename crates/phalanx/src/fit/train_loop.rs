@@ -97,8 +97,13 @@ pub(super) struct FitRun<'r> {
     pub(super) wishes: Wishes,
     /// What [`Wishes::rolls_back`] goes back to.
     snapshot: Option<TrainingState>,
+    /// States that were to be copied and had values that are not finite, though no loss had.
+    bad_states: u32,
     told: Told,
 }
+
+/// More of the states that are copied are not found to be bad before that is an error.
+const MOST_BAD_STATES: u32 = 3;
 
 /// What was told once.
 #[derive(Default)]
@@ -157,6 +162,7 @@ impl<'r> FitRun<'r> {
             },
             wishes: Wishes::default(),
             snapshot: None,
+            bad_states: 0,
             told: Told::default(),
             trainer,
             data,
@@ -507,7 +513,15 @@ impl<'r> FitRun<'r> {
             match trainer.training_state() {
                 Ok(state) => self.snapshot = Some(state),
                 // Found before the next loss is: the last update was too much.
-                Err(Error::Training(_)) if self.snapshot.is_some() => wishes.rolls_back = true,
+                Err(Error::Training(found)) if self.snapshot.is_some() => {
+                    self.bad_states += 1;
+                    if self.bad_states > MOST_BAD_STATES {
+                        return Err(Error::Training(found));
+                    }
+                    let line = format!("warning: {found}; going back to the last good state");
+                    trainer.engine().notice(&line);
+                    wishes.rolls_back = true;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -81,7 +81,9 @@ impl DirectoryKind {
     /// Whether there is something at the path, a backup of an interrupted save, or an older directory of this kind.
     pub(crate) fn is_there(&self, folder: &Path) -> bool {
         let free = TargetDir::of(folder, self).map_or(true, |place| place.is_free());
-        !free || self.is_ours_at(folder)
+        // A folder that was made for what is to come is none yet.
+        let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+        !(free || is_empty) || self.is_ours_at(folder)
     }
 
     /// Whether a directory of this kind is at the path, or a backup or an older one beside it.

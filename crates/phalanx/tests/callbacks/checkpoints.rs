@@ -147,6 +147,8 @@ fn halved() -> LearningRateScheduler {
 fn a_program_that_is_run_again_goes_on_by_itself() {
     let scratch = scratch("backup");
     let path = scratch.join("backup");
+    // As a job's script does.
+    fs::create_dir(&path).unwrap();
     let mut runs = 0;
     let trained = loop {
         runs += 1;

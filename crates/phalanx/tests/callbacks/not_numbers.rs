@@ -75,6 +75,15 @@ fn a_loss_that_is_not_a_number_is_found_by_name() {
         .unwrap_err()
         .to_string();
     *why.lock().unwrap() = error;
+    // Found where a state was to be copied, and counted all the same.
+    let rarely = TerminateOnNan::new()
+        .policy(NanPolicy::Rollback)
+        .every(50)
+        .snapshot_every(1);
+    let plan = Fit::epochs(9).progress(Progress::Silent).callback(rarely);
+    let mut trainer = with_loss_scale(LossScale::Off);
+    let error = trainer.fit(&bad_rows(f32::NAN), plan).unwrap_err();
+    assert!(error.to_string().contains("after 3 rollbacks"), "{error}");
     assert_eq!(
         *why.lock().unwrap(),
         "the loss of step 3 (counted from 0) is infinite or not a number; input 0 of its batch has NaN in example 15, after 1 rollbacks; try a lower learning rate or gradient clipping (`clipnorm`), and look at these data"

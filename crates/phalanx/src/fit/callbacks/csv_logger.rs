@@ -136,10 +136,24 @@ impl CsvLogger {
         Ok(())
     }
 
-    /// Where the rows of epochs before this one end, in a file that another process has written.
+    /// Where the rows of epochs before this one end, in a file that another process has written. Where rows are added to those of other
+    /// trainings, the last row alone can be one of a later epoch of this one.
     fn end_of_rows_before(&self, file: &mut File, epoch: usize) -> std::io::Result<u64> {
         let (mut text, mut at, mut end) = (Vec::new(), 0, 0);
         file.read_to_end(&mut text)?;
+        if self.append {
+            let lines = String::from_utf8_lossy(&text);
+            let last = lines.split_inclusive('\n').next_back().unwrap_or_default();
+            let row = last.split(&*self.separator).next().unwrap_or_default();
+            let is_later = row.parse() == Ok(epoch) || !last.ends_with('\n');
+            let kept = text.len()
+                - if is_later {
+                    last.len().min(text.len())
+                } else {
+                    0
+                };
+            return Ok(kept as u64);
+        }
         for line in String::from_utf8_lossy(&text).split_inclusive('\n') {
             at += line.len() as u64;
             let first = line.split(&*self.separator).next().unwrap_or_default();
@@ -253,4 +267,33 @@ fn columns(logs: &Logs) -> Vec<String> {
         keys.extend(of_validation.collect::<Vec<_>>());
     }
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_other_trainings_stay() {
+        let path = std::env::temp_dir().join(format!("phalanx-rows-{}.csv", std::process::id()));
+        let kept = |rows: &str, append: bool, epoch: usize| {
+            let mut file = File::create(&path).unwrap();
+            file.write_all(rows.as_bytes()).unwrap();
+            let mut file = File::open(&path).unwrap();
+            let logger = CsvLogger::new(&path).append(append);
+            let end = logger.end_of_rows_before(&mut file, epoch).unwrap();
+            rows[..end as usize].to_owned()
+        };
+        let before = "epoch,loss\r\n0,3\r\n1,2\r\n";
+        let own = format!("{before}2,1\r\n");
+        assert_eq!(kept(&own, false, 2), before);
+        assert_eq!(kept(before, true, 0), before);
+        let both = format!("{before}0,9\r\n");
+        assert_eq!(kept(&both, true, 0), before);
+        assert_eq!(kept(&both, true, 1), both);
+        assert_eq!(kept(&format!("{both}1,"), true, 1), both);
+        std::fs::remove_file(path).unwrap();
+    }
 }

@@ -26,16 +26,25 @@ impl Callbacks {
 
     /// The checkpoint that a callback goes on from, if it is there.
     pub(in crate::fit) fn backup(&self) -> Result<Option<PathBuf>> {
-        let backups = self.0.iter().filter_map(|callback| {
-            let callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
-            callback.backup().map(Path::to_path_buf)
-        });
-        for path in backups {
+        for path in self.backups() {
             if TrainingState::is_at(&path)? {
                 return Ok(Some(path));
             }
         }
         Ok(None)
+    }
+
+    fn backups(&self) -> Vec<PathBuf> {
+        let paths = self.0.iter().filter_map(|callback| {
+            let callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+            callback.backup().map(Path::to_path_buf)
+        });
+        paths.collect()
+    }
+
+    /// Everything from which the training can go on: the checkpoints that callbacks replace, and their backups.
+    pub(in crate::fit) fn places_to_go_on_from(&self) -> Vec<PathBuf> {
+        [self.checkpoints(), self.backups()].concat()
     }
 
     /// The checkpoints that callbacks replace.

@@ -166,11 +166,12 @@ impl Callback for TerminateOnNan {
         }
         let (done, steps) = (batch + 1, cx.execution_steps());
         let has_passed = |every: usize| done / every > done.saturating_sub(steps) / every;
-        let (looks, copies) = (has_passed(self.every), has_passed(self.snapshot_every));
-        if looks {
+        let copies = self.policy == NanPolicy::Rollback && has_passed(self.snapshot_every);
+        // No copy is taken of what was not looked at.
+        if has_passed(self.every) || copies {
             self.look(cx)?;
         }
-        if self.policy == NanPolicy::Rollback && copies {
+        if copies {
             cx.take_snapshot();
         }
         Ok(())
