@@ -113,7 +113,8 @@ impl Trainer {
     /// then goes on with the data. Where the checkpoint is damaged or gone, the newest of the older ones beside it
     /// ([`Fit::keep_checkpoints`](super::Fit::keep_checkpoints)) that is whole is taken, and a notice says so.
     ///
-    /// On the devices that it was written on, what follows is the same to the bit as without the interruption; on others
+    /// On the devices that it was written on, what follows is the same to the bit as without the interruption, but for gradients that
+    /// several replicas had accumulated within a window of batches, whose sum is added in another order; on others
     /// it differs as one strategy does from another. The seed is taken from the checkpoint.
     ///
     /// # Errors
