@@ -20,6 +20,16 @@ pub struct OneHotFact {
     pub values: Vec<String>,
 }
 
+/// What the files of a training look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileLayout {
+    /// Whether their first line names the columns.
+    pub has_header: bool,
+    /// How many columns they have, the label among them.
+    pub columns: usize,
+}
+
 /// An input of a model that has several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +62,9 @@ pub struct Facts {
     /// The columns of texts, with their words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextFact>,
+    /// What the files look like; `None` of trainings by a version that did not keep it, and of data that are no CSV files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<FileLayout>,
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
@@ -68,6 +81,7 @@ impl Default for Facts {
             columns: Vec::new(),
             one_hot: Vec::new(),
             texts: Vec::new(),
+            layout: None,
             label: None,
             classes: Vec::new(),
             scaling: Scaling {

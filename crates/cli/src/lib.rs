@@ -24,6 +24,7 @@ pub mod predictions;
 mod record;
 pub mod reviews;
 pub mod rows;
+pub mod rows_to_predict;
 mod run_folder;
 mod runs;
 pub mod scaling;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::data::{
     ClassWeights, CsvColumn, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn,
-    LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values,
+    LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values, csv_width,
 };
 use phalanx::{Error, Result as Read};
 
@@ -13,7 +13,7 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
     TrainConfig, Validation,
 };
-use crate::data_facts::{Facts, InputFact, OneHotFact};
+use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
 use crate::example_rows;
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
@@ -125,7 +125,13 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     let wrong = |error| (first.at, error);
     let options = options(data);
     let header = csv_header(&first.value, &options).map_err(wrong)?;
-    let mut facts = Facts::default();
+    let mut facts = Facts {
+        layout: Some(FileLayout {
+            has_header: !header.is_empty(),
+            columns: csv_width(&first.value, &options).map_err(wrong)?,
+        }),
+        ..Facts::default()
+    };
     let label = match &data.label.value {
         Label::Last => header.len().checked_sub(1),
         Label::Index(index) => Some(*index),
@@ -249,66 +255,30 @@ pub(crate) fn held_out(
     })
 }
 
-/// The rows of a file to predict, without a label: where it has a header, the columns that the model was trained on; else all, or
-/// all but the label where there is one more than the model takes.
-///
-/// # Errors
-/// A file that cannot be read, or whose rows do not fit the model.
-pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
-    let needed: usize = facts.dims.iter().product();
-    let labelled = as_trained(data, facts, path)?;
-    let unlabelled = CsvOptions {
-        label: LabelColumn::None,
-        ..labelled.clone()
-    };
-    let by_name = matches!(labelled.columns.first(), Some(CsvColumn::Name(_)));
-    if by_name || !labelled.columns.is_empty() {
-        return read_prepared(path, &unlabelled, facts);
-    }
-    let unlabelled = CsvOptions {
-        one_hot: one_hot_columns(facts, |fact| {
-            // The label before it is not there.
-            let label = matches!(data.label.value, Label::Index(label) if label < fact.index);
-            CsvColumn::Index(fact.index - usize::from(label))
-        }),
-        ..unlabelled
-    };
-    let any = CsvOptions {
-        features: Vec::new(),
-        ..unlabelled.clone()
-    };
-    let columns = |dataset: &Dataset| {
-        dataset
-            .get(0, 0)
-            .map(|example| example.x[0].dims().iter().product::<usize>())
-    };
-    // A label that is no number, or a name that the header lacks, is the reader's to refuse.
-    if let Ok(dataset) = Dataset::from_csv(path, &any)
-        && columns(&dataset)? == needed
-    {
-        return read_prepared(path, &unlabelled, facts);
-    }
-    read_prepared(path, &labelled, facts)
-}
-
-/// The rows of a file as the model takes them.
-fn read_prepared(path: &Path, options: &CsvOptions, facts: &Facts) -> Read<Dataset> {
+/// The rows of a file as the model takes them, and how many were left out because a value is missing.
+pub(crate) fn read_prepared(
+    path: &Path,
+    options: &CsvOptions,
+    facts: &Facts,
+) -> Read<(Dataset, usize)> {
     let mut columns = CsvColumns::default();
     let rows = Dataset::from_csv_with(path, options, &mut columns)?;
-    facts.prepared(&rows, columns.texts())
+    let rows = facts.prepared(&rows, columns.texts())?;
+    Ok((rows, columns.dropped()))
 }
 
-/// The rows of a file with labels.
+/// The rows of a file with labels, and how many were left out because a value is missing.
 ///
 /// # Errors
 /// A file that cannot be read, or whose rows do not fit the model.
-pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
+pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<(Dataset, usize)> {
     read_prepared(path, &as_trained(data, facts, path)?, facts)
 }
 
 /// How a file is read for a model that was trained: by the names of its columns, where both have them.
-fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
+pub(crate) fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
     let mut options = CsvOptions {
+        header: header(data, facts),
         features: facts.dims.clone(),
         classes: facts.classes.clone(),
         one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
@@ -332,6 +302,26 @@ fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
         }
     }
     Ok(options)
+}
+
+/// Whether a file has a header: where all of its columns may hold texts, it has one if the files of the training have.
+fn header(data: &Csv, facts: &Facts) -> Header {
+    let of_file = options(data).header;
+    let (Header::Auto, Some(layout)) = (of_file, facts.layout) else {
+        return of_file;
+    };
+    let used = match data.columns.len() {
+        0 => layout.columns.saturating_sub(1),
+        some => some,
+    };
+    match (
+        used == facts.one_hot.len() + facts.texts.len(),
+        layout.has_header,
+    ) {
+        (false, _) => Header::Auto,
+        (true, true) => Header::Yes,
+        (true, false) => Header::No,
+    }
 }
 
 /// Reads files that have the same columns.
@@ -388,14 +378,29 @@ impl Files<'_> {
         self.facts.check_embeddings(config)
     }
 
+    /// How a file of a training is read: where columns are chosen by name they may be in another order than in the first file, and so may the
+    /// label and columns of names.
+    fn as_first(&self, path: &Path) -> Read<CsvOptions> {
+        let facts = &self.facts;
+        let mut read = CsvOptions {
+            classes: facts.classes.clone(),
+            one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
+            ..options(self.data)
+        };
+        let by_name = matches!(read.columns.first(), Some(CsvColumn::Name(_)));
+        if by_name && !csv_header(path, &read)?.is_empty() {
+            read.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
+            if let Some(label) = &facts.label {
+                read.label = LabelColumn::Name(label.clone());
+            }
+        }
+        Ok(read)
+    }
+
     fn one(&mut self, path: &Path) -> Read<Dataset> {
         let options = match self.is_trained {
             true => as_trained(self.data, &self.facts, path)?,
-            false => CsvOptions {
-                classes: self.facts.classes.clone(),
-                one_hot: one_hot_columns(&self.facts, |fact| CsvColumn::Index(fact.index)),
-                ..options(self.data)
-            },
+            false => self.as_first(path)?,
         };
         Dataset::from_csv_with(path, &options, &mut self.columns)
     }
@@ -409,7 +414,10 @@ fn unreadable(at: Position, error: &Error) -> Problem {
     Problem::new(at, error.to_string(), next)
 }
 
-fn one_hot_columns(facts: &Facts, column: impl Fn(&OneHotFact) -> CsvColumn) -> Vec<OneHotColumn> {
+pub(crate) fn one_hot_columns(
+    facts: &Facts,
+    column: impl Fn(&OneHotFact) -> CsvColumn,
+) -> Vec<OneHotColumn> {
     let one_hot = facts.one_hot.iter().map(|fact| OneHotColumn {
         column: column(fact),
         values: fact.values.clone(),

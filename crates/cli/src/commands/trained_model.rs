@@ -17,7 +17,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::notice;
 use crate::record::{self, Record};
 use crate::run_folder::RunFolder;
-use crate::{image_rows, model, rows};
+use crate::{image_rows, model, rows, rows_to_predict};
 
 /// What was trained, and on what it is used.
 pub(crate) struct Used {
@@ -313,7 +313,16 @@ impl Used {
                     .map_err(|error| failed(&error))
             }
             (Data::Images(_) | Data::Examples(_), _) => self.test_rows(),
-            (Data::Csv(data), _) => self.rows(data, facts, rows::labelled),
+            (Data::Csv(data), _) => self.rows(|path| {
+                let (rows, dropped) = rows::labelled(data, facts, path)?;
+                if dropped > 0 {
+                    let path = path.display();
+                    context.warn(&format!(
+                        "{dropped} rows of {path} with missing values are left out"
+                    ));
+                }
+                Ok(rows)
+            }),
         }
     }
 
@@ -332,7 +341,8 @@ impl Used {
             (Data::Images(images), None) => self.test_images(images)?,
             (Data::Examples(_), _) => None,
             (Data::Csv(data), _) => {
-                return Ok((self.rows(data, facts, rows::to_predict)?, None));
+                let read = |path: &Path| rows_to_predict::to_predict(data, facts, path);
+                return Ok((self.rows(read)?, None));
             }
         };
         match images {
@@ -367,10 +377,10 @@ impl Used {
         Err(Failure::new(Exit::Usage, format!("{file} trains on {what}")).next(next))
     }
 
-    fn rows(&self, data: &Csv, facts: &Facts, read: ReadRows) -> Result<Dataset, Failure> {
+    fn rows(&self, read: impl Fn(&Path) -> phalanx::Result<Dataset>) -> Result<Dataset, Failure> {
         let mut all: Option<Dataset> = None;
         for path in &self.csv {
-            let next = read(data, facts, path).map_err(|error| failed(&error))?;
+            let next = read(path).map_err(|error| failed(&error))?;
             all = Some(match all {
                 None => next,
                 Some(before) => before.concatenate(&next).map_err(|error| failed(&error))?,
@@ -405,5 +415,3 @@ impl Used {
         })
     }
 }
-
-type ReadRows = fn(&Csv, &Facts, &Path) -> phalanx::Result<Dataset>;

@@ -5,7 +5,7 @@ use std::fs;
 use phalanx::data::{Dataset, HostTensor};
 use phalanx_cli::config::{Data, parse};
 use phalanx_cli::data_facts::Facts;
-use phalanx_cli::rows::to_predict;
+use phalanx_cli::rows_to_predict::to_predict;
 
 use crate::{Folder, labels, row};
 
@@ -124,7 +124,7 @@ fn rows_to_predict_have_the_words_of_the_training() {
     assert_eq!(predict(data, &facts, "labelled.csv").unwrap(), [[7, 4, 0]]);
     let error = predict(data, &facts, "bare.csv").unwrap_err();
     assert!(
-        error.contains("bare.csv: line 1, column 1: found \"zz a\" in a first line"),
+        error.contains("bare.csv: line 1: found no column named \"review\""),
         "{error}"
     );
     let error = predict(data, &facts, "empty.csv").unwrap_err();
@@ -138,6 +138,12 @@ fn rows_to_predict_have_the_words_of_the_training() {
     let data = "csv: bare.csv, text: {column: 0, length: 3}";
     let facts = folder.load(data, "").unwrap().facts;
     assert_eq!(predict(data, &facts, "bare.csv").unwrap(), [[2, 3, 0]]);
+    // All of a file may be texts: whether it has a header is as in the training.
+    fs::write(folder.0.join("only.csv"), "zz\na a\n").unwrap();
+    assert_eq!(
+        predict(data, &facts, "only.csv").unwrap(),
+        [[2, 0, 0], [3, 3, 0]]
+    );
     // What is kept is what was found.
     let kept = serde_json::to_string(&facts).unwrap();
     assert_eq!(serde_json::from_str::<Facts>(&kept).unwrap(), facts);

@@ -217,6 +217,13 @@ pub(super) fn read_header(
     CsvStart::read(reader, name, options).map(|start| start.names)
 }
 
+/// The number of columns.
+pub(super) fn read_width(reader: impl Read, name: &str, options: &CsvOptions) -> Result<usize> {
+    let start = CsvStart::read(reader, name, options)?;
+    let fields = start.lines.fields(&start.line)?;
+    Ok(fields.len())
+}
+
 /// Adds the texts in a column to `texts`; `false` where it is the label and the first one is a number.
 pub(super) fn add_texts(
     reader: impl Read,

@@ -7,7 +7,7 @@ use std::path::Path;
 use phalanx_graph::DType;
 
 use super::concat_files::concat_rows;
-use super::csv::{CsvInputs, add_texts, read_header};
+use super::csv::{CsvInputs, add_texts, read_header, read_width};
 use super::csv_one_hot::TextColumn;
 use super::csv_table::is_missing;
 use super::formats::{ParsedTfRecords, files_of};
@@ -28,6 +28,16 @@ pub fn csv_header(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Vec<St
     let first = files_of(path.as_ref())?.into_iter().next();
     let path = first.ok_or_else(|| Error::Bug("a pattern without files".into()))?;
     read_header(open(&path)?, &path.to_string_lossy(), options)
+}
+
+/// How many columns a CSV file has, by its first line.
+///
+/// # Errors
+/// As [`csv_header`].
+pub fn csv_width(path: impl AsRef<Path>, options: &CsvOptions) -> Result<usize> {
+    let first = files_of(path.as_ref())?.into_iter().next();
+    let path = first.ok_or_else(|| Error::Bug("a pattern without files".into()))?;
+    read_width(open(&path)?, &path.to_string_lossy(), options)
 }
 
 /// Whether a field of a CSV file says that its value is missing: it is empty, or says `NA`, `nan`, `n/a`, `null`, `none`, `nil` or `?`.

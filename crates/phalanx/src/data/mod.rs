@@ -79,7 +79,7 @@ pub use formats::{
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
-pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values};
+pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values, csv_width};
 pub use global_batch::{Worker, batch_sizes};
 pub use mixup::{cut_mix, mix_up};
 pub use pad::Pad;
