@@ -12,7 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use glob::{MatchOptions, Pattern};
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
-use super::formats::io;
+use super::formats::{INDEX_ENDING, io};
+use crate::storage::this_process;
 use crate::{Error, Result};
 
 /// The most objects of one URL.
@@ -159,8 +160,10 @@ impl BucketCopy {
         let count = self.missing.len();
         let first = std::process::id() as usize % count;
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        static COPYING: AtomicUsize = AtomicUsize::new(0);
+        let copying = COPYING.fetch_add(1, Ordering::Relaxed);
         let work = |thread: usize| {
-            let part = parts.join(format!("{}-{thread}", std::process::id()));
+            let part = parts.join(format!("{}-{copying}-{thread}", this_process()));
             while !is_over.load(Ordering::Relaxed) {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count {
@@ -228,7 +231,7 @@ impl BucketCopy {
         let kept: HashSet<&str> = self.objects.iter().map(|object| &*object.name).collect();
         let base = self.path("")?;
         if base.is_file() {
-            fs::remove_file(&base).map_err(|error| io(&base, "remove", error))?;
+            remove(&base)?;
         }
         fs::create_dir_all(&base).map_err(|error| io(&base, "create", error))?;
         let mut folders = vec![base.clone()];
@@ -240,11 +243,14 @@ impl BucketCopy {
                     .file_type()
                     .map_err(|error| io(&path, "read", error))?;
                 let name = path.strip_prefix(&base).ok().and_then(Path::to_str);
-                let is_other = name.is_none_or(|name| self.scope.has(name) && !kept.contains(name));
+                // Kept indexes of TFRecord files are no copies.
+                let is_index = path.extension().is_some_and(|end| end == INDEX_ENDING);
+                let is_other = !is_index
+                    && name.is_none_or(|name| self.scope.has(name) && !kept.contains(name));
                 match (kind.is_dir(), is_other) {
                     (true, _) => folders.push(path),
                     (false, true) => {
-                        fs::remove_file(&path).map_err(|error| io(&path, "remove", error))?;
+                        remove(&path)?;
                     }
                     (false, false) => {}
                 }
@@ -374,6 +380,16 @@ fn is_copy(path: &Path, object: &Object) -> bool {
     };
     let modified = found.modified().map(seconds).ok();
     found.is_file() && found.len() == object.size && modified == Some(seconds(object.modified))
+}
+
+/// Removes a file, which another process may have removed just now.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(io(path, "remove", error))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -86,7 +86,15 @@ impl Stream {
     /// All but the first `count` examples.
     #[must_use]
     pub fn skip(&self, count: usize) -> Self {
-        self.over(move |_, examples| examples.skip(count))
+        self.over(move |_, examples| {
+            let mut left = count;
+            // An error is not passed over: nothing comes after it.
+            examples.skip_while(move |example| {
+                let is_skipped = left > 0 && example.is_ok();
+                left = left.saturating_sub(1);
+                is_skipped
+            })
+        })
     }
 
     /// The examples `count` times over; repetition r of epoch e is epoch e * count + r of what comes before.
@@ -229,6 +237,18 @@ mod tests {
     fn values(stream: &Stream, epoch: u64) -> Vec<i32> {
         let value = |example: Result<Example>| example.unwrap().x[0].values::<i32>().unwrap()[0];
         stream.iter(epoch).map(value).collect()
+    }
+
+    #[test]
+    fn an_error_is_not_skipped() {
+        let broken = count(0..10).map(|example| match example.x[0].to_f64()[0] {
+            2.0 => Err(Error::user("broken")),
+            _ => Ok(example),
+        });
+        assert_eq!(values(&broken.skip(3).take(0), 0), [0; 0]);
+        assert!(broken.skip(5).iter(0).next().unwrap().is_err());
+        let both = Stream::interleave(&[count(0..2), broken.skip(5)], 1);
+        assert!(both.iter(0).any(|example| example.is_err()));
     }
 
     #[test]

@@ -39,4 +39,5 @@ pub use tf_example::{Feature, Features};
 pub use tfrecord::{
     IndexCache, TfRecordOptions, TfRecordWriter, TfRecords, shard_path, write_tfrecord,
 };
+pub(super) use tfrecord_index::INDEX_ENDING;
 pub use web_dataset::{WebDataset, WebSample};

@@ -15,6 +15,7 @@ use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
 use super::tfrecord_index::{INDEX_ENDING, compression, index_of};
 use super::unpack::Spool;
 use super::{CorruptPolicy, LostBytes, RecordLocation, Records};
+use crate::storage::this_process;
 use crate::{Error, Result};
 
 /// Bytes before the data of a record: length and its checksum.
@@ -87,7 +88,7 @@ struct IndexedFile {
 type Visit<'a> = dyn FnMut(usize, Result<&[u8]>) -> Result<()> + 'a;
 
 impl TfRecords {
-    /// Opens the files that a pattern names, kept indexes left out, and finds their records. Files that are compressed by gzip or
+    /// Opens the files that a pattern names, kept indexes and files that are being written left out, and finds their records. Files that are compressed by gzip or
     /// zlib as a whole are unpacked, all into one temporary file, which takes the room of their records until this is dropped.
     ///
     /// # Errors
@@ -99,6 +100,9 @@ impl TfRecords {
         let mut spool = Spool::default();
         let mut paths = files_matching(pattern)?;
         paths.retain(|path| path.extension().is_none_or(|end| end != INDEX_ENDING));
+        if paths.len() > 1 {
+            paths.retain(|path| !is_partial(path));
+        }
         for file in InputFile::open_all(paths)? {
             let (file, damage) = match compression(&file)? {
                 Some(compression) => spool.unpack(file, compression)?,
@@ -323,6 +327,17 @@ pub struct TfRecordWriter {
     is_finished: bool,
 }
 
+/// In the names of files that are being written, before the process.
+const PARTIAL: &str = ".partial-";
+
+/// Whether a file is being written, or was by a process that was killed.
+fn is_partial(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let process = name.rsplit_once(PARTIAL).map(|(_, process)| process);
+    let is_number = |c: char| c.is_ascii_hexdigit() || c == '-';
+    process.is_some_and(|process| !process.is_empty() && process.chars().all(is_number))
+}
+
 impl TfRecordWriter {
     /// Starts a file; one of that name is replaced when this is finished.
     ///
@@ -331,7 +346,7 @@ impl TfRecordWriter {
     pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let mut partial = path.clone().into_os_string();
-        partial.push(format!(".partial-{}", std::process::id()));
+        partial.push(format!("{PARTIAL}{}", this_process()));
         let partial = PathBuf::from(partial);
         let file = File::create(&partial).map_err(|error| io(&partial, "create", error))?;
         let writer = Some(BufWriter::with_capacity(1 << 18, file));
@@ -407,6 +422,21 @@ mod tests {
 
     fn pattern(folder: &Path) -> String {
         folder.join("*.tfrecord").to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn files_that_are_being_written_are_none_of_a_pattern() {
+        let folder = test_folder::create("tfrecord-partial");
+        let whole = folder.join("train-00000-of-00001");
+        write(&whole, &records(0..5));
+        let writer = TfRecordWriter::create(folder.join("train-1")).unwrap();
+        let index = folder.join(format!("train-0.{}.{INDEX_ENDING}", this_process()));
+        fs::write(index, "half").unwrap();
+        let pattern = folder.join("train-*").to_string_lossy().into_owned();
+        let found = TfRecords::open(&pattern, &TfRecordOptions::default()).unwrap();
+        assert_eq!(found.len(), 5);
+        drop(writer);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     fn two_files(name: &str) -> PathBuf {

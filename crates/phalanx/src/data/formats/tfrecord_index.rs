@@ -9,9 +9,10 @@ use super::tfrecord::{FRAME, HEADER, data_len, too_large};
 use super::unpack::Compression;
 use super::{CorruptPolicy, IndexCache, LostBytes, TfRecordOptions};
 use crate::Result;
+use crate::storage::this_process;
 
 /// The ending of a kept index's name.
-pub(super) const INDEX_ENDING: &str = "phxindex";
+pub(crate) const INDEX_ENDING: &str = "phxindex";
 const MAGIC: &[u8; 8] = b"phxidx01";
 /// Smaller files are walked through faster than their index is worth.
 const MIN_BYTES: u64 = 1 << 20;
@@ -171,7 +172,8 @@ fn keep(path: &PathBuf, file: &InputFile, bounds: &[u64]) -> std::io::Result<()>
         bytes.extend(number.to_le_bytes());
     }
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    // With its ending, by which patterns of data leave it out.
+    let partial = path.with_extension(format!("{}.{INDEX_ENDING}", this_process()));
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

@@ -48,6 +48,10 @@ impl Stage for ClassWeighted {
 
     fn gather(&self, epoch: u64, indices: &[usize], pool: &BufferPool) -> Result<Batch> {
         let batch = self.input.gather(epoch, indices, pool)?;
+        if batch.x.is_empty() {
+            // All of its examples were left out.
+            return Ok(batch);
+        }
         self.weights.apply_to_batch(batch)
     }
 
@@ -190,6 +194,24 @@ mod tests {
             y: vec![HostTensor::scalar(1i32)],
             weight,
         }
+    }
+
+    #[test]
+    fn a_batch_of_corrupt_examples_alone_is_empty() {
+        let labels = HostTensor::new([3], &[1i32, 1, 1]);
+        let rows = Dataset::from_arrays(HostTensor::new([3, 1], &[0.0f32, 1.0, 2.0]), labels);
+        let data = rows.unwrap().map(|example| match example.x[0].to_f64()[0] {
+            1.0 => Err(Error::Data {
+                source_name: "f".into(),
+                place: "byte 0".into(),
+                message: "no".into(),
+            }),
+            _ => Ok(example),
+        });
+        let weights = ClassWeights::new([(1, 2.0)]).unwrap();
+        let data = data.skip_corrupt().class_weights(weights);
+        assert!(data.batch(1).get(0, 1).unwrap().x.is_empty());
+        assert_eq!(data.batch(3).get(0, 0).unwrap().rows(), 2);
     }
 
     #[test]
