@@ -163,7 +163,22 @@ impl Batches {
             return Ok(None);
         }
         let (_, step) = self.locate(epoch, i)?;
-        Ok(Some(self.sharding.part(&self.input, self.size, step)))
+        let mut part = self.sharding.part(&self.input, self.size, step);
+        let steps = self.len_before_stages();
+        if self.sharding.is_divided_by_hand() && steps.is_some_and(|steps| step + 1 >= steps) {
+            // A worker knows its own data alone. All have as many steps, so those before the last are full for all.
+            part.is_even = false;
+        }
+        Ok(Some(part))
+    }
+
+    /// The most rows of a batch of all workers together. Who reads files of its own may have as many as in a full batch, however few
+    /// examples there are.
+    pub(super) fn most_rows_of_all(&self) -> usize {
+        match self.sharding.is_by_position() {
+            true => self.size.min(self.input.len().unwrap_or(usize::MAX).max(1)),
+            false => self.size,
+        }
     }
 
     /// The worker whose part of each batch these are.
@@ -321,10 +336,18 @@ impl Batches {
             // All its examples were corrupt: maps have nothing to work on, and the step is left out.
             return Ok(batch);
         }
+        let rows = batch.rows();
         let maps = self.stages.iter().filter_map(BatchStage::map);
         for ((seed, map), clock) in maps.zip(&stage_stats.stages[1..]) {
             let key = random_key(seed, input_epoch, input_index as u64);
             batch = clock.made(|| map(key, batch))?;
+        }
+        if self.sharding.worker.count > 1 && batch.rows() != rows {
+            // The others do not see it, and count on as many.
+            return Err(Error::User(format!(
+                "a map of batches made {} rows of {rows}, where workers divide batches among each other; filter or add examples before `batch`",
+                batch.rows()
+            )));
         }
         Ok(batch)
     }

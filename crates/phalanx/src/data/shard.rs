@@ -103,6 +103,16 @@ impl Sharding {
         })
     }
 
+    /// Whether each worker reads all of the data that it has.
+    pub(super) fn is_divided_by_hand(&self) -> bool {
+        self.policy == AutoShardPolicy::Off && self.worker.count > 1
+    }
+
+    /// Whether workers read consecutive rows of the same batches.
+    pub(super) const fn is_by_position(&self) -> bool {
+        self.per_worker.is_empty()
+    }
+
     /// Number of steps of an epoch, the same for every worker; `None` is endless.
     pub(super) fn steps(
         &self,

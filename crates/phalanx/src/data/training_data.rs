@@ -104,6 +104,10 @@ impl TrainingData for Batches {
         self.dataset().len()
     }
 
+    fn most_rows(&self) -> usize {
+        self.most_rows_of_all()
+    }
+
     fn by_index(&self) -> Option<&Batches> {
         Some(self)
     }

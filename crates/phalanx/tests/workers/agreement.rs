@@ -78,22 +78,57 @@ fn data_divided_by_hand_are_read_once_where_they_are_given_as_such() {
         let case = cases::everything();
         let mut trainer = strategy.compile(case.model, case.compile).unwrap();
         let rank = strategy.worker();
-        let own = case.data.skip(12 * rank).take(12).batch(8);
+        // The last batch of the second is not full.
+        let own = case.data.skip(12 * rank).take(12 - 2 * rank);
+        let few = own.batch(32);
+        let own = own.batch(8);
         let own = own
             .shard(Worker::new(rank, 2), AutoShardPolicy::Off)
             .unwrap();
         let fit = Fit::epochs(1).progress(Progress::Silent);
         trainer.fit(&own, fit).unwrap();
+        let few = few.shard(Worker::new(rank, 2), AutoShardPolicy::Off);
+        trainer.evaluate(&few.unwrap()).unwrap();
         let all = own.iter(0, 0).map(|batch| batch.unwrap().x[0].to_f64());
         read.lock().unwrap().extend(all.flatten());
     });
-    let whole = cases::everything().data.batch(24).get(0, 0).unwrap();
+    let whole = cases::everything().data.batch(22).get(0, 0).unwrap();
     let sorted = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         values
     };
     let read = read.into_inner().unwrap();
     assert_eq!(sorted(read), sorted(whole.x[0].to_f64()));
+}
+
+/// A map that leaves rows out would have the others count on rows that are not there.
+#[test]
+fn maps_of_batches_keep_the_rows_of_workers() {
+    let told = on_workers(2, 2, |strategy| {
+        let case = cases::everything();
+        let mut trainer = strategy.compile(case.model, case.compile).unwrap();
+        let fewer = case.data.batch(8).map(|mut batch| {
+            let rows = batch.rows() - 1;
+            for tensor in batch
+                .x
+                .iter_mut()
+                .chain(&mut batch.y)
+                .chain(&mut batch.weight)
+            {
+                let dims = [&[rows], &tensor.dims()[1..]].concat();
+                let bytes = tensor.bytes().len() / (rows + 1) * rows;
+                let shape = phalanx_graph::Shape::new(tensor.dtype(), dims);
+                *tensor = HostTensor::from_bytes(shape, &tensor.bytes()[..bytes]).unwrap();
+            }
+            Ok(batch)
+        });
+        let fit = Fit::epochs(1).progress(Progress::Silent);
+        trainer.fit(&fewer, fit).unwrap_err().to_string()
+    });
+    assert!(
+        told.iter().any(|error| error.contains("made 3 rows of 4")),
+        "{told:?}"
+    );
 }
 
 #[test]
