@@ -33,12 +33,33 @@ struct Shared {
     outgoing: Outgoing,
     worker: usize,
     workers: usize,
-    /// Whether worker 0 coordinates, so that the end of the service is its end.
-    by_worker_0: bool,
+    place: Place,
     generation: u64,
     timing: Timing,
     addresses: Option<Vec<Address>>,
     state: Mutex<Pending>,
+}
+
+/// Who coordinates: whose end the end of the service is.
+#[derive(Clone, Copy)]
+enum Place {
+    FirstWorker,
+    Launcher,
+    /// All do, and this process' own part has ended.
+    Etcd,
+}
+
+impl Place {
+    const fn of(membership: &Membership) -> Self {
+        match (
+            membership.launcher.is_some(),
+            membership.rendezvous.etcd.is_empty(),
+        ) {
+            (true, _) => Self::Launcher,
+            (false, false) => Self::Etcd,
+            (false, true) => Self::FirstWorker,
+        }
+    }
 }
 
 type Answer = (Reply, Vec<u8>);
@@ -146,7 +167,7 @@ impl Coordinator {
             outgoing: link.outgoing,
             worker: membership.worker,
             workers: roster.addresses.len(),
-            by_worker_0: membership.launcher.is_none(),
+            place: Place::of(membership),
             generation: roster.generation,
             timing,
             addresses: membership.addresses.clone(),
@@ -514,11 +535,15 @@ impl Shared {
         if self.lock().left {
             return;
         }
-        let (worker, reason) = match self.by_worker_0 {
-            true => (0, reason),
-            false => (
+        let (worker, reason) = match self.place {
+            Place::FirstWorker => (0, reason),
+            Place::Launcher => (
                 self.worker,
                 format!("has lost the launcher, which coordinates: it {reason}"),
+            ),
+            Place::Etcd => (
+                self.worker,
+                format!("has lost its place among the workers that meet in etcd: {reason}"),
             ),
         };
         let next = None;

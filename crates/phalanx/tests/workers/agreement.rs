@@ -117,7 +117,7 @@ fn maps_of_batches_keep_the_rows_of_workers() {
             {
                 let dims = [&[rows], &tensor.dims()[1..]].concat();
                 let bytes = tensor.bytes().len() / (rows + 1) * rows;
-                let shape = phalanx_graph::Shape::new(tensor.dtype(), dims);
+                let shape = Shape::new(tensor.dtype(), dims);
                 *tensor = HostTensor::from_bytes(shape, &tensor.bytes()[..bytes]).unwrap();
             }
             Ok(batch)

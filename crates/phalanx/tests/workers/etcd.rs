@@ -172,3 +172,31 @@ fn a_training_goes_on_while_etcd_is_dead() {
         training.said()
     );
 }
+
+/// Longer than its lease in etcd.
+const ASLEEP: Duration = Duration::from_secs(9);
+
+#[test]
+fn a_worker_that_slept_past_its_lease_takes_part_again() {
+    let Some(mut training) = Training::start("asleep") else {
+        return;
+    };
+    training.wait_until_begun();
+    let signal = |name: &str| {
+        let process = training.workers[1].id().to_string();
+        let sent = Command::new("kill").args([name, &process]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    thread::sleep(ASLEEP);
+    signal("-CONT");
+    training.until("it takes part", || training.said().contains("goes on from"));
+    training.go();
+    let outs = training.outs();
+    let expected = unbroken(2);
+    assert!(
+        outs.iter().all(|out| *out == expected),
+        "{}",
+        training.said()
+    );
+}

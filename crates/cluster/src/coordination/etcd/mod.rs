@@ -15,7 +15,7 @@ mod entry;
 mod replica;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,8 +52,9 @@ pub(super) struct Run {
     etcd: Arc<Etcd>,
     secret: Option<Secret>,
     settings: Settings,
-    /// The lease of this process, and the revision with which the run began.
-    lease: i64,
+    /// The lease of this process: another one after it was silent for longer than it.
+    lease: Arc<AtomicI64>,
+    /// The revision with which the run began.
     began: i64,
     /// What the time of the job was when this process came.
     time: Duration,
@@ -99,7 +100,7 @@ impl Run {
                 etcd: Arc::clone(etcd),
                 secret: secret.clone(),
                 settings: known,
-                lease,
+                lease: Arc::new(AtomicI64::new(lease)),
                 began,
             };
             if !run.is_over()? {
@@ -123,7 +124,7 @@ impl Run {
                 version: String::new(),
                 ..settings.clone()
             },
-            lease,
+            lease: Arc::new(AtomicI64::new(lease)),
             began: began.ok_or_else(|| MOVED.to_owned())?,
         })
     }
@@ -140,6 +141,10 @@ impl Run {
             }
         }
         Ok(replica.failure().is_some() || replica.is_over())
+    }
+
+    fn lease(&self) -> i64 {
+        self.lease.load(Ordering::Acquire)
     }
 
     pub(super) const fn settings(&self) -> &Settings {
@@ -159,19 +164,53 @@ impl Run {
         spawn("phalanx-etcd-watch", move || {
             follow(&etcd, &over, &log);
         })?;
-        let (etcd, over, lease) = (Arc::clone(&self.etcd), Arc::clone(&ended), self.lease);
-        let pause = self.settings.lease / 5;
+        let over = Arc::clone(&ended);
+        let lease = KeptLease {
+            etcd: Arc::clone(&self.etcd),
+            began: self.began,
+            length: self.settings.lease,
+            number: Arc::clone(&self.lease),
+        };
         spawn("phalanx-etcd-lease", move || {
             while !over.load(Ordering::Acquire) {
                 // An etcd that does not answer now gives every lease its full time when it does again.
-                let _ = etcd.keep(lease);
-                std::thread::sleep(pause);
+                let _ = lease.keep();
+                std::thread::sleep(lease.length / 5);
             }
         })?;
         let mut replica = Replica::new(self);
         replica.serve(inputs, status, tell);
         ended.store(true, Ordering::Release);
         replica.clean_up();
+        Ok(())
+    }
+}
+
+/// The lease of this process, kept.
+struct KeptLease {
+    etcd: Arc<Etcd>,
+    began: i64,
+    length: Duration,
+    number: Arc<AtomicI64>,
+}
+
+impl KeptLease {
+    /// Keeps it for its full length; where it has ended, because this process slept or was cut off, takes another, with which it comes
+    /// back. What hung on the old one is gone: the others have gone on without it.
+    fn keep(&self) -> Result<(), String> {
+        if self.etcd.keep(self.number.load(Ordering::Acquire))? {
+            return Ok(());
+        }
+        let lease = self.etcd.grant(self.length)?;
+        let process = self.etcd.put(&format!("process/{lease}"), b"", lease);
+        let entered = self
+            .etcd
+            .transact(&[self.etcd.is_of("run", self.began)], &[process]);
+        match entered {
+            Ok(Some(_)) => self.number.store(lease, Ordering::Release),
+            // The run is over, or it is not known: the next time tells.
+            Ok(None) | Err(_) => self.etcd.revoke(lease)?,
+        }
         Ok(())
     }
 }

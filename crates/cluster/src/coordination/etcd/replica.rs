@@ -19,6 +19,8 @@ struct Own {
     replies: Replies,
     /// Entries written.
     written: u64,
+    /// Whether it says nothing any more, and waits to read why.
+    is_silent: bool,
 }
 
 /// What is to be written, in order.
@@ -116,6 +118,7 @@ impl Replica {
                     number: None,
                     replies,
                     written: 0,
+                    is_silent: false,
                 };
                 self.own.insert(connection, own);
                 self.pending.push_back(Unwritten::Open { connection });
@@ -208,7 +211,7 @@ impl Replica {
         if !self.own.contains_key(&connection) {
             return Ok(());
         }
-        let (etcd, lease) = (&self.run.etcd, self.run.lease);
+        let (etcd, lease) = (&self.run.etcd, self.run.lease());
         // The key cannot have the number, which is the revision of its writing, so it is written first.
         let place = format!("place/{lease}/{connection}");
         let number = etcd.transact(&[], &[etcd.put(&place, b"", lease)])?;
@@ -235,7 +238,7 @@ impl Replica {
         let Some(own) = self.own.get_mut(&connection) else {
             return Ok(());
         };
-        let Some(number) = own.number else {
+        let Some(number) = own.number.filter(|_| !own.is_silent) else {
             return Ok(());
         };
         own.written += 1;
@@ -252,7 +255,13 @@ impl Replica {
         let written = self.append(&key, Some(&member), &Happened { at, event });
         match written {
             Ok(true) => {}
-            // Its lease is over, or its run.
+            // Its lease is over. The log says what follows from that; it has not been read so far.
+            Ok(false) if self.is_of_run()? => {
+                if let Some(own) = self.own.get_mut(&connection) {
+                    own.is_silent = true;
+                }
+            }
+            // Its run is.
             Ok(false) => drop(self.own.remove(&connection)),
             Err(_) => {
                 if let Some(own) = self.own.get_mut(&connection) {
@@ -261,6 +270,12 @@ impl Replica {
             }
         }
         written.map(drop)
+    }
+
+    /// Whether the run that this process is in is the job's.
+    fn is_of_run(&self) -> Result<bool, String> {
+        let run = self.run.etcd.get("run")?;
+        Ok(run.is_some_and(|run| run.revision == self.run.began))
     }
 
     fn close(&mut self, connection: u64, why: String) -> Result<(), String> {
@@ -315,7 +330,7 @@ impl Replica {
         let (mut state, mut opened) = (self.state.clone(), self.opened.clone());
         if !apply(&mut state, &mut opened, at, Event::Tick).is_empty() {
             self.ticks += 1;
-            let key = format!("log/tick/{}/{}", self.run.lease, self.ticks);
+            let key = format!("log/tick/{}/{}", self.run.lease(), self.ticks);
             let event = Event::Tick;
             self.holds_clock = self.append(&key, Some(HOLDER), &Happened { at, event })?;
         }
@@ -338,7 +353,7 @@ impl Replica {
     /// Takes the clock if nobody has it, and goes on with the time it was.
     fn claim_clock(&mut self) -> Result<(), String> {
         let etcd = &self.run.etcd;
-        let holder = etcd.put(HOLDER, b"", self.run.lease);
+        let holder = etcd.put(HOLDER, b"", self.run.lease());
         let taken = etcd.transact(&[etcd.is_of(HOLDER, 0)], &[holder])?;
         self.holds_clock = taken.is_some();
         Ok(())
@@ -355,7 +370,7 @@ impl Replica {
     pub(super) fn clean_up(&self) {
         let etcd = &self.run.etcd;
         // Where etcd does not answer, the lease ends by itself, and who comes next begins another run.
-        let _ = etcd.revoke(self.run.lease);
+        let _ = etcd.revoke(self.run.lease());
         if etcd
             .list("process/", 0, true)
             .is_ok_and(|left| left.entries.is_empty())
