@@ -1,4 +1,7 @@
-"""initializers.json: each initializer's fans, limit or deviation, and the moments of one Keras draw."""
+"""initializers.json: each initializer's fans, limit or deviation, and the moments of one Keras draw.
+
+attention_starts.json: the same of the kernels of MultiHeadAttention, whose fans are not those of a convolution.
+"""
 
 import math
 
@@ -122,5 +125,35 @@ def records():
         }
 
 
+def attention_kernels():
+    """The kernels of layers of attention that Keras built, with initializers that go by fans and others."""
+    # By kernel: its fans where the query has 24 features, the value 12, the key 20, and there are 4 heads.
+    fans = {"query": (24, 4 * 8), "key": (20, 4 * 8), "value": (12, 4 * 6), "attention_output": (4 * 6, 10)}
+    specs = [(f"{f}_{d}", {}) for f in ("glorot", "he", "lecun") for d in ("uniform", "normal")]
+    specs += [("variance_scaling", {"scale": 1.5, "mode": "fan_out", "distribution": "truncated_normal"})]
+    specs += [("truncated_normal", {"stddev": 0.02})]
+    for name, config in specs:
+        kernels = {of: [] for of in fans}
+        for _ in range(8):
+            initializer = keras.initializers.get({"class_name": name, "config": config})
+            layer = keras.layers.MultiHeadAttention(4, 8, value_dim=6, output_shape=10, kernel_initializer=initializer)
+            layer.build((None, 5, 24), (None, 7, 12), (None, 7, 20))
+            for weight in layer.weights:
+                of, kind = weight.path.split("/")[-2:]
+                if kind == "kernel":
+                    kernels[of].append(weight.numpy())
+        for of, (fan_in, fan_out) in fans.items():
+            values = np.stack(kernels[of]).astype(np.float64)
+            moments = {"mean": values.mean(), "stddev": values.std(), "min": values.min(), "max": values.max()}
+            out = {
+                "name": f"{name}_{of}", "initializer": name, "config": config, "kernel": of, "shape": list(values.shape[1:]),
+                "expected": theory(name, config, fan_in, fan_out),
+                "keras_draw": {key: number(value) for key, value in moments.items()},
+            }
+            check(out)
+            yield out
+
+
 if __name__ == "__main__":
     write("initializers", list(records()))
+    write("attention_starts", list(attention_kernels()))

@@ -21,7 +21,8 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 ///
 /// Variables, where `in` are the features of each input: `query/kernel` `[in, heads, key_dim]`, `query/bias`
 /// `[heads, key_dim]`, `key/..` alike, `value/..` with `value_dim`, `attention_output/kernel`
-/// `[heads, value_dim, out]`, `attention_output/bias` `[out]`.
+/// `[heads, value_dim, out]`, `attention_output/bias` `[out]`. The fans of a kernel, by which initializers scale its first
+/// values, are the products of its dims of inputs and of outputs.
 ///
 /// Unlike Keras': `use_causal_mask` is a setting of the layer; sequences have one dim; attention scores are not
 /// returned.
@@ -100,7 +101,7 @@ impl MultiHeadAttention {
     #[track_caller]
     fn project(&self, cx: &mut Cx, name: &str, x: &Tensor, dim: usize) -> Tensor {
         let (heads, features) = (self.num_heads, x.dim(2));
-        let kernel = self.kernel(cx, name, x.dtype(), [features, heads, dim]);
+        let kernel = self.kernel(cx, name, x.dtype(), ([features], [heads, dim]));
         let flat = x.matmul(&kernel.reshape(&[features, heads * dim]));
         let biased = self.biased(cx, name, flat, &[heads, dim]);
         biased.reshape(&[x.dim(0), x.dim(1), heads, dim])
@@ -111,17 +112,29 @@ impl MultiHeadAttention {
     fn merge(&self, cx: &mut Cx, x: &Tensor, out: usize) -> Tensor {
         let name = "attention_output";
         let (heads, length, dim) = (x.dim(1), x.dim(2), x.dim(3));
-        let kernel = self.kernel(cx, name, x.dtype(), [heads, dim, out]);
+        let kernel = self.kernel(cx, name, x.dtype(), ([heads, dim], [out]));
         let rows = x.transpose(&[0, 2, 1, 3]);
         let flat = rows.reshape(&[x.dim(0), length, heads * dim]);
         let merged = flat.matmul(&kernel.reshape(&[heads * dim, out]));
         self.biased(cx, name, merged, &[out])
     }
 
+    /// A kernel of these dims of inputs and of outputs, whose products are its fans, as in Keras.
     #[track_caller]
-    fn kernel(&self, cx: &mut Cx, name: &str, dtype: DType, dims: [usize; 3]) -> Tensor {
-        let shape = Shape::new(dtype, dims);
-        self.weights.kernel(cx, &format!("{name}/kernel"), shape)
+    fn kernel<const I: usize, const O: usize>(
+        &self,
+        cx: &mut Cx,
+        name: &str,
+        dtype: DType,
+        (inputs, outputs): ([usize; I], [usize; O]),
+    ) -> Tensor {
+        let (first, penalty) = (
+            self.weights.kernel_initializer,
+            self.weights.kernel_regularizer,
+        );
+        let first = first.with_fans(inputs.iter().product(), outputs.iter().product());
+        let shape = Shape::new(dtype, [&inputs[..], &outputs[..]].concat());
+        cx.regularized(&format!("{name}/kernel"), shape, &first, penalty)
     }
 
     /// With a bias of these dims, which together are the last of `x`.

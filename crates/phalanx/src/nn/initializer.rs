@@ -11,7 +11,8 @@ use crate::config::{Component, Description, Field, Kind};
 ///
 /// Values depend on the seed, the variable's path and the position alone; they have Keras' moments and bounds,
 /// not its bits. In JSON and YAML: the name, `he_normal`, or the name with its settings,
-/// `{"truncated_normal": {"stddev": 0.02}}`. Fans are the last two dims times the size of the others.
+/// `{"truncated_normal": {"stddev": 0.02}}`. Fans are the last two dims times the size of the others, but in
+/// [`MultiHeadAttention`](super::MultiHeadAttention).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Initializer {
@@ -169,9 +170,28 @@ impl Initializer {
         values.convert(shape.dtype)
     }
 
+    /// As for a variable with these fans, whatever its dims are: those that go by fans become what they draw from.
+    pub(super) fn with_fans(self, fan_in: usize, fan_out: usize) -> Self {
+        if self.check().is_err() {
+            return self;
+        }
+        match self.drawn((fan_in as f64, fan_out as f64)) {
+            Some(Distribution::Uniform { low, high }) => Self::RandomUniform { low, high },
+            Some(Distribution::Normal { mean, stddev }) => Self::RandomNormal { mean, stddev },
+            Some(Distribution::Truncated { mean, stddev }) => {
+                Self::TruncatedNormal { mean, stddev }
+            }
+            None => self,
+        }
+    }
+
     /// What each element is drawn from, where they are drawn one by one.
     fn distribution(&self, dims: &[usize]) -> Option<Distribution> {
-        let (fan_in, fan_out) = fans(dims);
+        self.drawn(fans(dims))
+    }
+
+    /// As [`distribution`](Self::distribution), by the fans.
+    fn drawn(&self, (fan_in, fan_out): (f64, f64)) -> Option<Distribution> {
         let uniform = |variance: f64| {
             let limit = (3.0 * variance).sqrt();
             let (low, high) = (-limit, limit);

@@ -1,8 +1,8 @@
 //! First values.
 
-use phalanx::nn::Initializer;
+use phalanx::nn::{Initializer, MultiHeadAttention, Network};
 use phalanx_graph::Shape;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::golden;
 
@@ -10,6 +10,11 @@ fn moments(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64;
     (mean, variance.sqrt())
+}
+
+fn read(record: &Value) -> Initializer {
+    let named = json!({ record["initializer"].as_str().unwrap(): record["config"] });
+    serde_json::from_value(named).unwrap()
 }
 
 /// Whether rows or columns, whichever are fewer, are orthogonal and of length `gain`.
@@ -37,10 +42,7 @@ fn initializers_have_the_distributions_of_keras() {
     assert!(records.len() > 30);
     for record in &records {
         let name = record["name"].as_str().unwrap();
-        let initializer: Initializer = serde_json::from_value(
-            json!({ record["initializer"].as_str().unwrap(): record["config"] }),
-        )
-        .unwrap();
+        let initializer = read(record);
         let dims: Vec<usize> = serde_json::from_value(record["shape"].clone()).unwrap();
         // More draws than Keras made, so that moments are sharp: many variables of the shape.
         let count = 1 + 100_000 / dims.iter().product::<usize>();
@@ -61,34 +63,67 @@ fn initializers_have_the_distributions_of_keras() {
                     .to_f64();
                 check_orthogonal(name, &dims, &one, number("gain"));
             }
-            kind @ ("uniform" | "truncated_normal" | "normal") => {
-                let (low, high) = (number("low"), number("high"));
-                let (mean, stddev) = moments(&values);
-                let error = number("stddev") / (values.len() as f64).sqrt();
-                assert!(
-                    (mean - number("mean")).abs() < 5.0 * error,
-                    "{name}: mean {mean}"
-                );
-                assert!(
-                    (stddev - number("stddev")).abs() < 5.0 * error,
-                    "{name}: deviation {stddev}"
-                );
-                let (least, most) = values
-                    .iter()
-                    .fold((f64::MAX, f64::MIN), |(l, m), &x| (l.min(x), m.max(x)));
-                // Of a normal few draws come near five deviations.
-                let margin = (high - low) * if kind == "normal" { 0.2 } else { 0.01 };
-                assert!(
-                    (kind == "normal" || low - 1e-6 <= least) && least < low + margin,
-                    "{name}: least {least}"
-                );
-                assert!(
-                    high - margin < most && (kind == "normal" || most <= high + 1e-6),
-                    "{name}: most {most}"
-                );
-            }
-            other => panic!("{other}"),
+            _ => check_draws(name, &values, expected),
         }
+    }
+}
+
+/// The least, the most, the mean and the deviation of many draws.
+fn check_draws(name: &str, values: &[f64], expected: &Value) {
+    let number = |field: &str| expected[field].as_f64().unwrap();
+    let kind = expected["distribution"].as_str().unwrap();
+    assert!(
+        ["uniform", "truncated_normal", "normal"].contains(&kind),
+        "{name}: {kind}"
+    );
+    let (low, high) = (number("low"), number("high"));
+    let (mean, stddev) = moments(values);
+    let error = number("stddev") / (values.len() as f64).sqrt();
+    assert!(
+        (mean - number("mean")).abs() < 5.0 * error,
+        "{name}: mean {mean}"
+    );
+    assert!(
+        (stddev - number("stddev")).abs() < 5.0 * error,
+        "{name}: deviation {stddev}"
+    );
+    let (least, most) = values
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(l, m), &x| (l.min(x), m.max(x)));
+    // Of a normal few draws come near five deviations.
+    let margin = (high - low) * if kind == "normal" { 0.2 } else { 0.01 };
+    assert!(
+        (kind == "normal" || low - 1e-6 <= least) && least < low + margin,
+        "{name}: least {least}"
+    );
+    assert!(
+        high - margin < most && (kind == "normal" || most <= high + 1e-6),
+        "{name}: most {most}"
+    );
+}
+
+#[test]
+fn kernels_of_attention_start_as_in_keras() {
+    let records = golden("attention_starts.json");
+    assert_eq!(records.len(), 32);
+    for record in &records {
+        let name = record["name"].as_str().unwrap();
+        let initializer = read(record);
+        let layer = MultiHeadAttention::new(4, 8).value_dim(6).output_shape(10);
+        let mut network = Network::new();
+        let inputs = [[5, 24], [7, 12], [7, 20]].map(|dims| network.input(dims));
+        let y = network.add(layer.kernel_initializer(initializer), &inputs);
+        let model = network.build(&inputs, &[y]).unwrap();
+        let path = format!(
+            "multi_head_attention/{}/kernel",
+            record["kernel"].as_str().unwrap()
+        );
+        let mut variables = model.variables().iter();
+        let at = variables.position(|variable| variable.name == path);
+        let draw = |seed| model.init(seed).unwrap()[at.unwrap()].clone();
+        assert_eq!(json!(draw(0).dims()), record["shape"], "{name}");
+        let values: Vec<f64> = (0..200).flat_map(|seed| draw(seed).to_f64()).collect();
+        check_draws(name, &values, &record["expected"]);
     }
 }
 
