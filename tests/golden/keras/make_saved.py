@@ -150,6 +150,34 @@ def masked():
     return keras.Model([words, steps], layers.Concatenate()(parts), name="masked")
 
 
+def uneven():
+    """Branches alike but for masks: the operations that find these put the layers before them deeper."""
+    a, b = keras.Input((5, 4), name="a"), keras.Input((5, 4), name="b")
+    words = keras.Input((5,), dtype="int32", name="words")
+
+    def dropped(x, times):
+        for _ in range(times):
+            x = layers.Dropout(0.1)(x)
+        return x
+
+    table = layers.Dense(4)(layers.Embedding(12, 4, mask_zero=True)(words))
+    joined = layers.LSTM(3)(layers.Concatenate()([table, layers.Dense(4)(a)]))
+    sums = layers.Add()([layers.Masking()(layers.Dense(4)(a)), layers.Masking()(layers.Dense(4)(b))])
+    masked = layers.LSTM(3)(layers.Masking()(layers.Dense(4)(a)))
+    attended = layers.GRU(3)(layers.Attention()([table, table]))
+    parts = [layers.LSTM(3)(dropped(layers.Dense(4)(b), times)) for times in (1, 2, 3)]
+    parts.append(layers.GRU(3)(dropped(layers.Dense(4)(b), 1)))
+    return keras.Model([words, a, b], layers.Concatenate()(parts + [masked, layers.LSTM(3)(sums), joined, attended]), name="uneven")
+
+
+def unnoted():
+    """As `uneven`, but of a call with more than a value Keras does not note the mask, and nothing is deeper."""
+    a, b = keras.Input((5, 4), name="a"), keras.Input((5, 4), name="b")
+    masked = layers.LSTM(3)(layers.Masking()(layers.Dense(4)(a)), training=False)
+    plain = layers.LSTM(3)(layers.Dropout(0.1)(layers.Dense(4)(b)))
+    return keras.Model([a, b], layers.Concatenate()([plain, masked]), name="unnoted")
+
+
 def batch(model):
     """Two examples for each input, in the order of the model's inputs."""
 
@@ -178,7 +206,7 @@ def record(model, endings):
     inputs = batch(model)
     for ending in endings:
         model.save(TO / f"{model.name}.{ending}")
-    if model.name == "dropouts":
+    if model.name in ("dropouts", "uneven"):
         model.save_weights(TO / f"{model.name}.weights.h5")
     outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
     # Of several outputs with names, in the order of the names.
@@ -201,5 +229,5 @@ if __name__ == "__main__":
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
-              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"])]
+              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use phalanx_graph::Shape;
 
 use super::hdf5::{Hdf5, Object, ReadResult};
-use super::weights_file::{Convention, FileLayer, FileTensor};
+use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
 
 /// Deeper nesting of groups is treated as damage.
 const MAX_DEPTH: usize = 64;
@@ -26,7 +26,7 @@ const WRAPPED: &str = "layer";
 const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
-pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
+pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<FileLayers> {
     let root = file.root()?;
     if let Some(names) = names(file, &root, "layer_names")? {
         return legacy(file, &root, names);
@@ -43,9 +43,14 @@ pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
         file,
         layers: Vec::new(),
         tensors: 0,
+        named: true,
     };
     walk.group(&root, "", "", 0)?;
-    Ok(walk.layers)
+    Ok(FileLayers {
+        all: walk.layers,
+        ordered: true,
+        named: walk.named,
+    })
 }
 
 /// The elements of a tensor.
@@ -59,6 +64,8 @@ struct Walk<'a, 'f> {
     file: &'a Hdf5<'f>,
     layers: Vec<FileLayer>,
     tensors: usize,
+    /// Whether all layers so far have a name.
+    named: bool,
 }
 
 impl Walk<'_, '_> {
@@ -85,6 +92,7 @@ impl Walk<'_, '_> {
             if depth > 0 {
                 let name = self.file.texts(&vars, "name")?.filter(|_| !is_part);
                 let name = name.and_then(|texts| texts.into_iter().next());
+                self.named &= name.is_some() || is_part;
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }
             self.layer(&vars, place, &path)?;
@@ -161,7 +169,7 @@ fn stored(
 }
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
-fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<Vec<FileLayer>> {
+fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<FileLayers> {
     let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
     let mut layers: Vec<FileLayer> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -192,7 +200,11 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
             layers[place].tensors.extend(stored);
         }
     }
-    Ok(layers)
+    Ok(FileLayers {
+        all: layers,
+        ordered: true,
+        named: true,
+    })
 }
 
 /// The path of the layer that has variables with such a prefix in the group of a layer or of a model.

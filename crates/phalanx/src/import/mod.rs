@@ -73,6 +73,17 @@ pub(crate) fn load_bytes(
     bytes: &[u8],
     options: LoadWeights,
 ) -> Result<Loaded> {
+    load_paired(model, name, bytes, options, false)
+}
+
+/// As [`load_bytes`]; `is_own` where the model was made by the architecture in the same file.
+fn load_paired(
+    model: &Model,
+    name: &str,
+    bytes: &[u8],
+    options: LoadWeights,
+    is_own: bool,
+) -> Result<Loaded> {
     let values = model.variables().iter();
     let values: u64 = values
         .map(|variable| variable.shape.byte_len() as u64)
@@ -80,7 +91,7 @@ pub(crate) fn load_bytes(
     let bytes = weights_file::unpacked(name, bytes, values)?;
     let opened = weights_file::WeightsFile::new(name, &bytes)?;
     let layers = opened.layers()?;
-    let (pairs, report) = pairing::pair(model, &layers, options.matching);
+    let (pairs, report) = pairing::pair(model, &layers, options.matching, is_own);
     let is_enough = match options.skip_mismatch {
         true => !report.matched.is_empty() || model.variables().is_empty(),
         false => report.is_complete(),
@@ -137,7 +148,7 @@ pub(crate) fn keras_compilation(path: &Path) -> Result<(Model, Option<Value>)> {
 /// As [`load_keras`] from the contents of a file, which errors call `name`.
 pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTensor>)> {
     let model = keras_model::model(name, bytes)?;
-    let (mut values, _) = load_bytes(&model, name, bytes, LoadWeights::default())?;
+    let (mut values, _) = load_paired(&model, name, bytes, LoadWeights::default(), true)?;
     values.sort_by_key(|(variable, _)| *variable);
     let values = values.into_iter().map(|(_, value)| value).collect();
     Ok((model, values))

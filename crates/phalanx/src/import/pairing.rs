@@ -4,7 +4,8 @@
 //! of the file and of the model a key (a path, a class with a number, a translated PyTorch name ..), layers with equal keys are
 //! paired, and a key that occurs twice on a side pairs nothing. All rules are tried, and the one under which most variables
 //! find a tensor of their shape is used; of equal ones the first, so that names win over order. Names that Keras made, such as
-//! `dense_1`, do not: they count the layers as they were created, and Keras itself goes by their order.
+//! `dense_1`, do not: they count the layers as they were created, and Keras itself goes by their order. They do where the model comes
+//! from the same file.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -133,11 +134,12 @@ struct Paired<'f> {
 }
 
 /// Pairs by the rule that finds most; of equal ones, by the first, but by order where that gives other layers the names that
-/// Keras made.
+/// Keras made, unless the model `is_own`: made by the file's own architecture, with its names.
 pub(super) fn pair<'f>(
     model: &Model,
     layers: &'f FileLayers,
     matching: Matching,
+    is_own: bool,
 ) -> (Vec<VariableSource<'f>>, LoadReport) {
     let owners = owners(model, is_of_keras(&layers.all));
     let mut best = Paired::default();
@@ -149,7 +151,8 @@ pub(super) fn pair<'f>(
         let is_better = match found.sources.len().cmp(&best.sources.len()) {
             Ordering::Less => false,
             Ordering::Equal => {
-                found.report.paired == PairedBy::Order
+                !(is_own && layers.named)
+                    && found.report.paired == PairedBy::Order
                     && best.report.paired == PairedBy::Name
                     && is_renumbered(model, (&owners, &layers.all), [&best, &found])
             }

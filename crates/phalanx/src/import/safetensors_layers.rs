@@ -27,12 +27,17 @@ pub(super) fn layers(
 ) -> Result<FileLayers> {
     let all = by_names(file, tensors)?;
     let order = note.and_then(|note| serde_json::from_str::<Vec<String>>(note).ok());
-    let FileLayers { all, ordered } = in_order(all, &order.unwrap_or_default());
+    let FileLayers {
+        all,
+        ordered,
+        named,
+    } = in_order(all, &order.unwrap_or_default());
     // A module tells the order of its own layers.
     let all = all.into_iter().flat_map(torch_recurrent::layers_of);
     Ok(FileLayers {
         all: all.collect(),
         ordered,
+        named,
     })
 }
 
@@ -43,11 +48,19 @@ fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
     let noted = all.iter().all(|layer| places.contains_key(&*layer.path));
     if noted && places.len() == all.len() && order.len() == all.len() {
         all.sort_by_key(|layer| places[&*layer.path]);
-        return FileLayers { all, ordered: true };
+        return FileLayers {
+            all,
+            ordered: true,
+            named: true,
+        };
     }
     // Names in an alphabet's order say nothing about the model's.
     let ordered = are_numbered(&all);
-    FileLayers { all, ordered }
+    FileLayers {
+        all,
+        ordered,
+        named: true,
+    }
 }
 
 fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<FileLayer>> {

@@ -28,6 +28,8 @@ pub(super) struct FileLayers {
     pub(super) all: Vec<FileLayer>,
     /// Whether they are in the order of the saved model, not sorted by name.
     pub(super) ordered: bool,
+    /// Whether the paths are made of the names of layers, not of classes that are numbered.
+    pub(super) named: bool,
 }
 
 /// Whose conventions the names and layouts of a layer follow.
@@ -173,9 +175,8 @@ impl<'a> WeightsFile<'a> {
     pub(super) fn layers(&self) -> Result<FileLayers> {
         match &self.format {
             WeightsFormat::Hdf5(file) => {
-                let all = keras_layers::layers(file);
-                let all = all.map_err(|message| problem(self.name, "HDF5", message))?;
-                Ok(FileLayers { all, ordered: true })
+                let layers = keras_layers::layers(file);
+                layers.map_err(|message| problem(self.name, "HDF5", message))
             }
             WeightsFormat::Safetensors(file, order) => {
                 safetensors_layers::layers(self.name, file, order.as_deref())

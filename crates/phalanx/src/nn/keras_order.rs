@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::keras_graph::{KerasNode, keras_graph};
 use super::layer::Body;
 use super::model::{Model, Place};
 
@@ -38,50 +39,49 @@ impl Model {
     }
 }
 
-/// The layers as in Keras' `Model.layers`: those with the most calls between them and the outputs first, and of equal ones the one
-/// that a walk from the outputs finds first.
+/// The layers as in Keras' `Model.layers`: those with the most calls and operations between them and the outputs first, and of equal
+/// ones the one that a walk from the outputs finds first.
 fn keras_order(model: &Model) -> Vec<usize> {
+    let nodes = keras_graph(model);
     let mut walk = OutputWalk {
-        model,
-        is_entered: vec![false; model.calls.len()],
-        left: Vec::with_capacity(model.calls.len()),
+        nodes: &nodes,
+        is_entered: vec![false; nodes.len()],
+        left: Vec::with_capacity(nodes.len()),
         found: vec![usize::MAX; model.layers.len()],
         count: 0,
     };
-    for output in &model.outputs {
+    let made = |output: &Place| output.node.checked_sub(model.inputs.len());
+    for output in model.outputs.iter().filter_map(made) {
         walk.from(output);
     }
-    let depths = depths(model, &walk.left);
+    let depths = depths(&nodes, &walk.left, model.layers.len());
     let mut order: Vec<usize> = (0..model.layers.len()).collect();
     order.sort_by_key(|&layer| (Reverse(depths[layer]), walk.found[layer]));
     order
 }
 
-/// The most calls between each layer and the outputs; `calls` come after what they take.
-fn depths(model: &Model, calls: &[usize]) -> Vec<usize> {
-    let mut of_calls = vec![0; model.calls.len()];
-    let mut of_layers = vec![0; model.layers.len()];
-    for &at in calls.iter().rev() {
-        let call = &model.calls[at];
-        let depth = of_layers[call.layer].max(of_calls[at]);
-        of_layers[call.layer] = depth;
-        for before in call.inputs.iter().filter_map(|input| call_of(model, input)) {
-            of_calls[before] = of_calls[before].max(depth + 1);
+/// The most nodes between each of so many layers and the outputs; in `left`, nodes come after what they take.
+fn depths(nodes: &[KerasNode], left: &[usize], layers: usize) -> Vec<usize> {
+    let mut of_nodes = vec![0; nodes.len()];
+    let mut of_layers = vec![0; layers];
+    for &at in left.iter().rev() {
+        let mut depth = of_nodes[at];
+        if let Some(layer) = nodes[at].layer {
+            depth = depth.max(of_layers[layer]);
+            of_layers[layer] = depth;
+        }
+        for &before in &nodes[at].takes {
+            of_nodes[before] = of_nodes[before].max(depth + 1);
         }
     }
     of_layers
 }
 
-/// The call that makes a value; none where it is an input.
-fn call_of(model: &Model, place: &Place) -> Option<usize> {
-    place.node.checked_sub(model.inputs.len())
-}
-
 /// A walk from the outputs to the inputs, depth first.
-struct OutputWalk<'m> {
-    model: &'m Model,
+struct OutputWalk<'n> {
+    nodes: &'n [KerasNode],
     is_entered: Vec<bool>,
-    /// The calls, each after those whose results it takes.
+    /// The nodes, each after those whose results it takes.
     left: Vec<usize>,
     /// By layer, how many were found before it.
     found: Vec<usize>,
@@ -89,35 +89,35 @@ struct OutputWalk<'m> {
 }
 
 impl OutputWalk<'_> {
-    fn from(&mut self, output: &Place) {
-        // Calls on the way, each with the number of inputs that were looked at: models can be too deep for a recursion.
+    fn from(&mut self, output: usize) {
+        // Nodes on the way, each with the number of inputs that were looked at: models can be too deep for a recursion.
         let mut way = Vec::new();
         way.extend(self.enter(output));
-        while let Some((call, looked_at)) = way.last_mut() {
-            let model = self.model;
-            let input = model.calls[*call].inputs.get(*looked_at);
+        while let Some((node, looked_at)) = way.last_mut() {
+            let input = self.nodes[*node].takes.get(*looked_at).copied();
             *looked_at += 1;
             match input {
                 Some(input) => way.extend(self.enter(input)),
                 None => {
-                    self.left.push(*call);
+                    self.left.push(*node);
                     way.pop();
                 }
             }
         }
     }
 
-    /// The call that makes this value, where it was not entered before.
-    fn enter(&mut self, place: &Place) -> Option<(usize, usize)> {
-        let call = call_of(self.model, place)?;
-        if std::mem::replace(&mut self.is_entered[call], true) {
+    /// The node, where it was not entered before.
+    fn enter(&mut self, node: usize) -> Option<(usize, usize)> {
+        if std::mem::replace(&mut self.is_entered[node], true) {
             return None;
         }
-        let found = &mut self.found[self.model.calls[call].layer];
-        if *found == usize::MAX {
+        let layer = self.nodes[node].layer;
+        if let Some(found) = layer.map(|layer| &mut self.found[layer])
+            && *found == usize::MAX
+        {
             *found = self.count;
             self.count += 1;
         }
-        Some((call, 0))
+        Some((node, 0))
     }
 }

@@ -30,6 +30,7 @@ mod index_inputs;
 mod initializer;
 mod input;
 mod keras_config;
+mod keras_graph;
 mod keras_order;
 mod layer;
 mod layer_scale;

@@ -195,13 +195,12 @@ fn files_without_a_whole_model_are_refused() {
     assert!(without("model.weights.h5").starts_with("part: model.weights.h5: "));
 }
 
-/// Layers without variables stand between those with some, whose shapes are equal: a layer that is skipped would exchange them.
-#[test]
-fn dropouts_between_layers_change_no_pairing() {
+/// Checks that every way of pairing gives a model of Keras the values that it was saved with.
+fn check_pairings(name: &str) {
     let folder = golden("keras/saved");
-    let expected = SavedModel::load_keras(folder.join("dropouts.keras")).unwrap();
+    let expected = SavedModel::load_keras(folder.join(format!("{name}.keras"))).unwrap();
     let model = expected.model();
-    for file in ["dropouts.weights.h5", "dropouts.h5", "dropouts.keras"] {
+    for ending in ["weights.h5", "h5", "keras"] {
         for matching in [Matching::Auto, Matching::Names, Matching::Order] {
             let values = model.init(1).unwrap();
             let mut read = SavedModel::new(model.clone(), values).unwrap();
@@ -209,11 +208,24 @@ fn dropouts_between_layers_change_no_pairing() {
                 matching,
                 ..LoadWeights::default()
             };
-            let report = read.load_weights(folder.join(file), options).unwrap();
+            let file = format!("{name}.{ending}");
+            let report = read.load_weights(folder.join(&file), options).unwrap();
             assert!(report.unexpected.is_empty(), "{file}: {report}");
             assert!(read.values() == expected.values(), "{file}: {matching:?}");
         }
     }
+}
+
+/// Layers without variables stand between those with some, whose shapes are equal: a layer that is skipped would exchange them.
+#[test]
+fn dropouts_between_layers_change_no_pairing() {
+    check_pairings("dropouts");
+}
+
+/// Keras counts the operations that find masks among those between layers.
+#[test]
+fn masks_change_the_order_of_layers_as_in_keras() {
+    check_pairings("uneven");
 }
 
 #[test]
