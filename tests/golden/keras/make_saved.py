@@ -1,4 +1,5 @@
 """saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer; saved/*.weights.h5: the weights alone.
+own_masks.json: architectures with layers that are called with other masks than their values have.
 
     python tests/golden/keras/make_saved.py
 """
@@ -178,6 +179,41 @@ def unnoted():
     return keras.Model([a, b], layers.Concatenate()([plain, masked]), name="unnoted")
 
 
+def operated():
+    """Operations, whose results have no mask, on values that have one; masks that are given and are those of the values anyway."""
+    words, steps = keras.Input((None,), dtype="int32", name="words"), keras.Input((None, 3), name="steps")
+    embedding = layers.Embedding(12, 3, mask_zero=True)
+    table = embedding(words)
+    gate, padded = layers.Dense(3)(table), layers.Masking(0.5)(steps)
+    doubled = table * 2.0 + table
+    gated, most = table * gate, ops.maximum(gate, padded)
+    rectified, beside = ops.relu(table), ops.concatenate([table, padded], axis=-1)
+    parts = [layers.GlobalAveragePooling1D()(value) for value in (doubled, gated, most, rectified)]
+    parts.append(layers.LSTM(2)(beside))
+    parts.append(layers.GRU(2)(layers.Add()([doubled, gate])))
+    parts.append(layers.GRU(2)(layers.Dropout(0.1)(gate), mask=embedding.compute_mask(words)))
+    either = ops.logical_or(ops.any(steps != 0.5, axis=-1), words != 0)
+    parts.append(layers.GRU(2)(layers.Maximum()([gate, padded]), mask=either))
+    return keras.Model([words, steps], [doubled, gated, most, layers.Concatenate()(parts)], name="operated")
+
+
+def own_masks():
+    """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
+    words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
+    first, second = layers.Embedding(12, 3, mask_zero=True), layers.Embedding(12, 3, mask_zero=True)
+    table = first(words)
+    mask = first.compute_mask(words)
+    dropped = layers.Reshape((5, 3))(table)
+    both = layers.Add()([table, second(others)])
+    return {
+        "dropped": ([words], layers.GlobalAveragePooling1D()(dropped, mask=mask)),
+        "operation": ([words], layers.GRU(2)(table * 2.0, mask=mask)),
+        "number": ([words], layers.LSTM(2)(table, mask=words != 5)),
+        "inverse": ([words], layers.LSTM(2)(table, mask=ops.logical_not(mask))),
+        "one": ([words, others], layers.LSTM(2)(both, mask=mask)),
+    }
+
+
 def batch(model):
     """Two examples for each input, in the order of the model's inputs."""
 
@@ -188,11 +224,11 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name == "masked":
+            case "int32" if model.name in ("masked", "operated"):
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
-            case _ if x.name == "steps" and model.name == "masked":
+            case _ if x.name == "steps" and model.name in ("masked", "operated"):
                 return np.where(random.uniform(size=dims[:2] + [1]) < 0.5, random.normal(size=dims), 0.5).astype("float32")
             case _:
                 return random.normal(size=dims).astype("float32")
@@ -229,5 +265,7 @@ if __name__ == "__main__":
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
-              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"])]
+              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
+    models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
+    write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

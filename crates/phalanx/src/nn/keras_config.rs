@@ -8,6 +8,7 @@ mod operations;
 mod read;
 mod read_calls;
 mod read_layer;
+mod read_masks;
 mod read_network;
 
 use phalanx_graph::{DType, Shape};

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use zip::{ZipArchive, ZipWriter};
 
 use super::golden;
-use super::oracle::{Batch, array, engine, name};
+use super::oracle::{Batch, array, engine, name, records};
 
 /// The folder of the models, and its records.
 fn saved() -> (PathBuf, Vec<Value>) {
@@ -226,6 +226,21 @@ fn dropouts_between_layers_change_no_pairing() {
 #[test]
 fn masks_change_the_order_of_layers_as_in_keras() {
     check_pairings("uneven");
+}
+
+/// Masks that no value has here are refused, where they would go unseen.
+#[test]
+fn masks_of_their_own_are_refused() {
+    let records = records("own_masks.json");
+    assert_eq!(records.len(), 5);
+    for record in records {
+        let config = record["config"].to_string().into_bytes();
+        let archive = archive(&[("config.json".into(), config)]);
+        let error = SavedModel::from_keras_bytes("own", &archive).unwrap_err();
+        let error = error.to_string();
+        let expected = "it is called with a mask of its own";
+        assert!(error.contains(expected), "{}: {error}", name(&record));
+    }
 }
 
 #[test]

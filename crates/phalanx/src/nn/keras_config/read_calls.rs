@@ -10,6 +10,8 @@ pub(super) struct KerasValue<'a> {
     pub(super) layer: &'a str,
     pub(super) call: usize,
     output: usize,
+    /// Its dims with the batch, null where they are open, as far as they are noted.
+    pub(super) shape: &'a Value,
 }
 
 impl KerasValue<'_> {
@@ -24,6 +26,7 @@ impl KerasValue<'_> {
                 layer: layer.as_str()?,
                 call: number(call)?,
                 output: number(output)?,
+                shape: &Value::Null,
             }),
             _ => None,
         }
@@ -49,9 +52,11 @@ pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> 
                 .is_some_and(|class| class == "__keras_tensor__") =>
         {
             let source = KerasValue::of(&value["config"]["keras_history"]);
-            found.push(source.ok_or_else(|| {
+            let source = source.ok_or_else(|| {
                 format!("expected a value with its history, got {}", brief(value))
-            })?);
+            })?;
+            let shape = &value["config"]["shape"];
+            found.push(KerasValue { shape, ..source });
         }
         Value::Object(fields) if fields.contains_key("items") => sources(&fields["items"], found)?,
         Value::Object(fields) => fields
@@ -76,8 +81,8 @@ pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> 
 pub(super) struct KerasCall {
     pub(super) inputs: Vec<String>,
     pub(super) is_causal: bool,
-    /// What it takes for the steps of padding.
-    pub(super) masks: Vec<String>,
+    /// What it takes for the steps of padding, each beside the position of its value; what is left out is the value's own.
+    pub(super) masks: Vec<(usize, String)>,
 }
 
 impl KerasCall {
@@ -111,7 +116,9 @@ impl KerasCall {
                 }
                 ("query" | "value" | "key", _) if class == "MultiHeadAttention" => {}
                 ("mask" | "query_mask" | "value_mask" | "key_mask", mask) => {
-                    sources(mask, &mut padding)?;
+                    let before = ["value_mask", "key_mask"].iter().position(|of| of == name);
+                    let mut at = before.map_or(0, |before| before + 1);
+                    masks(mask, &mut at, &mut padding)?;
                 }
                 ("initial_state", states) => sources(states, &mut found)?,
                 (name, value) => {
@@ -135,9 +142,27 @@ impl KerasCall {
         Ok(Self {
             inputs,
             is_causal,
-            masks: padding.iter().map(KerasValue::written).collect(),
+            masks: padding,
         })
     }
+}
+
+/// The masks of one value or of several in any form, from the position `at` on.
+fn masks(value: &Value, at: &mut usize, found: &mut Vec<(usize, String)>) -> Translated<()> {
+    match value {
+        Value::Array(items) if KerasValue::of(value).is_none() => {
+            return items.iter().try_for_each(|item| masks(item, at, found));
+        }
+        Value::Object(fields) if !fields.contains_key("class_name") => {
+            return fields.values().try_for_each(|item| masks(item, at, found));
+        }
+        _ => {}
+    }
+    let mut mask = Vec::new();
+    sources(value, &mut mask)?;
+    found.extend(mask.iter().map(|mask| (*at, mask.written())));
+    *at += 1;
+    Ok(())
 }
 
 /// Query, value, key and mask. What is left out is the value for the key; of one alone all three.

@@ -1,7 +1,7 @@
 //! Functional models as Keras describes them, read.
 //!
-//! Keras writes down how it found the masks of padding, as operations on what an embedding or a masking layer takes, and gives them to the
-//! layers. Here masks go along with the values, so that these operations are left out where they say the same.
+//! What an operation makes has no mask of padding in Keras, and here every layer that stands for one passes masks on. So an operation takes values
+//! through a layer that leaves them as they are, without their masks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::operations::KerasOperation;
 use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
-use super::read_layer::{KerasLayer, cut, plain};
+use super::read_layer::{KerasLayer, brief, cut, plain};
+use super::read_masks::{MaskOperation, MaskTable};
 use super::{ATTENTION, CAUSAL, Translated};
 use crate::nn::context::MAX_CALLS;
 
@@ -29,13 +30,8 @@ struct ReadLayer {
     calls: Vec<KerasCall>,
     /// Whether it is a functional model, whose calls Keras counts from 1 among the outputs.
     is_functional: bool,
-}
-
-/// An operation on masks.
-struct MaskOperation {
-    /// Whether it finds the padding, not joins what others found.
-    finds: bool,
-    inputs: Vec<String>,
+    /// Of an operation, the shapes of what it takes.
+    operands: Option<Vec<Value>>,
 }
 
 impl Functional {
@@ -62,8 +58,8 @@ impl Functional {
             output.call = output.call.saturating_sub(usize::from(is_functional));
         }
         let outputs: Vec<String> = outputs.iter().map(KerasValue::written).collect();
-        let calls = network.ordered(&given)?;
-        network.check_masks()?;
+        let order = network.ordered(&given)?;
+        let calls = network.calls(order)?;
         let layers = network.layers.into_iter();
         let layers: Vec<Value> = layers.map(|layer| layer.architecture).collect();
         Ok(json!({"inputs": inputs, "layers": layers, "calls": calls, "outputs": outputs}))
@@ -109,6 +105,7 @@ impl Functional {
             architecture,
             calls,
             is_functional: layer.settings.contains_key("output_layers"),
+            operands: None,
         });
         Ok(())
     }
@@ -123,6 +120,7 @@ impl Functional {
             sources(input, &mut found)?;
         }
         let inputs = found.iter().map(KerasValue::written).collect();
+        let shapes = found.iter().map(|value| value.shape.clone()).collect();
         let name = plain(layer.name);
         match operation.layer {
             Some(architecture) => self.layers.push(ReadLayer {
@@ -130,17 +128,18 @@ impl Functional {
                 architecture,
                 calls: vec![KerasCall::plain(inputs)],
                 is_functional: false,
+                operands: Some(shapes),
             }),
             None => {
-                let finds = layer.class == "NotEqual";
-                self.masks.insert(name, MaskOperation { finds, inputs });
+                let operation = MaskOperation::of(layer, node, inputs);
+                self.masks.insert(name, operation);
             }
         }
         Ok(())
     }
 
-    /// The calls in an order in which each value is made before it is used; calls of one layer keep theirs.
-    fn ordered(&self, inputs: &[KerasValue<'_>]) -> Translated<Vec<Value>> {
+    /// Layers and numbers of their calls, in an order in which each value is made before it is used; calls of one layer keep theirs.
+    fn ordered(&self, inputs: &[KerasValue<'_>]) -> Translated<Vec<(usize, usize)>> {
         let count: usize = self.layers.iter().map(|layer| layer.calls.len()).sum();
         if count > MAX_CALLS {
             return Err(too_many("calls"));
@@ -150,13 +149,13 @@ impl Functional {
         let mut calls = Vec::new();
         while calls.len() < count {
             let before = calls.len();
-            for (layer, done) in self.layers.iter().zip(&mut done) {
+            for (at, (layer, done)) in self.layers.iter().zip(&mut done).enumerate() {
                 let is_known = |input: &String| known.contains(node(input));
                 let ready = layer.calls[*done..].iter();
                 let ready = ready.take_while(|call| call.inputs.iter().all(is_known));
-                for call in ready.collect::<Vec<_>>() {
+                for _ in 0..ready.count() {
                     known.insert(layer.value(*done));
-                    calls.push(json!({"layer": layer.name, "inputs": call.inputs}));
+                    calls.push((at, *done));
                     *done += 1;
                 }
             }
@@ -185,38 +184,68 @@ impl Functional {
         }
     }
 
-    /// Refuses masks other than those that come along with the values here.
-    fn check_masks(&self) -> Translated<()> {
-        let calls = self.layers.iter().flat_map(|layer| {
-            let calls = layer.calls.iter().enumerate();
-            calls.map(move |(number, call)| (layer, layer.value(number), call))
-        });
-        let made: HashMap<String, &[String]> = calls
-            .clone()
-            .map(|(_, value, call)| (value, &*call.inputs))
-            .collect();
-        let makers: HashSet<&String> = self.layers.iter().flat_map(ReadLayer::masked).collect();
-        for (layer, _, call) in calls.filter(|(_, _, call)| !call.masks.is_empty()) {
-            let ancestors = reached(&call.inputs, |value| made.get(value).copied());
-            let operations = reached(&call.masks, |value| {
-                let operation = self.masks.get(value)?;
-                (!operation.finds).then_some(&*operation.inputs)
-            });
-            let found = operations.iter().filter_map(|name| self.masks.get(*name));
-            let mut found = found
-                .filter(|operation| operation.finds)
-                .flat_map(|operation| &operation.inputs);
-            let is_foreign =
-                |value: &&String| !ancestors.contains(node(value)) || !makers.contains(value);
-            let is_none = call.masks.iter().any(|mask| !self.masks.contains_key(mask));
-            if is_none || found.any(|value| is_foreign(&value)) {
-                return Err(format!(
-                    "layer `{}`: it is called with a mask of its own; here masks are found by `masking` and by `embedding` with `mask_zero`, and go along with the values",
-                    cut(&layer.name)
-                ));
+    /// The calls, each with masks that come along with its values, and operations on values without their masks.
+    fn calls(&mut self, order: Vec<(usize, usize)>) -> Translated<Vec<Value>> {
+        let mut masks = MaskTable::default();
+        let mut bare = HashMap::new();
+        let mut calls = Vec::with_capacity(order.len());
+        for (at, number) in order {
+            let layer = &self.layers[at];
+            let (name, call) = (layer.name.clone(), &layer.calls[number]);
+            let mut inputs = call.inputs.clone();
+            match layer.operands.clone() {
+                None => {
+                    masks.check(&name, call, &self.masks)?;
+                    masks.carry(&layer.value(number), &layer.architecture, &inputs);
+                }
+                Some(shapes) => {
+                    let masked = inputs.iter_mut().zip(&shapes);
+                    for (input, shape) in masked.filter(|(input, _)| masks.of(input).is_some()) {
+                        if !bare.contains_key(input) {
+                            let layer = self.without_mask(input, shape);
+                            let layer = layer.map_err(|message| {
+                                format!("operation `{}`: {message}", cut(&name))
+                            })?;
+                            calls.push(json!({"layer": layer, "inputs": [input]}));
+                            bare.insert(input.clone(), layer);
+                        }
+                        input.clone_from(&bare[input]);
+                    }
+                }
             }
+            calls.push(json!({"layer": name, "inputs": inputs}));
         }
-        Ok(())
+        Ok(calls)
+    }
+
+    /// Adds a layer that gives a value of this shape as it is, but without its mask.
+    fn without_mask(&mut self, value: &str, shape: &Value) -> Translated<String> {
+        let dims = shape.as_array().map_or(&[][..], Vec::as_slice);
+        let rest = dims.iter().skip(2).map(Value::as_i64);
+        let Some(rest) = rest
+            .collect::<Option<Vec<i64>>>()
+            .filter(|_| dims.len() > 1)
+        else {
+            return Err(format!(
+                "it takes `{}`, which has a mask and dims {}, expected steps of known dims",
+                cut(value),
+                brief(shape)
+            ));
+        };
+        let target: Vec<i64> = [-1].into_iter().chain(rest).collect();
+        let mut name = format!("{}_without_mask", value.replace([':', '.'], "_"));
+        while self.inputs.contains_key(&name) || self.layers.iter().any(|layer| layer.name == name)
+        {
+            name.push('_');
+        }
+        self.layers.push(ReadLayer {
+            architecture: json!({"reshape": {"target_shape": target, "name": name}}),
+            name: name.clone(),
+            calls: Vec::new(),
+            is_functional: false,
+            operands: None,
+        });
+        Ok(name)
     }
 }
 
@@ -228,34 +257,10 @@ impl ReadLayer {
             call => format!("{}:{call}", self.name),
         }
     }
-
-    /// The values in which it finds padding.
-    fn masked(&self) -> impl Iterator<Item = &String> {
-        let is_masking = self.architecture.get("masking").is_some()
-            || self.architecture["embedding"]["mask_zero"] == true;
-        let calls = self.calls.iter().filter(move |_| is_masking);
-        calls.flat_map(|call| &call.inputs)
-    }
-}
-
-/// The values themselves, and what they are made of.
-fn reached<'a>(
-    values: &'a [String],
-    made_of: impl Fn(&str) -> Option<&'a [String]>,
-) -> HashSet<&'a str> {
-    let mut reached = HashSet::new();
-    let mut left: Vec<&str> = values.iter().map(|value| node(value)).collect();
-    while let Some(value) = left.pop() {
-        if reached.insert(value) {
-            let inputs = made_of(value).unwrap_or_default();
-            left.extend(inputs.iter().map(|input| node(input)));
-        }
-    }
-    reached
 }
 
 /// The call that makes a value, of whatever outputs: `tower:1` of `tower:1.2`, `tower` of `tower:0.2`.
-fn node(value: &str) -> &str {
+pub(super) fn node(value: &str) -> &str {
     let call = value.split('.').next().unwrap_or_default();
     call.strip_suffix(":0").unwrap_or(call)
 }
