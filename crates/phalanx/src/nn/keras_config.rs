@@ -4,6 +4,7 @@
 //! out, and Keras' defaults stand for it. A stack becomes a `Sequential` model, any other a `Functional` one, whose values are named as Keras
 //! names them: layer, which call of it, which output.
 
+mod mask_names;
 mod operations;
 mod read;
 mod read_calls;
@@ -123,6 +124,7 @@ fn object(module: &str, class: &str, config: &Value) -> Value {
 }
 
 fn model_object(model: &Model, name: &str) -> Result<Value> {
+    let model = &*mask_names::without_mask_names(model);
     if is_sequential(model) {
         let mut layers = vec![input_object(&model.inputs[0])];
         for at in 0..model.layers.len() {

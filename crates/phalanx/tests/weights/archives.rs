@@ -25,6 +25,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
         steps(),
         attended(),
         graph(),
+        padded(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -220,6 +221,34 @@ fn graph() -> Value {
             {"layer": "pair", "inputs": ["a", "among"]}
         ],
         "outputs": ["dot", "concatenate", "memories", "pair:1", "pair:0.1"]})
+}
+
+/// Branches alike but for masks, whose operations Keras makes again: they put layers deeper, and must not have the names of layers.
+fn padded() -> Value {
+    json!({"name": "padded",
+        "inputs": [{"name": "ids", "shape": [5], "dtype": "i32"}, {"name": "steps", "shape": [5, 4], "dtype": "f32"}],
+        "layers": [
+            {"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true, "name": "embedding"}},
+            {"masking": {"name": "not_equal"}}, {"concatenate": {"name": "concatenate"}}, {"concatenate": {"name": "concatenate_layer"}},
+            {"dense": {"units": 4, "name": "dense"}}, {"dense": {"units": 4, "name": "dense_1"}}, {"dense": {"units": 4, "name": "dense_2"}},
+            {"dropout": {"rate": 0.5, "name": "first"}}, {"dropout": {"rate": 0.5, "name": "second"}}, {"dropout": {"rate": 0.5, "name": "third"}},
+            {"gru": {"units": 3, "name": "gru"}}, {"gru": {"units": 3, "name": "gru_1"}}
+        ],
+        "calls": [
+            {"layer": "embedding", "inputs": ["ids"]},
+            {"layer": "dense", "inputs": ["embedding"]},
+            {"layer": "dense_1", "inputs": ["steps"]},
+            {"layer": "not_equal", "inputs": ["dense_1"]},
+            {"layer": "concatenate", "inputs": ["dense", "not_equal"]},
+            {"layer": "gru", "inputs": ["concatenate"]},
+            {"layer": "dense_2", "inputs": ["steps"]},
+            {"layer": "first", "inputs": ["dense_2"]},
+            {"layer": "second", "inputs": ["first"]},
+            {"layer": "third", "inputs": ["second"]},
+            {"layer": "gru_1", "inputs": ["third"]},
+            {"layer": "concatenate_layer", "inputs": ["gru_1", "gru"]}
+        ],
+        "outputs": ["concatenate_layer"]})
 }
 
 /// The model with values by the formula.
