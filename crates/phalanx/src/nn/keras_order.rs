@@ -60,7 +60,7 @@ fn keras_order(model: &Model) -> Vec<usize> {
     order
 }
 
-/// The most nodes between each of so many layers and the outputs; in `left`, nodes come after what they take.
+/// The most nodes between each of the `layers` and the outputs; in `left`, nodes come after what they take.
 fn depths(nodes: &[KerasNode], left: &[usize], layers: usize) -> Vec<usize> {
     let mut of_nodes = vec![0; nodes.len()];
     let mut of_layers = vec![0; layers];
