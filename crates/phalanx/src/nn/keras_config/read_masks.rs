@@ -49,7 +49,8 @@ enum MaskMaker {
     Differs(String, u64),
     Any(usize),
     Either(usize, usize),
-    Zeros(String),
+    /// Of any dims: what is joined with it by `or` is stretched at most.
+    Zeros,
     Ones(String),
     /// With one more dim.
     Deeper(usize),
@@ -157,20 +158,18 @@ impl MaskTable {
     }
 
     fn either(&mut self, a: usize, b: usize) -> usize {
-        match a == b {
-            true => a,
-            false => self.number(MaskMaker::Either(a.min(b), a.max(b))),
+        let zeros = self.number(MaskMaker::Zeros);
+        match (a, b) {
+            (a, b) if a == b || b == zeros => a,
+            (a, b) if a == zeros => b,
+            (a, b) => self.number(MaskMaker::Either(a.min(b), a.max(b))),
         }
     }
 
     /// The mask of values that are joined, of which those without one count everywhere.
     fn joined(&mut self, axis: i64, values: &[String], masks: &[Option<usize>]) -> usize {
         let part = |(value, mask): (&String, &Option<usize>)| match mask {
-            Some(mask) => {
-                let deeper = self.number(MaskMaker::Deeper(*mask));
-                let zeros = self.number(MaskMaker::Zeros(value.clone()));
-                self.either(deeper, zeros)
-            }
+            Some(mask) => self.number(MaskMaker::Deeper(*mask)),
             None => self.number(MaskMaker::Ones(value.clone())),
         };
         let parts = values.iter().zip(masks).map(part).collect();
@@ -213,7 +212,7 @@ impl MaskTable {
                 self.number(MaskMaker::Deeper(of))
             }
             ("ConvertToTensor", [of], _) => mask(self, of),
-            ("ZerosLike", [value], _) => self.number(MaskMaker::Zeros(value.clone())),
+            ("ZerosLike", [_], _) => self.number(MaskMaker::Zeros),
             ("OnesLike", [value], _) => self.number(MaskMaker::Ones(value.clone())),
             ("Concatenate", parts, Some(axis)) => {
                 let parts = parts.iter().map(|part| mask(self, part)).collect();
