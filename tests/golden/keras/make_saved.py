@@ -197,6 +197,17 @@ def operated():
     return keras.Model([words, steps], [doubled, gated, most, layers.Concatenate()(parts)], name="operated")
 
 
+def stated():
+    """Recurrent layers with first states, which Keras calls without the mask of the steps unless it is given."""
+    words = keras.Input((5,), dtype="int32", name="words")
+    embedding = layers.Embedding(12, 3, mask_zero=True)
+    table = embedding(words)
+    state = layers.Dense(2)(layers.GlobalMaxPooling1D()(table))
+    parts = [layers.LSTM(2)(table, initial_state=[state, state]), layers.GRU(2)(table, initial_state=state)]
+    parts.append(layers.GRU(2)(table, initial_state=state, mask=embedding.compute_mask(words)))
+    return keras.Model(words, layers.Concatenate()(parts), name="stated")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -224,7 +235,7 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name in ("masked", "operated"):
+            case "int32" if model.name in ("masked", "operated", "stated"):
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
@@ -265,7 +276,7 @@ if __name__ == "__main__":
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
-              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"])]
+              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -80,6 +80,8 @@ pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> 
 /// What a call of a layer takes.
 pub(super) struct KerasCall {
     pub(super) inputs: Vec<String>,
+    /// Of what it is called with, in Keras' order.
+    pub(super) shapes: Vec<Value>,
     pub(super) is_causal: bool,
     /// What it takes for the steps of padding, each beside the position of its value; what is left out is the value's own.
     pub(super) masks: Vec<(usize, String)>,
@@ -87,9 +89,10 @@ pub(super) struct KerasCall {
 
 impl KerasCall {
     /// A call with values alone.
-    pub(super) const fn plain(inputs: Vec<String>) -> Self {
+    pub(super) const fn plain(inputs: Vec<String>, shapes: Vec<Value>) -> Self {
         Self {
             inputs,
+            shapes,
             is_causal: false,
             masks: Vec::new(),
         }
@@ -141,6 +144,7 @@ impl KerasCall {
         };
         Ok(Self {
             inputs,
+            shapes: found.iter().map(|value| value.shape.clone()).collect(),
             is_causal,
             masks: padding,
         })

@@ -1,7 +1,7 @@
 //! Functional models as Keras describes them, read.
 //!
 //! What an operation makes has no mask of padding in Keras, and here every layer that stands for one passes masks on. So an operation takes values
-//! through a layer that leaves them as they are, without their masks.
+//! through a layer that leaves them as they are, without their masks. So does a recurrent layer with first states, which Keras calls without the mask.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,6 +14,9 @@ use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
 use super::{ATTENTION, CAUSAL, Translated};
 use crate::nn::context::MAX_CALLS;
+
+/// Layers that may be given first states.
+const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
 
 /// A functional model on its way here.
 #[derive(Default)]
@@ -30,8 +33,7 @@ struct ReadLayer {
     calls: Vec<KerasCall>,
     /// Whether it is a functional model, whose calls Keras counts from 1 among the outputs.
     is_functional: bool,
-    /// Of an operation, the shapes of what it takes.
-    operands: Option<Vec<Value>>,
+    is_operation: bool,
 }
 
 impl Functional {
@@ -105,7 +107,7 @@ impl Functional {
             architecture,
             calls,
             is_functional: layer.settings.contains_key("output_layers"),
-            operands: None,
+            is_operation: false,
         });
         Ok(())
     }
@@ -126,9 +128,9 @@ impl Functional {
             Some(architecture) => self.layers.push(ReadLayer {
                 name,
                 architecture,
-                calls: vec![KerasCall::plain(inputs)],
+                calls: vec![KerasCall::plain(inputs, shapes)],
                 is_functional: false,
-                operands: Some(shapes),
+                is_operation: true,
             }),
             None => {
                 let operation = MaskOperation::of(layer, node, inputs);
@@ -184,7 +186,7 @@ impl Functional {
         }
     }
 
-    /// The calls, each with masks that come along with its values, and operations on values without their masks.
+    /// The calls, each with masks that come along with its values, or on values without their masks.
     fn calls(&mut self, order: Vec<(usize, usize)>) -> Translated<Vec<Value>> {
         let mut masks = MaskTable::default();
         let mut bare = HashMap::new();
@@ -192,26 +194,21 @@ impl Functional {
         for (at, number) in order {
             let layer = &self.layers[at];
             let (name, call) = (layer.name.clone(), &layer.calls[number]);
-            let mut inputs = call.inputs.clone();
-            match layer.operands.clone() {
-                None => {
-                    masks.check(&name, call, &self.masks)?;
-                    masks.carry(&layer.value(number), &layer.architecture, &inputs);
+            let (mut inputs, shapes) = (call.inputs.clone(), call.shapes.clone());
+            let unmasked = layer.unmasked(call);
+            if !layer.is_operation {
+                masks.check(&name, call, &self.masks)?;
+                masks.carry(&layer.value(number), &layer.architecture, &inputs);
+            }
+            let taken = inputs.iter_mut().zip(&shapes).take(unmasked);
+            for (input, shape) in taken.filter(|(input, _)| masks.of(input).is_some()) {
+                if !bare.contains_key(input) {
+                    let layer = self.without_mask(input, shape);
+                    let layer = layer.map_err(|message| format!("`{}`: {message}", cut(&name)))?;
+                    calls.push(json!({"layer": layer, "inputs": [input]}));
+                    bare.insert(input.clone(), layer);
                 }
-                Some(shapes) => {
-                    let masked = inputs.iter_mut().zip(&shapes);
-                    for (input, shape) in masked.filter(|(input, _)| masks.of(input).is_some()) {
-                        if !bare.contains_key(input) {
-                            let layer = self.without_mask(input, shape);
-                            let layer = layer.map_err(|message| {
-                                format!("operation `{}`: {message}", cut(&name))
-                            })?;
-                            calls.push(json!({"layer": layer, "inputs": [input]}));
-                            bare.insert(input.clone(), layer);
-                        }
-                        input.clone_from(&bare[input]);
-                    }
-                }
+                input.clone_from(&bare[input]);
             }
             calls.push(json!({"layer": name, "inputs": inputs}));
         }
@@ -243,13 +240,27 @@ impl Functional {
             name: name.clone(),
             calls: Vec::new(),
             is_functional: false,
-            operands: None,
+            is_operation: false,
         });
         Ok(name)
     }
 }
 
 impl ReadLayer {
+    /// How many of the first values of a call are taken without their masks: all by an operation, and steps by a recurrent layer that is
+    /// given first states, where it gives no steps. Of those that it gives, Keras keeps the mask.
+    fn unmasked(&self, call: &KerasCall) -> usize {
+        let is_last = |kind: &&str| {
+            let settings = &self.architecture[*kind];
+            settings.is_object() && settings["return_sequences"] != true
+        };
+        match self.is_operation {
+            true => call.inputs.len(),
+            false if call.inputs.len() < 2 || !call.masks.is_empty() => 0,
+            false => usize::from(RECURRENT.iter().any(is_last)),
+        }
+    }
+
     /// The name of what a call makes.
     fn value(&self, call: usize) -> String {
         match call {
