@@ -287,3 +287,66 @@ fn what_is_no_pipeline_is_told() {
         "3 stages start at the layers [\"output\", \"second\"]; name 2 layers behind the first, in the order of the model"
     );
 }
+
+/// Two outputs, of which the first has a loss; the second is there twice, and so is an input.
+fn heads() -> Model {
+    let mut net = Network::new();
+    let x = net.input([4]);
+    let body = net.add(Dense::new(8).activation(tanh), &[x]);
+    let outputs = ["trained", "idle"].map(|name| net.add(Dense::new(3).named(name), &[body]));
+    let dropped = net.add(Dropout::new(0.5), &[outputs[1]]);
+    let all = [outputs[0], outputs[1], dropped, x];
+    net.build(&[x], &all).unwrap()
+}
+
+#[test]
+fn a_pipeline_has_every_output_and_averages_what_is_not_trained() {
+    let loss = || SparseCategoricalCrossentropy::from_logits();
+    let compile = || Compile {
+        loss: Losses::default().and(0, loss(), 1.0),
+        metrics: Vec::new(),
+        ..compile(Optimizer::from(Sgd::new(0.1)).ema(0.9))
+    };
+    let data = numbers(19).batch(8);
+    let run = |mut trainer: Trainer| {
+        let left = left(&mut trainer, &data);
+        let outputs = trainer.predict(&data).unwrap().into_iter();
+        (
+            left,
+            outputs.map(|output| output.to_f64()).collect::<Vec<_>>(),
+        )
+    };
+    let one = OneDeviceStrategy::on(engine()).compile(heads(), compile());
+    let (expected, outputs) = run(one.unwrap());
+    let strategy = PipelineStrategy::on(engine(), 2, 2).unwrap();
+    let strategy = strategy.starting_at(["trained"]);
+    let (got, predicted) = run(strategy.compile(heads(), compile()).unwrap());
+    assert_equal(&expected, &got, "heads");
+    for (at, (expected, got)) in outputs.iter().zip(&predicted).enumerate() {
+        let off = phalanx_testkit::largest_difference(expected, got);
+        assert!(off < 1e-5, "output {at} is off by {off}");
+    }
+}
+
+#[test]
+fn state_of_a_layer_in_two_stages_is_refused() {
+    let mut net = Network::new();
+    let x = net.input([4]);
+    let norm = net.layer(BatchNorm::new().named("norm"));
+    let first = net.call(norm, &[x]);
+    let dense = net.add(Dense::new(4).named("second"), &[first]);
+    let again = net.call(norm, &[dense]);
+    let output = net.add(Dense::new(3), &[again]);
+    let model = net.build(&[x], &[output]).unwrap();
+    let strategy = PipelineStrategy::on(engine(), 2, 2).unwrap();
+    let strategy = strategy.starting_at(["second"]);
+    let mut trainer = strategy.compile(model, compile(Sgd::new(0.1))).unwrap();
+    let fit = Fit::epochs(1).progress(Progress::Silent);
+    let error = trainer.fit(&numbers(8).batch(8), fit).unwrap_err();
+    let error = error.to_string();
+    let expected = "is read in stage 0 of the pipeline and replaced in stage 1";
+    assert!(
+        error.starts_with("`norm/moving_") && error.contains(expected),
+        "{error}"
+    );
+}

@@ -207,7 +207,8 @@ pub(super) fn apply_gradients(
     // What has no gradient is its own average: it changes only when it is set.
     for (param, (variable, average)) in spec.moving_averages().into_iter().enumerate() {
         if !connected.contains(&param) {
-            state_updates.set(average, &variables[variable]);
+            // A value of its own: a step in stages makes no outputs that are parameters.
+            state_updates.set(average, &variables[variable].computed_once());
         }
     }
     for (index, value) in &reduced.updates {

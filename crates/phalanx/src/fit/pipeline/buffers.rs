@@ -57,11 +57,28 @@ impl<'a> Copies<'a> {
     /// The buffer of a value that nobody else holds any more.
     pub(super) fn into_buffer(self) -> Result<Buffer> {
         let shared = || Error::Bug("a result of a stage is still in use".into());
-        let list = Rc::try_unwrap(self.0).map_err(|_| shared())?.into_inner();
-        let (_, first) = list.into_iter().next().ok_or_else(shared)?;
+        self.try_into_buffer().map_err(|_| shared())
+    }
+
+    /// The buffer of a value; a copy where it was borrowed or others hold it.
+    pub(super) fn into_own(self, engine: &Engine, shape: &Shape) -> Result<Buffer> {
+        match self.try_into_buffer() {
+            Ok(buffer) => Ok(buffer),
+            Err(shared) => {
+                let copies = shared.0.borrow();
+                let (device, buffer) = &copies[0];
+                engine.copy(engine, buffer.buffer(), shape, device.0)
+            }
+        }
+    }
+
+    fn try_into_buffer(self) -> std::result::Result<Buffer, Self> {
+        let mut list = Rc::try_unwrap(self.0).map_err(Self)?.into_inner();
+        let (device, first) = list.swap_remove(0);
         match Rc::try_unwrap(first) {
             Ok(StageBuffer::Owned(buffer)) => Ok(buffer),
-            _ => Err(shared()),
+            Ok(borrowed) => Err(Self::on_one(device, borrowed)),
+            Err(first) => Err(Self(Rc::new(RefCell::new(vec![(device, first)])))),
         }
     }
 }

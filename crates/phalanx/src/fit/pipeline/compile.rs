@@ -98,6 +98,7 @@ impl PipelineStep {
                 from: micro_batch.outputs[carried.output],
             })
             .collect();
+        micro_batch.check_carried(program, plan.stages)?;
         let weights = programs.weights.as_ref().map(|weights| {
             let program = &weights.program;
             let forward = program.outputs.len();
@@ -184,6 +185,28 @@ impl StagedProgram {
             shapes,
             carried: Vec::new(),
         })
+    }
+
+    /// Refuses state that one stage reads and a later one replaces: the next micro-batch reads it before it is there.
+    fn check_carried(&self, program: &Program, stages: usize) -> Result<()> {
+        let forward = &self.pieces[..stages.min(self.pieces.len())];
+        for carry in &self.carried {
+            let read = forward
+                .iter()
+                .position(|piece| piece.inputs.contains(&carry.into));
+            let made = forward
+                .iter()
+                .position(|piece| piece.outputs.contains(&carry.from));
+            if let (Some(read), Some(made)) = (read, made)
+                && read != made
+            {
+                let name = &program.parameters[carry.into.0].name;
+                return Err(Error::User(format!(
+                    "`{name}` is read in stage {read} of the pipeline and replaced in stage {made}: a layer that keeps state is called in both, and what the micro-batches before have left would be lost; call it within one stage, or let the next stage begin elsewhere (`starting_at`)"
+                )));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn shape(&self, id: ValueId) -> &Shape {

@@ -212,10 +212,18 @@ impl<'a> BorrowedState<'a> {
         let mut run = self.start(&step.micro_batch);
         run.run(self.plan.stages)?;
         let outputs = &step.micro_batch.outputs;
+        let engine = self.placement.engine();
         let of_micro_batch = |mut values: PipelineValues<'a>| {
-            let outputs = outputs.iter().map(|id| {
+            let outputs = outputs.iter().enumerate().map(|(at, id)| {
+                // Two outputs may be one value.
+                let found = match outputs[at + 1..].contains(id) {
+                    true => values.get(id).cloned(),
+                    false => values.remove(id),
+                };
                 let missing = || Error::Bug("an output of no stage".into());
-                values.remove(id).ok_or_else(missing)?.into_buffer()
+                found
+                    .ok_or_else(missing)?
+                    .into_own(engine, step.micro_batch.shape(*id))
             });
             outputs.collect()
         };
