@@ -27,7 +27,7 @@ pub struct Cx {
     batch_size: usize,
     frames: Vec<LayerCall>,
     calls: usize,
-    penalized: HashSet<String>,
+    pub(super) penalized: HashSet<String>,
     losses: Vec<Tensor>,
     micro_batches: usize,
     wholes: Vec<(Tensor, Tensor)>,
@@ -131,17 +131,6 @@ impl Cx {
             micro_batches: 1,
             wholes: Vec::new(),
         }
-    }
-
-    /// Leaves out the penalties of variables that another call of the model has added.
-    pub(crate) fn with_penalized(mut self, penalized: HashSet<String>) -> Self {
-        self.penalized = penalized;
-        self
-    }
-
-    /// The variables whose penalties were added, in this call or before.
-    pub(crate) fn penalized(&self) -> HashSet<String> {
-        self.penalized.clone()
     }
 
     /// Sets whether layers behave as in training: dropout drops, batch normalization uses the batch's statistics.

@@ -1,8 +1,11 @@
 //! Penalties on weights and outputs.
 
+use std::collections::HashSet;
+
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Cx;
 use super::sizes::{check_range, described_variants, named_variant};
 use crate::config::{Component, Description, Field, Kind};
 
@@ -104,5 +107,19 @@ impl<'de> Deserialize<'de> for Regularizer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = named_variant(deserializer, "regularizer", REGULARIZERS)?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Penalties over several calls of a model.
+impl Cx {
+    /// Leaves out the penalties of variables that another call of the model has added.
+    pub(crate) fn with_penalized(mut self, penalized: HashSet<String>) -> Self {
+        self.penalized = penalized;
+        self
+    }
+
+    /// The variables whose penalties were added, in this call or before.
+    pub(crate) fn penalized(&self) -> HashSet<String> {
+        self.penalized.clone()
     }
 }

@@ -94,8 +94,9 @@ fn what_is_written_behind_the_training_is_what_is_written_at_once() {
     // Beside a callback that saves at each epoch, too.
     let path = scratch.join("beside");
     let plan = fit(6).checkpoint(&path).save_behind(SaveBehind::Skip);
-    let each = ModelCheckpoint::new(scratch.join("each_{epoch}").display().to_string());
-    trainer().fit(&rows(), plan.callback(each)).unwrap();
+    let each = scratch.join("each_{epoch}").display().to_string();
+    let plan = plan.callback(ModelCheckpoint::new(each));
+    trainer().fit(&rows(), plan).unwrap();
     assert!(TrainingState::load(&path).unwrap().iterations() > 0);
     // A disk that refuses ends the training, and what is not a number replaces nothing.
     let file = scratch.join("file");
@@ -587,18 +588,12 @@ fn a_large_file_is_a_checkpoint_or_none() {
             return;
         }
         let log = fs::read_to_string(folder.join("log")).unwrap();
-        assert!(
-            log.contains("fallocate("),
-            "{fault}: places were not found at once"
-        );
+        assert!(log.contains("fallocate("), "{fault}");
         let answer = fs::read_to_string(folder.join("answer")).unwrap_or_default();
         assert_eq!(answer, expected, "{fault}");
         let found = TrainingState::load(folder.join("c")).unwrap();
         let is_new = expected == "saved";
-        assert!(
-            found == if is_new { new.clone() } else { old.clone() },
-            "{fault}"
-        );
+        assert!(found == if is_new { &new } else { &old }.clone(), "{fault}");
         TrainingState::remove(folder.join("c")).unwrap();
     }
 }

@@ -136,8 +136,8 @@ impl CsvLogger {
         Ok(())
     }
 
-    /// Where the rows of epochs before this one end, in a file that another process has written. Where rows are added to those of other
-    /// trainings, the last row alone can be one of a later epoch of this one.
+    /// Where the rows of epochs before this one end, in a file that another process has written. Where other trainings have
+    /// rows before this one's, the last row alone can be of a later epoch of this one.
     fn end_of_rows_before(&self, file: &mut File, epoch: usize) -> std::io::Result<u64> {
         let (mut text, mut at, mut end) = (Vec::new(), 0, 0);
         file.read_to_end(&mut text)?;

@@ -1,0 +1,96 @@
+//! Rows to predict, and files whose columns are chosen by name or by position.
+
+use phalanx_cli::config::{Data, parse};
+use phalanx_cli::data_facts::Facts;
+use phalanx_cli::rows_to_predict::to_predict;
+
+use crate::Folder;
+
+#[test]
+fn rows_to_predict_come_with_and_without_the_label() {
+    let folder = Folder::new(
+        "predict",
+        &[("plain.csv", "4,8\n"), ("wide.csv", "1,2,3,4\n")],
+    );
+    let text = "data: {csv: a.csv, label: 0, divide_by: 2}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n";
+    let Data::Csv(data) = parse(text, &folder.0.join("t.yaml")).unwrap().data else {
+        panic!("data are images")
+    };
+    let mut facts = Facts {
+        dims: vec![2, 1],
+        ..Facts::default()
+    };
+    facts.scaling.divide_by = 2.0;
+    let rows = |name: &str| to_predict(&data, &facts, &folder.0.join(name));
+    let plain = rows("plain.csv").unwrap().get(0, 0).unwrap();
+    assert_eq!(
+        (plain.x[0].f32s(), plain.x[0].dims()),
+        (vec![2.0, 4.0], &[2, 1][..])
+    );
+    let labelled = rows("a.csv").unwrap().get(0, 4).unwrap();
+    assert_eq!(labelled.x[0].f32s(), [4.0, 0.5]);
+    assert!(
+        rows("wide.csv")
+            .unwrap_err()
+            .to_string()
+            .contains("wide.csv has 4 columns, and the files of the training 3 with the label")
+    );
+}
+
+/// What is predicted for a training of `h.csv` with these data, of each row all numbers.
+fn predicted(folder: &Folder, data: &str, file: &str) -> Result<Vec<Vec<f32>>, String> {
+    let rows = folder.load(data, "shuffle: false")?;
+    let text = format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n");
+    let Data::Csv(csv) = parse(&text, &folder.0.join("t.yaml")).unwrap().data else {
+        panic!("no csv")
+    };
+    let found = to_predict(&csv, &rows.facts, &folder.0.join(file));
+    let found = found.map_err(|error| error.to_string())?;
+    let rows = 0..found.len().unwrap();
+    Ok(rows
+        .map(|row| found.get(0, row).unwrap().x[0].f32s())
+        .collect())
+}
+
+#[test]
+fn each_row_to_predict_has_a_prediction_from_its_own_columns() {
+    let files = [
+        ("h.csv", "0,1,2,3\n1,4,5,6\n,7,8,9\n"),
+        ("bare.csv", "1,2,3\n4,5,6\n"),
+        ("gap.csv", "0,1,2,3\n1,,5,6\n"),
+        ("unlabelled.csv", ",1,2,3\n,4,5,6\n"),
+        ("wide.csv", "1,2,3,4,5\n"),
+    ];
+    let folder = Folder::new("predicted", &files);
+    let all = "csv: h.csv, label: 0, missing: drop";
+    let whole = [vec![1.0, 2.0, 3.0], vec![4.0, 5.0, 6.0]];
+    assert_eq!(predicted(&folder, all, "bare.csv").unwrap(), whole);
+    // A row to predict needs no label, and one that a training would leave out is no row less.
+    assert_eq!(predicted(&folder, all, "unlabelled.csv").unwrap(), whole);
+    let error = predicted(&folder, all, "gap.csv").unwrap_err();
+    assert!(error.contains("gap.csv: line 2, column 2"), "{error}");
+    let some = "csv: h.csv, label: 0, missing: drop, columns: [3, 1]";
+    let chosen = [vec![3.0, 1.0], vec![6.0, 4.0]];
+    assert_eq!(predicted(&folder, some, "bare.csv").unwrap(), chosen);
+    assert_eq!(predicted(&folder, some, "unlabelled.csv").unwrap(), chosen);
+    let error = predicted(&folder, some, "wide.csv").unwrap_err();
+    assert!(
+        error.contains("wide.csv has 5 columns, and the files of the training 4"),
+        "{error}"
+    );
+}
+
+#[test]
+fn columns_chosen_by_name_may_be_in_another_order_in_the_next_file() {
+    let files = [
+        ("h1.csv", "id,size,colour,y\n7,1.5,red,0\n8,2.5,blue,1\n"),
+        ("h2.csv", "size,colour,y,id\n3.5,blue,1,9\n"),
+    ];
+    let folder = Folder::new("by-name", &files);
+    let data = "csv: [h1.csv, h2.csv], columns: [size, colour], one_hot: [colour]";
+    let rows = folder.load(data, "shuffle: false").unwrap();
+    let batch = rows.train.batch(3).get(0, 0).unwrap();
+    let expected = [1.5, 0.0, 1.0, 2.5, 1.0, 0.0, 3.5, 1.0, 0.0];
+    assert_eq!(batch.x[0].f32s(), expected);
+    assert_eq!(batch.y[0].to_f64(), [0.0, 1.0, 1.0]);
+}
