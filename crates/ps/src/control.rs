@@ -98,6 +98,7 @@ pub struct Phase {
     /// Whether it ended before its last item since somebody asked for it.
     pub stopped: bool,
     /// The sums of the results.
+    #[serde(with = "crate::numbers")]
     pub sums: Vec<f64>,
     /// Number of items whose bytes are kept.
     pub items: u64,

@@ -19,6 +19,7 @@ mod error;
 mod hex_bytes;
 mod log;
 mod message;
+mod numbers;
 mod partition;
 mod phase;
 mod pushes;

@@ -22,8 +22,11 @@ pub(crate) enum PartState {
     #[serde(skip)]
     Given(usize),
     Done {
+        #[serde(with = "crate::numbers")]
         weight: f64,
+        #[serde(with = "crate::numbers")]
         rows: f64,
+        #[serde(with = "crate::numbers")]
         sums: Vec<f64>,
     },
 }

@@ -122,6 +122,7 @@ pub struct Shards {
     has_values: bool,
     /// The squared norms of the step that was asked for last, and its version: a worker that hears of a step may ask after another
     /// has had it applied.
+    #[serde(with = "crate::numbers")]
     squares: Option<(u64, Vec<f64>)>,
 }
 
