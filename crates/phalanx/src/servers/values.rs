@@ -444,7 +444,7 @@ impl Holding {
     ) {
         let (trained, params) = self.held.trained();
         let positions = spec.connected.iter();
-        // Without a gradient neither an array nor its slots change.
+        // Without a gradient an array does not change, and of its slots only the average.
         let connected: Vec<usize> = positions
             .filter_map(|index| trained.iter().position(|at| at == index))
             .collect();
@@ -478,6 +478,12 @@ impl Holding {
         }
         for (&slot, value) in used.iter().zip(&applied.slots) {
             set(first_slot + slot, value);
+        }
+        // What has no gradient is its own average: it changes only when it is set.
+        for (param, slot) in (self.optimizer.average_slots(&params).into_iter()).enumerate() {
+            if !connected.contains(&param) {
+                set(first_slot + slot, &state[1 + trained[param]]);
+            }
         }
     }
 }
@@ -552,3 +558,7 @@ fn mean_of_tensors(shape: &Shape, tensors: &[&HostTensor], shares: &[f64]) -> Ho
     }
     HostTensor::from_f64(shape.clone(), &sums)
 }
+
+#[cfg(test)]
+#[path = "values_tests.rs"]
+mod tests;
