@@ -174,6 +174,10 @@ impl Connection {
             Request::Take { within_ms } => self.take(state, worker, *within_ms),
             Request::Ends { within_ms } => self.ends(state, *within_ms),
             Request::Items { phase, from } => Ok(items(control, phase, *from)),
+            Request::LastPhase => {
+                let last = control.last_phase().map(str::to_owned);
+                Ok((Reply::LastPhase(last), Vec::new()))
+            }
             Request::Leave => {
                 control.leave(worker);
                 self.shared.changed.notify_all();

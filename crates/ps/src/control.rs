@@ -414,6 +414,12 @@ impl Control {
         self.current().map(|phase| phase.end_of_begun())
     }
 
+    /// The phase that was begun last; it may be over.
+    #[must_use]
+    pub fn last_phase(&self) -> Option<&str> {
+        self.order.last().map(String::as_str)
+    }
+
     /// The phase that is not over.
     pub(crate) fn current(&mut self) -> Option<&mut PhaseState> {
         let phase = self.phases.get_mut(self.order.last()?)?;

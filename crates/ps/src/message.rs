@@ -98,6 +98,8 @@ pub enum Request {
         /// The number after the last item; `u64::MAX` where that is not known yet, see [`Request::NoMore`].
         end: u64,
     },
+    /// Which phase did the job begin last?
+    LastPhase,
     /// Give me a piece of work.
     Next {
         /// Of this phase.
@@ -273,6 +275,8 @@ pub enum Reply {
     },
     /// It is done.
     Done,
+    /// The name of the phase that the job began last.
+    LastPhase(Option<String>),
     /// What you are to do.
     Grant(Box<Grant>),
     /// The values of a version; bytes follow unless you have it.

@@ -103,7 +103,7 @@ impl TrainState {
         host.extend(slots);
         agree_on_model(servers, setup, seed)?;
         servers.create(layout_on_servers(setup, seed), &host)?;
-        if is_given && !setup.tables.is_empty() {
+        if is_given && !setup.tables.is_empty() && servers.begins_job() {
             servers.set_state(&host)?;
         }
         state.set_seed(seed)?;

@@ -42,6 +42,8 @@ pub(crate) struct Servers {
     /// The last step that was taken together, which servers may not have heard of.
     commit: Mutex<Option<Commit>>,
     counts: Mutex<BTreeMap<String, u64>>,
+    /// The phase that this process entered last.
+    entered: Mutex<Option<String>>,
     row_cache: Mutex<RowCache>,
 }
 
@@ -86,6 +88,7 @@ impl Servers {
             pulled: Mutex::default(),
             commit: Mutex::default(),
             counts: Mutex::default(),
+            entered: Mutex::default(),
             row_cache: Mutex::default(),
         })
     }
@@ -200,9 +203,21 @@ impl Servers {
         self.client.stop_when(flag);
     }
 
-    /// Sets the whole state; only the first worker does, and not one that came back: the servers know better.
+    /// Whether this process goes through what the job has done before it: the servers know better than it what the values are.
+    fn is_behind(&self) -> Result<bool> {
+        if !self.client.had_values() {
+            return Ok(false);
+        }
+        let (reply, _) = self.ask(&Request::LastPhase, &[])?;
+        let Reply::LastPhase(last) = reply else {
+            return Err(unexpected(&reply));
+        };
+        Ok(last != *locked(&self.entered))
+    }
+
+    /// Sets the whole state; only the first worker does, and one that came back not before it is where the job is.
     pub(crate) fn set_state(&self, state: &[HostTensor]) -> Result<()> {
-        if !self.is_chief() || self.client.had_values() {
+        if !self.is_chief() || self.is_behind()? {
             return Ok(());
         }
         let layout = self.layout()?;
@@ -236,7 +251,9 @@ impl Servers {
             start: items.start,
             end: items.end,
         };
-        self.ask(&request, &[]).map(drop)
+        self.ask(&request, &[])?;
+        *locked(&self.entered) = Some(phase.to_owned());
+        Ok(())
     }
 
     /// A piece of work of a phase, or what the phase was.
@@ -426,73 +443,5 @@ impl std::fmt::Debug for Servers {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-    use std::thread;
-
-    use phalanx_ps::{ClientOptions, ControlSettings, Hello, PsError, Server, ServerOptions, Tell};
-
-    use super::*;
-    use crate::engine::{Engine, EngineOptions};
-    use crate::servers::HeldValues;
-
-    /// A server, and the second of two workers whose first one does not come.
-    fn without_chief() -> (
-        thread::JoinHandle<std::result::Result<(), PsError>>,
-        Arc<Servers>,
-    ) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let options = ServerOptions {
-            alone_within: Duration::from_millis(300),
-            ..ServerOptions::default()
-        };
-        let engine = Engine::new(&EngineOptions::default()).unwrap();
-        let server = Server::new(options, Box::new(HeldValues::new(&engine))).unwrap();
-        let within = Duration::from_secs(60);
-        let running = thread::spawn(move || server.run(&listener));
-        let client = Client::connect(ClientOptions {
-            servers: vec![address],
-            hello: Hello {
-                job: String::new(),
-                version: String::new(),
-                worker: 1,
-                incarnation: 1,
-                settings: ControlSettings {
-                    workers: 2,
-                    mode: Mode::Async,
-                    goes_on_without_chief: false,
-                },
-            },
-            join_within: within,
-            server_within: within,
-            stop_within: Duration::from_millis(100),
-            answer_within: within,
-            secret: None,
-            tell: Tell(Arc::new(|_| {})),
-        });
-        let exchange = ExchangeOptions {
-            partitioner: Partitioner::Whole,
-            table_bytes: 0,
-            overlaps: false,
-            wire: Wire::Same,
-            cache: CacheOptions { rows: 0, steps: 0 },
-        };
-        let notice: Notice = Arc::new(|_: &str| {});
-        let servers = Servers::new(client.unwrap(), exchange, Duration::ZERO, notice);
-        (running, servers)
-    }
-
-    #[test]
-    fn a_worker_that_waits_no_longer_does_not_end_the_job_well() {
-        let (running, servers) = without_chief();
-        let error = servers.of_chief("fit 0", b"").unwrap_err().to_string();
-        assert!(
-            error.contains("waits for worker 0: it has not come to `fit 0`"),
-            "{error}"
-        );
-        drop(servers);
-        let ended = running.join().unwrap();
-        assert!(matches!(ended, Err(PsError::Lost(_))), "{ended:?}");
-    }
-}
+#[path = "session_tests.rs"]
+mod tests;
