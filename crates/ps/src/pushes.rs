@@ -263,7 +263,8 @@ impl Shards {
         Ok(self.count(key.work))
     }
 
-    /// The squared norms of what the parts of a step have in the mean, by array, and whether they are news.
+    /// The squared norms of what the parts of a step have in the mean, by array, and whether they are news. None of a step that all
+    /// servers have applied, and one after it: nobody needs them, and its parts are gone.
     ///
     /// # Errors
     /// A part is not there, or does not fit.
@@ -277,6 +278,9 @@ impl Shards {
             && *of == version
         {
             return Ok((false, squares.clone()));
+        }
+        if version < self.version {
+            return Ok((false, Vec::new()));
         }
         let (what, bytes) = self.mean(parts, values)?;
         let squares = values.squares(&what, &bytes).map_err(PsError::Values)?;
@@ -367,4 +371,74 @@ fn missing(work: u64) -> PsError {
     PsError::Lost(format!(
         "the server does not have the gradient of piece of work {work} that it is asked to apply; start the job again"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values whose squared norm is the number of bytes of a gradient.
+    struct Bytes;
+
+    impl Values for Bytes {
+        fn create(&mut self, _: &str, _: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+        fn pull(&mut self, _: &str, _: &[u8]) -> Result<Arc<Vec<u8>>, String> {
+            Ok(Arc::default())
+        }
+        fn mean(&mut self, parts: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {
+            let all = parts.iter().flat_map(|(_, _, bytes)| bytes.to_vec());
+            Ok((String::new(), all.collect()))
+        }
+        fn apply(&mut self, _: &str, _: &[u8], _: Option<&[f64]>) -> Result<(), String> {
+            Ok(())
+        }
+        fn squares(&mut self, _: &str, gradient: &[u8]) -> Result<Vec<f64>, String> {
+            Ok(vec![gradient.len() as f64])
+        }
+        fn act(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+            Ok(Vec::new())
+        }
+        fn save(&mut self) -> Result<Vec<u8>, String> {
+            Ok(Vec::new())
+        }
+        fn load(&mut self, _: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A slow worker that steps with others, which do not wait for it, asks of the step that it heard of last.
+    #[test]
+    fn squares_of_a_step_that_others_have_left_behind_are_not_needed() {
+        let mut shards = Shards::default();
+        let mut commits = Vec::new();
+        for version in 0..2 {
+            let key = PushKey {
+                work: version,
+                worker: 0,
+                incarnation: 1,
+                done_below: version,
+            };
+            shards.stage(&key, Some(version), "", vec![0; 3]).unwrap();
+            let part = Part {
+                work: version,
+                weight: 1.0,
+                rows: 1.0,
+            };
+            let squares = shards.squares(version, &[part], &mut Bytes).unwrap();
+            assert_eq!(squares, (true, vec![3.0]));
+            let commit = Commit {
+                version,
+                parts: vec![part],
+                factors: Some(vec![1.0]),
+            };
+            assert!(shards.commit(&commit, &mut Bytes).unwrap());
+            commits.push(commit);
+        }
+        let late = &commits[0];
+        let squares = shards.squares(0, &late.parts, &mut Bytes).unwrap();
+        assert_eq!(squares, (false, Vec::new()));
+        assert!(!shards.commit(late, &mut Bytes).unwrap());
+    }
 }
