@@ -179,12 +179,13 @@ impl Connection {
                 Ok((Reply::LastPhase(last), Vec::new()))
             }
             Request::Leave => {
-                control.leave(worker);
+                let counts = control.leave(worker, incarnation);
                 self.shared.changed.notify_all();
                 drop(state);
-                locked(&self.shared.connections)
-                    .has_left
-                    .insert(worker, true);
+                if counts {
+                    let mut connections = locked(&self.shared.connections);
+                    connections.has_left.insert(worker, true);
+                }
                 Ok((Reply::Done, Vec::new()))
             }
             Request::Heartbeat => Ok((Reply::Done, Vec::new())),

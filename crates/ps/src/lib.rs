@@ -18,6 +18,7 @@ mod durable;
 mod error;
 mod hex_bytes;
 mod log;
+mod members;
 mod message;
 mod numbers;
 mod partition;
@@ -29,9 +30,10 @@ mod wire;
 
 pub use client::{Client, ClientOptions};
 pub use clock::Clock;
-pub use control::{Control, ControlSettings, Grant, JOIN_WITHIN, Phase, PhaseKind, Results, Work};
+pub use control::{Control, ControlSettings, Grant, Phase, PhaseKind, Results, Work};
 pub use error::PsError;
 pub use log::Durability;
+pub use members::JOIN_WITHIN;
 pub use message::{
     Commit, Frame, FrameProblem, Hello, Part, Pulled, PushKey, Reply, Request, decode_frame,
     encode_frame, frame_round_trip,

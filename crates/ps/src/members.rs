@@ -1,0 +1,182 @@
+//! The workers of a job: who is there, who was lost, and who has left.
+
+use std::time::Duration;
+
+use crate::PsError;
+use crate::control::{Control, ControlSettings};
+use crate::phase::PartState;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    incarnation: u64,
+    heard: Duration,
+    pub(crate) is_there: bool,
+    has_left: bool,
+}
+
+/// How long workers may take to come before those that are there go on without them.
+pub const JOIN_WITHIN: Duration = Duration::from_secs(300);
+
+impl Control {
+    /// A worker is there.
+    ///
+    /// # Errors
+    /// It counts other workers or has other settings, or a later process of its number has taken its place.
+    pub fn hello(
+        &mut self,
+        now: Duration,
+        worker: usize,
+        incarnation: u64,
+        settings: &ControlSettings,
+    ) -> Result<(), PsError> {
+        if settings != self.settings() {
+            return Err(PsError::User(format!(
+                "worker {worker} is one of {settings}, and the job is of {}; start all with the same settings",
+                self.settings()
+            )));
+        }
+        if worker >= self.settings().workers {
+            return Err(PsError::User(format!(
+                "there is no worker {worker}: there are {}, counted from 0",
+                self.settings().workers
+            )));
+        }
+        self.started.get_or_insert(now);
+        let known = self.members.get(&worker);
+        let (latest, was_there) = known.map_or((0, false), |m| (m.incarnation, m.is_there));
+        if latest > incarnation {
+            return Err(PsError::Lost(format!(
+                "another process ({latest}) is worker {worker} now; this one ends"
+            )));
+        }
+        if known.is_some() && latest != incarnation {
+            self.take_back(worker);
+        }
+        if !was_there {
+            self.catch_up(worker);
+        }
+        let member = Member {
+            incarnation,
+            heard: now,
+            is_there: true,
+            has_left: false,
+        };
+        self.members.insert(worker, member);
+        Ok(())
+    }
+
+    /// Something was heard of a worker. Whether its process is the one that counts.
+    pub fn heard(&mut self, now: Duration, worker: usize, incarnation: u64) -> bool {
+        let Some(member) = self.members.get_mut(&worker) else {
+            return false;
+        };
+        if member.incarnation != incarnation {
+            return false;
+        }
+        let comes_back = !member.is_there && !member.has_left;
+        (member.heard, member.is_there) = (now, !member.has_left);
+        if comes_back {
+            self.catch_up(worker);
+        }
+        true
+    }
+
+    /// A worker's process is gone.
+    pub fn gone(&mut self, worker: usize, incarnation: u64) {
+        let is_it = |member: &Member| member.incarnation == incarnation && !member.has_left;
+        if self.members.get(&worker).is_some_and(is_it) {
+            self.lose(worker);
+        }
+    }
+
+    /// Time went by: who was silent for longer than the lease is lost, and so is work that takes longer than `work_within`.
+    pub fn tick(&mut self, now: Duration, lease: Duration, work_within: Duration) {
+        let silent = self.members.iter().filter(|(_, member)| {
+            member.is_there && !member.has_left && now.saturating_sub(member.heard) > lease
+        });
+        for worker in silent.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.lose(worker);
+        }
+        if let Some(phase) = self.current() {
+            let late = |since: Duration| now.saturating_sub(since) > work_within;
+            let given = phase.given.iter();
+            let late: Vec<u64> = given
+                .filter(|(_, (_, since))| late(*since))
+                .map(|(item, _)| *item)
+                .collect();
+            for item in late {
+                phase.given.remove(&item);
+            }
+        }
+    }
+
+    fn lose(&mut self, worker: usize) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.is_there = false;
+        }
+        self.take_back(worker);
+        if worker == 0 && !self.settings().goes_on_without_chief {
+            self.fail(
+                "worker 0, the chief,".into(),
+                "it was lost; start the job again: it goes on from its last checkpoint".into(),
+            );
+        }
+    }
+
+    /// What a worker was given goes to others.
+    fn take_back(&mut self, worker: usize) {
+        self.tasks.lose(worker);
+        if let Some(phase) = self.current() {
+            phase.given.retain(|_, (by, _)| *by != worker);
+            for part in &mut phase.parts {
+                if *part == PartState::Given(worker) {
+                    *part = PartState::Free;
+                }
+            }
+        }
+    }
+
+    /// A worker's process ends in good order. Whether it is the one that counts; what it was given and has not done goes to others.
+    pub fn leave(&mut self, worker: usize, incarnation: u64) -> bool {
+        let member = self.members.get_mut(&worker);
+        let Some(member) = member.filter(|member| member.incarnation == incarnation) else {
+            return false;
+        };
+        (member.has_left, member.is_there) = (true, false);
+        self.take_back(worker);
+        true
+    }
+
+    /// Whether the first worker has done all its work.
+    pub(crate) fn chief_has_left(&self) -> bool {
+        self.members.get(&0).is_some_and(|chief| chief.has_left)
+    }
+
+    /// Whether workers have left in good order and no other is there.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let mut members = self.members.values();
+        members.clone().any(|member| member.has_left) && members.all(|member| !member.is_there)
+    }
+
+    /// Whether each worker of the job has been there.
+    #[must_use]
+    pub fn all_have_come(&self) -> bool {
+        self.members.len() >= self.settings().workers
+    }
+
+    /// Whether a worker is there or may still come.
+    pub(crate) fn is_expected(&self, now: Duration, worker: usize) -> bool {
+        match self.members.get(&worker) {
+            Some(member) => member.is_there,
+            None => {
+                let since = self.started.unwrap_or(now);
+                now.saturating_sub(since) < JOIN_WITHIN
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "members_tests.rs"]
+mod tests;
