@@ -62,30 +62,31 @@ module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas =
     %59 = stablehlo.convert %4 : (tensor<f32>) -> tensor<f64>
     %60 = stablehlo.constant dense<8.0> : tensor<f64>
     %61 = stablehlo.multiply %59, %60 : tensor<f64>
-    %62 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %63 = stablehlo.reduce(%24 init: %62) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %64 = stablehlo.broadcast_in_dim %63, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %65 = stablehlo.compare LT, %24, %64 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %66 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %67 = stablehlo.select %65, %66, %29 : tensor<8x2xi1>, tensor<8x2xi32>
-    %68 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %69 = stablehlo.reduce(%67 init: %68) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %70 = stablehlo.compare EQ, %arg10, %69 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %71 = stablehlo.convert %70 : (tensor<8xi1>) -> tensor<8xf32>
-    %72 = stablehlo.constant dense<0.0> : tensor<f32>
-    %73 = stablehlo.reduce(%71 init: %72) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %74 = stablehlo.convert %56 : (tensor<f32>) -> tensor<f64>
-    %75 = stablehlo.reshape %74 : (tensor<f64>) -> tensor<1xf64>
-    %76 = stablehlo.convert %58 : (tensor<f32>) -> tensor<f64>
-    %77 = stablehlo.reshape %76 : (tensor<f64>) -> tensor<1xf64>
-    %78 = stablehlo.reshape %61 : (tensor<f64>) -> tensor<1xf64>
-    %79 = stablehlo.broadcast_in_dim %60, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %80 = stablehlo.convert %73 : (tensor<f32>) -> tensor<f64>
-    %81 = stablehlo.reshape %80 : (tensor<f64>) -> tensor<1xf64>
-    %82 = stablehlo.constant dense<0.0> : tensor<f64>
-    %83 = stablehlo.broadcast_in_dim %82, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %84 = stablehlo.concatenate %75, %77, %78, %79, %81, %79, %83, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
-    %85 = stablehlo.add %arg8, %84 : tensor<7xf64>
-    return %85 : tensor<7xf64>
+    %62 = stablehlo.optimization_barrier %24 : tensor<8x2xf32>
+    %63 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %64 = stablehlo.reduce(%62 init: %63) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %65 = stablehlo.broadcast_in_dim %64, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %66 = stablehlo.compare LT, %62, %65 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %67 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %68 = stablehlo.select %66, %67, %29 : tensor<8x2xi1>, tensor<8x2xi32>
+    %69 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %70 = stablehlo.reduce(%68 init: %69) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %71 = stablehlo.compare EQ, %arg10, %70 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %72 = stablehlo.convert %71 : (tensor<8xi1>) -> tensor<8xf32>
+    %73 = stablehlo.constant dense<0.0> : tensor<f32>
+    %74 = stablehlo.reduce(%72 init: %73) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %75 = stablehlo.convert %56 : (tensor<f32>) -> tensor<f64>
+    %76 = stablehlo.reshape %75 : (tensor<f64>) -> tensor<1xf64>
+    %77 = stablehlo.convert %58 : (tensor<f32>) -> tensor<f64>
+    %78 = stablehlo.reshape %77 : (tensor<f64>) -> tensor<1xf64>
+    %79 = stablehlo.reshape %61 : (tensor<f64>) -> tensor<1xf64>
+    %80 = stablehlo.broadcast_in_dim %60, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %81 = stablehlo.convert %74 : (tensor<f32>) -> tensor<f64>
+    %82 = stablehlo.reshape %81 : (tensor<f64>) -> tensor<1xf64>
+    %83 = stablehlo.constant dense<0.0> : tensor<f64>
+    %84 = stablehlo.broadcast_in_dim %83, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %85 = stablehlo.concatenate %76, %78, %79, %80, %82, %80, %84, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
+    %86 = stablehlo.add %arg8, %85 : tensor<7xf64>
+    return %86 : tensor<7xf64>
   }
 }

@@ -104,133 +104,134 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %101 = stablehlo.constant dense<8.0> : tensor<f64>
     %102 = stablehlo.multiply %100, %101 : tensor<f64>
     %103 = stablehlo.add %99, %8 : tensor<f32>
-    %104 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %105 = stablehlo.reduce(%56 init: %104) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %106 = stablehlo.broadcast_in_dim %105, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %107 = stablehlo.compare LT, %56, %106 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %108 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %109 = stablehlo.select %107, %108, %65 : tensor<8x2xi1>, tensor<8x2xi32>
-    %110 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %111 = stablehlo.reduce(%109 init: %110) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %112 = stablehlo.compare EQ, %arg19, %111 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %113 = stablehlo.convert %112 : (tensor<8xi1>) -> tensor<8xf32>
-    %114 = stablehlo.constant dense<0.0> : tensor<f32>
-    %115 = stablehlo.reduce(%113 init: %114) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %116 = stablehlo.divide %96, %97 : tensor<f32>
-    %117 = stablehlo.broadcast_in_dim %116, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %118 = stablehlo.select %88, %117, %87 : tensor<8xi1>, tensor<8xf32>
-    %119 = stablehlo.multiply %118, %arg20 : tensor<8xf32>
-    %120 = stablehlo.select %83, %119, %87 : tensor<8xi1>, tensor<8xf32>
-    %121 = stablehlo.negate %120 : tensor<8xf32>
-    %122 = stablehlo.divide %120, %74 : tensor<8xf32>
-    %123 = stablehlo.broadcast_in_dim %122, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %124 = stablehlo.multiply %123, %72 : tensor<8x2xf32>
-    %125 = stablehlo.broadcast_in_dim %121, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %126 = stablehlo.select %67, %125, %68 : tensor<8x2xi1>, tensor<8x2xf32>
-    %127 = stablehlo.add %124, %126 : tensor<8x2xf32>
-    %128 = stablehlo.select %60, %127, %68 : tensor<8x2xi1>, tensor<8x2xf32>
-    %129 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
-    %130 = stablehlo.reduce(%128 init: %129) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
-    %131 = stablehlo.dot_general %128, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
-    %132 = stablehlo.dot_general %53, %128, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
-    %133 = stablehlo.select %49, %131, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
-    %134 = stablehlo.divide %133, %51 : tensor<8x3xf32> loc("dropout")
-    %135 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
-    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %137 = stablehlo.add %25, %136 : tensor<3xf32> loc("batch_norm")
-    %138 = stablehlo.rsqrt %137 : tensor<3xf32> loc("batch_norm")
-    %139 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %140 = stablehlo.subtract %14, %139 : tensor<8x3xf32> loc("batch_norm")
-    %141 = stablehlo.broadcast_in_dim %138, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %142 = stablehlo.multiply %140, %141 : tensor<8x3xf32> loc("batch_norm")
-    %143 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %144 = stablehlo.reduce(%134 init: %143) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %145 = stablehlo.multiply %134, %142 : tensor<8x3xf32> loc("batch_norm")
-    %146 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %147 = stablehlo.reduce(%145 init: %146) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %148 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
-    %149 = stablehlo.broadcast_in_dim %148, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %150 = stablehlo.divide %144, %149 : tensor<3xf32> loc("batch_norm")
-    %151 = stablehlo.broadcast_in_dim %150, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %152 = stablehlo.subtract %134, %151 : tensor<8x3xf32> loc("batch_norm")
-    %153 = stablehlo.divide %147, %149 : tensor<3xf32> loc("batch_norm")
-    %154 = stablehlo.broadcast_in_dim %153, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %155 = stablehlo.multiply %142, %154 : tensor<8x3xf32> loc("batch_norm")
-    %156 = stablehlo.subtract %152, %155 : tensor<8x3xf32> loc("batch_norm")
-    %157 = stablehlo.multiply %arg2, %138 : tensor<3xf32> loc("batch_norm")
-    %158 = stablehlo.broadcast_in_dim %157, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %159 = stablehlo.multiply %156, %158 : tensor<8x3xf32> loc("batch_norm")
-    %160 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
-    %161 = stablehlo.select %160, %159, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
-    %162 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %163 = stablehlo.reduce(%161 init: %162) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
-    %164 = stablehlo.dot_general %arg18, %161, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
-    %165 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
-    %166 = stablehlo.multiply %165, %arg0 : tensor<4x3xf32> loc("dense")
-    %167 = stablehlo.add %164, %166 : tensor<4x3xf32>
-    %168 = stablehlo.add %167, %166 : tensor<4x3xf32>
-    %169 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %170 = stablehlo.multiply %168, %169 : tensor<4x3xf32>
-    %171 = stablehlo.constant dense<0.9> : tensor<f32>
-    %172 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %173 = stablehlo.multiply %arg9, %172 : tensor<4x3xf32>
-    %174 = stablehlo.subtract %173, %170 : tensor<4x3xf32>
-    %175 = stablehlo.add %arg0, %174 : tensor<4x3xf32>
-    %176 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %177 = stablehlo.multiply %163, %176 : tensor<3xf32>
-    %178 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %179 = stablehlo.multiply %arg10, %178 : tensor<3xf32>
-    %180 = stablehlo.subtract %179, %177 : tensor<3xf32>
-    %181 = stablehlo.add %arg1, %180 : tensor<3xf32>
-    %182 = stablehlo.multiply %147, %176 : tensor<3xf32>
-    %183 = stablehlo.multiply %arg11, %178 : tensor<3xf32>
-    %184 = stablehlo.subtract %183, %182 : tensor<3xf32>
-    %185 = stablehlo.add %arg2, %184 : tensor<3xf32>
-    %186 = stablehlo.multiply %144, %176 : tensor<3xf32>
-    %187 = stablehlo.multiply %arg12, %178 : tensor<3xf32>
-    %188 = stablehlo.subtract %187, %186 : tensor<3xf32>
-    %189 = stablehlo.add %arg3, %188 : tensor<3xf32>
-    %190 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %191 = stablehlo.multiply %132, %190 : tensor<3x2xf32>
-    %192 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %193 = stablehlo.multiply %arg13, %192 : tensor<3x2xf32>
-    %194 = stablehlo.subtract %193, %191 : tensor<3x2xf32>
-    %195 = stablehlo.add %arg6, %194 : tensor<3x2xf32>
-    %196 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %197 = stablehlo.multiply %130, %196 : tensor<2xf32>
-    %198 = stablehlo.broadcast_in_dim %171, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %199 = stablehlo.multiply %arg14, %198 : tensor<2xf32>
-    %200 = stablehlo.subtract %199, %197 : tensor<2xf32>
-    %201 = stablehlo.add %arg7, %200 : tensor<2xf32>
-    %202 = stablehlo.constant dense<1> : tensor<i64>
-    %203 = stablehlo.add %arg15, %202 : tensor<i64>
-    %204 = stablehlo.convert %92 : (tensor<f32>) -> tensor<f64>
-    %205 = stablehlo.reshape %204 : (tensor<f64>) -> tensor<1xf64>
-    %206 = stablehlo.convert %94 : (tensor<f32>) -> tensor<f64>
-    %207 = stablehlo.reshape %206 : (tensor<f64>) -> tensor<1xf64>
-    %208 = stablehlo.reshape %102 : (tensor<f64>) -> tensor<1xf64>
-    %209 = stablehlo.broadcast_in_dim %101, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %210 = stablehlo.convert %115 : (tensor<f32>) -> tensor<f64>
-    %211 = stablehlo.reshape %210 : (tensor<f64>) -> tensor<1xf64>
-    %212 = stablehlo.slice %arg16 [6:7] : (tensor<7xf64>) -> tensor<1xf64>
-    %213 = stablehlo.convert %103 : (tensor<f32>) -> tensor<f64>
-    %214 = stablehlo.abs %213 : tensor<f64>
-    %215 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
-    %216 = stablehlo.compare LT, %214, %215 : (tensor<f64>, tensor<f64>) -> tensor<i1>
-    %217 = stablehlo.not %216 : tensor<i1>
-    %218 = stablehlo.constant dense<0.0> : tensor<f64>
-    %219 = stablehlo.broadcast_in_dim %218, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %220 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
-    %221 = stablehlo.constant dense<1.0> : tensor<f64>
-    %222 = stablehlo.add %220, %221 : tensor<f64>
-    %223 = stablehlo.compare EQ, %212, %219 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
-    %224 = stablehlo.broadcast_in_dim %222, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %225 = stablehlo.select %223, %224, %219 : tensor<1xi1>, tensor<1xf64>
-    %226 = stablehlo.broadcast_in_dim %217, dims = [] : (tensor<i1>) -> tensor<1xi1>
-    %227 = stablehlo.select %226, %225, %219 : tensor<1xi1>, tensor<1xf64>
-    %228 = stablehlo.concatenate %205, %207, %208, %209, %211, %209, %227, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
-    %229 = stablehlo.add %arg16, %228 : tensor<7xf64>
-    return %175, %181, %185, %189, %40, %43, %195, %201, %174, %180, %184, %188, %194, %200, %203, %229 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<7xf64>
+    %104 = stablehlo.optimization_barrier %56 : tensor<8x2xf32>
+    %105 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %106 = stablehlo.reduce(%104 init: %105) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %107 = stablehlo.broadcast_in_dim %106, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %108 = stablehlo.compare LT, %104, %107 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %109 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %110 = stablehlo.select %108, %109, %65 : tensor<8x2xi1>, tensor<8x2xi32>
+    %111 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %112 = stablehlo.reduce(%110 init: %111) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %113 = stablehlo.compare EQ, %arg19, %112 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %114 = stablehlo.convert %113 : (tensor<8xi1>) -> tensor<8xf32>
+    %115 = stablehlo.constant dense<0.0> : tensor<f32>
+    %116 = stablehlo.reduce(%114 init: %115) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %117 = stablehlo.divide %96, %97 : tensor<f32>
+    %118 = stablehlo.broadcast_in_dim %117, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %119 = stablehlo.select %88, %118, %87 : tensor<8xi1>, tensor<8xf32>
+    %120 = stablehlo.multiply %119, %arg20 : tensor<8xf32>
+    %121 = stablehlo.select %83, %120, %87 : tensor<8xi1>, tensor<8xf32>
+    %122 = stablehlo.negate %121 : tensor<8xf32>
+    %123 = stablehlo.divide %121, %74 : tensor<8xf32>
+    %124 = stablehlo.broadcast_in_dim %123, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %125 = stablehlo.multiply %124, %72 : tensor<8x2xf32>
+    %126 = stablehlo.broadcast_in_dim %122, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %127 = stablehlo.select %67, %126, %68 : tensor<8x2xi1>, tensor<8x2xf32>
+    %128 = stablehlo.add %125, %127 : tensor<8x2xf32>
+    %129 = stablehlo.select %60, %128, %68 : tensor<8x2xi1>, tensor<8x2xf32>
+    %130 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
+    %131 = stablehlo.reduce(%129 init: %130) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
+    %132 = stablehlo.dot_general %129, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
+    %133 = stablehlo.dot_general %53, %129, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
+    %134 = stablehlo.select %49, %132, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %135 = stablehlo.divide %134, %51 : tensor<8x3xf32> loc("dropout")
+    %136 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %137 = stablehlo.broadcast_in_dim %136, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %138 = stablehlo.add %25, %137 : tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.rsqrt %138 : tensor<3xf32> loc("batch_norm")
+    %140 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %141 = stablehlo.subtract %14, %140 : tensor<8x3xf32> loc("batch_norm")
+    %142 = stablehlo.broadcast_in_dim %139, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %143 = stablehlo.multiply %141, %142 : tensor<8x3xf32> loc("batch_norm")
+    %144 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %145 = stablehlo.reduce(%135 init: %144) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %146 = stablehlo.multiply %135, %143 : tensor<8x3xf32> loc("batch_norm")
+    %147 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %148 = stablehlo.reduce(%146 init: %147) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %149 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
+    %150 = stablehlo.broadcast_in_dim %149, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %151 = stablehlo.divide %145, %150 : tensor<3xf32> loc("batch_norm")
+    %152 = stablehlo.broadcast_in_dim %151, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %153 = stablehlo.subtract %135, %152 : tensor<8x3xf32> loc("batch_norm")
+    %154 = stablehlo.divide %148, %150 : tensor<3xf32> loc("batch_norm")
+    %155 = stablehlo.broadcast_in_dim %154, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %156 = stablehlo.multiply %143, %155 : tensor<8x3xf32> loc("batch_norm")
+    %157 = stablehlo.subtract %153, %156 : tensor<8x3xf32> loc("batch_norm")
+    %158 = stablehlo.multiply %arg2, %139 : tensor<3xf32> loc("batch_norm")
+    %159 = stablehlo.broadcast_in_dim %158, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %160 = stablehlo.multiply %157, %159 : tensor<8x3xf32> loc("batch_norm")
+    %161 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %162 = stablehlo.select %161, %160, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %163 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %164 = stablehlo.reduce(%162 init: %163) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %165 = stablehlo.dot_general %arg18, %162, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %166 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %167 = stablehlo.multiply %166, %arg0 : tensor<4x3xf32> loc("dense")
+    %168 = stablehlo.add %165, %167 : tensor<4x3xf32>
+    %169 = stablehlo.add %168, %167 : tensor<4x3xf32>
+    %170 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %171 = stablehlo.multiply %169, %170 : tensor<4x3xf32>
+    %172 = stablehlo.constant dense<0.9> : tensor<f32>
+    %173 = stablehlo.broadcast_in_dim %172, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %174 = stablehlo.multiply %arg9, %173 : tensor<4x3xf32>
+    %175 = stablehlo.subtract %174, %171 : tensor<4x3xf32>
+    %176 = stablehlo.add %arg0, %175 : tensor<4x3xf32>
+    %177 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %178 = stablehlo.multiply %164, %177 : tensor<3xf32>
+    %179 = stablehlo.broadcast_in_dim %172, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %180 = stablehlo.multiply %arg10, %179 : tensor<3xf32>
+    %181 = stablehlo.subtract %180, %178 : tensor<3xf32>
+    %182 = stablehlo.add %arg1, %181 : tensor<3xf32>
+    %183 = stablehlo.multiply %148, %177 : tensor<3xf32>
+    %184 = stablehlo.multiply %arg11, %179 : tensor<3xf32>
+    %185 = stablehlo.subtract %184, %183 : tensor<3xf32>
+    %186 = stablehlo.add %arg2, %185 : tensor<3xf32>
+    %187 = stablehlo.multiply %145, %177 : tensor<3xf32>
+    %188 = stablehlo.multiply %arg12, %179 : tensor<3xf32>
+    %189 = stablehlo.subtract %188, %187 : tensor<3xf32>
+    %190 = stablehlo.add %arg3, %189 : tensor<3xf32>
+    %191 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %192 = stablehlo.multiply %133, %191 : tensor<3x2xf32>
+    %193 = stablehlo.broadcast_in_dim %172, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %194 = stablehlo.multiply %arg13, %193 : tensor<3x2xf32>
+    %195 = stablehlo.subtract %194, %192 : tensor<3x2xf32>
+    %196 = stablehlo.add %arg6, %195 : tensor<3x2xf32>
+    %197 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %198 = stablehlo.multiply %131, %197 : tensor<2xf32>
+    %199 = stablehlo.broadcast_in_dim %172, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %200 = stablehlo.multiply %arg14, %199 : tensor<2xf32>
+    %201 = stablehlo.subtract %200, %198 : tensor<2xf32>
+    %202 = stablehlo.add %arg7, %201 : tensor<2xf32>
+    %203 = stablehlo.constant dense<1> : tensor<i64>
+    %204 = stablehlo.add %arg15, %203 : tensor<i64>
+    %205 = stablehlo.convert %92 : (tensor<f32>) -> tensor<f64>
+    %206 = stablehlo.reshape %205 : (tensor<f64>) -> tensor<1xf64>
+    %207 = stablehlo.convert %94 : (tensor<f32>) -> tensor<f64>
+    %208 = stablehlo.reshape %207 : (tensor<f64>) -> tensor<1xf64>
+    %209 = stablehlo.reshape %102 : (tensor<f64>) -> tensor<1xf64>
+    %210 = stablehlo.broadcast_in_dim %101, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %211 = stablehlo.convert %116 : (tensor<f32>) -> tensor<f64>
+    %212 = stablehlo.reshape %211 : (tensor<f64>) -> tensor<1xf64>
+    %213 = stablehlo.slice %arg16 [6:7] : (tensor<7xf64>) -> tensor<1xf64>
+    %214 = stablehlo.convert %103 : (tensor<f32>) -> tensor<f64>
+    %215 = stablehlo.abs %214 : tensor<f64>
+    %216 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %217 = stablehlo.compare LT, %215, %216 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %218 = stablehlo.not %217 : tensor<i1>
+    %219 = stablehlo.constant dense<0.0> : tensor<f64>
+    %220 = stablehlo.broadcast_in_dim %219, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %221 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %222 = stablehlo.constant dense<1.0> : tensor<f64>
+    %223 = stablehlo.add %221, %222 : tensor<f64>
+    %224 = stablehlo.compare EQ, %213, %220 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %225 = stablehlo.broadcast_in_dim %223, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %226 = stablehlo.select %224, %225, %220 : tensor<1xi1>, tensor<1xf64>
+    %227 = stablehlo.broadcast_in_dim %218, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %228 = stablehlo.select %227, %226, %220 : tensor<1xi1>, tensor<1xf64>
+    %229 = stablehlo.concatenate %206, %208, %209, %210, %212, %210, %228, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<7xf64>
+    %230 = stablehlo.add %arg16, %229 : tensor<7xf64>
+    return %176, %182, %186, %190, %40, %43, %196, %202, %175, %181, %185, %189, %195, %201, %204, %230 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<7xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

@@ -384,7 +384,7 @@ mod tests {
         // A batch that is left out is left out of the window on all replicas.
         assert_eq!(exchanges(&setup(LossScale::SkipNonFinite)), [1, 1, 1]);
         let mut workers = setup(LossScale::Off);
-        workers.workers = 2;
+        (workers.workers, workers.shares_totals) = (2, true);
         // Between processes the sums of the epoch are exchanged with each batch.
         assert_eq!(exchanges(&workers), [1, 1, 2]);
     }
