@@ -50,7 +50,7 @@ pub struct Client {
     /// To each server for values, and one more to the first for the control.
     values: Vec<Mutex<Line>>,
     control: Mutex<Line>,
-    beats: Mutex<Option<Heartbeat>>,
+    beats: Mutex<Vec<Heartbeat>>,
     has_values: bool,
     news: Arc<News>,
 }
@@ -83,6 +83,7 @@ struct Line {
     news: Arc<News>,
 }
 
+/// Says to a server that this worker is alive, whatever else it asks.
 struct Heartbeat {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: JoinHandle<()>,
@@ -99,7 +100,7 @@ impl Client {
         let mut client = Self {
             values: (0..options.servers.len()).map(line).collect(),
             control: line(0),
-            beats: Mutex::new(None),
+            beats: Mutex::default(),
             has_values: true,
             news,
             options,
@@ -114,7 +115,9 @@ impl Client {
         client.has_values = have_values.iter().all(|has| *has);
         client.check_values(&have_values)?;
         locked(&client.control).open(&client.options, Instant::now() + within)?;
-        client.beats = Mutex::new(Some(Heartbeat::start(&client.options, &client.news)?));
+        let beat = |server| Heartbeat::start(server, &client.options, &client.news);
+        let beats = (0..client.servers()).map(beat).collect::<Result<_, _>>()?;
+        client.beats = Mutex::new(beats);
         Ok(client)
     }
 
@@ -215,35 +218,41 @@ impl Client {
 
     /// Says to all servers that this worker has done its work, unless it has given up; what goes wrong then is no failure of the work.
     pub fn leave(&self) {
-        self.stop_beats();
         if self.news.has_given_up.load(Ordering::Relaxed) {
+            self.stop_beats();
             return;
         }
+        // A server may have closed this connection, and loses a worker whose last one ends: that of the beats.
+        self.tell_all(&Request::Heartbeat);
+        self.stop_beats();
+        self.tell_all(&Request::Leave);
+    }
+
+    /// Tells each server something, the first one last; what goes wrong then is no matter.
+    fn tell_all(&self, request: &Request) {
         for server in (1..self.servers()).chain([0]) {
-            let mut line = locked(&self.values[server]);
             let until = Instant::now() + CONNECT_WITHIN;
-            let _ = line.try_ask(&self.options, &Request::Leave, &[], until);
+            let _ = locked(&self.values[server]).try_ask(&self.options, request, &[], until);
         }
     }
 
     /// Says to all servers that the job cannot go on.
     pub fn fail(&self, reason: &str) {
         let reason = reason.to_owned();
-        let request = Request::Fail { reason };
-        for line in &self.values {
-            let until = Instant::now() + CONNECT_WITHIN;
-            let _ = locked(line).try_ask(&self.options, &request, &[], until);
-        }
+        self.tell_all(&Request::Fail { reason });
     }
 }
 
 impl Client {
     fn stop_beats(&self) {
-        if let Some(beats) = locked(&self.beats).take() {
-            let (stop, wake) = &*beats.stop;
+        let beats = std::mem::take(&mut *locked(&self.beats));
+        for beat in &beats {
+            let (stop, wake) = &*beat.stop;
             *locked(stop) = true;
             wake.notify_all();
-            let _ = beats.thread.join();
+        }
+        for beat in beats {
+            let _ = beat.thread.join();
         }
     }
 }
@@ -255,13 +264,13 @@ impl Drop for Client {
 }
 
 impl Heartbeat {
-    fn start(options: &ClientOptions, news: &Arc<News>) -> Result<Self, PsError> {
+    fn start(server: usize, options: &ClientOptions, news: &Arc<News>) -> Result<Self, PsError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (theirs, options) = (Arc::clone(&stop), options.clone());
         let news = Arc::clone(news);
         let is_over = AtomicBool::new(false);
         let body = move || {
-            let mut line = Line::to(0, &news);
+            let mut line = Line::to(server, &news);
             while !is_over.load(Ordering::Relaxed) {
                 // Whether the server is there is found by who asks it.
                 let until = Instant::now() + CONNECT_WITHIN;

@@ -19,8 +19,6 @@ type Answer = (Reply, Vec<u8>);
 
 /// How long somebody may take to say who he is, and to prove it.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// A connection that is silent for longer is closed; a worker opens another.
-const IDLE_WITHIN: Duration = Duration::from_secs(120);
 /// The most bytes of a reply of several parts, each of which may have more.
 const MOST: usize = 64 << 20;
 /// The most tasks whose ends go into one reply.
@@ -229,7 +227,7 @@ impl Connection {
         }
         self.hello = Some(hello.clone());
         let lost = |error: std::io::Error| PsError::Lost(error.to_string());
-        self.wire.trust(IDLE_WITHIN).map_err(lost)?;
+        self.wire.trust(options.idle_within).map_err(lost)?;
         Ok(Reply::Welcome {
             has_values,
             lease_ms: options.lease.as_millis() as u64,

@@ -33,6 +33,8 @@ pub struct ServerOptions {
     pub durability: Durability,
     /// How long a worker may be silent.
     pub lease: Duration,
+    /// A connection that is silent for longer is closed; a worker opens another.
+    pub idle_within: Duration,
     /// How long a batch may be with a worker before another gets it.
     pub work_within: Duration,
     /// How long the server waits for workers when there are none.
@@ -66,6 +68,7 @@ impl Default for ServerOptions {
             folder: None,
             durability: Durability::Process,
             lease: Duration::from_secs(10),
+            idle_within: Duration::from_secs(120),
             work_within: Duration::from_secs(600),
             alone_within: Duration::from_secs(300),
             snapshot_bytes: 256 << 20,

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use phalanx_proof::Secret;
@@ -150,8 +150,8 @@ fn who_does_not_know_the_secret_is_refused_and_named() {
     assert!(said[0].contains("this server none"), "{said:?}");
 }
 
-#[test]
-fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
+/// Two servers that close a connection which is silent for longer than `idle_within`, and their addresses.
+fn two_servers(idle_within: Duration) -> (Vec<JoinHandle<Result<(), PsError>>>, [String; 2]) {
     let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = listeners
         .each_ref()
@@ -159,12 +159,41 @@ fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
     let start = |(server, listener): (usize, TcpListener)| {
         let options = ServerOptions {
             server,
+            idle_within,
             ..ServerOptions::default()
         };
         let server = Server::new(options, Box::new(Nothing)).unwrap();
         thread::spawn(move || server.run(&listener))
     };
-    let running: Vec<_> = listeners.into_iter().enumerate().map(start).collect();
+    let running = listeners.into_iter().enumerate().map(start);
+    (running.collect(), addresses)
+}
+
+/// The first worker computes something by itself for longer than a connection may be silent.
+#[test]
+fn a_worker_that_asks_nothing_for_long_is_not_lost() {
+    let (running, addresses) = two_servers(Duration::from_millis(1500));
+    let client = join_as((0, 1), &addresses, None).unwrap();
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(2500));
+        for server in 0..2 {
+            let act = Request::Act {
+                what: String::new(),
+            };
+            client.ask_server(server, &act, &[]).unwrap();
+        }
+    }
+    thread::sleep(Duration::from_millis(2500));
+    client.leave();
+    drop(client);
+    for server in running {
+        server.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
+    let (running, addresses) = two_servers(Duration::from_secs(120));
     let first = join_as((0, 2), &addresses, None).unwrap();
     first.leave();
     drop(first);
@@ -179,10 +208,7 @@ fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
 }
 
 /// A server of a job that keeps its state in a folder, and where it is.
-fn keeping(
-    job: &str,
-    folder: &Path,
-) -> Result<(String, thread::JoinHandle<Result<(), PsError>>), PsError> {
+fn keeping(job: &str, folder: &Path) -> Result<(String, JoinHandle<Result<(), PsError>>), PsError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let options = ServerOptions {
@@ -249,7 +275,7 @@ fn what_a_server_kept_is_taken_up_by_its_job_until_that_has_ended() {
 }
 
 /// A server without a secret, and where it is.
-fn serving() -> (String, thread::JoinHandle<Result<(), PsError>>) {
+fn serving() -> (String, JoinHandle<Result<(), PsError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = Server::new(ServerOptions::default(), Box::new(Nothing)).unwrap();
