@@ -168,7 +168,12 @@ impl Client {
     /// # Errors
     /// It refuses, has failed, or is away for too long.
     pub fn ask(&self, request: &Request, bytes: &[u8]) -> Result<(Reply, Vec<u8>), PsError> {
-        locked(&self.control).ask(&self.options, request, bytes)
+        let answer = locked(&self.control).ask(&self.options, request, bytes);
+        if answer.is_ok() {
+            // A program may go on after an error.
+            self.news.has_given_up.store(false, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// Asks a server about its values. Requests may be sent again when a connection breaks, so they must be those that a server
@@ -211,7 +216,8 @@ impl Client {
         })
     }
 
-    /// This worker waits no longer for a server or for others, and its work is not done: servers lose it.
+    /// This worker waits no longer for a server or for others, and its work is not done: servers lose it when it ends, unless the
+    /// control answers it again before that.
     pub fn give_up(&self) {
         self.news.has_given_up.store(true, Ordering::Relaxed);
     }

@@ -110,7 +110,7 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         };
         let before = batches.dataset().skipped();
         let totals = match self.trainer.placement().servers().cloned() {
-            Some(servers) => self.totals_with_servers(&servers, batches)?,
+            Some(servers) => servers.or_fail(self.totals_with_servers(&servers, batches))?,
             None => self.totals(batches.read_ahead().iter(0, 0), batches.most_rows())?,
         };
         let skipped = batches.dataset().skipped() - before;

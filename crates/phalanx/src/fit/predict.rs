@@ -77,7 +77,7 @@ impl Prediction<'_> {
     fn run(mut self) -> Result<Vec<HostTensor>> {
         let placement = &self.trainer.compiled.placement;
         if let Some(servers) = placement.servers().cloned() {
-            return self.with_servers(&servers);
+            return servers.or_fail(self.with_servers(&servers));
         }
         match placement.world().cloned() {
             Some(world) => world.during("predicts", || self.in_world(&world)),

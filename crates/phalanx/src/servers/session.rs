@@ -405,10 +405,12 @@ impl Servers {
         self.ask(&Request::Stop, &[]).map(drop)
     }
 
-    /// Tells the servers of an error with which the job cannot go on, unless they said it.
+    /// Tells the servers of an error with which the job cannot go on. What they said themselves, or could not be told, ends this worker
+    /// before its work is done, and the job may go on without it.
     pub(crate) fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
         match &result {
-            Ok(_) | Err(Error::Stopped(_) | Error::Cluster(_)) => {}
+            Ok(_) | Err(Error::Stopped(_)) => {}
+            Err(Error::Cluster(_)) => self.client.give_up(),
             Err(error) => self.client.fail(&error.to_string()),
         }
         result

@@ -130,3 +130,17 @@ fn a_first_worker_that_came_back_sets_values_once_it_is_where_the_job_is() {
     drop(after);
     running.join().unwrap().unwrap();
 }
+
+/// The servers keep what they have, for the job that is started again.
+#[test]
+fn a_worker_that_a_server_refuses_does_not_end_the_job_well() {
+    let (running, address) = server(Duration::from_millis(300));
+    let servers = session(&address, (0, 1), 1);
+    // Nobody has entered the phase.
+    let refused = servers.or_fail(servers.no_more("epoch 0", 1));
+    let error = refused.unwrap_err();
+    assert!(matches!(error, Error::Cluster(_)), "{error}");
+    drop(servers);
+    let ended = running.join().unwrap();
+    assert!(matches!(ended, Err(PsError::Lost(_))), "{ended:?}");
+}

@@ -3,8 +3,10 @@
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use phalanx::prelude::*;
 use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
@@ -190,4 +192,58 @@ fn a_first_worker_that_was_lost_has_each_epoch_once() {
         assert_eq!(epochs.collect::<Vec<_>>(), [(0, 2), (1, 2), (2, 2), (3, 2)]);
     };
     on_routed((1, 1), &options, (route, work), |served| served.unwrap());
+}
+
+/// Data of two batches that the second of two workers cannot read; the first one waits for it with its own.
+fn broken_data(is_chief: bool, is_read: &Arc<AtomicBool>) -> Batches {
+    let x = HostTensor::new([8, 2], &[0.5f32; 16]);
+    let data = Dataset::from_arrays([x], [HostTensor::new([8, 1], &[0.5f32; 8])]);
+    let is_read = Arc::clone(is_read);
+    let read = move |example| {
+        if !is_chief {
+            is_read.store(true, Ordering::Relaxed);
+            return Err(Error::User("the disk is gone".into()));
+        }
+        for _ in 0..1000 {
+            if !is_read.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(example)
+    };
+    data.unwrap().map(read).batch(4)
+}
+
+/// As in a training: the others do not wait for it, nor go on with what it could not read.
+#[test]
+fn a_worker_that_fails_in_an_evaluation_or_a_prediction_ends_the_job() {
+    for predicts in [false, true] {
+        let is_read = Arc::default();
+        let ends = on_cluster(
+            (2, 1),
+            &ParameterServerOptions::new(),
+            |strategy| {
+                let is_chief = strategy.is_chief();
+                let training = Training::new();
+                let model = training.model.build().unwrap();
+                let mut trainer = strategy.compile(model, training.compile).unwrap();
+                let data = broken_data(is_chief, &is_read);
+                let ended = match predicts {
+                    true => trainer.predict(&data).map(drop),
+                    false => trainer.evaluate(&data).map(drop),
+                };
+                (is_chief, ended.map_err(|error| error.to_string()))
+            },
+            |served| assert!(served.is_err(), "{served:?}"),
+        );
+        for (is_chief, ended) in ends {
+            let error = ended.unwrap_err();
+            assert!(error.contains("the disk is gone"), "{error}");
+            assert_eq!(
+                error.contains("worker 1 ended the job"),
+                is_chief,
+                "{error}"
+            );
+        }
+    }
 }
