@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use phalanx_cluster::coordination::{
-    Action, Coordination, Event, Hello, Recovery, Reply, Request, Settings,
+    Action, Coordination, Event, Hello, Recovery, Refusal, Reply, Request, Settings,
 };
 
 /// The service of three workers of which `least` are enough.
@@ -13,19 +13,7 @@ struct Service(Coordination, Duration);
 impl Service {
     /// One that workers 0 to 2 have joined, on connections 1 to 3.
     fn joined(least: usize) -> Self {
-        let settings = Settings {
-            workers: 3,
-            job: "j".into(),
-            version: String::new(),
-            generation: 1,
-            lease: Duration::from_secs(10),
-            join_within: Duration::from_secs(100),
-            recovery: Some(Recovery {
-                within: Duration::from_secs(100),
-                least,
-            }),
-        };
-        let mut service = Self(Coordination::new(settings), Duration::ZERO);
+        let mut service = Self(Coordination::new(settings(least)), Duration::ZERO);
         let last = (0..3).map(|worker| service.hello(worker, 0)).last();
         assert_eq!(welcomed(&last.unwrap()), [[0, 1, 2]; 3]);
         service
@@ -42,22 +30,15 @@ impl Service {
 
     /// A worker comes, a member of this generation before.
     fn hello(&mut self, worker: usize, last: u64) -> Vec<Action> {
-        let hello = Hello {
-            job: "j".into(),
-            version: "v".into(),
-            worker,
-            workers: 3,
-            incarnation: worker as u64,
-            nonce: 0,
-            data_address: SocketAddr::from(([127, 0, 0, 1], 1)),
-            generation: last,
-            progress: None,
-            group: 0,
-        };
+        self.hello_of("v", 3, worker, last)
+    }
+
+    /// One of this version comes, which counts this number of workers.
+    fn hello_of(&mut self, version: &str, workers: usize, worker: usize, last: u64) -> Vec<Action> {
         self.on(Event::Message {
             connection: Self::connection(worker, last),
             from: None,
-            request: Request::Hello(hello),
+            request: Request::Hello(hello(version, workers, worker, last)),
             bytes: Vec::new(),
         })
     }
@@ -71,6 +52,36 @@ impl Service {
             connection: Self::connection(worker, 0),
             why: "its connection was closed".into(),
         })
+    }
+}
+
+fn settings(least: usize) -> Settings {
+    Settings {
+        workers: 3,
+        job: "j".into(),
+        version: String::new(),
+        generation: 1,
+        lease: Duration::from_secs(10),
+        join_within: Duration::from_secs(100),
+        recovery: Some(Recovery {
+            within: Duration::from_secs(100),
+            least,
+        }),
+    }
+}
+
+fn hello(version: &str, workers: usize, worker: usize, last: u64) -> Hello {
+    Hello {
+        job: "j".into(),
+        version: version.into(),
+        worker,
+        workers,
+        incarnation: worker as u64,
+        nonce: 0,
+        data_address: SocketAddr::from(([127, 0, 0, 1], 1)),
+        generation: last,
+        progress: None,
+        group: 0,
     }
 }
 
@@ -141,4 +152,59 @@ fn a_worker_that_is_given_up_while_others_join_is_not_waited_for() {
     };
     service.on(closed);
     assert_eq!(welcomed(&service.give_up(0)), [[1]]);
+}
+
+/// How a comer is refused; the others are told nothing.
+fn refused(actions: &[Action]) -> &str {
+    match actions {
+        [
+            Action {
+                reply: Reply::Refused(Refusal::Differs { how }),
+                ..
+            },
+        ] => how,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A replacement of another version or another cluster ends alone, whether the others train without it or wait for one.
+#[test]
+fn others_go_on_without_one_that_differs() {
+    const COMER: u64 = 9;
+    let mut service = Service::joined(2);
+    service.close(1);
+    service.hello(0, 1);
+    // They meet.
+    let how = service.hello_of("w", 3, 1, COMER);
+    assert!(refused(&how).contains("version w, the others have v"));
+    let how = service.hello_of("v", 2, 1, COMER);
+    assert!(refused(&how).contains("counts 2 workers"));
+    service.give_up(1);
+    assert_eq!(welcomed(&service.hello(2, 1)), [[0, 2]; 2]);
+    // They train, for longer than the lease.
+    let how = service.hello_of("w", 3, 1, COMER);
+    assert!(refused(&how).contains("version w, the others have v"));
+    let how = service.hello_of("v", 4, 1, COMER);
+    assert!(refused(&how).contains("counts 4 workers"));
+    assert_eq!((service.0.failure(), service.0.generation()), (None, 2));
+    let news = service.0.take_news();
+    assert!(news.iter().any(|line| line.contains("has version w")));
+}
+
+/// Who is of another job says nothing of this one's version.
+#[test]
+fn the_version_is_what_the_first_member_has() {
+    let mut service = Service(Coordination::new(settings(1)), Duration::ZERO);
+    let stranger = Hello {
+        job: "another".into(),
+        ..hello("w", 3, 0, 0)
+    };
+    service.on(Event::Message {
+        connection: 99,
+        from: None,
+        request: Request::Hello(stranger),
+        bytes: Vec::new(),
+    });
+    let last = (0..3).map(|worker| service.hello(worker, 0)).last();
+    assert_eq!(welcomed(&last.unwrap()), [[0, 1, 2]; 3]);
 }

@@ -200,6 +200,11 @@ pub enum Refusal {
         /// The number of workers.
         workers: usize,
     },
+    /// The workers have met already, and this one has something other than they have.
+    Differs {
+        /// What.
+        how: String,
+    },
 }
 
 /// Why bytes are no frame.

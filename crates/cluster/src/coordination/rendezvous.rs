@@ -418,6 +418,7 @@ fn judge(refusal: &Refusal, membership: &Membership) -> Knock {
             "it knows {workers} workers, this one counts {}: give both the same cluster",
             membership.workers
         )),
+        Refusal::Differs { how } => Knock::Never(format!("it {how}; the others go on without it")),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct State {
     members: BTreeMap<usize, Member>,
     /// Whether all have joined.
     complete: bool,
+    /// Whether all have joined this generation or one before: from then on one that cannot take part is refused alone.
+    has_met: bool,
     meetings: BTreeMap<String, BTreeMap<usize, Arrival>>,
     values: BTreeMap<String, Vec<u8>>,
     readers: Vec<KeyWaiter>,
@@ -70,6 +72,7 @@ impl State {
             settings,
             members: BTreeMap::new(),
             complete: false,
+            has_met: false,
             meetings: BTreeMap::new(),
             values: BTreeMap::new(),
             readers: Vec::new(),
@@ -91,6 +94,7 @@ impl State {
             opened: now,
             join_within: within.unwrap_or(settings.join_within),
             gone: self.gone.clone(),
+            has_met: self.has_met,
             last_event: now,
             next_report: now,
             ..Self::new(settings)
@@ -168,6 +172,7 @@ impl State {
         hello.job == self.settings.job
             && hello.worker < self.settings.workers
             && !self.members.contains_key(&hello.worker)
+            && self.difference(hello).is_none()
     }
 
     /// What was noted about strangers since it was asked last.
@@ -227,13 +232,13 @@ impl State {
         hello: &Hello,
         actions: &mut Actions,
     ) {
-        if self.settings.version.is_empty() {
-            self.settings.version.clone_from(&hello.version);
-        }
         if let Some(refusal) = self.refusal(hello) {
             self.note(hello, from, &refusal);
             actions.send(connection, Reply::Refused(refusal));
             return;
+        }
+        if self.settings.version.is_empty() {
+            self.settings.version.clone_from(&hello.version);
         }
         if let Some(failure) = &self.failure {
             actions.send(connection, Reply::Failed(failure.clone()));
@@ -273,8 +278,12 @@ impl State {
         }
         let taken = self.members.get(&hello.worker);
         // Before all are there a worker that lost its connection may connect again.
-        let taken =
-            taken.filter(|member| self.complete || member.incarnation != hello.incarnation)?;
+        let taken = taken.filter(|member| self.complete || member.incarnation != hello.incarnation);
+        let Some(taken) = taken else {
+            // Those who have trained together go on without it.
+            let differs = self.difference(hello).filter(|_| self.has_met);
+            return differs.map(|how| Refusal::Differs { how });
+        };
         let (by, generation) = (taken.data_address, self.settings.generation);
         Some(match hello.generation {
             0 => Refusal::Taken { by },
@@ -292,6 +301,7 @@ impl State {
                 hello.generation
             ),
             Refusal::NoSuchWorker { workers } => format!("of {workers}, counted from 0"),
+            Refusal::Differs { how } => format!("that {how}"),
         };
         let note = format!(
             "worker {} from {from} was refused: it is one {why}",
@@ -338,6 +348,7 @@ impl State {
 
     fn welcome(&mut self, now: Duration, actions: &mut Actions) {
         self.complete = true;
+        self.has_met = true;
         let seat = |(&worker, member): (&usize, &Member)| Seat {
             worker,
             address: member.data_address,
