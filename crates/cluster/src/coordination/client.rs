@@ -1,14 +1,17 @@
 //! A worker's handle to the coordination service.
 
+mod questions;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::event::Settings;
 use super::link::{Incoming, Link, Next, Outgoing};
-use super::message::{FrameError, Reply, Request, millis};
+use super::message::{Reply, Request, millis};
 use super::rendezvous;
 use super::request::{JoinRequest, Roster, Timing};
 use super::service::{Hosted, Service, spawn};
@@ -299,18 +302,33 @@ impl Coordinator {
     /// # Errors
     /// A worker failed, or nobody has set the key within `deadline`.
     pub fn get(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, ClusterError> {
+        self.get_unless(key, deadline, None)
+    }
+
+    /// As [`get`](Self::get); the flag `stop` ends the wait, as the deadline does, when it is found set.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`ClusterError::Late`] where the flag ended it.
+    pub fn get_unless(
+        &self,
+        key: &str,
+        deadline: Duration,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Vec<u8>, ClusterError> {
         let request = |id| Request::Get {
             id,
             key: key.into(),
             within_ms: millis(deadline),
         };
-        match self.0.shared.ask(key, request, Vec::new(), deadline)? {
+        let shared = &self.0.shared;
+        let within = (deadline, stop);
+        match shared.ask_unless(key, request, Vec::new(), within)? {
             (Reply::Value { .. }, bytes) => Ok(bytes),
             (Reply::Late { .. }, _) => Err(ClusterError::NotSet {
                 key: key.into(),
                 within: deadline,
             }),
-            (reply, _) => Err(self.0.shared.unhappy(key, reply, deadline)),
+            (reply, _) => Err(shared.unhappy(key, reply, deadline)),
         }
     }
 
@@ -394,59 +412,6 @@ impl Handle {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Asks the service and waits for the answer, for `deadline` and the time that the answer may be on its way.
-    fn ask(
-        &self,
-        name: &str,
-        request: impl FnOnce(u64) -> Request,
-        bytes: Vec<u8>,
-        deadline: Duration,
-    ) -> Result<Answer, ClusterError> {
-        let (id, answer) = self.question()?;
-        if let Err(error) = self.outgoing.send(request(id), bytes) {
-            self.lock().waiting.remove(&id);
-            return Err(too_long(name, &error));
-        }
-        let answer = wait(&answer, deadline.saturating_add(ON_THE_WAY));
-        self.lock().waiting.remove(&id);
-        match answer {
-            Some((Reply::Failed(failure), _)) => Err(ClusterError::Failed { failure }),
-            Some(answer) => Ok(answer),
-            None => Err(ClusterError::Late {
-                name: name.into(),
-                missing: vec![self.missing(0, "it does not answer".into())],
-                within: deadline,
-            }),
-        }
-    }
-
-    fn question(&self) -> Result<(u64, Receiver<Answer>), ClusterError> {
-        let mut state = self.lock();
-        if let Some(failure) = state.failure.clone() {
-            return Err(ClusterError::Failed { failure });
-        }
-        if state.left {
-            let text = "this worker has left the cluster; a handle is of no use after `leave`";
-            return Err(ClusterError::User(text.into()));
-        }
-        let (sender, receiver) = channel();
-        let id = state.next;
-        state.next += 1;
-        state.waiting.insert(id, sender);
-        Ok((id, receiver))
-    }
-
-    /// Sends what is answered by a failure, and waits for that no longer than the lease.
-    fn tell(&self, request: Request) {
-        let Ok((id, answer)) = self.question() else {
-            return;
-        };
-        if self.outgoing.send(request, Vec::new()).is_ok() {
-            let _ = wait(&answer, self.timing.lease);
-        }
-        self.lock().waiting.remove(&id);
     }
 
     /// The error that a reply is which is not the one that was hoped for.
@@ -572,18 +537,6 @@ impl Shared {
             let _ = question.send((Reply::Failed(failure.clone()), Vec::new()));
         }
     }
-}
-
-fn wait(answer: &Receiver<Answer>, within: Duration) -> Option<Answer> {
-    // Beyond some time instants cannot be counted.
-    let within = within.min(Duration::from_secs(1 << 32));
-    answer.recv_timeout(within).ok()
-}
-
-fn too_long(name: &str, error: &FrameError) -> ClusterError {
-    ClusterError::User(format!(
-        "{name:?}: {error}; the coordinator is for small values, send large ones as data"
-    ))
 }
 
 /// The parts of `all`, one after the other.

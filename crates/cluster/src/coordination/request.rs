@@ -156,4 +156,37 @@ impl Roster {
         let is_there = |progress: &Option<u64>| progress.as_ref() == Some(furthest);
         self.progress.iter().position(is_there)
     }
+
+    /// The numbers of those that come new to a training which others have begun.
+    #[must_use]
+    pub fn comers(&self) -> Vec<usize> {
+        if self.source().is_none() {
+            return Vec::new();
+        }
+        let both = self.workers.iter().zip(&self.progress);
+        let new = both.filter(|(_, progress)| progress.is_none());
+        new.map(|(worker, _)| *worker).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comers_are_those_that_others_have_begun_without() {
+        let comers = |progress: [Option<u64>; 3]| {
+            let roster = Roster {
+                generation: 2,
+                addresses: Vec::new(),
+                workers: vec![0, 2, 3],
+                progress: progress.to_vec(),
+            };
+            roster.comers()
+        };
+        assert_eq!(comers([Some(4), None, None]), [2, 3]);
+        assert_eq!(comers([None, Some(1), Some(0)]), [0]);
+        assert!(comers([None; 3]).is_empty());
+        assert!(comers([Some(0); 3]).is_empty());
+    }
 }

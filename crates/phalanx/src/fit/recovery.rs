@@ -267,6 +267,7 @@ fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
 
 /// Takes the state of the process that is furthest; where none has begun, all begin with the state of the first.
 fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
+    world.await_comers(fit.stop.as_ref())?;
     trainer.compiled.fit_to_world()?;
     trainer.stop_vote = StopVote::default();
     trainer.comparison = Comparison::default();

@@ -121,6 +121,33 @@ impl Rendezvous {
         }
     }
 
+    /// Waits until all that come new to a training under way have come to the `fit` in which the others are, and says so where this
+    /// is one of them. Before, a program may do what takes longer than an exchange of data may. The flag `stop` ends the wait.
+    pub(super) fn await_comers(
+        &self,
+        coordinator: &Coordinator,
+        roster: &Roster,
+        stop: Option<&AtomicBool>,
+    ) -> Result<()> {
+        let key = |worker: usize| format!("worker {worker} has come to `fit`");
+        let (own, comers) = (coordinator.worker(), roster.comers());
+        if comers.contains(&own) {
+            coordinator.set(&key(own), Vec::new()).map_err(joined)?;
+        }
+        let (start, within) = (Instant::now(), self.link.group.join_timeout);
+        for worker in comers {
+            let left = within.saturating_sub(start.elapsed());
+            match coordinator.get_unless(&key(worker), left, stop) {
+                Ok(_) => {}
+                Err(ClusterError::NotSet { .. }) => {
+                    return Err(report_late(coordinator, worker, within));
+                }
+                Err(error) => return Err(joined(error)),
+            }
+        }
+        Ok(())
+    }
+
     fn request(&self, progress: Option<u64>) -> Result<JoinRequest> {
         let address = self.listener.local_addr().map_err(|error| {
             Error::Cluster(format!("cannot find the address of a listener: {error}"))
@@ -236,6 +263,23 @@ pub(super) fn first_failure(
         }
         within = CONFIRMED_WITHIN;
     }
+    heard_failure(coordinator, within)
+}
+
+/// Gives up a worker that comes new and does not get to where the others are; the error of this.
+fn report_late(coordinator: &Coordinator, worker: usize, within: Duration) -> Error {
+    let own = coordinator.worker();
+    let why = format!(
+        "it has not come to `fit` within {} s, where the others wait for it; let the program do less before `fit`, or raise `join_timeout`",
+        within.as_secs_f64()
+    );
+    coordinator.report_lost(worker, why.as_str());
+    heard_failure(coordinator, CONFIRMED_WITHIN);
+    Error::Cluster(format!("worker {own} has lost worker {worker}: {why}"))
+}
+
+/// The first failure, if the coordinator hears of one in time.
+fn heard_failure(coordinator: &Coordinator, within: Duration) -> Option<Failure> {
     let start = Instant::now();
     loop {
         let failure = coordinator.first_failure();

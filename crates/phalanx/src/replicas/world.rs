@@ -82,13 +82,34 @@ impl World {
         self.agree("the number of devices", &self.local_replicas.to_string())?;
         let is_behind = {
             let session = self.session();
-            let roster = session.roster.as_ref();
-            let own = |roster: &Roster| roster.progress.get(session.communicator.rank()).copied();
-            roster
-                .is_some_and(|roster| roster.source().is_some() && own(roster).flatten().is_none())
+            let own = session.coordinator.as_ref().map(Coordinator::worker);
+            let comers = session.roster.as_ref().map(Roster::comers);
+            own.is_some_and(|own| comers.is_some_and(|comers| comers.contains(&own)))
         };
         self.is_catching_up.store(is_behind, Ordering::Release);
         Ok(())
+    }
+
+    /// Waits until those that have come new are in this `fit`, too, as this process is now. The flag `stop` ends the wait of a process
+    /// that is not new, which then ends without the others.
+    pub(crate) fn await_comers(&self, stop: Option<&Arc<AtomicBool>>) -> Result<()> {
+        let (coordinator, roster) = {
+            let session = self.session();
+            (session.coordinator.clone(), session.roster.clone())
+        };
+        let (Some(rendezvous), Some(coordinator), Some(roster)) =
+            (&self.rendezvous, coordinator, roster)
+        else {
+            return Ok(());
+        };
+        let stop = stop.filter(|_| !self.is_catching_up()).map(Arc::as_ref);
+        let waited = rendezvous.await_comers(&coordinator, &roster, stop);
+        if waited.is_err() && stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            self.is_left_behind.store(true, Ordering::Release);
+            self.communicator()
+                .abort("was stopped while it waited for others to come to `fit`");
+        }
+        waited
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {

@@ -1,0 +1,125 @@
+//! What a worker asks the service, and how long it waits for the answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::{Answer, ON_THE_WAY, Shared};
+use crate::coordination::ClusterError;
+use crate::coordination::message::{FrameError, Reply, Request};
+
+/// How long a flag may be set before who waits sees it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// Asks the service and waits for the answer, for `deadline` and the time that the answer may be on its way.
+    pub(super) fn ask(
+        &self,
+        name: &str,
+        request: impl FnOnce(u64) -> Request,
+        bytes: Vec<u8>,
+        deadline: Duration,
+    ) -> Result<Answer, ClusterError> {
+        self.ask_unless(name, request, bytes, (deadline, None))
+    }
+
+    /// The same; a flag that is found set ends the wait, as the deadline does.
+    pub(super) fn ask_unless(
+        &self,
+        name: &str,
+        request: impl FnOnce(u64) -> Request,
+        bytes: Vec<u8>,
+        (deadline, stop): (Duration, Option<&AtomicBool>),
+    ) -> Result<Answer, ClusterError> {
+        let (id, answer) = self.question()?;
+        if let Err(error) = self.outgoing.send(request(id), bytes) {
+            self.lock().waiting.remove(&id);
+            return Err(too_long(name, &error));
+        }
+        let answer = wait(&answer, deadline.saturating_add(ON_THE_WAY), stop);
+        self.lock().waiting.remove(&id);
+        match answer {
+            Some((Reply::Failed(failure), _)) => Err(ClusterError::Failed { failure }),
+            Some(answer) => Ok(answer),
+            None => Err(ClusterError::Late {
+                name: name.into(),
+                missing: vec![self.missing(0, "it does not answer".into())],
+                within: deadline,
+            }),
+        }
+    }
+
+    fn question(&self) -> Result<(u64, Receiver<Answer>), ClusterError> {
+        let mut state = self.lock();
+        if let Some(failure) = state.failure.clone() {
+            return Err(ClusterError::Failed { failure });
+        }
+        if state.left {
+            let text = "this worker has left the cluster; a handle is of no use after `leave`";
+            return Err(ClusterError::User(text.into()));
+        }
+        let (sender, receiver) = channel();
+        let id = state.next;
+        state.next += 1;
+        state.waiting.insert(id, sender);
+        Ok((id, receiver))
+    }
+
+    /// Sends what is answered by a failure, and waits for that no longer than the lease.
+    pub(super) fn tell(&self, request: Request) {
+        let Ok((id, answer)) = self.question() else {
+            return;
+        };
+        if self.outgoing.send(request, Vec::new()).is_ok() {
+            let _ = wait(&answer, self.timing.lease, None);
+        }
+        self.lock().waiting.remove(&id);
+    }
+}
+
+fn wait(answer: &Receiver<Answer>, within: Duration, stop: Option<&AtomicBool>) -> Option<Answer> {
+    // Beyond some time instants cannot be counted.
+    let within = within.min(Duration::from_secs(1 << 32));
+    let Some(stop) = stop else {
+        return answer.recv_timeout(within).ok();
+    };
+    let start = Instant::now();
+    while !stop.load(Ordering::Acquire) {
+        let left = within.checked_sub(start.elapsed())?;
+        match answer.recv_timeout(left.min(LOOK_EVERY)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            answer => return answer.ok(),
+        }
+    }
+    None
+}
+
+fn too_long(name: &str, error: &FrameError) -> ClusterError {
+    ClusterError::User(format!(
+        "{name:?}: {error}; the coordinator is for small values, send large ones as data"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Coordinator;
+
+    #[test]
+    fn a_flag_ends_the_wait_for_a_key_and_a_key_that_is_there_is_read() {
+        let all = Coordinator::in_memory(1);
+        let (stop, long) = (AtomicBool::new(false), Duration::from_secs(60));
+        all[0].set("there", vec![7]).unwrap();
+        let get = |key| all[0].get_unless(key, long, Some(&stop));
+        assert_eq!(get("there").unwrap(), [7]);
+        let start = Instant::now();
+        let late = std::thread::scope(|scope| {
+            let late = scope.spawn(|| get("missing"));
+            std::thread::sleep(2 * LOOK_EVERY);
+            stop.store(true, Ordering::Release);
+            late.join().unwrap()
+        });
+        assert!(matches!(late, Err(ClusterError::Late { .. })), "{late:?}");
+        assert!(start.elapsed() < long / 2);
+    }
+}
