@@ -44,7 +44,8 @@ pub struct CommunicatorOptions {
     pub transport: Transport,
     /// How all-reduces are done.
     pub algorithm: Algorithm,
-    /// The longest that an exchange waits for other ranks without getting a byte on (default 60 s). It must be longer than ranks may
+    /// The longest that an exchange waits for other ranks without getting a byte on (default 60 s); by MPI without a block of at most
+    /// 512 KiB, and by what an MPI library does itself without 64 MiB. It must be longer than ranks may
     /// be apart in their work: the slowest step, a compilation, a checkpoint of one rank. Who waits only for ranks that wait for others
     /// waits up to a quarter longer, so that the cause is named.
     pub timeout: Duration,

@@ -132,7 +132,7 @@ pub(crate) struct Wait<'a> {
     pub(crate) header: &'a crate::frame::Header,
     /// What is waited for, as errors say.
     named: &'a crate::frame::Header,
-    since: Instant,
+    since: Cell<Instant>,
     /// Whether the others have heard that this rank waits.
     told: Cell<bool>,
 }
@@ -143,7 +143,7 @@ impl<'a> Wait<'a> {
             state,
             header,
             named: header,
-            since: Instant::now(),
+            since: Cell::new(Instant::now()),
             told: Cell::new(false),
         }
     }
@@ -157,8 +157,8 @@ impl<'a> Wait<'a> {
     }
 
     /// Another rank has got on: the deadline moves.
-    pub(crate) fn progress(&mut self) {
-        self.since = Instant::now();
+    pub(crate) fn progress(&self) {
+        self.since.set(Instant::now());
         self.told.set(false);
     }
 
@@ -172,7 +172,7 @@ impl<'a> Wait<'a> {
         mut ranks: impl FnMut() -> Vec<usize>,
     ) -> Result<Duration, CollectiveError> {
         self.state.check()?;
-        let waited = self.since.elapsed();
+        let waited = self.since.get().elapsed();
         if waited >= ARRIVES_WITHIN
             && let Some(rank) = ranks().into_iter().find(|rank| self.state.has_left(*rank))
         {

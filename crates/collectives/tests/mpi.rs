@@ -15,6 +15,8 @@ use phalanx_collectives::{
 /// What tells a rank what to do.
 const TASK: &str = "MPI_TEST";
 const RANKS: usize = 2;
+/// Bytes of an array.
+const LARGE: usize = 192 << 20;
 
 /// A launcher, its name, and the package of Debian that has it.
 struct Launcher {
@@ -123,6 +125,19 @@ fn a_rank_that_does_not_come_is_named_and_mpi_ends_the_job_with_75() {
     }
 }
 
+/// The deadline is one of silence: how long a whole array takes does not count.
+#[test]
+fn a_large_array_may_take_longer_than_the_deadline() {
+    for launcher in &LAUNCHERS {
+        let Some(output) = launch(launcher, "large", &[]) else {
+            continue;
+        };
+        let text = text(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("all added").count(), RANKS, "{text}");
+    }
+}
+
 #[test]
 fn a_library_of_another_launcher_is_refused_by_name() {
     let others = ["libmpich.so.12", "libmpi.so.40"];
@@ -156,6 +171,7 @@ fn a_rank() {
         "values" => values(mpi),
         "mismatch" => mismatch(mpi),
         "absent" => absent(mpi),
+        "large" => large(mpi),
         "measure" => measure(mpi),
         _ => {}
     }
@@ -196,6 +212,45 @@ fn absent(mpi: &'static Mpi) {
         assert!(group.barrier().is_err());
     }
     std::thread::sleep(Duration::from_secs(50));
+}
+
+/// An array that takes longer than the deadline, since the second rank stands still most of the time, and never for long.
+fn large(mpi: &'static Mpi) {
+    let options = |algorithm| CommunicatorOptions {
+        timeout: Duration::from_millis(1500),
+        algorithm,
+        ..options()
+    };
+    let pauses = format!(
+        "for i in $(seq 9); do kill -STOP {0}; sleep 0.3; kill -CONT {0}; sleep 0.03; done",
+        std::process::id()
+    );
+    for algorithm in [Algorithm::Auto, Algorithm::Library] {
+        let group = Communicator::over_mpi(mpi, &options(algorithm)).unwrap();
+        let mut buffer = group.buffer(LARGE);
+        let one = 1_f32.to_le_bytes();
+        buffer.copy_from_slice(&one.repeat(LARGE / one.len()));
+        group.barrier().unwrap();
+        let mut pausing = Command::new("sh");
+        let is_paused = group.rank() == 1;
+        let pausing = is_paused.then(|| pausing.args(["-c", &pauses]).spawn().unwrap());
+        let (tell, told) = channel();
+        let request = AllReduce {
+            buffer,
+            element: Element::F32,
+            op: ReduceOp::Sum,
+        };
+        let start = Instant::now();
+        let done = move |result| tell.send(result).unwrap();
+        group.start_all_reduce(group.reserve_tickets(1), request, Box::new(done));
+        let sums = told.recv().unwrap().unwrap_or_else(|error| ended(&error));
+        println!("{algorithm:?} took {:.2} s", start.elapsed().as_secs_f64());
+        if let Some(mut pausing) = pausing {
+            pausing.wait().unwrap();
+        }
+        assert!(sums.chunks(4).all(|sum| sum == 2_f32.to_le_bytes()));
+    }
+    println!("all added");
 }
 
 /// Elements of a rank: numbers of which few sums are exact.

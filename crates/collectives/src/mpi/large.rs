@@ -13,8 +13,8 @@ use crate::reduce::{Reduction, reduce};
 use crate::shared::Array;
 use crate::state::Wait;
 
-/// Counts and distances of MPI are 32-bit numbers: larger arrays go in pieces.
-pub(super) const PIECE: usize = 1 << 30;
+/// Larger arrays go in pieces: of what the library does itself nothing is seen before its end, and the deadline moves with each piece.
+const PIECE: usize = 64 << 20;
 
 impl MpiLinks {
     /// The type by which the library adds these elements as we do; none where it has none, or other rules.
@@ -42,7 +42,7 @@ impl MpiLinks {
         wait: &mut Wait<'_>,
     ) -> Result<(), CollectiveError> {
         let (api, abi, comm) = (self.mpi.api, &self.mpi.api.abi, self.comm);
-        for piece in pieces(array.length) {
+        for piece in pieces(array.length, PIECE) {
             let count = (piece.len() / element.size()) as c_int;
             let (in_place, mut request) = (abi.in_place as *const _, NO_REQUEST);
             // SAFETY: within the array, which lives until the request is done, or for ever.
@@ -165,7 +165,7 @@ impl MpiLinks {
         wait: &mut Wait<'_>,
     ) -> Result<(), CollectiveError> {
         let (api, abi, comm) = (self.mpi.api, &self.mpi.api.abi, self.comm);
-        for piece in pieces(array.length) {
+        for piece in pieces(array.length, PIECE) {
             let (count, root, mut request) = (piece.len() as c_int, root as c_int, NO_REQUEST);
             // SAFETY: within the array, which lives until the request is done, or for ever.
             let code = unsafe {
@@ -181,8 +181,8 @@ impl MpiLinks {
     }
 }
 
-/// The pieces of an array of this length in bytes.
-pub(super) fn pieces(length: usize) -> impl Iterator<Item = Range<usize>> {
-    let starts = (0..length).step_by(PIECE);
-    starts.map(move |start| start..(start + PIECE).min(length))
+/// The pieces of at most so many bytes of an array of this length.
+pub(super) fn pieces(length: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..length).step_by(piece);
+    starts.map(move |start| start..(start + piece).min(length))
 }

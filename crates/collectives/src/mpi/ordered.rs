@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::MpiLinks;
 use super::abi::{MpiHandle, NO_REQUEST};
-use super::large::{PIECE, pieces};
+use super::large::pieces;
 use super::progress::is_done;
 use crate::element::{Element, ReduceOp};
 use crate::error::CollectiveError;
@@ -20,6 +20,8 @@ use crate::state::Wait;
 
 /// Bytes of a block, of two ranks and of more: each costs a message there and back before its bytes, but a rank keeps a block of each other.
 const BLOCKS: [usize; 2] = [512 << 10, 256 << 10];
+/// Counts and distances of MPI are 32-bit numbers: larger arrays go in pieces.
+const PIECE: usize = 1 << 30;
 /// Blocks to be added that are under way at a time.
 const AHEAD: usize = 4;
 
@@ -57,7 +59,7 @@ impl MpiLinks {
     ) -> Result<(), CollectiveError> {
         // Where there are several pieces all are handed to all: each is divided anew.
         let distribute = distribute || array.length > PIECE;
-        for piece in pieces(array.length) {
+        for piece in pieces(array.length, PIECE) {
             let part = Array {
                 // SAFETY: within the array.
                 pointer: unsafe { array.pointer.add(piece.start) },
@@ -66,7 +68,7 @@ impl MpiLinks {
             };
             wait.progress();
             let mut blocks = self.blocks(part, element, op, distribute);
-            self.until(piece.len(), wait, |links| links.go_on(&mut blocks))?;
+            self.until(piece.len(), wait, |links| links.go_on(&mut blocks, wait))?;
         }
         Ok(())
     }
@@ -98,8 +100,8 @@ impl MpiLinks {
         }
     }
 
-    /// Does all that can be done now; whether that was the last.
-    fn go_on(&mut self, plan: &mut Blocks) -> Result<bool, CollectiveError> {
+    /// Does all that can be done now; whether that was the last. The deadline moves with each block that has come or gone.
+    fn go_on(&mut self, plan: &mut Blocks, wait: &Wait<'_>) -> Result<bool, CollectiveError> {
         while plan.begun < plan.blocks && plan.begun < plan.reduced + AHEAD {
             self.begin(plan)?;
         }
@@ -112,6 +114,7 @@ impl MpiLinks {
                 break;
             }
             self.reduce_block(plan)?;
+            wait.progress();
         }
         for index in (0..plan.sends.len()).rev() {
             let (rank, block, mut request) = plan.sends[index];
@@ -119,12 +122,14 @@ impl MpiLinks {
             plan.sends[index].2 = request;
             if sent {
                 plan.sends.swap_remove(index);
+                wait.progress();
                 self.receive_results(plan, rank, block)?;
             }
         }
         for index in (0..plan.results.len()).rev() {
             if is_done(self.mpi, &mut plan.results[index])? {
                 plan.results.swap_remove(index);
+                wait.progress();
             }
         }
         Ok(plan.reduced == plan.blocks && plan.sends.is_empty() && plan.results.is_empty())
