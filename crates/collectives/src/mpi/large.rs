@@ -181,7 +181,7 @@ impl MpiLinks {
     }
 }
 
-/// The pieces of at most so many bytes of an array of this length.
+/// The pieces of an array of this length, each of `piece` bytes or fewer.
 pub(super) fn pieces(length: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = (0..length).step_by(piece);
     starts.map(move |start| start..(start + piece).min(length))
