@@ -77,7 +77,8 @@ impl Connection {
             let (reply, bytes) = self
                 .handle(&frame.message, frame.bytes)
                 .unwrap_or_else(|error| (refusal(error), Arc::default()));
-            if self.wire.send(&reply, &bytes).is_err() || leaves {
+            // Without an answer the worker asks whoever comes in the place of this server.
+            if self.shared.broken().is_some() || self.wire.send(&reply, &bytes).is_err() || leaves {
                 return;
             }
         }

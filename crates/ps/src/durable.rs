@@ -270,10 +270,14 @@ impl ShardState {
         bytes: &[u8],
         options: &ServerOptions,
     ) -> Result<(Reply, Arc<Vec<u8>>), PsError> {
+        // What is not kept must not be acknowledged, nor counted as done before.
+        self.log.as_ref().map_or(Ok(()), Log::check)?;
         let (changed, reply, answer) = self.change(worker, request, bytes)?;
         if let (true, Some(log)) = (changed, &mut self.log) {
             // Before the reply: what a worker was told of survives.
-            log.append(worker, request, bytes)?;
+            let kept = log.append(worker, request, bytes);
+            // The values are changed already.
+            kept.inspect_err(|error| log.give_up(error))?;
         }
         self.snapshot_if_due(options)?;
         match request {

@@ -5,8 +5,9 @@
 //! end in half a frame, which was never acknowledged and is cut off. `job` says whose all this is.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, ErrorKind, Seek, Write};
+use std::io::{BufReader, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -46,9 +47,14 @@ pub(crate) struct Log {
     number: u64,
     file: File,
     syncs: bool,
-    /// Bytes since the last snapshot.
+    /// Bytes since the last snapshot: the length of the file.
     pub(crate) bytes: u64,
+    broken: Broken,
 }
+
+/// Why nothing more is kept in a log, once that is so: what is on disk may not be what the server has. It ends then, and comes back
+/// with what is there.
+pub(crate) type Broken = Arc<OnceLock<String>>;
 
 /// What was found of a state machine before: its snapshot with bytes, and what followed.
 pub(crate) struct Found<S> {
@@ -79,24 +85,32 @@ impl Log {
         };
         let number = snapshot.as_ref().map_or(0, |frame| frame.message.log);
         let (file, requests, bytes) = read_log(&log_path(folder, number))?;
+        let syncs = durability == Durability::Disk;
+        if syncs {
+            // Its name and the log's.
+            folder.parent().map_or(Ok(()), sync_folder)?;
+            sync_folder(folder)?;
+        }
         let log = Self {
             folder: folder.to_owned(),
             number,
             file,
-            syncs: durability == Durability::Disk,
+            syncs,
             bytes,
+            broken: Broken::default(),
         };
         let snapshot = snapshot.map(|frame| (frame.message.state, frame.bytes));
         Ok((log, Found { snapshot, requests }))
     }
 
-    /// Keeps a request; when this returns it survives.
+    /// Keeps a request; when this returns it survives. Where it cannot be kept the log is as before, or broken.
     pub(crate) fn append(
         &mut self,
         worker: usize,
         request: &Request,
         bytes: &[u8],
     ) -> Result<(), PsError> {
+        self.check()?;
         let request = request.clone();
         let mut frame = encode_frame(&Entry { worker, request }, bytes)?;
         frame.extend_from_slice(bytes);
@@ -104,8 +118,41 @@ impl Log {
         if self.syncs {
             written = written.and_then(|()| self.file.sync_data());
         }
+        if let Err(source) = written {
+            let error = io("write", &log_path(&self.folder, self.number), source);
+            // What follows half a frame would not be read.
+            if self.cut().is_err() {
+                self.give_up(&error);
+            }
+            return Err(error);
+        }
         self.bytes += frame.len() as u64;
-        written.map_err(|source| io("write", &log_path(&self.folder, self.number), source))
+        Ok(())
+    }
+
+    /// Removes what was written of a frame.
+    fn cut(&mut self) -> std::io::Result<()> {
+        self.file.set_len(self.bytes)?;
+        self.file.seek(SeekFrom::Start(self.bytes)).map(drop)
+    }
+
+    /// Nothing more is kept, since of this error.
+    pub(crate) fn give_up(&self, error: &PsError) {
+        let line = format!("{error}; start the server again: it goes on with what it has kept");
+        let _ = self.broken.set(line);
+    }
+
+    /// An error where nothing more is kept.
+    pub(crate) fn check(&self) -> Result<(), PsError> {
+        match self.broken.get() {
+            Some(why) => Err(PsError::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Where it is said that nothing more is kept.
+    pub(crate) fn broken(&self) -> Broken {
+        Arc::clone(&self.broken)
     }
 
     /// Keeps a state instead of all requests so far.
@@ -127,15 +174,15 @@ impl Log {
                 out.sync_all()?;
                 file.sync_all()?;
             }
-            fs::rename(&new, &path)?;
-            if self.syncs {
-                File::open(&self.folder)?.sync_all()?;
-            }
-            Ok(())
+            fs::rename(&new, &path)
         };
         write().map_err(|source| io("write", &new, source))?;
         let old = log_path(&self.folder, self.number);
+        // From here on the log is the one that the snapshot names.
         (self.number, self.file, self.bytes) = (next, file, 0);
+        if self.syncs {
+            sync_folder(&self.folder).inspect_err(|error| self.give_up(error))?;
+        }
         // What is left of it is never read.
         let _ = fs::remove_file(old);
         Ok(())
@@ -143,7 +190,7 @@ impl Log {
 }
 
 /// Makes the folder of a server the one of a job. What it holds is taken up by the same job alone.
-pub(crate) fn claim(folder: &Path, job: &str) -> Result<(), PsError> {
+pub(crate) fn claim(folder: &Path, job: &str, durability: Durability) -> Result<(), PsError> {
     let path = folder.join("job");
     let foreign = |whose: &str| {
         PsError::User(format!(
@@ -162,10 +209,29 @@ pub(crate) fn claim(folder: &Path, job: &str) -> Result<(), PsError> {
     }
     let made = fs::create_dir_all(folder).and_then(|()| {
         let new = folder.join("job.new");
-        fs::write(&new, job)?;
+        let mut file = File::create(&new)?;
+        file.write_all(job.as_bytes())?;
+        if durability == Durability::Disk {
+            file.sync_all()?;
+        }
         fs::rename(new, &path)
     });
-    made.map_err(|source| io("write", &path, source))
+    made.map_err(|source| io("write", &path, source))?;
+    match (durability, folder.parent()) {
+        (Durability::Disk, Some(parent)) => sync_folder(folder).and_then(|()| sync_folder(parent)),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the disk has the names in a folder.
+fn sync_folder(folder: &Path) -> Result<(), PsError> {
+    // The parent of a name alone.
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| io("write", folder, source))
 }
 
 fn log_path(folder: &Path, number: u64) -> PathBuf {
@@ -194,7 +260,7 @@ fn read_log(path: &Path) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
     }
     let cut = file
         .set_len(whole)
-        .and_then(|()| file.seek(std::io::SeekFrom::End(0)));
+        .and_then(|()| file.seek(SeekFrom::End(0)));
     cut.map_err(|source| io("cut", path, source))?;
     Ok((file, requests, whole))
 }
@@ -204,5 +270,63 @@ fn io(action: &'static str, path: &Path, source: std::io::Error) -> PsError {
         action,
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    impl Log {
+        /// From now on nothing can be written, as on a disk that has failed.
+        pub(crate) fn fail(&mut self) {
+            self.file = File::open(log_path(&self.folder, self.number)).unwrap();
+        }
+    }
+
+    /// An empty folder.
+    pub(crate) fn folder(test: &str) -> PathBuf {
+        let name = format!("phalanx-ps-log-{}-{test}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn open(folder: &Path) -> (Log, Vec<Request>) {
+        let (log, found): (_, Found<()>) = Log::open(folder, Durability::Disk).unwrap();
+        let requests = found.requests.into_iter();
+        (log, requests.map(|frame| frame.message.request).collect())
+    }
+
+    /// A write that fails may leave a part of a frame, as on a disk that is full.
+    #[test]
+    fn what_follows_half_a_frame_is_read() {
+        let folder = folder("half");
+        let (mut log, _) = open(&folder);
+        log.append(0, &Request::OpenTasks, &[]).unwrap();
+        log.file.write_all(b"PHXP and no more").unwrap();
+        log.cut().unwrap();
+        log.append(0, &Request::CloseTasks, &[]).unwrap();
+        let (_, requests) = open(&folder);
+        assert_eq!(requests, [Request::OpenTasks, Request::CloseTasks]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_cut_takes_nothing_more() {
+        let folder = folder("broken");
+        let (mut log, _) = open(&folder);
+        log.append(0, &Request::OpenTasks, &[]).unwrap();
+        log.fail();
+        let error = log.append(0, &Request::CloseTasks, &[]).unwrap_err();
+        assert!(matches!(error, PsError::Io { .. }), "{error}");
+        let (file, ..) = read_log(&log_path(&folder, 0)).unwrap();
+        log.file = file;
+        let error = log.append(0, &Request::CloseTasks, &[]).unwrap_err();
+        assert!(
+            error.to_string().contains("start the server again"),
+            "{error}"
+        );
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

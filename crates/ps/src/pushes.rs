@@ -374,11 +374,11 @@ fn missing(work: u64) -> PsError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Values whose squared norm is the number of bytes of a gradient.
-    struct Bytes;
+    pub(crate) struct Bytes;
 
     impl Values for Bytes {
         fn create(&mut self, _: &str, _: &[u8]) -> Result<(), String> {

@@ -15,7 +15,7 @@ use phalanx_proof::Secret;
 use crate::PsError;
 use crate::connection::Connection;
 use crate::durable::{ControlState, ShardState};
-use crate::log::{Durability, claim};
+use crate::log::{Broken, Durability, Log, claim};
 use crate::pushes::Values;
 
 /// How a server is run.
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     /// Threads that answer a connection.
     answering: AtomicUsize,
     pub(crate) ends: AtomicBool,
+    /// Of each log.
+    broken: Vec<Broken>,
     /// For how many times ten seconds it was said that there are no workers.
     said: AtomicU64,
 }
@@ -132,11 +134,13 @@ impl Server {
         let mut control = ControlState::default();
         let mut shards = ShardState::new(values);
         if let Some(folder) = options.kept_in() {
-            claim(folder, &options.job)?;
+            claim(folder, &options.job, options.durability)?;
             control.recover(folder, options.durability)?;
             shards.recover(folder, options.durability)?;
         }
+        let logs = control.log.iter().chain(&shards.log);
         let shared = Shared {
+            broken: logs.map(Log::broken).collect(),
             options,
             start: Instant::now(),
             control: Mutex::new(control),
@@ -256,8 +260,16 @@ impl Shared {
         }
     }
 
+    /// Why the server must end and come back, if it must.
+    pub(crate) fn broken(&self) -> Option<&String> {
+        self.broken.iter().find_map(|broken| broken.get())
+    }
+
     /// Whether the job has ended.
     fn look(&self) -> Option<Result<(), PsError>> {
+        if let Some(why) = self.broken() {
+            return Some(Err(PsError::Lost(why.clone())));
+        }
         let mut state = locked(&self.control);
         let (mut failure, mut is_over, mut all_came) = (None, false, false);
         if let Some(control) = &mut state.control {
@@ -299,5 +311,49 @@ impl Shared {
                 since.as_secs()
             )))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{PushKey, Request};
+    use crate::pushes::tests::Bytes;
+
+    /// The gradient is applied before it is kept: asked again, the server must not say that it has it.
+    #[test]
+    fn a_server_whose_push_is_not_kept_ends_without_its_state_being_removed() {
+        let folder = crate::log::tests::folder("push");
+        let options = ServerOptions {
+            folder: Some(folder.clone()),
+            ..ServerOptions::default()
+        };
+        let server = Server::new(options.clone(), Box::new(Bytes)).unwrap();
+        let push = Request::Push {
+            key: PushKey {
+                work: 0,
+                worker: 0,
+                incarnation: 1,
+                done_below: 0,
+            },
+            what: String::new(),
+            factors: None,
+        };
+        let mut shards = locked(&server.shared.shards);
+        if let Some(log) = &mut shards.log {
+            log.fail();
+        }
+        for _ in 0..2 {
+            let answer = shards.handle(0, &push, &[], &options);
+            assert!(answer.is_err(), "{answer:?}");
+        }
+        drop(shards);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ended = server.run(&listener);
+        assert!(matches!(ended, Err(PsError::Lost(_))), "{ended:?}");
+        assert!(folder.join("shards").exists());
+        let again = Server::new(options, Box::new(Bytes)).unwrap();
+        assert_eq!(locked(&again.shared.shards).shards.version(), 0);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
