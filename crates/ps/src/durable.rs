@@ -70,6 +70,15 @@ impl ControlState {
             Request::Stop => Request::StopAt {
                 end: known(&mut self.control).flatten(),
             },
+            Request::Finish {
+                task,
+                failure: Some(why),
+                ..
+            } => Request::Finish {
+                task: *task,
+                failure: Some(why.clone()),
+                begun: self.control.as_ref().map(|control| control.tasks().begun()),
+            },
             other => other.clone(),
         };
         self.keep(worker, request, &bytes, options)?;
@@ -143,9 +152,14 @@ fn change(
         Request::NoMore { phase, item } => control.no_more(phase, *item)?,
         Request::OpenTasks => control.tasks_of_chief(worker)?.open(),
         Request::Schedule { task, function } => control.schedule(worker, *task, function, bytes)?,
-        Request::Finish { task, failure } => {
+        Request::Finish {
+            task,
+            failure,
+            begun,
+        } => {
             let result = failure.clone().map_or(Ok(bytes), Err);
-            control.finish(worker, *task, result);
+            let tasks = &mut control.tasks;
+            tasks.finish_among(begun.as_deref(), worker, *task, result);
         }
         Request::Acknowledge {
             tasks,

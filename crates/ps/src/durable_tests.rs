@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::{ControlSettings, Phase, PhaseKind};
 use crate::message::Hello;
-use crate::{Clock, Grant, Mode, Work};
+use crate::{Clock, Grant, Mode, TaskEnd, Work};
 use std::time::Duration;
 
 fn folder(name: &str) -> std::path::PathBuf {
@@ -300,4 +300,43 @@ fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
         );
         std::fs::remove_dir_all(&folder).unwrap();
     }
+}
+
+/// What was begun when a function failed ends as it ends, also when another process takes the control's place before that.
+#[test]
+fn a_control_that_comes_back_does_not_cancel_what_was_begun() {
+    let mut recorded = Recorded::new("tasks", Mode::Async);
+    recorded.say(0, &Request::OpenTasks, Vec::new());
+    for task in 0..3 {
+        let function = "f".into();
+        recorded.say(0, &Request::Schedule { task, function }, Vec::new());
+    }
+    for worker in 1..3 {
+        recorded.come(worker);
+        recorded.control().take(worker).unwrap();
+    }
+    let finish = |task, failure: Option<&str>| Request::Finish {
+        task,
+        failure: failure.map(Into::into),
+        begun: None,
+    };
+    let ends = |recorded: &mut Recorded| -> Vec<(u64, TaskEnd)> {
+        let ends = recorded.control().tasks().ends();
+        ends.map(|(number, end, _)| (number, end.clone())).collect()
+    };
+    recorded.say(1, &finish(0, Some("no")), Vec::new());
+    let before = ends(&mut recorded);
+    assert_eq!(before.len(), 2, "{before:?}");
+    recorded.restart();
+    assert_eq!(ends(&mut recorded), before);
+    recorded.say(2, &finish(1, None), vec![7]);
+    recorded.restart();
+    assert_eq!(ends(&mut recorded)[1], (1, TaskEnd::Done));
+    std::fs::remove_dir_all(&recorded.folder).unwrap();
+    // As a log of an earlier version has it.
+    let old = r#"{"finish":{"task":1,"failure":"no"}}"#;
+    assert_eq!(
+        serde_json::from_str::<Request>(old).unwrap(),
+        finish(1, Some("no"))
+    );
 }

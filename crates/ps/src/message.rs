@@ -171,6 +171,9 @@ pub enum Request {
         task: u64,
         /// Why it has failed, where it has.
         failure: Option<String>,
+        /// Which tasks somebody had begun when it failed, as the control keeps it, for what it hands out is not kept.
+        #[serde(default)]
+        begun: Option<Vec<u64>>,
     },
     /// Tell me which tasks have ended.
     Ends {

@@ -172,16 +172,34 @@ impl TaskQueue {
 
     /// A worker has ended a task, with a result or a reason. Whether that is news: it is not where another has ended it before.
     pub fn finish(&mut self, worker: usize, number: u64, result: Result<Vec<u8>, String>) -> bool {
+        self.finish_among(None, worker, number, result)
+    }
+
+    /// The same where it is known which tasks were begun, in ascending order, and not who had them.
+    pub(crate) fn finish_among(
+        &mut self,
+        begun: Option<&[u64]>,
+        worker: usize,
+        number: u64,
+        result: Result<Vec<u8>, String>,
+    ) -> bool {
         match result {
             Ok(bytes) => {
-                let is_news = self.end(number, TaskEnd::Done);
+                let is_news = self.end(number, TaskEnd::Done, begun);
                 if is_news {
                     self.results.insert(number, bytes);
                 }
                 is_news
             }
-            Err(reason) => self.end(number, TaskEnd::Failed { worker, reason }),
+            Err(reason) => self.end(number, TaskEnd::Failed { worker, reason }, begun),
         }
+    }
+
+    /// The tasks that somebody has begun and not ended, in ascending order.
+    pub(crate) fn begun(&self) -> Vec<u64> {
+        let begun = self.tasks.iter();
+        let begun = begun.filter(|(_, task)| task.end.is_none() && task.by.is_some());
+        begun.map(|(number, _)| *number).collect()
     }
 
     /// A worker is lost: others get what it had.
@@ -197,11 +215,11 @@ impl TaskQueue {
             }
         }
         for (number, lost) in hopeless {
-            self.end(number, TaskEnd::WorkersLost(lost));
+            self.end(number, TaskEnd::WorkersLost(lost), None);
         }
     }
 
-    fn end(&mut self, number: u64, end: TaskEnd) -> bool {
+    fn end(&mut self, number: u64, end: TaskEnd, begun: Option<&[u64]>) -> bool {
         let Some(task) = self.tasks.get_mut(&number) else {
             return false;
         };
@@ -213,15 +231,19 @@ impl TaskQueue {
         self.arguments.remove(&number);
         if fails && !self.has_failed {
             self.has_failed = true;
-            self.cancel();
+            self.cancel(begun);
         }
         true
     }
 
     /// Ends what nobody has begun.
-    fn cancel(&mut self) {
+    fn cancel(&mut self, begun: Option<&[u64]>) {
         for (number, task) in &mut self.tasks {
-            if task.end.is_none() && task.by.is_none() {
+            let is_begun = match begun {
+                Some(begun) => begun.binary_search(number).is_ok(),
+                None => task.by.is_some(),
+            };
+            if task.end.is_none() && !is_begun {
                 task.end = Some(TaskEnd::Cancelled);
                 self.arguments.remove(number);
             }

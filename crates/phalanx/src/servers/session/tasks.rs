@@ -50,8 +50,12 @@ impl Servers {
             Ok(bytes) => (bytes, None),
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        self.ask(&Request::Finish { task, failure }, &bytes)
-            .map(drop)
+        let request = Request::Finish {
+            task,
+            failure,
+            begun: None,
+        };
+        self.ask(&request, &bytes).map(drop)
     }
 
     /// Which tasks have ended; waits this long, and no longer than a question does, for the first.
