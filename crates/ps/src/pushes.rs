@@ -282,8 +282,10 @@ impl Shards {
         if version < self.version {
             return Ok((false, Vec::new()));
         }
-        let (what, bytes) = self.mean(parts, values)?;
-        let squares = values.squares(&what, &bytes).map_err(PsError::Values)?;
+        let squares = match self.mean(parts, values)? {
+            Some((what, bytes)) => values.squares(&what, &bytes).map_err(PsError::Values)?,
+            None => Vec::new(),
+        };
         self.squares = Some((version, squares.clone()));
         Ok((true, squares))
     }
@@ -302,9 +304,10 @@ impl Shards {
                 self.version, commit.version
             )));
         }
-        let (what, bytes) = self.mean(&commit.parts, values)?;
-        let applied = values.apply(&what, &bytes, commit.factors.as_deref());
-        applied.map_err(PsError::Values)?;
+        if let Some((what, bytes)) = self.mean(&commit.parts, values)? {
+            let applied = values.apply(&what, &bytes, commit.factors.as_deref());
+            applied.map_err(PsError::Values)?;
+        }
         for part in &commit.parts {
             self.applied.above.insert(part.work);
         }
@@ -315,14 +318,25 @@ impl Shards {
         Ok(true)
     }
 
-    fn mean(&self, parts: &[Part], values: &mut dyn Values) -> Result<(String, Vec<u8>), PsError> {
+    /// The mean of the parts of a step; nothing where none of them had an example.
+    fn mean(
+        &self,
+        parts: &[Part],
+        values: &mut dyn Values,
+    ) -> Result<Option<(String, Vec<u8>)>, PsError> {
         let mut found = Vec::with_capacity(parts.len());
         for part in parts {
-            let staged = self.staged.get(&part.work);
-            let staged = staged.ok_or_else(|| missing(part.work))?;
-            found.push((*part, &staged.what[..], &staged.bytes[..]));
+            match self.staged.get(&part.work) {
+                Some(staged) => found.push((*part, &staged.what[..], &staged.bytes[..])),
+                // All its examples were corrupt, so there is no gradient.
+                None if part.rows == 0.0 && part.weight == 0.0 => {}
+                None => return Err(missing(part.work)),
+            }
         }
-        values.mean(&found).map_err(PsError::Values)
+        if found.is_empty() {
+            return Ok(None);
+        }
+        values.mean(&found).map(Some).map_err(PsError::Values)
     }
 
     fn check(&mut self, key: &PushKey) -> Result<(), PsError> {
@@ -440,5 +454,27 @@ pub(crate) mod tests {
         let squares = shards.squares(0, &late.parts, &mut Bytes).unwrap();
         assert_eq!(squares, (false, Vec::new()));
         assert!(!shards.commit(late, &mut Bytes).unwrap());
+    }
+
+    /// Workers that step together push nothing of a batch whose examples are all corrupt.
+    #[test]
+    fn a_step_without_examples_changes_nothing_and_counts() {
+        let mut shards = Shards::default();
+        let part = |rows| Part {
+            work: 0,
+            weight: rows,
+            rows,
+        };
+        let commit = |rows| Commit {
+            version: 0,
+            parts: vec![part(rows)],
+            factors: None,
+        };
+        let squares = shards.squares(0, &[part(0.0)], &mut Bytes).unwrap();
+        assert_eq!(squares, (true, Vec::new()));
+        let missing = shards.commit(&commit(1.0), &mut Bytes).unwrap_err();
+        assert!(missing.to_string().contains("piece of work 0"), "{missing}");
+        assert!(shards.commit(&commit(0.0), &mut Bytes).unwrap());
+        assert_eq!(shards.version(), 1);
     }
 }
