@@ -35,6 +35,7 @@ use crate::data::Position;
 use crate::nn::{Model, Variable};
 use crate::saved::SavedModel;
 use crate::storage::atomic_dir::Replaced;
+use crate::storage::store::Note;
 use crate::{Error, Result};
 
 pub(crate) use done::{is_marked_done, mark_done, unmark_done};
@@ -273,7 +274,9 @@ impl TrainingState {
     /// When it may not be removed.
     pub fn remove(path: impl AsRef<Path>) -> Result<()> {
         unmark_done(path.as_ref())?;
-        files::store(path.as_ref())?.discard()
+        let store = files::store(path.as_ref())?;
+        store.discard()?;
+        store.remove_note(Note::Writer)
     }
 
     /// The contents of the files of a checkpoint, with their names.
