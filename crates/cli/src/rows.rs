@@ -414,10 +414,7 @@ fn unreadable(at: Position, error: &Error) -> Problem {
     Problem::new(at, error.to_string(), next)
 }
 
-pub(crate) fn one_hot_columns(
-    facts: &Facts,
-    column: impl Fn(&OneHotFact) -> CsvColumn,
-) -> Vec<OneHotColumn> {
+fn one_hot_columns(facts: &Facts, column: impl Fn(&OneHotFact) -> CsvColumn) -> Vec<OneHotColumn> {
     let one_hot = facts.one_hot.iter().map(|fact| OneHotColumn {
         column: column(fact),
         values: fact.values.clone(),

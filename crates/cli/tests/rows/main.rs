@@ -6,7 +6,7 @@ mod texts;
 use std::fs;
 
 use phalanx::data::{Dataset, HostTensor};
-use phalanx_cli::config::{Data, parse};
+use phalanx_cli::config::{Csv, Data, parse};
 use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows::{Rows, load};
 use phalanx_cli::rows_to_predict::to_predict;
@@ -39,11 +39,16 @@ impl Folder {
     }
 
     fn load(&self, data: &str, fit: &str) -> Result<Rows, String> {
-        let rest = match data.contains("inputs:") {
-            true => MODEL_OF_INPUTS,
-            false => "model: [flatten]\noptimizer: sgd\nloss: huber\n",
+        self.load_for(rest_for(data), data, fit)
+    }
+
+    /// What a file says of these CSV data.
+    fn csv(&self, data: &str) -> Csv {
+        let text = format!("data: {{{data}}}\n{}", rest_for(data));
+        let Data::Csv(csv) = parse(&text, &self.0.join("t.yaml")).unwrap().data else {
+            panic!("no csv")
         };
-        self.load_for(rest, data, fit)
+        csv
     }
 
     /// With another rest of the file than its data and fit.
@@ -52,6 +57,14 @@ impl Folder {
         let config =
             parse(&text, &self.0.join("t.yaml")).map_err(|problems| problems.to_string())?;
         load(&config).map_err(|problems| problems.to_string())
+    }
+}
+
+/// The rest of a file with these data.
+fn rest_for(data: &str) -> &'static str {
+    match data.contains("inputs:") {
+        true => MODEL_OF_INPUTS,
+        false => "model: [flatten]\noptimizer: sgd\nloss: huber\n",
     }
 }
 
@@ -376,15 +389,7 @@ fn values_of_one_hot_columns_are_features_and_kept() {
     let written = serde_json::to_string(facts).unwrap();
     let kept: Facts = serde_json::from_str(&written).unwrap();
     assert_eq!(&kept, facts);
-    let config = |data: &str| {
-        let text =
-            format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit: {{}}\n");
-        parse(&text, &folder.0.join("t.yaml")).unwrap()
-    };
-    let config = config(data);
-    let Data::Csv(csv) = &config.data else {
-        panic!("no csv")
-    };
+    let csv = &folder.csv(data);
     let predicted = to_predict(csv, &kept, &folder.0.join("new.csv")).unwrap();
     let x = predicted.get(0, 0).unwrap().x[0].f32s();
     assert_eq!(x, [size(2.0), 1.0, 0.0, 0.0]);
@@ -400,12 +405,7 @@ fn one_hot_columns_without_a_header_are_found_without_the_label_before_them() {
     let data = "csv: h.csv, header: false, label: 0, one_hot: [1]";
     let rows = folder.load(data, "shuffle: false").unwrap();
     assert_eq!(rows.train.get(0, 0).unwrap().x[0].f32s(), [0.0, 1.0, 2.0]);
-    let text =
-        format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit: {{}}\n");
-    let config = parse(&text, &folder.0.join("t.yaml")).unwrap();
-    let Data::Csv(csv) = &config.data else {
-        panic!("no csv")
-    };
+    let csv = &folder.csv(data);
     let predicted = to_predict(csv, &rows.facts, &folder.0.join("new.csv")).unwrap();
     assert_eq!(predicted.get(0, 0).unwrap().x[0].f32s(), [1.0, 0.0, 3.0]);
     let labelled = to_predict(csv, &rows.facts, &folder.0.join("h.csv")).unwrap();
@@ -505,11 +505,7 @@ fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
     let written = serde_json::to_string(&rows.facts).unwrap();
     let kept: Facts = serde_json::from_str(&written).unwrap();
     assert_eq!(kept, rows.facts);
-    let text = format!("data: {{{data}}}\n{MODEL_OF_INPUTS}");
-    let config = parse(&text, &folder.0.join("t.yaml")).unwrap();
-    let Data::Csv(csv) = &config.data else {
-        panic!("no csv")
-    };
+    let csv = &folder.csv(&data);
     // By their names, in any order.
     let new = to_predict(csv, &kept, &folder.0.join("new.csv")).unwrap();
     assert_eq!(user(&new, 0), [7]);

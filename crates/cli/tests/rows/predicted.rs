@@ -1,6 +1,5 @@
 //! Rows to predict, and files whose columns are chosen by name or by position.
 
-use phalanx_cli::config::{Data, parse};
 use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows_to_predict::to_predict;
 
@@ -12,10 +11,7 @@ fn rows_to_predict_come_with_and_without_the_label() {
         "predict",
         &[("plain.csv", "4,8\n"), ("wide.csv", "1,2,3,4\n")],
     );
-    let text = "data: {csv: a.csv, label: 0, divide_by: 2}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n";
-    let Data::Csv(data) = parse(text, &folder.0.join("t.yaml")).unwrap().data else {
-        panic!("data are images")
-    };
+    let data = folder.csv("csv: a.csv, label: 0, divide_by: 2");
     let mut facts = Facts {
         dims: vec![2, 1],
         ..Facts::default()
@@ -40,11 +36,7 @@ fn rows_to_predict_come_with_and_without_the_label() {
 /// What is predicted for a training of `h.csv` with these data, of each row all numbers.
 fn predicted(folder: &Folder, data: &str, file: &str) -> Result<Vec<Vec<f32>>, String> {
     let rows = folder.load(data, "shuffle: false")?;
-    let text = format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n");
-    let Data::Csv(csv) = parse(&text, &folder.0.join("t.yaml")).unwrap().data else {
-        panic!("no csv")
-    };
-    let found = to_predict(&csv, &rows.facts, &folder.0.join(file));
+    let found = to_predict(&folder.csv(data), &rows.facts, &folder.0.join(file));
     let found = found.map_err(|error| error.to_string())?;
     let rows = 0..found.len().unwrap();
     Ok(rows

@@ -3,7 +3,6 @@
 use std::fs;
 
 use phalanx::data::{Dataset, HostTensor};
-use phalanx_cli::config::{Data, parse};
 use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows_to_predict::to_predict;
 
@@ -107,11 +106,7 @@ fn rows_to_predict_have_the_words_of_the_training() {
     let data = "csv: r.csv, text: {column: review, length: 3}";
     let facts = folder.load(data, "").unwrap().facts;
     let predict = |data: &str, facts: &Facts, file: &str| {
-        let text = format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n");
-        let Data::Csv(csv) = parse(&text, &folder.0.join("t.yaml")).unwrap().data else {
-            panic!("no csv");
-        };
-        let rows = to_predict(&csv, facts, &folder.0.join(file));
+        let rows = to_predict(&folder.csv(data), facts, &folder.0.join(file));
         rows.map(|rows| words(&rows, 0))
             .map_err(|error| error.to_string())
     };

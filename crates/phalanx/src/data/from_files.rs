@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use phalanx_graph::DType;
 
@@ -25,9 +25,14 @@ const MAX_IDX_BYTES: u64 = 1 << 32;
 /// # Errors
 /// As [`Dataset::from_csv`], as far as the first line goes.
 pub fn csv_header(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Vec<String>> {
-    let first = files_of(path.as_ref())?.into_iter().next();
-    let path = first.ok_or_else(|| Error::Bug("a pattern without files".into()))?;
+    let path = first_of(path.as_ref())?;
     read_header(open(&path)?, &path.to_string_lossy(), options)
+}
+
+/// The first file that a pattern names.
+fn first_of(pattern: &Path) -> Result<PathBuf> {
+    let first = files_of(pattern)?.into_iter().next();
+    first.ok_or_else(|| Error::Bug("a pattern without files".into()))
 }
 
 /// How many columns a CSV file has, by its first line.
@@ -35,8 +40,7 @@ pub fn csv_header(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Vec<St
 /// # Errors
 /// As [`csv_header`].
 pub fn csv_width(path: impl AsRef<Path>, options: &CsvOptions) -> Result<usize> {
-    let first = files_of(path.as_ref())?.into_iter().next();
-    let path = first.ok_or_else(|| Error::Bug("a pattern without files".into()))?;
+    let path = first_of(path.as_ref())?;
     read_width(open(&path)?, &path.to_string_lossy(), options)
 }
 
