@@ -16,7 +16,7 @@ use phalanx_collectives::{
 const TASK: &str = "MPI_TEST";
 const RANKS: usize = 2;
 /// Bytes of an array.
-const LARGE: usize = 192 << 20;
+const LARGE: usize = 320 << 20;
 
 /// A launcher, its name, and the package of Debian that has it.
 struct Launcher {
@@ -216,23 +216,27 @@ fn absent(mpi: &'static Mpi) {
 
 /// An array that takes longer than the deadline, since the second rank stands still most of the time, and never for long.
 fn large(mpi: &'static Mpi) {
-    let options = |algorithm| CommunicatorOptions {
-        timeout: Duration::from_millis(1500),
-        algorithm,
-        ..options()
+    let group = |algorithm| {
+        let options = CommunicatorOptions {
+            timeout: Duration::from_millis(2500),
+            algorithm,
+            ..options()
+        };
+        (algorithm, Communicator::over_mpi(mpi, &options).unwrap())
     };
+    // The ranks wait for each other here, where the deadline is longer than all pauses.
+    let patient = Communicator::over_mpi(mpi, &options()).unwrap();
     let pauses = format!(
-        "for i in $(seq 9); do kill -STOP {0}; sleep 0.3; kill -CONT {0}; sleep 0.03; done",
+        "for i in $(seq 14); do kill -STOP {0}; sleep 0.3; kill -CONT {0}; sleep 0.01; done",
         std::process::id()
     );
-    for algorithm in [Algorithm::Auto, Algorithm::Library] {
-        let group = Communicator::over_mpi(mpi, &options(algorithm)).unwrap();
+    for (algorithm, group) in [Algorithm::Auto, Algorithm::Library].map(group) {
         let mut buffer = group.buffer(LARGE);
         let one = 1_f32.to_le_bytes();
         buffer.copy_from_slice(&one.repeat(LARGE / one.len()));
-        group.barrier().unwrap();
+        patient.barrier().unwrap();
         let mut pausing = Command::new("sh");
-        let is_paused = group.rank() == 1;
+        let is_paused = patient.rank() == 1;
         let pausing = is_paused.then(|| pausing.args(["-c", &pauses]).spawn().unwrap());
         let (tell, told) = channel();
         let request = AllReduce {
@@ -250,6 +254,7 @@ fn large(mpi: &'static Mpi) {
         }
         assert!(sums.chunks(4).all(|sum| sum == 2_f32.to_le_bytes()));
     }
+    patient.barrier().unwrap();
     println!("all added");
 }
 
