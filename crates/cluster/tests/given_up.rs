@@ -43,6 +43,16 @@ impl Service {
         })
     }
 
+    /// What a worker says that was of this generation before.
+    fn say(&mut self, worker: usize, last: u64, request: Request) -> Vec<Action> {
+        self.on(Event::Message {
+            connection: Self::connection(worker, last),
+            from: None,
+            request,
+            bytes: Vec::new(),
+        })
+    }
+
     fn give_up(&mut self, worker: usize) -> Vec<Action> {
         self.on(Event::Gone { worker })
     }
@@ -167,10 +177,12 @@ fn refused(actions: &[Action]) -> &str {
     }
 }
 
+/// What a comer has for the number of its last generation, which makes its connection another one.
+const COMER: u64 = 9;
+
 /// A replacement of another version or another cluster ends alone, whether the others train without it or wait for one.
 #[test]
 fn others_go_on_without_one_that_differs() {
-    const COMER: u64 = 9;
     let mut service = Service::joined(2);
     service.close(1);
     service.hello(0, 1);
@@ -189,6 +201,42 @@ fn others_go_on_without_one_that_differs() {
     assert_eq!((service.0.failure(), service.0.generation()), (None, 2));
     let news = service.0.take_news();
     assert!(news.iter().any(|line| line.contains("has version w")));
+}
+
+/// A comer ends a generation, so it is let in only when all members go on after that.
+#[test]
+fn one_that_comes_waits_until_all_admit_it() {
+    let mut service = Service::joined(2);
+    service.close(1);
+    service.give_up(1);
+    service.hello(0, 1);
+    service.hello(2, 1);
+    let later = |service: &mut Service| {
+        service.1 += Duration::from_secs(60);
+        let one = service.say(0, 1, Request::Heartbeat);
+        [one, service.say(2, 1, Request::Heartbeat)].concat()
+    };
+    // Nobody trains.
+    let heard = service.hello(1, COMER);
+    let waits = |action: &Action| action.reply == Reply::Lobby;
+    assert!(heard.iter().all(waits) && !heard.is_empty(), "{heard:?}");
+    assert!(later(&mut service).iter().any(waits));
+    // One trains, then the other one alone.
+    let admit = |id, comers| Request::Admit { id, comers };
+    service.say(0, 1, admit(1, true));
+    service.say(0, 1, admit(2, false));
+    service.say(2, 1, admit(1, true));
+    later(&mut service);
+    assert_eq!(service.0.generation(), 2);
+    // Both do.
+    let ended = service.say(0, 1, admit(3, true));
+    let comes = |action: &Action| match &action.reply {
+        Reply::Failed(failure) => failure.worker == 1 && failure.next == Some(3),
+        _ => false,
+    };
+    assert_eq!(ended.iter().filter(|action| comes(action)).count(), 2);
+    service.hello(0, 2);
+    assert_eq!(welcomed(&service.hello(2, 2)), [[0, 1, 2]; 3]);
 }
 
 /// Who is of another job says nothing of this one's version.

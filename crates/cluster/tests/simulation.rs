@@ -461,9 +461,11 @@ fn received(reply: Reply, bytes: Vec<u8>) -> Received {
         Reply::Late { id, .. } => Received::Late(id),
         Reply::Left { id, .. } => Received::Left(id),
         Reply::Failed(Failure { worker, reason, .. }) => Received::Failed(worker, reason),
-        Reply::Challenge { .. } | Reply::Refused(_) | Reply::Waiting { .. } | Reply::Pong => {
-            Received::Other
-        }
+        Reply::Challenge { .. }
+        | Reply::Refused(_)
+        | Reply::Waiting { .. }
+        | Reply::Lobby
+        | Reply::Pong => Received::Other,
     }
 }
 

@@ -332,6 +332,20 @@ impl Coordinator {
         }
     }
 
+    /// Says whether workers may come to this generation, which ends it: at first they may not, and they do once all members admit them.
+    ///
+    /// # Errors
+    /// A worker failed. One that has come is such a failure, with a next generation: after this has returned `Ok` for `false` none comes.
+    pub fn admit(&self, comers: bool) -> Result<(), ClusterError> {
+        const NAME: &str = "whether others may come";
+        let request = |id| Request::Admit { id, comers };
+        let lease = self.0.shared.timing.lease;
+        match self.0.shared.ask(NAME, request, Vec::new(), lease)? {
+            (Reply::Done { .. }, _) => Ok(()),
+            (reply, _) => Err(self.0.shared.unhappy(NAME, reply, lease)),
+        }
+    }
+
     /// Tells all workers that this one cannot go on, and why; returns when they are being told. Only the first failure counts.
     pub fn report_failure(&self, reason: impl Into<String>) {
         let reason = reason.into();
@@ -486,6 +500,7 @@ impl Shared {
             | Reply::Pong
             | Reply::Refused(_)
             | Reply::Waiting { .. }
+            | Reply::Lobby
             | Reply::Welcome { .. } => {
                 return;
             }

@@ -4,6 +4,9 @@
 //! one before that come again, on new connections, and replacements, under the numbers of the lost ones. A worker that still speaks
 //! on a connection of an ended generation gets its failure as the answer and nothing else: in this way a worker that slept learns that
 //! the others went on without it.
+//!
+//! A worker that comes to a generation which runs without it ends that generation, too, so it waits in the *lobby* until all members admit
+//! it: only where they can go on from in the next generation, which is in `fit` and nowhere else.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +15,7 @@ use std::time::Duration;
 use super::Failure;
 use super::event::{Action, Connection, Event, Settings};
 use super::message::{Hello, Reply, Request};
-use super::state::State;
+use super::state::{REPORT_EVERY, State};
 
 /// The coordination of a training.
 #[derive(Debug, Clone)]
@@ -20,8 +23,10 @@ pub struct Coordination {
     current: State,
     /// Connections of ended generations, with their ends.
     past: BTreeMap<Connection, Failure>,
-    /// Workers that take part as soon as the current generation has had some time.
+    /// Workers that take part as soon as the current generation has had some time and admits them.
     lobby: BTreeMap<Connection, (Option<IpAddr>, Hello)>,
+    /// When those in the lobby hear next that they are.
+    next_report: Duration,
     lease: Duration,
     elastic: bool,
     lost: Vec<Lost>,
@@ -46,6 +51,7 @@ impl Coordination {
             current: State::new(settings),
             past: BTreeMap::new(),
             lobby: BTreeMap::new(),
+            next_report: Duration::ZERO,
             lost: Vec::new(),
         }
     }
@@ -71,7 +77,7 @@ impl Coordination {
                 ..
             } if self.may_grow_for(&hello) => {
                 self.lobby.insert(connection, (from, hello));
-                Vec::new()
+                vec![in_lobby(connection)]
             }
             Event::Closed { connection, .. } if !self.current.has(connection) => {
                 self.past.remove(&connection);
@@ -83,6 +89,7 @@ impl Coordination {
         actions.extend(self.let_in(now));
         actions.extend(self.go_on(now));
         actions.extend(self.send_away());
+        actions.extend(self.tell_lobby(now));
         actions
     }
 
@@ -129,8 +136,8 @@ impl Coordination {
             && self.current.has_room_for(hello)
     }
 
-    /// Ends the current generation for those who wait to take part, once it has lasted for a lease: a worker that comes and goes must
-    /// not keep the others from their work.
+    /// Ends the current generation for those who wait to take part, where all members admit them, and once it has lasted for a lease: a
+    /// worker that comes and goes must not keep the others from their work.
     fn let_in(&mut self, now: Duration) -> Vec<Action> {
         if self.current.is_ending() {
             return Vec::new();
@@ -139,11 +146,21 @@ impl Coordination {
         let Some((_, hello)) = self.lobby.values().next() else {
             return Vec::new();
         };
-        if !is_time || !self.current.is_complete() || self.current.failure().is_some() {
+        let is_running = self.current.is_complete() && self.current.failure().is_none();
+        if !is_time || !is_running || !self.current.admits() {
             return Vec::new();
         }
         let worker = hello.worker;
         self.current.grow(worker)
+    }
+
+    /// Lets those who wait know now and then that somebody is there.
+    fn tell_lobby(&mut self, now: Duration) -> Vec<Action> {
+        if now < self.next_report {
+            return Vec::new();
+        }
+        self.next_report = now + REPORT_EVERY;
+        self.lobby.keys().copied().map(in_lobby).collect()
     }
 
     /// Answers those who wait for a next generation that does not come: the training has failed, or workers have done their work.
@@ -202,5 +219,13 @@ impl Coordination {
             ));
         }
         actions
+    }
+}
+
+const fn in_lobby(to: Connection) -> Action {
+    Action {
+        to,
+        reply: Reply::Lobby,
+        bytes: Vec::new(),
     }
 }

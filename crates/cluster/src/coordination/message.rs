@@ -49,6 +49,13 @@ pub enum Request {
         /// How long I wait, in milliseconds.
         within_ms: u64,
     },
+    /// Whether others may come to this generation from now on, as far as I am concerned; at first they may not.
+    Admit {
+        /// What the answer carries.
+        id: u64,
+        /// Whether they may.
+        comers: bool,
+    },
     /// I cannot go on.
     Fail {
         /// Why.
@@ -128,6 +135,8 @@ pub enum Reply {
         /// Who was refused, and why.
         notes: Vec<String>,
     },
+    /// You will be, as soon as all members admit you.
+    Lobby,
     /// All are here.
     Welcome {
         /// The number of this set of members.

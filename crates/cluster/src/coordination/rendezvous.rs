@@ -14,7 +14,7 @@ use super::client::Coordinator;
 use super::event::Settings;
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed, seal};
 use super::message::{Hello, Refusal, Reply, Request};
-use super::report::{Report, dial, reach};
+use super::report::{IN_LOBBY, Report, dial, reach};
 use super::request::{JoinRequest, Roster, Timing};
 use super::service::{Hosted, Service, prepare};
 use super::{ClusterError, Missing};
@@ -464,6 +464,7 @@ fn wait_for_all(
 ) -> Result<Waited, ClusterError> {
     let mut missing = Vec::new();
     let mut notes = Vec::new();
+    let mut is_in_lobby = false;
     // The service says at the deadline that somebody is missing; a worker that it does not tell is told by its own clock.
     let grace = request.timing.lease.min(Duration::from_secs(1));
     let nobody = |missing: &[usize]| not_joined(membership, request, reasons(missing, membership));
@@ -479,7 +480,8 @@ fn wait_for_all(
                     notes: said,
                 },
                 _,
-            ) => (missing, notes) = (now, said),
+            ) => (missing, notes, is_in_lobby) = (now, said, false),
+            Next::Message(Reply::Lobby, _) => is_in_lobby = true,
             Next::Message(Reply::Failed(_), _) if report.left() < grace && !missing.is_empty() => {
                 return Err(nobody(&missing));
             }
@@ -495,15 +497,29 @@ fn wait_for_all(
             Next::Closed(why) => return Ok(Waited::Closed(why)),
         }
         if report.overdue() > grace {
-            return Err(nobody(&missing));
+            return Err(match is_in_lobby {
+                true => not_let_in(membership, request),
+                false => nobody(&missing),
+            });
         }
         report.perhaps(|| {
+            if is_in_lobby {
+                return IN_LOBBY.into();
+            }
             let all = reasons(&missing, membership).into_iter();
             let all = all.map(|(worker, why)| named(membership, worker, why).to_string());
             let lines: Vec<_> = all.chain(notes.iter().cloned()).collect();
             lines.join("; ")
         });
     }
+}
+
+fn not_let_in(membership: &Membership, request: &JoinRequest) -> ClusterError {
+    let within = request.deadline.as_secs_f64();
+    let why = format!(
+        "the others train without this worker and have not let it in within {within} s: they do so only while all of them are in `fit`"
+    );
+    refused(membership, &membership.rendezvous.address, why)
 }
 
 /// The roster that a reply brings, if it is one of as many workers as there should be.

@@ -19,6 +19,9 @@ pub(super) struct Report {
     tell: Box<dyn FnMut(&str) + Send>,
 }
 
+/// What a worker waits for that has come late.
+pub(super) const IN_LOBBY: &str = "the others to let it in: they train without this worker, and do so while all of them are in `fit`";
+
 const EVERY: Duration = Duration::from_secs(10);
 
 impl Report {

@@ -25,6 +25,8 @@ struct Member {
     /// How far its training is.
     progress: Option<u64>,
     group: i32,
+    /// Whether others may come, as far as it is concerned.
+    admits: bool,
     /// The question that its leaving was, once it has left.
     left: Option<u64>,
 }
@@ -57,7 +59,7 @@ pub struct State {
 }
 
 /// How often workers that have joined hear who is missing.
-const REPORT_EVERY: Duration = Duration::from_millis(500);
+pub(super) const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// More notes about strangers tell nothing more.
 const MOST_NOTES: usize = 8;
 
@@ -145,6 +147,11 @@ impl State {
     /// Whether all have joined.
     pub(super) const fn is_complete(&self) -> bool {
         self.complete
+    }
+
+    /// Whether all members go on when another worker comes.
+    pub(super) fn admits(&self) -> bool {
+        self.members.values().all(|member| member.admits)
     }
 
     /// When workers could begin to join.
@@ -255,6 +262,7 @@ impl State {
             heard: now,
             progress: hello.progress,
             group: hello.group,
+            admits: false,
             left: None,
         };
         self.gone.remove(&hello.worker);
@@ -447,6 +455,10 @@ impl State {
                 };
                 self.get(reader, actions);
             }
+            Request::Admit { id, comers } => {
+                member.admits = comers;
+                actions.send(connection, Reply::Done { id });
+            }
             Request::Fail { reason } => self.fail(worker, reason, actions),
             Request::Lost {
                 worker: lost,
@@ -466,26 +478,6 @@ impl State {
         };
         if self.suspicion.is_none() && lost < self.settings.workers {
             self.suspicion = Some((now + self.settings.lease / 10, failure));
-        }
-    }
-
-    fn leave(&mut self, worker: usize, id: u64, actions: &mut Actions) {
-        if let Some(member) = self.members.get_mut(&worker) {
-            member.left = Some(id);
-        }
-        for (_, arrivals) in std::mem::take(&mut self.meetings) {
-            for (waiting, arrival) in arrivals {
-                let id = arrival.id;
-                self.reply(waiting, Reply::Left { id, worker }, actions);
-            }
-        }
-        if !self.is_over() {
-            return;
-        }
-        for member in self.members.values() {
-            if let Some(id) = member.left {
-                actions.send(member.connection, Reply::Done { id });
-            }
         }
     }
 

@@ -16,6 +16,10 @@ impl FitRun<'_> {
     pub(super) fn take_results(mut self) -> Result<()> {
         self.tell_stop();
         let trainer = &mut *self.trainer;
+        if let Some(world) = trainer.placement().world() {
+            // What is done from here on, and after `fit`, cannot be done again.
+            world.admit(false)?;
+        }
         trainer
             .replaced
             .use_averages(&mut trainer.compiled, false)?;

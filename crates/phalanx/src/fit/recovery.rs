@@ -126,15 +126,17 @@ impl Attempts {
         Some(attempts)
     }
 
-    /// This process' part of the data, where there are others.
+    /// This process' part of the data, where there are others; from here on more of them may come.
     pub(super) fn own_part(
         &mut self,
         data: &dyn TrainingData,
     ) -> Result<Option<Box<dyn TrainingData>>> {
         std::mem::replace(&mut self.joined, Ok(()))?;
-        let world = self.world.as_ref();
-        let part = world.map(|(world, _)| data.for_worker(reader(world)));
-        part.transpose()
+        let Some((world, _)) = &self.world else {
+            return Ok(None);
+        };
+        world.admit(true)?;
+        data.for_worker(reader(world)).map(Some)
     }
 
     /// What an attempt has ended with; `None` after the loss of another process, when there is to be one more.

@@ -148,6 +148,11 @@ impl Rendezvous {
         Ok(())
     }
 
+    /// Says whether others may come, which ends the generation.
+    pub(super) fn admit(&self, coordinator: &Coordinator, comers: bool) -> Result<()> {
+        coordinator.admit(comers).map_err(joined)
+    }
+
     fn request(&self, progress: Option<u64>) -> Result<JoinRequest> {
         let address = self.listener.local_addr().map_err(|error| {
             Error::Cluster(format!("cannot find the address of a listener: {error}"))

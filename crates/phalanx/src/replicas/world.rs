@@ -112,6 +112,15 @@ impl World {
         waited
     }
 
+    /// Says whether others may come, upon which the exchanges of this generation fail: only where this process goes on after that. At
+    /// first they may not, and they may while all processes say so. Once this has returned `Ok` for `false` none comes.
+    pub(crate) fn admit(&self, comers: bool) -> Result<()> {
+        match (&self.rendezvous, self.coordinator()) {
+            (Some(rendezvous), Some(coordinator)) => rendezvous.admit(&coordinator, comers),
+            _ => Ok(()),
+        }
+    }
+
     fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }

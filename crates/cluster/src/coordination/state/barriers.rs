@@ -131,4 +131,25 @@ impl State {
             self.reply(reader.worker, reply, actions);
         }
     }
+
+    /// A worker has done its work: nobody waits for it at a meeting.
+    pub(super) fn leave(&mut self, worker: usize, id: u64, actions: &mut Actions) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.left = Some(id);
+        }
+        for (_, arrivals) in std::mem::take(&mut self.meetings) {
+            for (waiting, arrival) in arrivals {
+                let id = arrival.id;
+                self.reply(waiting, Reply::Left { id, worker }, actions);
+            }
+        }
+        if !self.is_over() {
+            return;
+        }
+        for member in self.members.values() {
+            if let Some(id) = member.left {
+                actions.send(member.connection, Reply::Done { id });
+            }
+        }
+    }
 }

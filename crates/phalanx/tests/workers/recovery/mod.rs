@@ -5,6 +5,7 @@
 //! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them, and both those from it on.
 
 mod full_disk;
+mod late;
 mod no_survivor;
 mod run;
 mod schedules;
@@ -63,6 +64,7 @@ fn worker() {
     let rank = std::env::var(RANK).or_else(|_| std::env::var("RANK"));
     let rank = rank.unwrap();
     let out = Path::new(&folder).join(format!("{rank}.out"));
+    late::before_meeting(Path::new(&folder));
     match train_as_worker(Path::new(&folder), &rank) {
         Ok(text) => std::fs::write(out, text).unwrap(),
         Err(error) => {
@@ -124,6 +126,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
             trainer.fit(&data.prefetch(0), fit)?
         }
     };
+    late::after_training(folder, &mut trainer)?;
     let mut text = String::new();
     for epoch in &history.epochs {
         let logs: Vec<(&str, f64)> = epoch.logs.iter().collect();

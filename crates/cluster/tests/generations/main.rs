@@ -4,14 +4,19 @@
 //!
 //! PHALANX_SIMULATION_SEEDS sets how many seeds are run, PHALANX_SIMULATION_SEED runs one of them again.
 
+mod random;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use phalanx_cluster::Failure;
 use phalanx_cluster::coordination::{
     Action, Coordination, Event, Hello, Recovery, Refusal, Reply, Request, Seat, Settings,
 };
+
+use self::random::{Random, mix};
 
 const LEASE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
@@ -19,32 +24,6 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 const WITHIN: Duration = Duration::from_secs(6);
 const STEPS: u64 = 12;
 const SEEDS: u64 = 1000;
-
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-    fn millis(&mut self, bound: u64) -> Duration {
-        Duration::from_millis(self.below(bound))
-    }
-    fn chance(&mut self, of: u64) -> bool {
-        self.below(of) == 0
-    }
-}
-
-fn mix(number: u64) -> u64 {
-    let mut mixed = number;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
 
 /// What is on its way. Processes are named by a number of their own, which a restart does not reuse.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +55,8 @@ struct Process {
     /// Steps made, and what they add up to: the same for all who made the same.
     steps: Option<(u64, u64)>,
     asked: Option<u64>,
+    /// Whether it has made all steps, and others come no more.
+    is_closed: bool,
     roster: Vec<usize>,
     /// Its clock goes slower by so many percent.
     slow: u64,
@@ -388,7 +369,7 @@ impl Simulation {
         self.owner.insert(connection, number);
         let process = &mut self.processes[number];
         process.connection = connection;
-        (process.member_of, process.asked) = (0, None);
+        (process.member_of, process.asked, process.is_closed) = (0, None, false);
         let hello = Hello {
             job: "j".into(),
             version: "v".into(),
@@ -424,7 +405,11 @@ impl Simulation {
         let id = self.requests.len() as u64;
         self.processes[number].asked = Some(id);
         if steps == STEPS {
-            return self.send(number, Request::Leave { id }, Vec::new());
+            let end = match self.processes[number].is_closed {
+                true => Request::Leave { id },
+                false => Request::Admit { id, comers: false },
+            };
+            return self.send(number, end, Vec::new());
         }
         let bytes = [self.processes[number].member_of, steps]
             .map(u64::to_le_bytes)
@@ -462,24 +447,8 @@ impl Simulation {
                 let pause = self.random.millis(250);
                 self.at(self.now + pause, Coming::Act(number));
             }
-            Reply::Done { .. } => {
-                self.processes[number].done = true;
-                self.close(number);
-            }
-            Reply::Failed(failure) => match failure.next {
-                // Those that have joined the next generation may hear of the end of that before they are welcomed.
-                Some(_) => {
-                    self.close(number);
-                    self.note("recovered");
-                    let process = &mut self.processes[number];
-                    process.last = process.last.max(process.member_of);
-                    self.join(number);
-                }
-                None => {
-                    self.note("failed");
-                    self.die(number, false);
-                }
-            },
+            Reply::Done { id } if self.processes[number].asked == Some(id) => self.done(number),
+            Reply::Failed(failure) => self.failed(number, &failure),
             Reply::Refused(refusal) => {
                 match refusal {
                     Refusal::Stale { generation, .. } => {
@@ -493,6 +462,37 @@ impl Simulation {
             }
             Reply::Late { .. } | Reply::Left { .. } => self.die(number, true),
             _ => {}
+        }
+    }
+
+    /// What was asked for at the end is done: first that nobody comes any more, then that it leaves.
+    fn done(&mut self, number: usize) {
+        let process = &mut self.processes[number];
+        if process.is_closed {
+            process.done = true;
+            return self.close(number);
+        }
+        (process.is_closed, process.asked) = (true, None);
+        let pause = self.random.millis(1500);
+        self.at(self.now + pause, Coming::Act(number));
+    }
+
+    fn failed(&mut self, number: usize, failure: &Failure) {
+        let has_come = failure.reason.contains("has come");
+        assert!(
+            !has_come || !self.processes[number].is_closed,
+            "{failure} when it was closed"
+        );
+        // Those that have joined the next generation may hear of the end of that before they are welcomed.
+        if failure.next.is_some() {
+            self.close(number);
+            self.note("recovered");
+            let process = &mut self.processes[number];
+            process.last = process.last.max(process.member_of);
+            self.join(number);
+        } else {
+            self.note("failed");
+            self.die(number, false);
         }
     }
 
@@ -532,6 +532,11 @@ impl Simulation {
         let process = &mut self.processes[number];
         process.steps = Some(taken.unwrap_or_default());
         (process.member_of, process.roster) = (generation, workers);
+        let admit = Request::Admit {
+            id: self.requests.len() as u64,
+            comers: true,
+        };
+        self.send(number, admit, Vec::new());
         let pause = self.random.millis(250);
         self.at(self.now + pause, Coming::Act(number));
     }
