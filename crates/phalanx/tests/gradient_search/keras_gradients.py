@@ -33,6 +33,24 @@ def array(tensor):
     return np.array([float(x) for x in tensor["values"]], np.float64).reshape(tensor["dims"]).astype(kind)
 
 
+def refuse_wrong_sums(add):
+    """With TensorFlow, Keras takes what has one dim that is not 1 for the bias of the last or the second axis, if that has the same size."""
+
+    def careful(x1, x2):
+        first, second = ([*x.shape] if hasattr(x, "shape") else [] for x in (x1, x2))
+        wide = [at - len(second) for at, size in enumerate(second) if size != 1]
+        if len(wide) == 1 and len(first) > 1 and second[wide[0]] in (first[1], first[-1]):
+            taken = -1 if second[wide[0]] == first[-1] else 1 - len(first)
+            if wide[0] != taken:
+                raise ValueError("Keras adds along another axis")
+        return add(x1, x2)
+
+    return careful
+
+
+keras.src.backend.numpy.add = refuse_wrong_sums(keras.src.backend.numpy.add)
+
+
 def load(path):
     """The model with its values, in f64."""
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
