@@ -58,14 +58,37 @@ impl Event {
     /// # Errors
     /// The error of the work itself, or `DeadlineExceeded` after `timeout`; the work goes on in that case.
     pub fn wait(&self, timeout: Duration) -> Result<(), PjrtError> {
-        if self.is_ready()?
-            || (self.ends_soon && self.client.look.finds(timeout, || self.is_ready())?)
-        {
-            return self.outcome();
+        Self::wait_all(std::slice::from_ref(self), timeout)
+    }
+
+    /// Waits until the work of all of these is done, or that of one has failed: the others may wait for it.
+    ///
+    /// # Errors
+    /// The first error of the work itself, or `DeadlineExceeded` after `timeout`; the work goes on in that case.
+    pub fn wait_all(events: &[Self], timeout: Duration) -> Result<(), PjrtError> {
+        let start = Instant::now();
+        for (done, event) in events.iter().enumerate() {
+            if !event.is_found_ready(timeout)? {
+                let left = timeout.saturating_sub(start.elapsed());
+                return Self::wait_asleep(&events[done..], left);
+            }
+            event.outcome()?;
         }
-        let signal = Arc::new(Signal::default());
-        let theirs = Arc::clone(&signal);
-        self.on_ready(move |result| theirs.set(result))?;
+        Ok(())
+    }
+
+    /// Whether the work is done, which is looked for where it ends soon.
+    fn is_found_ready(&self, timeout: Duration) -> Result<bool, PjrtError> {
+        Ok(self.is_ready()?
+            || (self.ends_soon && self.client.look.finds(timeout, || self.is_ready())?))
+    }
+
+    fn wait_asleep(events: &[Self], timeout: Duration) -> Result<(), PjrtError> {
+        let signal = Arc::new(Signal::of(events.len()));
+        for event in events {
+            let theirs = Arc::clone(&signal);
+            event.on_ready(move |result| theirs.set(result))?;
+        }
         signal.wait(timeout)
     }
 
@@ -159,25 +182,39 @@ unsafe extern "C" fn run<F: FnOnce(Result<(), PjrtError>) + Send + 'static>(
     callback(result);
 }
 
-/// A one-shot result with a deadline on waiting for it.
-#[derive(Default)]
+/// The results of some works, with a deadline on waiting for them.
 struct Signal {
-    result: Mutex<Option<Result<(), PjrtError>>>,
+    /// How many are not there, or the first error.
+    missing: Mutex<Result<usize, PjrtError>>,
     changed: Condvar,
 }
 
 impl Signal {
+    const fn of(works: usize) -> Self {
+        Self {
+            missing: Mutex::new(Ok(works)),
+            changed: Condvar::new(),
+        }
+    }
+
     fn set(&self, result: Result<(), PjrtError>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *missing, result) {
+            (Ok(works), Ok(())) => *works -= 1,
+            (Ok(_), Err(error)) => *missing = Err(error),
+            (Err(_), _) => {}
+        }
         self.changed.notify_all();
     }
 
     fn wait(&self, timeout: Duration) -> Result<(), PjrtError> {
         let start = Instant::now();
-        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(result) = result.take() {
-                return result;
+            match &*missing {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.clone()),
             }
             let Some(left) = timeout
                 .checked_sub(start.elapsed())
@@ -193,11 +230,33 @@ impl Signal {
                     message,
                 ));
             };
-            result = self
+            missing = self
                 .changed
-                .wait_timeout(result, left)
+                .wait_timeout(missing, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_ends_the_wait_for_all() {
+        let error = |message: &str| PjrtError::new("run", StatusCode::Internal, message);
+        let soon = Duration::from_millis(1);
+        let signal = Signal::of(3);
+        signal.set(Ok(()));
+        assert!(signal.wait(soon).unwrap_err().is_timeout());
+        signal.set(Err(error("first")));
+        signal.set(Err(error("second")));
+        let told = signal.wait(Duration::from_secs(600)).unwrap_err();
+        assert!(told.to_string().contains("first"), "{told}");
+        let signal = Signal::of(2);
+        signal.set(Ok(()));
+        signal.set(Ok(()));
+        assert!(signal.wait(soon).is_ok());
     }
 }

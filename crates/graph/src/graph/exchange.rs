@@ -2,7 +2,15 @@
 
 use crate::infer::communication;
 use crate::op::{Op, ReduceOp, Via};
-use crate::{Graph, Tensor};
+use crate::{Graph, Program, Tensor};
+
+impl Program {
+    /// The first op that waits for other replicas.
+    #[must_use]
+    pub fn communication(&self) -> Option<&'static str> {
+        communication(&self.nodes)
+    }
+}
 
 impl Graph {
     /// The first op so far that waits for other replicas.

@@ -150,6 +150,7 @@ impl Engine {
             fingerprint: fingerprint(&program, &lowering, &text),
             ends_soon: threads.ends_soon,
             world_exchange: request.world_exchange,
+            exchanges: request.world_exchange.is_some() && program.communication().is_some(),
         })
     }
 

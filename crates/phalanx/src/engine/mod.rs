@@ -262,9 +262,8 @@ impl Engine {
             .0
             .deadline
             .saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
-        let mut events = run.events.iter();
-        let waited = events.try_for_each(|event| event.wait(deadline));
-        waited.map_err(|error| device_error("run", &run.name, &error))
+        Event::wait_all(&run.events, deadline)
+            .map_err(|error| device_error("run", &run.name, &error))
     }
 
     /// Waits until a run is done on each replica, and returns how long after `start` that was.
@@ -367,6 +366,8 @@ pub struct Compiled {
     fingerprint: u64,
     /// The slot of the exchange with other processes.
     world_exchange: Option<u32>,
+    /// Whether it exchanges anything with other processes.
+    exchanges: bool,
     /// Whether who waits for a run stays awake for a while.
     ends_soon: bool,
 }
@@ -375,6 +376,11 @@ impl Compiled {
     /// A hash of what was compiled, choices of its kernels among it: equal in processes that compute alike.
     pub(crate) const fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// Whether it exchanges anything with other processes: then runs of which neither takes what the other gives must follow each other.
+    pub(crate) const fn exchanges(&self) -> bool {
+        self.exchanges
     }
 
     /// Starts the program with one list of arguments per replica and returns before it is done, with the results of

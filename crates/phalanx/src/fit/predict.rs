@@ -11,7 +11,7 @@ use super::callbacks::{IntoCallback, SharedCallback};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
-use super::step_cache::StepKey;
+use super::step_cache::{StepExecutable, StepKey};
 use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{AutoShardPolicy, Batches, TrainingData};
@@ -119,6 +119,10 @@ impl Prediction<'_> {
             let model = &mut trainer.compiled;
             counts.push(batch.rows());
             check_indices(&model.setup, &batch.x, batch.first)?;
+            // Both might compute at the same time, and their exchanges mix.
+            if let Some(before) = waiting.take_if(|before| before.exchanges) {
+                parts.extend(model.read_outputs(&before)?);
+            }
             let begun = model.start_prediction(&batch.x, batches.most_rows())?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
@@ -189,7 +193,15 @@ impl CompiledModel {
         let x = put(&self.placement, x.iter(), &partition, key.shape.filled)?;
         let step = self.predict.get(&key)?;
         let outputs = self.state.predict(&self.setup, step, &x)?;
-        Ok(PendingPrediction { outputs, partition })
+        let exchanges = match step {
+            StepExecutable::Pipelined(_) => false,
+            step => step.single_program()?.exchanges(),
+        };
+        Ok(PendingPrediction {
+            outputs,
+            partition,
+            exchanges,
+        })
     }
 
     /// The shape of an example of each output; where inputs have any length it is what the program has made.
@@ -261,6 +273,8 @@ struct PendingPrediction {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
     partition: BatchPartition,
+    /// Whether it exchanges values with other processes.
+    exchanges: bool,
 }
 
 /// The outputs of all items: of each the number of its rows, then the rows of each output.

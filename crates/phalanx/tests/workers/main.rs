@@ -16,6 +16,7 @@ mod gradients;
 mod hosts;
 mod launchers;
 mod networks;
+mod predictions;
 mod processes;
 mod recovery;
 mod streams;
