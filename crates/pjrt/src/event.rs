@@ -61,7 +61,7 @@ impl Event {
         Self::wait_all(std::slice::from_ref(self), timeout)
     }
 
-    /// Waits until the work of all of these is done, or that of one has failed: the others may wait for it.
+    /// Waits until all of these are done, or one has failed: the others may wait for its work.
     ///
     /// # Errors
     /// The first error of the work itself, or `DeadlineExceeded` after `timeout`; the work goes on in that case.
