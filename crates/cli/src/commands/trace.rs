@@ -20,7 +20,11 @@ pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure
     let (after, steps) = (args.after.get(), args.steps.get());
     let train = session.to_train(&rows.train);
     let length = train.len().unwrap_or(usize::MAX).max(1);
-    let all = after.saturating_add(steps);
+    // A trace begins and ends after whole executions.
+    let execution = config.fit.steps_per_execution;
+    let all = after
+        .saturating_add(steps)
+        .saturating_add(2 * execution.saturating_sub(1));
     let train = match length > all {
         true => train.epochs_of(all),
         false => train,

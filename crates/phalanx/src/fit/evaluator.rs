@@ -358,6 +358,10 @@ impl<'a> Evaluator<'a> {
         let Some(events) = &mut self.events else {
             return Ok(());
         };
+        if self.last.is_none() {
+            // An evaluator that is started again repeats what the one before wrote.
+            events.session_start(step).map_err(super::tensorboard::io)?;
+        }
         for (name, value) in logs.iter() {
             let tag = format!("evaluation_{name}_vs_iterations");
             let written = events.scalar(&tag, value as f32, step);

@@ -419,16 +419,17 @@ impl Events {
         files.go_on(written, next, |line| engine.notice(line))
     }
 
-    /// Ends the event files of a training.
+    /// Ends the event files of a training. TensorBoard keeps the first end of a session that it reads, and a training that an error ends may
+    /// go on in the same files, so only the last end is written, as Keras does.
     pub(super) fn end(&mut self, has_succeeded: bool) {
         let events = std::mem::take(self);
         if let Some(mut session) = events.files.and_then(|files| files.session) {
-            let status = match has_succeeded {
-                true => SessionStatus::Succeeded,
-                false => SessionStatus::Failed,
+            let ended = match has_succeeded {
+                true => session.hparams_end(SessionStatus::Succeeded),
+                false => Ok(()),
             };
             // The training is over, whatever becomes of this.
-            let _ = session.hparams_end(status).and_then(|()| session.flush());
+            let _ = ended.and_then(|()| session.flush());
         }
     }
 }

@@ -132,9 +132,12 @@ impl WorkerTrace {
 /// When a trace begins and ends.
 #[derive(Debug, Default)]
 pub(super) struct StepTrace {
+    /// What is not written yet.
     plan: Option<TracePlan>,
     /// Steps of this `fit`.
     steps: u64,
+    /// The number of steps after which a trace that has begun ends.
+    ends: Option<u64>,
 }
 
 impl StepTrace {
@@ -146,7 +149,8 @@ impl StepTrace {
         }
     }
 
-    /// Begins or ends the trace after a step, where it is time for it; in every process after the same step.
+    /// Begins or ends the trace after an execution, where it is time for it; in every process after the same one. What begins or ends within
+    /// an execution does so after it.
     pub(super) fn after_steps(
         &mut self,
         (model, steps): (&mut CompiledModel, usize),
@@ -155,19 +159,38 @@ impl StepTrace {
         let Some(plan) = &self.plan else {
             return Ok(());
         };
-        let before = self.steps;
         self.steps += steps as u64;
-        let has_come_to = |step: u64| before < step && step <= self.steps;
         if let Some(recorder) = &mut model.clock.recorder {
             recorder.step = model.iterations;
         }
-        if has_come_to(plan.after) {
-            return begin_trace(model, flight);
+        match self.ends {
+            None if self.steps >= plan.after => {
+                self.ends = Some(self.steps + plan.steps);
+                begin_trace(model, flight)
+            }
+            Some(end) if self.steps >= end => {
+                let output = plan.output.clone();
+                self.plan = None;
+                end_trace(&output, model, flight)
+            }
+            _ => Ok(()),
         }
-        if has_come_to(plan.after + plan.steps) {
-            return end_trace(&plan.output, model, flight);
+    }
+
+    /// Ends with the training: what was to be traced and was not over is not written, which `model` tells where there is nothing else to
+    /// tell.
+    pub(super) fn end(&mut self, model: &mut CompiledModel, has_succeeded: bool) {
+        model.clock.recorder = None;
+        model.clock.devices().take_spans(false);
+        let steps = self.steps;
+        if let (Some(plan), true, true) =
+            (self.plan.take(), has_succeeded, model.placement.is_chief())
+        {
+            model.engine().notice(&format!(
+                "note: no trace was written: it is of {} steps after {}, and the training had {steps}",
+                plan.steps, plan.after
+            ));
         }
-        Ok(())
     }
 }
 

@@ -65,6 +65,7 @@ impl Trainer {
             written = on_chief(self.placement(), "done", || mark_done(path));
         }
         self.events.end(has_succeeded && written.is_ok());
+        self.trace.end(&mut self.compiled, has_succeeded);
         self.take_states();
         written
     }

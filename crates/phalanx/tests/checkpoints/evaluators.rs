@@ -64,6 +64,23 @@ fn checkpoints_of_the_same_moment_are_told_apart() {
     assert_eq!(followed(&follow.each(), replace), [6, 9]);
 }
 
+/// TensorBoard forgets what an evaluator wrote before it was started again.
+#[test]
+fn an_evaluator_that_is_started_again_repeats_no_point() {
+    let [one, two, _] = states();
+    let at = [(&two, "c"), (&one, "c.1")];
+    let folder = with("repeated", &at, SystemTime::now());
+    let follow = Follow::new(folder.join("c")).within(Duration::from_secs(60));
+    let follow = follow.summaries(folder.join("logs")).each();
+    for _ in 0..2 {
+        assert_eq!(followed(&follow, |_| ()), [3, 6]);
+    }
+    let run = phalanx_summary::Run::read(folder.join("logs/validation")).unwrap();
+    let points = run.scalars["evaluation_loss_vs_iterations"].iter();
+    let steps: Vec<i64> = points.map(|point| point.step).collect();
+    assert_eq!(steps, [3, 6]);
+}
+
 #[test]
 fn a_checkpoint_that_gets_another_name_is_evaluated_under_it() {
     let [one, two, three] = states();

@@ -195,6 +195,21 @@ fn an_execution_is_one_program_and_its_steps_are_counted() {
     assert_eq!(runs.count(), 2, "{text}");
 }
 
+/// A trace within one execution is of the next ones.
+#[test]
+fn a_trace_that_begins_and_ends_within_an_execution_is_written() {
+    let folder = Scratch::new(env!("CARGO_TARGET_TMPDIR"), "execution-within");
+    let path = folder.join("trace.json");
+    let model = model().build().unwrap();
+    let mut trainer = mirrored(1)
+        .compile(model, compile(Sgd::new(0.1), 3))
+        .unwrap();
+    trainer.fit(&data(), quietly(1).trace(&path, 1, 1)).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let runs = text.matches("\"name\":\"step\"").count();
+    assert_eq!(runs, 1, "{text}");
+}
+
 /// A backup after every 2 batches cuts executions of 3; the training goes on from it as if there had been none.
 #[test]
 fn checkpoints_are_of_the_batch_that_they_are_due_at_and_go_on_exactly() {
