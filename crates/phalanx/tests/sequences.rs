@@ -7,7 +7,7 @@ use phalanx::losses::{Loss, SparseCategoricalCrossentropy};
 use phalanx::models::{TransformerEncoder, TransformerNmt};
 use phalanx::nn::{Cx, Input, Lstm, Model, Network, layer_from_config};
 use phalanx_graph::{DType, HostTensor, Tensor, gradients};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The greatest difference over the greatest size of what is expected, or over `floor` where that is larger: what is
 /// zero but for rounding, such as the gradient of a bias of keys, has no digits.
@@ -120,6 +120,61 @@ fn layers_of_several_inputs_are_keras() {
 #[test]
 fn layers_of_recommenders_are_tensorflows() {
     check_layers(|layer| matches!(layer, "EmbeddingBag" | "Dot"), 11);
+}
+
+/// What a layer of this kind makes of the inputs with these variables.
+fn called(
+    batch: &mut Batch,
+    layer: (&str, Value),
+    inputs: &[HostTensor],
+    variables: &[HostTensor],
+) {
+    let (kind, config) = layer;
+    let layer = layer_from_config(kind, &config).unwrap();
+    let mut net = Network::new();
+    let input = |x: &HostTensor| Input::new(&x.dims()[1..]).dtype(x.dtype());
+    let nodes: Vec<_> = inputs.iter().map(|x| net.input(input(x))).collect();
+    let output = net.add(layer, &nodes);
+    let model = net.build(&nodes, &[output]).unwrap();
+    let mut given = |values: &[HostTensor]| -> Vec<Tensor> {
+        values
+            .iter()
+            .map(|value| batch.input(value.clone()))
+            .collect()
+    };
+    let (inputs, variables) = (given(inputs), given(variables));
+    let output = model.call(&mut Cx::new(&batch.graph, &model, &variables), &inputs);
+    batch.output(&output[0]);
+}
+
+/// Padding that no unsigned index can be, weights whose sum is 0, which `tf.nn.embedding_lookup_sparse` makes 0 of, and vectors that are
+/// shorter than 1e-6 but not than Keras' 1e-7.
+#[test]
+fn bags_and_products_at_the_edges() {
+    let mut batch = Batch::default();
+    let table = HostTensor::new([9, 1], &[3f32, 1.0, 0.0, 0.0, 0.0, 6.0, 0.0, 12.0, 0.0]);
+    let bag = |more: &[(&str, Value)]| {
+        let mut config = json!({"input_dim": 9, "output_dim": 1, "combiner": "mean"});
+        for (name, value) in more {
+            config[*name] = value.clone();
+        }
+        ("embedding_bag", config)
+    };
+    let all = HostTensor::new([1, 3], &[0u32, 5, 7]);
+    let padded = bag(&[("padding", json!(-1))]);
+    called(&mut batch, padded, &[all.clone()], &[table.clone()]);
+    let weights = HostTensor::new([1, 3], &[0f32, 1.0, -1.0]);
+    called(&mut batch, bag(&[]), &[all, weights], &[table]);
+    let vector = |values: [f32; 2]| HostTensor::new([1, 2], &values);
+    let pair = [vector([5e-7, 0.0]), vector([1.0, 0.0])];
+    called(&mut batch, ("dot", json!({"normalize": true})), &pair, &[]);
+    let got: Vec<f64> = batch
+        .run(&oracle::engine())
+        .iter()
+        .flat_map(HostTensor::to_f64)
+        .collect();
+    let apart = got.iter().zip([7.0, 0.0, 1.0]).map(|(a, b)| (a - b).abs());
+    assert!(apart.fold(0.0, f64::max) < 1e-6, "{got:?}");
 }
 
 #[test]

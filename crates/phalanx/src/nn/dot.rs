@@ -12,7 +12,7 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// The product of two vectors of each example; kind `dot`.
 ///
 /// Inputs: two of `[batch, features]`. Output: `[batch, 1]`. With `normalize` it is the cosine of their angle, each
-/// vector divided by its length, at least 1e-6, as Keras does; Keras' other axes are not taken.
+/// vector divided by its length, at least 1e-7, as Keras does; Keras' other axes are not taken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dot {
@@ -80,11 +80,11 @@ impl Layer for Dot {
     }
 }
 
-/// Keras' `normalize`: divided by the root of the sum of squares, which counts as 1e-12 at least.
+/// Keras' `normalize`: divided by the root of the sum of squares, which counts as 1e-14 at least.
 #[track_caller]
 fn unit(x: &Tensor) -> Tensor {
     let squares = x.square().sum(&[1]).keep_dims(&[1]);
-    x * squares.maximum(&squares.like(1e-12)).rsqrt()
+    x * squares.maximum(&squares.like(1e-14)).rsqrt()
 }
 
 /// More vectors than this are taken for a mistake: the numbers of their pairs are part of the program.

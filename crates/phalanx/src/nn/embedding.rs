@@ -159,7 +159,7 @@ pub(super) fn look_up(table: &Tensor, x: &Tensor, dtype: DType) -> Tensor {
 
 /// Indices as integers of enough bits.
 #[track_caller]
-fn whole(x: &Tensor) -> Tensor {
+pub(super) fn whole(x: &Tensor) -> Tensor {
     let wide = matches!(x.dtype(), DType::I64 | DType::U32 | DType::F64);
     x.convert(if wide { DType::I64 } else { DType::I32 })
 }

@@ -4,7 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::embedding::look_up;
+use super::embedding::{look_up, whole};
 use super::layer::Layer;
 use super::sizes::check_size;
 use super::{Cx, Initializer, Regularizer, fields};
@@ -88,29 +88,39 @@ impl EmbeddingBag {
             Some(given) => given.convert(dtype),
             None => index.graph().full(&Shape::new(dtype, index.dims()), 1.0),
         };
-        match self.padding {
-            Some(padding) => {
-                let kept = index.not_equal(&index.like(f64::from(padding)));
-                kept.select(&weights, &weights.zeros_like())
-            }
+        match self.kept(index) {
+            Some(kept) => kept.select(&weights, &weights.zeros_like()),
             None => weights,
         }
     }
 
-    /// What the sum is divided by.
+    /// Whether each index is none of padding; unsigned ones are never below 0.
     #[track_caller]
-    fn divisor(&self, weights: &Tensor) -> Option<Tensor> {
+    fn kept(&self, index: &Tensor) -> Option<Tensor> {
+        let padding = f64::from(self.padding?);
+        let index = match index.dtype().is_float() {
+            true => index.clone(),
+            false => whole(index),
+        };
+        Some(index.not_equal(&index.like(padding)))
+    }
+
+    /// The sum of weighed rows, combined; 0 where it would be divided by 0, as TensorFlow does.
+    #[track_caller]
+    fn combined(&self, sum: Tensor, weights: &Tensor) -> Tensor {
         let total = match self.combiner {
-            Combiner::Sum => return None,
+            Combiner::Sum => return sum,
             Combiner::Mean => weights.sum(&[1]),
-            Combiner::Sqrtn => {
-                let squares = weights.square().sum(&[1]);
-                let empty = squares.equal(&squares.like(0.0));
-                empty.select(&squares.like(1.0), &squares).sqrt()
-            }
+            Combiner::Sqrtn => weights.square().sum(&[1]),
         };
         let empty = total.equal(&total.like(0.0));
-        Some(empty.select(&total.like(1.0), &total).keep_dims(&[1]))
+        let total = empty.select(&total.like(1.0), &total);
+        let divisor = match self.combiner {
+            Combiner::Sqrtn => total.sqrt(),
+            _ => total,
+        };
+        let empty = empty.keep_dims(&[1]).broadcast_in(&sum.dims(), &[0, 1]);
+        empty.select(&sum.zeros_like(), &(sum / divisor.keep_dims(&[1])))
     }
 }
 
@@ -182,21 +192,14 @@ impl Layer for EmbeddingBag {
         let (initializer, penalty) = (&self.embeddings_initializer, self.embeddings_regularizer);
         let table = cx.regularized("embeddings", shape, initializer, penalty);
         let index = &inputs[0];
-        let safe = match self.padding {
-            Some(padding) => {
-                let kept = index.not_equal(&index.like(f64::from(padding)));
-                kept.select(index, &index.zeros_like())
-            }
+        let safe = match self.kept(index) {
+            Some(kept) => kept.select(index, &index.zeros_like()),
             None => index.clone(),
         };
         let rows = look_up(&table, &safe, table.dtype());
         let weights = self.weights(index, inputs.get(1), rows.dtype());
         let weighed = &rows * weights.broadcast_in(&rows.dims(), &[0, 1]);
         let sum = weighed.sum(&[1]);
-        let combined = match self.divisor(&weights) {
-            Some(divisor) => sum / divisor,
-            None => sum,
-        };
-        combined.convert(cx.compute_dtype())
+        self.combined(sum, &weights).convert(cx.compute_dtype())
     }
 }

@@ -120,6 +120,12 @@ fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<OperationLayer> {
             brief(axis)
         ));
     }
+    let is_whole = setting("axis").is_null() && layer.settings.get("axis").is_some();
+    if is_whole && ["Softmax", "LogSoftmax"].contains(&layer.class) {
+        return Err(
+            "its `axis` is None, which is all numbers of a batch; expected the last one".into(),
+        );
+    }
     let known = ACTIVATIONS.iter().find(|(class, _)| *class == layer.class);
     let activation = match (layer.class, known) {
         ("Gelu", _) if setting("approximate") == false => json!("gelu"),
