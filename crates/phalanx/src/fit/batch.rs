@@ -151,16 +151,18 @@ pub(super) fn check_indices(setup: &Setup, x: &[HostTensor], first: u64) -> Resu
     Ok(())
 }
 
-/// Refuses classes that the model has no output for: the loss would be NaN without a reason.
+/// Refuses classes that the model has no output for: the loss would be NaN without a reason. What has no weight counts nothing.
 fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     for &(target, classes) in &setup.objective.classes {
         let Some(y) = batch.y.get(target) else {
             continue;
         };
         let labels = y.to_f64();
-        let is_bad = |label: f64| !is_number_of(label, classes);
-        if let Some(at) = labels.iter().position(|&label| is_bad(label)) {
-            let (label, row) = (labels[at], batch.first + row_of(at, y));
+        let has_weight = weighted_values(batch, y);
+        let is_bad =
+            |&(at, &label): &(usize, &f64)| !is_number_of(label, classes) && has_weight(at);
+        if let Some((at, &label)) = labels.iter().enumerate().find(is_bad) {
+            let row = batch.first + row_of(at, y);
             let why = if label.fract() == 0.0 {
                 format!(
                     "is not among the {classes} of the model's output, 0 to {}; correct the labels, or give the last layer more units",
@@ -195,11 +197,11 @@ fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         }
         let labels = y.to_f64();
-        let has_weight = weighted_rows(batch);
+        let has_weight = weighted_values(batch, y);
         let is_bad = |&(at, &label): &(usize, &f64)| {
             !is_number_of(label, classes)
                 && counted.left_out.map(|class| class as f64) != Some(label)
-                && has_weight(row_of(at, y))
+                && has_weight(at)
         };
         if let Some((at, label)) = labels.iter().enumerate().find(is_bad) {
             let (metric, row) = (&counted.metric, batch.first + row_of(at, y));
@@ -212,13 +214,29 @@ fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Whether a row of a batch has a weight.
-fn weighted_rows(batch: &Batch) -> impl Fn(u64) -> bool {
+/// Whether the value at a place of a target has a weight: its own where weights are of places, else its example's.
+fn weighted_values(batch: &Batch, y: &HostTensor) -> impl Fn(usize) -> bool {
+    let weight = batch.weight.as_ref();
+    let values: usize = y.dims().iter().product();
     // Of few batches anything is asked.
-    let weights = LazyCell::new(|| batch.weight.as_ref().map(example_weights));
-    move |row| {
-        let weight = weights.as_ref().and_then(|rows| rows.get(row as usize));
-        weight != Some(&0.0)
+    let weights = LazyCell::new(move || {
+        let weight = weight?;
+        let mut dims = weight.dims();
+        while let Some((&1, rest)) = dims.split_last() {
+            dims = rest;
+        }
+        Some(match y.dims().starts_with(dims) {
+            true => weight.to_f64(),
+            false => example_weights(weight),
+        })
+    });
+    move |at| {
+        let of = |weights: &Vec<f64>| {
+            weights
+                .get(at / (values / weights.len().max(1)).max(1))
+                .copied()
+        };
+        weights.as_ref().and_then(of) != Some(0.0)
     }
 }
 
@@ -230,10 +248,9 @@ fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let shares = y.to_f64();
-        let has_weight = weighted_rows(batch);
-        let is_bad = |&(at, &share): &(usize, &f64)| {
-            (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(row_of(at, y))
-        };
+        let has_weight = weighted_values(batch, y);
+        let is_bad =
+            |&(at, &share): &(usize, &f64)| (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(at);
         if let Some((at, share)) = shares.iter().enumerate().find(is_bad) {
             let row = batch.first + row_of(at, y);
             return Err(Error::User(format!(

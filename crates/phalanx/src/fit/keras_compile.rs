@@ -268,10 +268,12 @@ fn keeps(field: &str, value: &Value, is_known: bool) -> OrReason<bool> {
             "auto",
         ];
         return match value.as_str() {
-            Some(reduction) if !means.contains(&reduction) => Err(format!(
-                "its `reduction` is `{reduction}`, and only the mean has a like here"
+            Some(reduction) if means.contains(&reduction) => Ok(false),
+            // Keras' None, whose gradient is the sum's.
+            _ => Err(format!(
+                "its `reduction` is `{}`, and only the mean has a like here",
+                value.as_str().unwrap_or("none")
             )),
-            _ => Ok(false),
         };
     }
     let is_nothing = value.is_null() || IGNORED.contains(&field);

@@ -2,6 +2,7 @@
 
 use phalanx_graph::{DType, Tensor};
 
+use crate::losses::{aligned_if_it_fits, aligned_weight};
 use crate::nn::{Cx, Model};
 
 /// An output of the model with its padding mask.
@@ -28,7 +29,11 @@ impl Output {
         let mask = mask.convert(DType::F32);
         Some(match weight {
             Some(weight) if weight.rank() == 1 => of_rows(weight, &mask),
-            Some(weight) => weight * mask,
+            // Weights may have a last dim of 1, or one more than steps have.
+            Some(weight) => match aligned_if_it_fits(&mask, weight) {
+                Some(weight) => mask * weight,
+                None => aligned_weight(weight, &mask).map_or(mask, |mask| weight * mask),
+            },
             None => mask,
         })
     }

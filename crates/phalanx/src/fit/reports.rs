@@ -110,7 +110,15 @@ impl Setup {
         logs.push("loss", loss);
         let outputs = self.model.output_names();
         for (term, value) in self.objective.losses.terms.iter().zip(terms) {
-            logs.push(format!("{}_loss", outputs[term.output]), value);
+            let base = format!("{}_loss", outputs[term.output]);
+            let mut name = base.clone();
+            for number in 1.. {
+                if logs.get(&name).is_none() {
+                    break;
+                }
+                name = format!("{base}_{number}");
+            }
+            logs.push(name, value);
         }
         for (metric, value) in self.objective.metrics.iter().zip(results) {
             logs.push(&metric.name, value);

@@ -101,9 +101,13 @@ fn with_blanks(labels: &Tensor) -> Tensor {
 fn of_states(log_p: &Tensor, states: &Tensor) -> Tensor {
     let [batch, steps, classes] = [0, 1, 2].map(|dim| log_p.dim(dim));
     let dims = [steps, batch, states.dim(1)];
-    let counted = |dim| log_p.graph().iota(Shape::new(DType::I32, dims), dim);
+    let kind = match i32::try_from(log_p.shape().len()) {
+        Ok(_) => DType::I32,
+        Err(_) => DType::I64,
+    };
+    let counted = |dim| log_p.graph().iota(Shape::new(kind, dims), dim);
     let row = counted(1) * steps as f64 + counted(0);
-    let class = states.clamp(0.0, (classes - 1) as f64);
+    let class = states.clamp(0.0, (classes - 1) as f64).convert(kind);
     let place = row * classes as f64 + class.broadcast_in(&dims, &[1, 2]);
     let flat = log_p.reshape(&[batch * steps * classes]);
     let picked = flat.gather(&place, 0);

@@ -30,7 +30,9 @@ pub use regression::{
     MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
 };
 use shapes::without_unweighted;
-pub(crate) use shapes::{aligned_weight, class_labels, in_float, paired, weighted_or_zero};
+pub(crate) use shapes::{
+    aligned_if_it_fits, aligned_weight, class_labels, in_float, paired, weighted_or_zero,
+};
 
 use crate::Result;
 use crate::config::{self, Described, Description, Entry, Family};

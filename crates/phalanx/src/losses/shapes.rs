@@ -137,8 +137,9 @@ pub(crate) fn aligned_weight(values: &Tensor, weight: &Tensor) -> Option<Tensor>
     aligned
 }
 
+/// The same, or none where they do not fit.
 #[track_caller]
-fn aligned_if_it_fits(values: &Tensor, weight: &Tensor) -> Option<Tensor> {
+pub(crate) fn aligned_if_it_fits(values: &Tensor, weight: &Tensor) -> Option<Tensor> {
     let own = values.dims();
     let mut dims = weight.dims();
     while dims.len() > own.len() && dims.last() == Some(&1) {

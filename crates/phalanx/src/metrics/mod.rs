@@ -468,7 +468,7 @@ impl Measure {
     /// Whether predictions are to be probabilities.
     fn takes_probabilities(&self) -> bool {
         match self {
-            Self::Loss(Loss::KlDivergence(_)) => true,
+            Self::Loss(Loss::KlDivergence(_) | Loss::Dice(_) | Loss::Tversky(_)) => true,
             Self::TruePositives(count) => count.takes_probabilities(),
             Self::FalsePositives(count) => count.takes_probabilities(),
             Self::TrueNegatives(count) => count.takes_probabilities(),
@@ -750,6 +750,8 @@ mod tests {
             F1Score::default().threshold(0.5).into(),
             BinaryCrossentropy::from_probabilities().into(),
             KlDivergence.into(),
+            Loss::from(Dice::default()).into(),
+            Loss::from(Tversky::default()).into(),
         ] {
             assert_eq!(link(metric.clone(), logits()), Some(LinkFunction::Sigmoid));
             assert_eq!(link(metric.clone(), classes()), Some(LinkFunction::Softmax));

@@ -201,7 +201,8 @@ impl Reduction {
     }
 
     /// The weighted means over replicas of small tensors, in one exchange. `weight` is a scalar of this replica, such as its
-    /// number of examples; without it replicas count alike. A replica of weight 0 does not count, even if it has NaN.
+    /// number of examples; without it replicas count alike. A replica of weight 0 does not count, even if it has NaN; where all have this
+    /// weight, each keeps its own values.
     #[track_caller]
     pub(crate) fn mean_of(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
         let Some(graph) = self.graph_of(values) else {
@@ -223,9 +224,13 @@ impl Reduction {
         let Some(total) = sums.pop() else {
             return sums;
         };
-        sums.iter()
-            .map(|sum| sum / total.convert(sum.dtype()))
-            .collect()
+        let nothing = total.equal(&total.like(0.0));
+        let total = nothing.select(&total.like(1.0), &total);
+        let mean = |(sum, own): (&Tensor, &Tensor)| {
+            let nothing = nothing.broadcast_to(&own.dims());
+            nothing.select(own, &(sum / total.convert(sum.dtype())))
+        };
+        sums.iter().zip(values).map(mean).collect()
     }
 
     /// A few words for the line at the start of a training.

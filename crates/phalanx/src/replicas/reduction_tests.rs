@@ -363,6 +363,11 @@ fn means_of_small_tensors_take_one_exchange() {
     assert_eq!(found[1].to_f64(), [5.0]);
     assert_eq!(found[3].to_f64(), [5.0]);
     assert!(found[2].to_f64()[0].is_nan());
+    // A step without an example changes no statistics.
+    let nothing = [(); 3].map(|()| list([1.0, 2.0], 4.0, 0));
+    let found = run(&program, &nothing).swap_remove(0);
+    assert_eq!(found[0].to_f64(), [1.0, 2.0]);
+    assert_eq!(found[1].to_f64(), [4.0]);
 }
 
 #[test]

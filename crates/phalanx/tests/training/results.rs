@@ -149,6 +149,94 @@ fn a_target_of_weight_zero_may_be_no_number() {
     assert_close("values", &values(&trainers[1]), &values(&trainers[0]), 0.0);
 }
 
+/// Pixels and steps of no class, as numbers such as 255 and -100, beside others of the same example.
+#[test]
+fn a_label_of_weight_zero_may_be_no_class() {
+    let model = || Sequential::new([2, 3]).add(Dense::new(3));
+    let compile = || Compile {
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let batch = |label: i32, weight: HostTensor| Batch {
+        x: vec![HostTensor::new([2, 2, 3], &[0.5f32; 12])],
+        y: vec![HostTensor::new([2, 2], &[1, label, 2, 0])],
+        weight: Some(weight),
+        first: 0,
+    };
+    let weights = [1.0f32, 0.0, 0.5, 1.0];
+    for weight in [
+        HostTensor::new([2, 2], &weights),
+        HostTensor::new([2, 2, 1], &weights),
+    ] {
+        let trained = [0, 255, -100].map(|label| {
+            let mut trainer = trainer(model(), compile());
+            let logs = trainer.train_on_batch(&batch(label, weight.clone()));
+            (logs.unwrap()["loss"], values(&trainer))
+        });
+        assert!(trained[0].0 > 0.0);
+        assert_eq!(trained[0], trained[1]);
+        assert_eq!(trained[0], trained[2]);
+    }
+    let of_rows = HostTensor::new([2], &[1.0f32, 0.0]);
+    let refused = trainer(model(), compile()).train_on_batch(&batch(255, of_rows));
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("the class 255 of example 0"), "{text}");
+}
+
+/// Weights of steps with a last dim of 1 where steps are padding, too.
+#[test]
+fn weights_of_steps_may_have_a_last_dim() {
+    let compile = || Compile {
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let trained = [vec![3, 3], vec![3, 3, 1]].map(|dims| {
+        let model = Sequential::new(Input::new([3]).dtype(DType::I32))
+            .add(Embedding::new(5, 4).mask_zero(true))
+            .add(Dense::new(3));
+        let batch = Batch {
+            x: vec![HostTensor::new([3, 3], &[1, 2, 0, 3, 0, 0, 4, 4, 1])],
+            y: vec![HostTensor::new([3, 3], &[0, 1, 2, 0, 1, 2, 0, 1, 2])],
+            weight: Some(HostTensor::new(
+                dims,
+                &[1.0f32, 2.0, 3.0, 0.5, 1.0, 1.0, 0.0, 1.0, 4.0],
+            )),
+            first: 0,
+        };
+        let mut trainer = trainer(model, compile());
+        let logs = trainer.train_on_batch(&batch);
+        (logs.unwrap()["loss"], values(&trainer))
+    });
+    assert_eq!(trained[0], trained[1]);
+}
+
+#[test]
+fn losses_of_one_output_have_names_of_their_own() {
+    let losses = Losses::default()
+        .and(0, MeanSquaredError, 1.0)
+        .and(0, MeanAbsoluteError, 0.5);
+    let compile = Compile {
+        loss: losses,
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let (x, _) = arrays(4);
+    let batch = Batch {
+        x: vec![x],
+        y: vec![HostTensor::new([4, 3], &[0.25f32; 12])],
+        weight: None,
+        first: 0,
+    };
+    let logs = trainer(mlp(), compile).train_on_batch(&batch).unwrap();
+    let named: Vec<(&str, f64)> = logs.iter().collect();
+    let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    let one = names[1].to_owned();
+    assert_eq!(names[2], format!("{one}_1"));
+    assert!((named[0].1 - named[1].1 - 0.5 * named[2].1).abs() < 1e-6);
+}
+
 #[test]
 fn rows_that_fill_up_a_batch_cannot_spoil_a_result() {
     let inverse = Loss::custom("inverse", |y_true, y_pred| {
