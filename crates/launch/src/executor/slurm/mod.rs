@@ -19,6 +19,7 @@ use script::{TASK, folder_of, scripts};
 
 use super::{Run, RunEnd, Stop};
 use crate::lifecycle::{Event, Life, TaskEnd};
+use crate::spec::TaskPlan;
 
 /// How often Slurm and the files are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -31,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 /// What they say of a job that ended long ago.
 const FORGOTTEN: &str = "Invalid job id";
+/// The state of such a job, which is ours and not Slurm's.
+const GONE: &str = "FORGOTTEN";
 
 /// What stands before Slurm's number of a job.
 const HANDLE: &str = "slurm ";
@@ -50,7 +53,11 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
         Err(error) => return RunEnd::Refused(error.to_string()),
     };
     let (id, folder) = match left(run, &life) {
-        Ok(Some(left)) => left,
+        Ok(Some((Some(id), folder))) => (id, folder),
+        Ok(Some((None, folder))) => {
+            unrecorded::recorded(&folder);
+            return Watching::of(run, "without a number".to_owned(), folder).judge_by_files();
+        }
         Ok(None) => {
             let folder = folder_of(run, run.attempt);
             match submit(run, &life, &folder) {
@@ -79,8 +86,9 @@ fn handle<'a>(run: &Run<'_>, life: &'a Life) -> Option<&'a str> {
     handle?.strip_prefix(HANDLE)
 }
 
-/// Slurm's job and the folder of the attempt before, whose supervisor was killed: that job goes on.
-fn left(run: &Run<'_>, life: &Life) -> Result<Option<(String, PathBuf)>, String> {
+/// Slurm's job and the folder of the attempt before, whose supervisor was killed: that job goes on. It has no number if nobody noted it and
+/// Slurm has forgotten it; then all of its tasks have ended.
+fn left(run: &Run<'_>, life: &Life) -> Result<Option<(Option<String>, PathBuf)>, String> {
     let mut before = (1..run.attempt).rev();
     let folder = before.find_map(|attempt| {
         let folder = folder_of(run, attempt);
@@ -90,7 +98,7 @@ fn left(run: &Run<'_>, life: &Life) -> Result<Option<(String, PathBuf)>, String>
         return Ok(None);
     };
     if let Some(id) = handle(run, life) {
-        return Ok(Some((id.to_owned(), folder)));
+        return Ok(Some((Some(id.to_owned()), folder)));
     }
     if !unrecorded::may_be(&folder) {
         return Ok(None);
@@ -98,10 +106,21 @@ fn left(run: &Run<'_>, life: &Life) -> Result<Option<(String, PathBuf)>, String>
     let found = unrecorded::find(life, &folder, Instant::now() + PATIENCE);
     let found = found
         .map_err(|why| format!("cannot find out whether Slurm has this job already: {why}"))?;
-    if found.is_none() {
+    if found.is_none() && !have_ended(run, &folder) {
         unrecorded::recorded(&folder);
+        return Ok(None);
     }
-    Ok(found.map(|id| (id, folder)))
+    Ok(Some((found, folder)))
+}
+
+/// Whether all tasks have ended, by the files of Slurm's last start of them.
+fn have_ended(run: &Run<'_>, folder: &Path) -> bool {
+    let starts = (0..).map(|start| folder.join(format!("r{start}")));
+    let last = starts.take_while(|folder| folder.is_dir()).last();
+    last.is_some_and(|folder| {
+        let end = |task: &TaskPlan| ended(&folder.join(format!("{}.exit", task.name())));
+        run.plan.tasks.iter().all(|task| end(task).is_some())
+    })
 }
 
 /// Ends what Slurm has of a job and of its trials that nobody watches any more; the job's folder is this.
@@ -238,6 +257,7 @@ impl<'a> Watching<'a> {
                     return self.judge(&state);
                 }
                 Ok(_) => self.answered = Instant::now(),
+                Err(why) if why.contains(FORGOTTEN) => return self.judge_by_files(),
                 Err(why) if self.answered.elapsed() > PATIENCE => return RunEnd::Lost(why),
                 Err(_) => {}
             }
@@ -374,6 +394,12 @@ impl<'a> Watching<'a> {
         });
     }
 
+    /// How a job ended that Slurm does not know any more.
+    fn judge_by_files(mut self) -> RunEnd {
+        self.settle(GONE);
+        self.judge(GONE)
+    }
+
     fn judge(mut self, state: &str) -> RunEnd {
         self.run.note(Event::Handle {
             handle: None,
@@ -402,6 +428,10 @@ impl<'a> Watching<'a> {
             "TIMEOUT" | "DEADLINE" => {
                 RunEnd::Refused(format!("Slurm's job {} had no more time", self.id))
             }
+            GONE => RunEnd::Lost(format!(
+                "Slurm has forgotten job {}, and not all of its tasks have told how they ended",
+                self.id
+            )),
             "CANCELLED" => {
                 RunEnd::Refused(format!("Slurm's job {} was cancelled in Slurm", self.id))
             }
@@ -457,16 +487,4 @@ fn ended(path: &Path) -> Option<(TaskEnd, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Scratch;
-
-    #[test]
-    fn a_task_has_no_place_before_its_line_is_whole() {
-        let root = Scratch::new("slurm-place");
-        for (text, place) in [("", None), ("n", None), ("n1\n", Some("node n1"))] {
-            fs::write(root.0.join("worker-0.start"), text).unwrap();
-            assert_eq!(node(&root.0, "worker-0").as_deref(), place, "{text:?}");
-        }
-    }
-}
+mod tests;

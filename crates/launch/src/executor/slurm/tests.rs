@@ -1,0 +1,120 @@
+//! What becomes of a job that Slurm has forgotten, and other looks at files.
+
+use serde_json::json;
+
+use super::*;
+use crate::executor::{Job, RunArgs};
+use crate::lifecycle::Submitted;
+use crate::spec::{Plan, Source, Spec};
+use crate::store::Store;
+use crate::testing::Scratch;
+
+#[test]
+fn a_task_has_no_place_before_its_line_is_whole() {
+    let root = Scratch::new("slurm-place");
+    for (text, place) in [("", None), ("n", None), ("n1\n", Some("node n1"))] {
+        fs::write(root.0.join("worker-0.start"), text).unwrap();
+        assert_eq!(node(&root.0, "worker-0").as_deref(), place, "{text:?}");
+    }
+}
+
+/// A Slurm that knows no job, and leaves a file `submitted` when it is given one.
+fn forgetful(root: &Path) -> PathBuf {
+    let tools = root.join("bin");
+    fs::create_dir_all(&tools).unwrap();
+    let unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
+    let submitted = root.join("submitted");
+    let submits = format!("echo x >{}; echo no >&2; exit 1", submitted.display());
+    let all = [
+        ("scontrol", unknown),
+        ("squeue", "exit 0"),
+        ("sbatch", &submits),
+    ];
+    for (name, text) in all {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o700);
+        let mut file = options.open(tools.join(name)).unwrap();
+        write!(file, "#!/bin/sh\n{text}\n").unwrap();
+    }
+    tools
+}
+
+/// A job of two tasks by Slurm, with these tools.
+fn job(root: &Path, tools: &Path) -> (Job, Spec, Plan) {
+    let phalanx = json!({"executor": "slurm", "workers": 2});
+    let input = json!({"args": ["true"]});
+    let source = json!({"trainingInput": input, "phalanx": phalanx});
+    let spec = Spec::read(&Source::of_json(&source)).unwrap();
+    let plan = Plan::new(&spec).unwrap();
+    let job = Submitted {
+        name: "demo".parse().unwrap(),
+        project: "p".to_owned(),
+        training_input: input,
+        phalanx,
+        labels: Default::default(),
+        directory: root.to_owned(),
+        environment: [("PATH".to_owned(), tools.display().to_string())].into(),
+    };
+    let store = Store::open(root).unwrap();
+    let job = Job::new(store.clone(), store.create(job).unwrap());
+    job.append(Event::Prepared).unwrap();
+    (job, spec, plan)
+}
+
+/// How the second attempt of a job ends whose first left these codes of its two tasks, and whether it was submitted again. The number of
+/// the first was noted, or there is a mark.
+fn after_slurm_forgot(codes: &[u8], noted: bool) -> (RunEnd, bool) {
+    let root = Scratch::new("slurm-forgotten");
+    let (job, spec, plan) = job(&root.0, &forgetful(&root.0));
+    let folder = job.folder().join("slurm/1");
+    fs::create_dir_all(folder.join("r0")).unwrap();
+    for (code, task) in codes.iter().zip(&plan.tasks) {
+        let file = |kind| folder.join("r0").join(format!("{}.{kind}", task.name()));
+        fs::write(file("start"), "n1\n").unwrap();
+        fs::write(file("exit"), format!("{code} 1795\n")).unwrap();
+    }
+    if noted {
+        let (handle, trial) = (Some(format!("{HANDLE}7")), None);
+        job.append(Event::Handle { handle, trial }).unwrap();
+    } else {
+        // One of long ago, whose `sbatch` is not on its way any more.
+        unrecorded::mark(&folder).unwrap();
+        let mark = fs::File::open(folder.join("mark")).unwrap();
+        mark.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let run = Run {
+        job: &job,
+        spec: &spec,
+        plan: &plan,
+        args: RunArgs::default(),
+        attempt: 2,
+        stop: &|| None,
+        started: &|| (),
+    };
+    let end = run.by_slurm();
+    assert_eq!(job.life().unwrap().handle, None);
+    assert!(!folder.join("mark").exists());
+    (end, root.0.join("submitted").exists())
+}
+
+#[test]
+fn a_job_that_slurm_has_forgotten_ended_as_its_files_say() {
+    for noted in [true, false] {
+        for codes in [[0, 0], [0, 1]] {
+            let ended = after_slurm_forgot(&codes, noted);
+            assert_eq!(ended, (RunEnd::Succeeded, false), "{codes:?}");
+        }
+        let (end, again) = after_slurm_forgot(&[3, 143], noted);
+        let RunEnd::Failed(failure) = end else {
+            panic!("{end:?}")
+        };
+        assert_eq!((failure.end.code, again), (Some(3), false));
+    }
+    let (end, again) = after_slurm_forgot(&[], true);
+    let RunEnd::Lost(why) = end else {
+        panic!("{end:?}")
+    };
+    assert!(why.contains("forgotten job 7") && !again, "{why}");
+    let (end, again) = after_slurm_forgot(&[], false);
+    assert!(matches!(end, RunEnd::Refused(_)) && again, "{end:?}");
+}
