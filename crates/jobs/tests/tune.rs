@@ -7,6 +7,8 @@ mod service;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Output;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value as Json;
 use service::Service;
@@ -55,6 +57,41 @@ fn tune(service: &Service, script: &str, options: &str) -> Output {
 
 fn trials(job: &Json) -> Vec<Json> {
     job["trainingOutput"]["trials"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_search_waits_for_room_on_the_disk() {
+    let service = Service::new("search-full");
+    let script = "echo $CLOUD_ML_TRIAL_ID >> started; until [ -e go ]; do sleep 0.05; done
+echo '{\"global_step\": \"1\", \"loss\": \"1\"}' >> $CLOUD_ML_HP_METRIC_FILE";
+    fs::write(service.folder.join("script.sh"), script).unwrap();
+    let trials = config("")
+        .replace("16", "2")
+        .replace("Trials: 4", "Trials: 1");
+    fs::write(service.folder.join("config.yaml"), trials).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
+    let started = || fs::read_to_string(service.folder.join("started")).unwrap_or_default();
+    service.until("demo", |_| !started().is_empty());
+    let log = service.root().join("jobs/demo/events.log");
+    let aside = service.root().join("jobs/demo/aside");
+    // In the place of a disk that is full: a folder that cannot be written as a file.
+    fs::rename(&log, &aside).unwrap();
+    fs::create_dir(&log).unwrap();
+    fs::write(service.folder.join("go"), "").unwrap();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(started(), "1\n");
+    fs::remove_dir(&log).unwrap();
+    fs::rename(&aside, &log).unwrap();
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let all = &job["trainingOutput"]["trials"];
+    assert_eq!(
+        [&all[0]["state"], &all[1]["state"]],
+        ["SUCCEEDED"; 2],
+        "{job:#}"
+    );
+    // The first was not lost, to be run once more.
+    assert_eq!(started(), "1\n2\n");
 }
 
 #[test]
@@ -160,7 +197,7 @@ echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
 
 #[test]
 fn trials_at_the_same_time_have_processors_of_their_own() {
-    let count = std::thread::available_parallelism().unwrap().get();
+    let count = thread::available_parallelism().unwrap().get();
     if count < 2 {
         phalanx_testkit::skip("this machine has one processor");
         return;

@@ -22,7 +22,7 @@ use crate::transfer::{FOLDER, Transfer};
 const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// How often the log is looked at for wishes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often it is tried to write how the job ended.
+/// How often it is tried to write what nobody else knows.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs a job until it has ended, or does nothing if another process runs it.
@@ -118,8 +118,11 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
             }
         }
     };
-    // What Slurm has still, such as trials of before whose turn did not come again.
-    crate::executor::cancel_in_slurm(job.folder(), &job.life()?);
+    // What Slurm has still, such as trials of before whose turn did not come again. A log that cannot be read now may be when the end is
+    // written.
+    if let Ok(life) = job.life() {
+        crate::executor::cancel_in_slurm(job.folder(), &life);
+    }
     let event = match end {
         RunEnd::Succeeded => Event::Succeeded,
         RunEnd::Stopped => Event::Cancelled,
@@ -134,19 +137,25 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
 
 /// Writes how the job ended, however long the disk has no room for it: nobody else knows, and another supervisor would begin once more.
 fn record(job: &Job, end: &Event) -> Result<(), StoreError> {
+    let next = |life: &Life| match (life.state, end) {
+        // It ended by itself between the wish to end it and its hearing of it.
+        (State::Cancelling, _) => Event::Cancelled,
+        // There was no room for this either.
+        (State::Preparing, Event::Succeeded) => Event::Running,
+        _ => end.clone(),
+    };
+    while !waiting_for_room(|| job.update(next))?.is_final() {}
+    Ok(())
+}
+
+/// Writes to the job's log what nobody else knows, however long the disk has no room for it.
+pub(crate) fn waiting_for_room<T>(
+    mut write: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     loop {
-        let next = |life: &Life| match (life.state, end) {
-            // It ended by itself between the wish to end it and its hearing of it.
-            (State::Cancelling, _) => Event::Cancelled,
-            // There was no room for this either.
-            (State::Preparing, Event::Succeeded) => Event::Running,
-            _ => end.clone(),
-        };
-        match job.update(next) {
-            Ok(state) if state.is_final() => return Ok(()),
-            Ok(_) => {}
+        match write() {
             Err(StoreError::Io { .. }) => thread::sleep(RECORD_EVERY),
-            Err(error) => return Err(error),
+            written => return written,
         }
     }
 }
@@ -212,11 +221,13 @@ pub(crate) fn attempts(
     let mut budget = Budget::default();
     let mut why = lost_before(job, args);
     loop {
-        if stop().is_some() {
-            return RunEnd::Stopped;
-        }
-        let attempt = match begin(job, why.take()) {
-            Ok(attempt) => attempt,
+        let next = || match stop() {
+            Some(_) => Ok(None),
+            None => job.begin(why.clone()).map(Some),
+        };
+        let attempt = match waiting_for_room(next) {
+            Ok(Some(attempt)) => attempt,
+            Ok(None) => return RunEnd::Stopped,
             Err(error) => return RunEnd::Refused(error.to_string()),
         };
         let started = || {
@@ -265,10 +276,6 @@ fn lost_before(job: &Job, args: &RunArgs) -> Option<String> {
     let life = job.life().ok()?;
     let lost = life.attempt > 0 && args.trial.is_none();
     lost.then(|| "the process that ran the job was killed".to_owned())
-}
-
-fn begin(job: &Job, why: Option<String>) -> Result<u32, StoreError> {
-    job.begin(why)
 }
 
 /// What may end a job from outside.

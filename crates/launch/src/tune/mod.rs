@@ -17,7 +17,7 @@ use crate::executor::{Job, Lane, RunArgs, RunEnd, Stop};
 use crate::lifecycle::{Event, FirstFailure, Trial, TrialState};
 use crate::spec::{Hyperparameters, Plan, Spec};
 use crate::store::now;
-use crate::supervise::{attempts, in_bucket, job_dir, results_folder};
+use crate::supervise::{attempts, in_bucket, job_dir, results_folder, waiting_for_room};
 use crate::usage::machine_memory;
 
 /// How often a running trial's metric is read.
@@ -153,11 +153,16 @@ impl Searching<'_> {
         };
         board.next = board.next.max(trial.number);
         put(&mut board.trials, trial.clone());
+        // The others' trials are watched meanwhile.
+        drop(board);
         let event = Event::Trial {
             trial: trial.clone(),
         };
-        self.job.append(event).ok()?;
-        Some(trial)
+        let begun = waiting_for_room(|| match (self.stop)() {
+            Some(_) => Ok(false),
+            None => self.job.append(event.clone()).map(|()| true),
+        });
+        begun.ok()?.then_some(trial)
     }
 
     fn run(&self, mut trial: Trial, lane: Lane) -> Trial {
@@ -192,9 +197,10 @@ impl Searching<'_> {
             }
             _ => TrialState::Failed,
         };
-        let _ = self.job.append(Event::Trial {
+        let event = Event::Trial {
             trial: trial.clone(),
-        });
+        };
+        let _ = waiting_for_room(|| self.job.append(event.clone()));
         trial
     }
 
