@@ -24,8 +24,8 @@ const COOKIE: &str = "phalanx_token";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Names under which a daemon that listens at an address is reached.
-pub(super) fn hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
+/// Names under which a daemon that listens at an address is reached. At the port of its scheme clients and browsers leave the port out.
+pub(super) fn hosts(address: SocketAddr, more: &[String], is_secure: bool) -> Vec<String> {
     let port = address.port();
     let mut hosts = vec![address.to_string()];
     if address.ip().is_loopback() {
@@ -35,6 +35,10 @@ pub(super) fn hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
         true => name.clone(),
         false => format!("{name}:{port}"),
     }));
+    let default = if is_secure { ":443" } else { ":80" };
+    let bare = hosts.iter().filter_map(|host| host.strip_suffix(default));
+    let bare: Vec<String> = bare.map(str::to_owned).collect();
+    hosts.extend(bare);
     hosts
 }
 
@@ -178,4 +182,35 @@ fn to_cookie(shared: &Shared, _: &Request) -> Response {
         (header::SET_COOKIE, cookie),
     ];
     (StatusCode::SEE_OTHER, headers).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_the_port_of_the_scheme_names_are_known_without_it_too() {
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let more = ["jobs.example".to_owned(), "gate.example:443".to_owned()];
+        let secure = hosts(at(443), &more, true);
+        for host in [
+            "10.0.0.1",
+            "jobs.example",
+            "gate.example",
+            "jobs.example:443",
+        ] {
+            assert!(
+                secure.iter().any(|known| known == host),
+                "{host}: {secure:?}"
+            );
+        }
+        for (port, is_secure) in [(443, false), (80, true), (8080, true), (8443, true)] {
+            let hosts = hosts(at(port), &more[..1], is_secure);
+            assert!(hosts.iter().all(|host| host.contains(':')), "{hosts:?}");
+        }
+        let plain = hosts(SocketAddr::from(([127, 0, 0, 1], 80)), &[], false);
+        for host in ["127.0.0.1", "localhost", "[::1]", "localhost:80"] {
+            assert!(plain.iter().any(|known| known == host), "{host}: {plain:?}");
+        }
+    }
 }

@@ -191,7 +191,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             terms: Mutex::default(),
             store,
             token,
-            hosts: access::hosts(address, &args.host),
+            hosts: access::hosts(address, &args.host, tls.is_some()),
             is_secure: tls.is_some(),
             address,
             curves: Mutex::default(),

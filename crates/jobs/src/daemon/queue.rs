@@ -24,6 +24,8 @@ use crate::args::ServeArgs;
 
 /// How often logs are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(30);
+/// How long after something could not be written it is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
 /// A supervisor that ends this often without having ended its job will not do better.
 const MOST_SUPERVISORS: u32 = 5;
 
@@ -84,15 +86,7 @@ pub(super) fn in_order(shared: &Shared, jobs: &BTreeMap<JobName, Followed>) -> V
 
 /// Keeps the queue on a thread of its own until the daemon stops.
 pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHandle<()>> {
-    let mut scheduler = Scheduler {
-        shared: Arc::clone(shared),
-        machine: Machine::this(args.cpus),
-        supervisors: BTreeMap::new(),
-        began: BTreeMap::new(),
-        idle: args.idle,
-        seen: None,
-        swept: 0,
-    };
+    let mut scheduler = Scheduler::of(shared, Machine::this(args.cpus), args.idle);
     thread::Builder::new()
         .name("queue".to_owned())
         .spawn(move || scheduler.run())
@@ -106,8 +100,10 @@ struct Scheduler {
     /// How many supervisors each job has had, and when the last began.
     began: BTreeMap<JobName, (u32, Instant)>,
     idle: u64,
-    /// The queue that was looked at without finding room.
+    /// The queue that was looked at without starting a job of it.
     seen: Option<(Vec<JobName>, usize)>,
+    /// When it is looked at again though it is the same, since something could not be written.
+    again: Option<Instant>,
     /// How many jobs had ended when the copies of their packages were looked for.
     swept: usize,
 }
@@ -128,6 +124,19 @@ fn packages(job: &Submitted) -> Vec<PathBuf> {
 }
 
 impl Scheduler {
+    fn of(shared: &Arc<Shared>, machine: Machine, idle: u64) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            machine,
+            supervisors: BTreeMap::new(),
+            began: BTreeMap::new(),
+            idle,
+            seen: None,
+            again: None,
+            swept: 0,
+        }
+    }
+
     fn run(&mut self) {
         while !self.shared.is_ending() {
             self.look();
@@ -252,54 +261,67 @@ impl Scheduler {
             return false;
         };
         self.expire(&queue);
-        if self.seen.as_ref() == Some(&(queue.clone(), active.len())) {
+        let is_seen = self.seen.as_ref() == Some(&(queue.clone(), active.len()));
+        if is_seen && self.again.is_none_or(|again| Instant::now() < again) {
             return false;
         }
         let store = self.shared.store.clone();
-        let folder = |name: &JobName| store.folder(name);
-        let mut taken: Vec<Share> = active
-            .iter()
-            .map(|name| Share::read(&folder(name)))
-            .collect();
-        let mut started = false;
-        let mut full = false;
+        let share = |name: &JobName| Share::read(&store.folder(name));
+        let mut taken: Vec<Share> = active.iter().map(share).collect();
+        let (mut started, mut full, mut unwritten) = (false, false, false);
         for name in &queue {
-            let life = self
-                .shared
-                .jobs()
-                .get(name)
-                .map(|followed| followed.life.clone());
-            let Some(life) = life else { continue };
-            let Ok((spec, plan)) = prepare(&life) else {
-                let why = "its job file cannot be read by this version".to_owned();
-                let _ = self.with(name, |store, followed| {
-                    store.append(followed, Event::Failed { why })
-                });
-                continue;
-            };
-            let wanted = self.machine.wanted(&spec, &plan);
-            // The first that has no room keeps its place: those behind it wait, but for those that need nothing of this machine.
-            if full && wanted.cpus > 0 {
-                continue;
-            }
-            let Some(share) = self.machine.share(wanted, &taken) else {
-                full = true;
-                continue;
-            };
-            if share.write(&folder(name)).is_err() {
-                continue;
-            }
-            let prepared = self.with(name, |store, followed| {
-                store.append(followed, Event::Prepared)
-            });
-            if prepared.is_ok() {
-                taken.push(share);
-                self.supervise(name);
-                started = true;
+            match self.begin(name, &mut taken, &mut full) {
+                Ok(begun) => started |= begun,
+                Err(error @ StoreError::Io { .. }) => {
+                    if !is_seen {
+                        eprintln!("job {name} waits: {error}");
+                    }
+                    unwritten = true;
+                }
+                // It has ended since the queue was read.
+                Err(_) => {}
             }
         }
         self.seen = (!started).then_some((queue, active.len()));
+        self.again = unwritten.then(|| Instant::now() + WRITE_AGAIN);
         started
+    }
+
+    /// Starts a job if there is room for it beside what others have taken. The first that has no room keeps its place: those behind it
+    /// wait, but for those that need nothing of this machine.
+    fn begin(
+        &mut self,
+        name: &JobName,
+        taken: &mut Vec<Share>,
+        full: &mut bool,
+    ) -> Result<bool, StoreError> {
+        let life = self.with(name, |_, followed| Ok(followed.life.clone()))?;
+        let Ok((spec, plan)) = prepare(&life) else {
+            let why = "its job file cannot be read by this version".to_owned();
+            let failed = Event::Failed { why };
+            self.with(name, |store, followed| store.append(followed, failed))?;
+            return Ok(false);
+        };
+        let wanted = self.machine.wanted(&spec, &plan);
+        if *full && wanted.cpus > 0 {
+            return Ok(false);
+        }
+        let Some(share) = self.machine.share(wanted, taken) else {
+            *full = true;
+            return Ok(false);
+        };
+        let folder = self.shared.store.folder(name);
+        share.write(&folder).map_err(|source| StoreError::Io {
+            action: "write into",
+            path: folder,
+            source,
+        })?;
+        self.with(name, |store, followed| {
+            store.append(followed, Event::Prepared)
+        })?;
+        taken.push(share);
+        self.supervise(name);
+        Ok(true)
     }
 
     /// The queue, and the jobs that have begun; `None` without a queue.
@@ -419,6 +441,31 @@ mod tests {
             order(),
             ["second", "first"].map(|name| name.parse().unwrap())
         );
+    }
+
+    #[tokio::test]
+    async fn a_job_that_could_not_be_written_is_started_when_it_can() {
+        let scratch = Scratch::temporary("jobs-unwritten");
+        let shared = shared(&scratch);
+        assert_eq!(submit(&shared, "demo").await, 200);
+        let name = "demo".parse().unwrap();
+        let log = shared.store.folder(&name).join("events.log");
+        let aside = log.with_file_name("aside");
+        let mut scheduler = Scheduler::of(&shared, Machine::this(None), 0);
+        // In the place of a disk that is full: a folder that cannot be written as a file.
+        fs::rename(&log, &aside).unwrap();
+        fs::create_dir(&log).unwrap();
+        assert!(!scheduler.admit());
+        fs::remove_dir(&log).unwrap();
+        fs::rename(&aside, &log).unwrap();
+        // Not at once, which would read all files of the queue again and again.
+        assert!(!scheduler.admit());
+        thread::sleep(WRITE_AGAIN);
+        assert!(scheduler.admit());
+        assert_ne!(shared.jobs()[&name].life.state.name(), "QUEUED");
+        for child in scheduler.supervisors.values_mut() {
+            let _ = child.wait();
+        }
     }
 
     #[tokio::test]
