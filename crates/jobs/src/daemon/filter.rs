@@ -1,10 +1,13 @@
 //! Filters of lists, as `gcloud` and the API write them: `jobId:rnn* AND state:FAILED`, `createTime>"2026-01-01"`, `labels.team=vision`.
 //!
 //! A term is a field, one of `:` (contains, in letters of either case), `=`, `!=`, `<`, `<=`, `>`, `>=`, and a value. With `:` and `=` a `*`
-//! at the end takes any rest, and `*` alone whatever is there. Terms are joined by AND, which may be left out, and OR; NOT or `-` stands
-//! before a term or a bracket.
+//! at the end takes any rest, and `*` alone whatever is there; `labels:NAME` asks for a label of that name. Times are compared as times.
+//! NOT or `-` stands before a term or a bracket. AND binds more than OR, and OR more than an AND that is left out, as with `gcloud`.
 
+use phalanx_launch::store::now;
 use serde_json::Value as Json;
+
+use super::times::milliseconds;
 
 /// More brackets in one another than this are a mistake.
 const DEEPEST: usize = 16;
@@ -19,6 +22,9 @@ const FIELDS: [&str; 7] = [
     "labels",
 ];
 
+/// The fields that are times.
+const TIMES: [&str; 3] = ["createTime", "startTime", "endTime"];
+
 /// A filter.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Filter {
@@ -30,13 +36,19 @@ pub(super) enum Filter {
         relation: &'static str,
         value: String,
     },
+    Time {
+        field: String,
+        relation: &'static str,
+        /// Milliseconds since 1970.
+        value: i64,
+    },
 }
 
 impl Filter {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut words = words(text)?.into_iter().peekable();
         let mut stack = Vec::new();
-        let filter = any(&mut words, &mut stack)?;
+        let filter = filter(&mut words, &mut stack)?;
         match words.next() {
             None => Ok(filter),
             Some(word) => Err(format!(
@@ -57,6 +69,12 @@ impl Filter {
                 relation,
                 value,
             } => {
+                if field == "labels" {
+                    let labels = job["labels"].as_object().into_iter().flatten();
+                    return labels
+                        .into_iter()
+                        .any(|(name, _)| compare(name, relation, value));
+                }
                 let found = match field.strip_prefix("labels.") {
                     Some(name) => &job["labels"][name],
                     None => &job[field.as_str()],
@@ -67,14 +85,33 @@ impl Filter {
                     None => *relation == "!=",
                 }
             }
+            Self::Time {
+                field,
+                relation,
+                value,
+            } => {
+                let found = job[field.as_str()].as_str();
+                match found.and_then(|found| milliseconds(found, 0).ok()) {
+                    Some(found) => holds(&found, relation, value),
+                    None => *relation == "!=",
+                }
+            }
         }
     }
 }
 
 fn compare(found: &str, relation: &str, value: &str) -> bool {
+    let start = value.strip_suffix('*');
+    match (relation, start) {
+        (":", Some(start)) => found.to_lowercase().starts_with(&start.to_lowercase()),
+        (":", None) => found.to_lowercase().contains(&value.to_lowercase()),
+        ("=", Some(start)) => found.starts_with(start),
+        _ => holds(found, relation, value),
+    }
+}
+
+fn holds<T: Ord + ?Sized>(found: &T, relation: &str, value: &T) -> bool {
     match relation {
-        ":" | "=" if value.ends_with('*') => found.starts_with(value.trim_end_matches('*')),
-        ":" => found.to_lowercase().contains(&value.to_lowercase()),
         "=" => found == value,
         "!=" => found != value,
         "<" => found < value,
@@ -144,30 +181,36 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
     }
 }
 
+/// Terms one after another, all of which must hold.
+fn filter(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
+    let mut filters = vec![any(words, open)?];
+    while words.peek().is_some_and(|word| !word.is(")")) {
+        filters.push(any(words, open)?);
+    }
+    Ok(joined(filters, Filter::All))
+}
+
 fn any(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
     let mut filters = vec![all(words, open)?];
     while words.next_if(|word| word.is("OR")).is_some() {
         filters.push(all(words, open)?);
     }
-    Ok(match filters.len() {
-        1 => filters.remove(0),
-        _ => Filter::Any(filters),
-    })
+    Ok(joined(filters, Filter::Any))
 }
 
 fn all(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
     let mut filters = vec![one(words, open)?];
-    while let Some(word) = words.peek() {
-        if word.is("OR") || word.is(")") {
-            break;
-        }
-        let _ = words.next_if(|word| word.is("AND"));
+    while words.next_if(|word| word.is("AND")).is_some() {
         filters.push(one(words, open)?);
     }
-    Ok(match filters.len() {
+    Ok(joined(filters, Filter::All))
+}
+
+fn joined(mut filters: Vec<Filter>, of: fn(Vec<Filter>) -> Filter) -> Filter {
+    match filters.len() {
         1 => filters.remove(0),
-        _ => Filter::All(filters),
-    })
+        _ => of(filters),
+    }
 }
 
 fn one(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
@@ -180,7 +223,7 @@ fn one(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
         });
     }
     if word.is("(") {
-        let filter = nested(words, open, any)?;
+        let filter = nested(words, open, filter)?;
         return match words.next() {
             Some(word) if word.is(")") => Ok(filter),
             _ => Err("the filter has a ( without its )".to_owned()),
@@ -207,17 +250,36 @@ fn one(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
     let Some(value) = words.next() else {
         return Err(format!("the filter has no value after {field}{relation}"));
     };
-    let value = value.text;
-    let term = Filter::Term {
-        field,
-        relation,
-        value,
-    };
+    let term = term(field, relation, value.text)?;
     Ok(if negated {
         Filter::Not(Box::new(term))
     } else {
         term
     })
+}
+
+fn term(field: String, relation: &'static str, value: String) -> Result<Filter, String> {
+    if field == "labels" && relation != ":" {
+        return Err(format!(
+            "the filter has labels{relation}; expected labels:NAME, or labels.NAME{relation}VALUE"
+        ));
+    }
+    let is_text = relation == ":" || (relation == "=" && value.ends_with('*'));
+    if is_text || !TIMES.contains(&field.as_str()) {
+        return Ok(Filter::Term {
+            field,
+            relation,
+            value,
+        });
+    }
+    match milliseconds(&value, now()) {
+        Ok(value) => Ok(Filter::Time {
+            field,
+            relation,
+            value,
+        }),
+        Err(why) => Err(format!("the filter asks for {field}{relation}: {why}")),
+    }
 }
 
 fn nested(
@@ -257,7 +319,31 @@ mod tests {
                 "createTime>\"2026-11-01\" AND createTime < '2026-12-01T00:00:00Z'",
                 true,
             ),
-            ("endTime>2000", false),
+            ("endTime>2000-01-01", false),
+            ("endTime!=2000-01-01", true),
+            ("endTime:*", false),
+            ("createTime:*", true),
+            ("createTime=2026-11-22T12:00:00+02:00", true),
+            ("createTime>=2026-11-22T12:00:00.001+02:00", false),
+            ("createTime<=\"2026-11-22 10:00\"", true),
+            ("createTime=2026-11-22*", true),
+            ("createTime<P1W", true),
+            ("state:SUCCEEDED labels.team=a OR labels.team=vision", false),
+            (
+                "state:SUCCEEDED AND labels.team=a OR labels.team=vision",
+                true,
+            ),
+            ("labels.team=vision OR state:SUCCEEDED state:RUNNING", false),
+            (
+                "(state:SUCCEEDED labels.team=a) OR labels.team=vision",
+                true,
+            ),
+            ("labels:*", true),
+            ("labels:team", true),
+            ("-labels:owner", true),
+            ("labels:vision", false),
+            ("state:fail*", true),
+            ("state=fail*", false),
             ("(state=RUNNING OR state=FAILED) AND (jobId!=x)", true),
             ("labels.none=x", false),
             ("jobId:*", true),
@@ -294,6 +380,13 @@ mod tests {
             ("state=A)", "should end"),
             ("state=\"A", "without its end"),
             ("state=A AND", "ends where"),
+            ("state=A OR OR state=B", "known are"),
+            (
+                "createTime>yesterday",
+                "createTime>: \"yesterday\" is no time",
+            ),
+            ("endTime>2000", "is no time"),
+            ("labels=team", "expected labels:NAME"),
             (&"(".repeat(1000), "deep"),
             (&"NOT ".repeat(1000), "deep"),
         ] {

@@ -12,6 +12,7 @@ mod queue;
 mod resource;
 mod routes;
 mod stream;
+mod times;
 mod tls;
 
 pub(crate) use routes::submitted;
