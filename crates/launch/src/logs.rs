@@ -16,8 +16,10 @@ use serde::Serialize;
 const LONGEST_LINE: usize = 64 << 10;
 /// A line that is drawn again and again is kept so often, as far as it has come.
 const REDRAWN: Duration = Duration::from_secs(1);
-/// The most bytes that one look at a file takes.
+/// About the most bytes that one look takes.
 const MOST_BYTES: u64 = 4 << 20;
+/// The most that it takes of each of very many files: a line with its time is shorter.
+const LEAST_SHARE: u64 = 128 << 10;
 
 /// One line of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -120,6 +122,8 @@ pub struct Logs {
     folder: PathBuf,
     /// How far each task's file has been read.
     read: Vec<(String, u64)>,
+    /// The task with which the next look begins.
+    turn: usize,
 }
 
 impl Logs {
@@ -129,6 +133,7 @@ impl Logs {
         Self {
             folder: folder.join("logs"),
             read: Vec::new(),
+            turn: 0,
         }
     }
 
@@ -160,38 +165,52 @@ impl Logs {
         self.read.extend(positions);
     }
 
-    /// What has been written since the last call, by time; at most some megabytes of each task. Lines that are not whole wait.
-    pub fn next(&mut self, wanted: &dyn Fn(&str) -> bool) -> Vec<Line> {
-        let mut lines = Vec::new();
-        for task in self.tasks() {
-            if !wanted(&task) {
-                continue;
+    /// What has been written since the last call, by time; at most some megabytes of all tasks together. Lines that are not whole wait,
+    /// unless the job is over, and nobody will end them.
+    pub fn next(&mut self, wanted: &dyn Fn(&str) -> bool, is_over: bool) -> Vec<Line> {
+        let mut tasks = self.tasks();
+        tasks.retain(|task| wanted(task));
+        let count = tasks.len().max(1);
+        let share = (MOST_BYTES / count as u64).max(LEAST_SHARE);
+        tasks.rotate_left(self.turn % count);
+        let (mut lines, mut left) = (Vec::new(), MOST_BYTES);
+        for task in tasks {
+            if left == 0 {
+                break;
             }
-            let at = self.read.iter().position(|(known, _)| *known == task);
-            let at = at.unwrap_or_else(|| {
-                self.read.push((task.clone(), 0));
-                self.read.len() - 1
-            });
-            let path = self.folder.join(format!("{task}.log"));
-            let from = self.read[at].1;
-            let Ok(bytes) = part(&path, from, MOST_BYTES) else {
-                continue;
-            };
-            let last = bytes.iter().rposition(|byte| *byte == b'\n');
-            let taken = match last {
-                Some(last) => last + 1,
-                // A line as long as this is passed on in parts.
-                None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
-                None => 0,
-            };
-            self.read[at].1 += taken as u64;
-            let texts = bytes[..taken].split(|byte| *byte == b'\n');
+            self.turn = (self.turn + 1) % count;
+            let taken = self.next_of(&task, share, is_over);
+            left = left.saturating_sub(taken.len() as u64);
+            let texts = taken.split(|byte| *byte == b'\n');
             let texts = texts.filter(|text| !text.is_empty());
             lines.extend(texts.map(|text| line(&task, text)));
         }
         // Within a task the order is that of the file.
         lines.sort_by(|one, other| one.time.cmp(&other.time));
         lines
+    }
+
+    /// The next lines of a task, `most` bytes at most.
+    fn next_of(&mut self, task: &str, most: u64, is_over: bool) -> Vec<u8> {
+        let at = self.read.iter().position(|(known, _)| known == task);
+        let at = at.unwrap_or_else(|| {
+            self.read.push((task.to_owned(), 0));
+            self.read.len() - 1
+        });
+        let path = self.folder.join(format!("{task}.log"));
+        let mut bytes = part(&path, self.read[at].1, most).unwrap_or_default();
+        let is_full = bytes.len() as u64 == most;
+        let last = bytes.iter().rposition(|byte| *byte == b'\n');
+        let taken = match last {
+            _ if is_over && !is_full => bytes.len(),
+            Some(last) => last + 1,
+            // A line as long as this is passed on in parts.
+            None if is_full => bytes.len(),
+            None => 0,
+        };
+        self.read[at].1 += taken as u64;
+        bytes.truncate(taken);
+        bytes
     }
 
     /// The tasks that have written, with the number of their trial before them.
@@ -265,7 +284,8 @@ pub fn last_lines(folder: &Path, task: &str, lines: usize) -> Vec<String> {
 fn line(task: &str, text: &[u8]) -> Line {
     let text = String::from_utf8_lossy(text);
     // Where a task writes its file itself, as on nodes of Slurm, lines are as the program wrote them.
-    let dated = text.get(4..5) == Some("-") && text.get(23..25) == Some("Z ");
+    let stream = text.get(23..27);
+    let dated = text.get(4..5) == Some("-") && [Some("Z O "), Some("Z E ")].contains(&stream);
     if !dated {
         return Line {
             time: String::new(),
@@ -297,8 +317,8 @@ mod tests {
         let long = vec![b'x'; MOST_BYTES as usize + 5];
         fs::write(&path, [&long[..], b"\nlast\n"].concat()).unwrap();
         let mut logs = Logs::of(&scratch.0);
-        let mut lines = logs.next(&|_| true);
-        lines.extend(logs.next(&|_| true));
+        let mut lines = logs.next(&|_| true, false);
+        lines.extend(logs.next(&|_| true, false));
         let lengths: Vec<usize> = lines.iter().map(|line| line.message.len()).collect();
         assert_eq!(lengths, [MOST_BYTES as usize, 5, 4]);
     }
@@ -308,7 +328,7 @@ mod tests {
         let scratch = Scratch::new("logs");
         let mut logs = Logs::of(&scratch.0);
         let all = |_: &str| true;
-        assert!(logs.next(&all).is_empty());
+        assert!(logs.next(&all, false).is_empty());
         let one = Sink::append_to(&Logs::path(&scratch.0, "worker-0")).unwrap();
         let other = Sink::append_to(&Logs::path(&scratch.0, "2/worker-1")).unwrap();
         one.take_all('O', &b"a\n\nb  c\r\nd"[..]);
@@ -319,23 +339,70 @@ mod tests {
                 .map(|l| format!("{}|{}|{}", l.task, l.severity, l.message))
                 .collect()
         };
-        let mut got = texts(&logs.next(&all));
+        let mut got = texts(&logs.next(&all, false));
         got.sort_by_key(|text| text.starts_with('2'));
         let mut expected: Vec<_> = ["a", "", "b  c", "d"]
             .map(|m| format!("worker-0|INFO|{m}"))
             .to_vec();
         expected.push("2/worker-1|ERROR|\u{fffd}<script>".to_owned());
         assert_eq!(got, expected);
-        assert!(logs.next(&all).is_empty());
+        assert!(logs.next(&all, false).is_empty());
         one.take_all('O', &b"e\n"[..]);
-        assert_eq!(texts(&logs.next(&all)), ["worker-0|INFO|e"]);
+        assert_eq!(texts(&logs.next(&all, false)), ["worker-0|INFO|e"]);
         // A line that another process is still writing.
         let path = Logs::path(&scratch.0, "worker-0");
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"2026-11-22T00:00:00.000Z O hal").unwrap();
-        assert!(logs.next(&all).is_empty());
+        assert!(logs.next(&all, false).is_empty());
         file.write_all(b"f\n").unwrap();
-        assert_eq!(texts(&logs.next(&all)), ["worker-0|INFO|half"]);
+        assert_eq!(texts(&logs.next(&all, false)), ["worker-0|INFO|half"]);
+        // What nobody will end.
+        file.write_all(b"2026-11-22T00:00:00.000Z E last").unwrap();
+        assert!(logs.next(&all, false).is_empty());
+        assert_eq!(texts(&logs.next(&all, true)), ["worker-0|ERROR|last"]);
+        assert!(logs.next(&all, true).is_empty());
+    }
+
+    #[test]
+    fn lines_that_begin_with_a_time_of_their_own_are_whole() {
+        for text in [
+            "2026-11-22T00:00:00.000Z INFO started",
+            "2026-11-22T00:00:00.000Z Of old",
+            "2026-11-22T00:00:00.000Z",
+        ] {
+            assert_eq!(line("chief-0", text.as_bytes()).message, text);
+        }
+        let kept = line("chief-0", b"2026-11-22T00:00:00.000Z E a b");
+        assert_eq!((kept.message.as_str(), kept.severity), ("a b", "ERROR"));
+    }
+
+    #[test]
+    fn a_look_at_many_tasks_takes_as_much_as_one_at_a_few_and_leaves_none_out() {
+        let scratch = Scratch::new("many-logs");
+        fs::create_dir_all(scratch.0.join("logs")).unwrap();
+        let length = 2 * LEAST_SHARE as usize;
+        let text = [vec![b'x'; 99], vec![b'\n']].concat().repeat(length / 100);
+        for task in 0..80 {
+            fs::write(Logs::path(&scratch.0, &format!("worker-{task}")), &text).unwrap();
+        }
+        let mut logs = Logs::of(&scratch.0);
+        let (mut seen, mut count) = (BTreeMap::new(), 0);
+        loop {
+            let lines = logs.next(&|_| true, true);
+            let bytes = lines.len() as u64 * 100;
+            assert!(bytes <= MOST_BYTES + LEAST_SHARE, "{bytes}");
+            for line in &lines {
+                assert_eq!(line.message.len(), 99);
+                *seen.entry(line.task.clone()).or_insert(0) += 1;
+            }
+            if lines.is_empty() {
+                break;
+            }
+            count += 1;
+            // All have their turn before one has its second.
+            assert!(count != 3 || seen.len() == 80, "{seen:?}");
+        }
+        assert!(seen.len() == 80 && seen.values().all(|lines| *lines == length / 100));
     }
 
     #[test]
@@ -383,7 +450,7 @@ mod tests {
         }
         let mut logs = Logs::of(&scratch.0);
         logs.start_at_last(3);
-        let lines = logs.next(&|_| true);
+        let lines = logs.next(&|_| true, false);
         assert_eq!(
             lines.iter().map(|l| l.message.as_str()).collect::<Vec<_>>(),
             ["57", "58", "59"]

@@ -84,13 +84,13 @@ impl Following {
             };
             let (logs, task) = (&mut self.logs, &self.task);
             let wanted = |name: &str| task.as_ref().is_none_or(|task| is_task(name, task));
-            let lines = tokio::task::block_in_place(|| logs.next(&wanted));
+            let lines = tokio::task::block_in_place(|| logs.next(&wanted, state.is_final()));
             if !lines.is_empty() {
                 return Some(
                     Event::default()
                         .event("lines")
                         .id(json!(self.logs.positions()).to_string())
-                        .data(json!(lines).to_string()),
+                        .data(serde_json::to_string(&lines).unwrap_or_default()),
                 );
             }
             let goes_on = self.follow && !state.is_final();

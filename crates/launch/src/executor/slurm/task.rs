@@ -34,6 +34,7 @@ const ONCE: &str = r#"program & phalanx_child=$!
 trap 'kill -TERM $phalanx_child 2>/dev/null' TERM
 wait $phalanx_child; phalanx_code=$?
 while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
+end_line
 "#;
 
 /// How a worker of an elastic job does: again after a loss, as often as `$phalanx_most` says, unless the chief, at whom the workers meet, has
@@ -45,6 +46,7 @@ while :; do
   [ -z "$phalanx_told" ] || kill -TERM $phalanx_child 2>/dev/null
   wait $phalanx_child; phalanx_code=$?
   while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
+  end_line
   case $phalanx_code in 75) [ $phalanx_most = 0 ] || sleep 2;; 129|130|137) ;; *) break;; esac
   [ -z "$phalanx_told" ] && [ ! -e "$phalanx_chief" ] && [ $phalanx_restarts -lt $phalanx_most ] || break
   phalanx_restarts=$((phalanx_restarts + 1))
@@ -53,6 +55,9 @@ while :; do
 done
 "#;
 
+/// Ends the last line of a task that did not: what another attempt writes is no part of it.
+const END_LINE: &str = r#"end_line() { [ ! -s "$phalanx_log" ] || [ "$(tail -c 1 "$phalanx_log" | wc -l)" -gt 0 ] || echo; }
+"#;
 /// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake,
 /// but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
 const TELL: &str = r#"tell() { echo "$phalanx_code $(date +%s%3N)" >"$PHALANX_RUN/$phalanx_name.new" && mv "$PHALANX_RUN/$phalanx_name.new" "$PHALANX_RUN/$phalanx_name.$1"; }
@@ -94,6 +99,7 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     }
     text.push_str("esac\n");
     text.push_str(&program(run));
+    text.push_str(END_LINE);
     text.push_str(TELL);
     text.push_str(START);
     if run.spec.ours.elastic.is_some() {
@@ -235,9 +241,14 @@ mod tests {
 
     /// The scripts of a job whose tasks print a variable.
     fn of(root: &Path, tasks: usize, nodes: usize) -> Scripts {
-        let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}});
         let words = "printenv TF_CONFIG CLUSTER_SPEC RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE";
         let words: Vec<&str> = words.split(' ').collect();
+        of_words(root, tasks, nodes, &words)
+    }
+
+    /// The ones of a job whose tasks do this.
+    fn of_words(root: &Path, tasks: usize, nodes: usize, words: &[&str]) -> Scripts {
+        let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}});
         let input = json!({"args": words, "jobDir": "runs/it's"});
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
@@ -325,5 +336,25 @@ mod tests {
             log.contains("task 20 is on node n1, where the others look for it on n2"),
             "{log}"
         );
+    }
+
+    #[test]
+    fn the_last_line_of_a_task_is_ended() {
+        let root = Scratch::new("slurm-line");
+        fs::write(root.0.join(PLACES), "n1 10.0.0.1:16000\n").unwrap();
+        let log = Logs::path(&root.0.join("jobs/demo"), "chief-0");
+        // The task of each attempt writes this; a program may end with any byte.
+        for (said, logged) in [
+            ("", ""),
+            ("a\\n", "a\n"),
+            ("b", "a\nb\n"),
+            ("c\\0", "a\nb\nc\0\n"),
+        ] {
+            let scripts = of_words(&root.0, 1, 1, &["printf", said]);
+            fs::write(root.0.join(TASK), scripts.task).unwrap();
+            let output = started(&root, 0, "n1");
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(fs::read_to_string(&log).unwrap(), logged, "{said}");
+        }
     }
 }
