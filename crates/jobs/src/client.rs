@@ -19,6 +19,8 @@ use crate::trust;
 const START: Duration = Duration::from_secs(20);
 /// How long it has before another is started, which ends at once if the first one serves.
 const START_AGAIN: Duration = Duration::from_secs(3);
+/// How long it may take to say that it is the daemon, as it is looked for: another program may have its port, and say nothing.
+const SAY: Duration = Duration::from_secs(3);
 /// How long it may take to answer later.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -103,7 +105,7 @@ fn found_root(given: Option<&Path>) -> Option<PathBuf> {
 impl Client {
     /// The daemon of a folder, started if none answers. `ca` is the file of whom to trust where it serves by TLS.
     pub(crate) fn connect(root: &Path, project: &str, ca: Option<&Path>) -> Result<Self, Failure> {
-        let until = Instant::now() + START;
+        let mut until = None;
         let mut started: Option<Instant> = None;
         loop {
             if let Some(client) = Self::find(root, project, ca)? {
@@ -114,7 +116,7 @@ impl Client {
                 start(root)?;
                 started = Some(Instant::now());
             }
-            if Instant::now() >= until {
+            if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + START) {
                 let log = root.join("daemon.log");
                 return Err(Failure::not_ready(format!(
                     "the daemon of {} does not answer within {} s; {} says why",
@@ -164,7 +166,7 @@ impl Client {
             root: root.to_owned(),
             ca: ca.map(Path::to_owned),
         };
-        match client.is_daemon() {
+        match client.is_daemon(SAY) {
             Ok(is_daemon) => Ok(is_daemon.then_some(client)),
             Err(error) => match trust::refusal(&error) {
                 Some(why) => Err(Failure::not_ready(why)),
@@ -173,11 +175,14 @@ impl Client {
         }
     }
 
-    /// Whether who answers has the token, without telling it.
-    fn is_daemon(&self) -> Result<bool, ureq::Error> {
+    /// Whether who answers within a time has the token, without telling it.
+    fn is_daemon(&self, within: Duration) -> Result<bool, ureq::Error> {
         let challenge = phalanx_proof::draw_hex::<16>()?;
         let request = self.agent.get(self.url("/healthz"));
         let request = request
+            .config()
+            .timeout_global(Some(within))
+            .build()
             .header("Host", &self.host)
             .header(CHALLENGE, &challenge);
         let mut answer = request.call()?;
@@ -207,7 +212,7 @@ impl Client {
     /// # Errors
     /// Who answers is not the daemon, or nobody does.
     fn authorization(&self) -> Result<String, Failure> {
-        if self.is_daemon().map_err(|error| lost(&error))? {
+        if self.is_daemon(ANSWER).map_err(|error| lost(&error))? {
             return Ok(format!("Bearer {}", self.token));
         }
         Err(Failure::not_ready(format!(

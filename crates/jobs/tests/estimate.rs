@@ -137,6 +137,36 @@ fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
 }
 
 #[test]
+fn trials_at_the_same_time_share_this_machine_and_its_price() {
+    let Some(service) = service("estimate-trials") else {
+        return;
+    };
+    let job = "trainingInput:
+  hyperparameters:
+    hyperparameterMetricTag: loss
+    maxTrials: 4
+    maxParallelTrials: 2
+    params: [{parameterName: set, type: CATEGORICAL, categoricalValues: [seed=1]}]
+phalanx: {program: examples/digits.yaml}
+";
+    fs::write(service.folder.join("job.yaml"), job).unwrap();
+    let estimate = dry_run(
+        &service,
+        &["--prices", "prices.yaml", "--measure"],
+        &["--epochs", "1"],
+    );
+    let number = |name: &str| {
+        let number = estimate[name].as_f64().filter(|number| *number > 0.0);
+        number.unwrap_or_else(|| panic!("{name}: {estimate:#}"))
+    };
+    // Two after two, each half as fast: this machine works for as long as for four in turn, and is paid for that.
+    let trial = number("stepSeconds") * number("steps");
+    assert!((number("seconds") / trial - 2.0).abs() < 1e-9);
+    let cost = 0.25 * number("seconds") / 3600.0;
+    assert!((number("cost") / cost - 1.0).abs() < 1e-9, "{estimate:#}");
+}
+
+#[test]
 fn what_has_no_price_is_named_in_an_estimate() {
     let Some(service) = service("estimate-no-price") else {
         return;

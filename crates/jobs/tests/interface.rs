@@ -133,12 +133,32 @@ fn nothing_is_answered_without_the_token_or_to_another_page() {
     assert_eq!(service.job("demo")["state"], "RUNNING");
 }
 
-/// Takes the place of a daemon that was killed; gives what it is asked.
-fn another_program(service: &Service) -> Arc<Mutex<String>> {
+/// Listens in the place of a daemon that was killed.
+fn in_its_place(service: &Service) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let place = serde_json::json!({"address": address, "pid": 1}).to_string();
     fs::write(service.root().join("daemon.json"), place).unwrap();
+    listener
+}
+
+#[test]
+fn who_has_taken_the_daemons_port_and_says_nothing_holds_nobody_up() {
+    let service = Service::new("silent");
+    service.ok(&["list"]);
+    let pid = Pid::from_raw(service.daemon().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    // Connections are made, and nobody reads them.
+    let _silent = in_its_place(&service);
+    let began = Instant::now();
+    service.ok(&["list"]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
+/// Takes the place of a daemon that was killed; gives what it is asked.
+fn another_program(service: &Service) -> Arc<Mutex<String>> {
+    let listener = in_its_place(service);
     let asked = Arc::new(Mutex::new(String::new()));
     let heard = Arc::clone(&asked);
     thread::spawn(move || {

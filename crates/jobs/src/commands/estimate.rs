@@ -128,14 +128,17 @@ impl Training<'_> {
         let search = self.spec.hyperparameters.as_ref();
         let trials = search.map_or(1, |search| search.max_trials);
         let in_turn = trials.div_ceil(self.at_once());
-        let seconds = step * steps as f64;
+        // Of one trial, if the machine were its own: then it is paid for a part of the time only.
+        let alone = step * steps as f64;
+        let slower = self.slower(wanted);
+        let (step, seconds) = (step * slower, alone * slower);
         estimate["stepSeconds"] = json!(step);
         estimate["seconds"] = json!(seconds * in_turn as f64);
         estimate["by"] = json!(by);
         if let Some(prices) = wanted.prices {
             match prices.of_hour(self.spec) {
                 Ok(hour) => {
-                    let cost = hour * seconds * trials as f64 / 3600.0;
+                    let cost = hour * alone * trials as f64 / 3600.0;
                     estimate["cost"] = json!(cost);
                     estimate["currency"] = json!(prices.currency);
                 }
@@ -180,6 +183,14 @@ impl Training<'_> {
     fn at_once(&self) -> usize {
         let memory = machine_memory().unwrap_or(u64::MAX);
         self.plan.trials_at_once(self.spec, memory)
+    }
+
+    /// How much longer a step takes than was found: one that was timed had all of this machine, which trials at the same time share.
+    fn slower(&self, wanted: &EstimateRequest<'_>) -> f64 {
+        match self.spec.ours.executor {
+            ExecutorKind::Local if wanted.measure => self.at_once() as f64,
+            _ => 1.0,
+        }
     }
 
     /// Seconds of a step, timed in one process: on this machine workers share what it has.

@@ -52,16 +52,21 @@ fn output(life: &Life) -> Json {
         "isHyperparameterTuningJob": true,
         "hyperparameterMetricTag": search.metric,
         "completedTrialCount": completed.to_string(),
-        "trials": life.trials.values().map(trial).collect::<Vec<_>>(),
+        "trials": life.trials.values().map(|one| trial(one, life.state)).collect::<Vec<_>>(),
     })
 }
 
-fn trial(trial: &Trial) -> Json {
+/// A trial of a job in a state: one whose end nobody saw does not run any more after the job's.
+fn trial(trial: &Trial, job: State) -> Json {
+    let state = match trial.state {
+        TrialState::Running if job.is_final() => TrialState::Failed,
+        state => state,
+    };
     let metric = |(step, value): &(i64, f64)| json!({"trainingStep": step.to_string(), "objectiveValue": value});
     let mut json = json!({
         "trialId": trial.number.to_string(),
         "hyperparameters": trial.values,
-        "state": trial.state.name(),
+        "state": state.name(),
         "startTime": timestamp(trial.started),
         "allMetrics": trial.metrics.iter().map(metric).collect::<Vec<_>>(),
     });
@@ -91,8 +96,15 @@ fn ours(life: &Life) -> Json {
                 "attempt": task.attempt,
                 "place": task.place,
                 "startTime": timestamp(task.started),
-                "state": if task.end.is_some() { "ENDED" } else if life.state == State::Cancelling { "ENDING" } else { "RUNNING" },
+                "state": match life.state {
+                    state if task.end.is_some() || state.is_final() => "ENDED",
+                    State::Cancelling => "ENDING",
+                    _ => "RUNNING",
+                },
             });
+            if life.state.is_final() {
+                json["end"] = json!("ended, and nobody saw how");
+            }
             if task.restarts > 0 {
                 json["restarts"] = json!(task.restarts);
             }
@@ -135,4 +147,64 @@ fn ours(life: &Life) -> Json {
         });
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_launch::lifecycle::{Event, Submitted};
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_job_that_has_ended_runs() {
+        let params = json!([{"parameterName": "x", "type": "DISCRETE", "discreteValues": [1]}]);
+        let search = json!({"hyperparameterMetricTag": "loss", "params": params});
+        let mut life = Life::new(
+            1,
+            Submitted {
+                name: "demo".parse().unwrap(),
+                project: "p".to_owned(),
+                training_input: json!({"args": ["true"], "hyperparameters": search}),
+                phalanx: json!({}),
+                labels: Default::default(),
+                directory: "/".into(),
+                environment: Default::default(),
+            },
+        );
+        let (task, place) = ("1/chief-0".to_owned(), String::new());
+        let trial = Trial {
+            number: 1,
+            values: Default::default(),
+            state: TrialState::Running,
+            metric: None,
+            metrics: Vec::new(),
+            started: 1,
+            ended: None,
+        };
+        let states = |life: &Life| {
+            let shown = job(life, None);
+            let task = &shown["phalanx"]["tasks"][0];
+            let trial = &shown["trainingOutput"]["trials"][0];
+            [&task["state"], &trial["state"], &task["end"]]
+                .map(|state| state.as_str().unwrap_or_default().to_owned())
+        };
+        for event in [
+            Event::Prepared,
+            Event::Running,
+            Event::TaskStarted {
+                task,
+                place,
+                attempt: 1,
+            },
+            Event::Trial { trial },
+        ] {
+            life.apply(1, event).unwrap();
+        }
+        assert_eq!(states(&life), ["RUNNING", "RUNNING", ""]);
+        life.apply(2, Event::Failed { why: String::new() }).unwrap();
+        assert_eq!(
+            states(&life),
+            ["ENDED", "FAILED", "ended, and nobody saw how"]
+        );
+    }
 }
