@@ -85,6 +85,31 @@ fn two_workers_know_who_they_are_and_are_seen() {
 }
 
 #[test]
+fn a_job_that_ends_while_its_log_cannot_be_used_runs_once() {
+    let service = Service::new("log-gone");
+    service.script(
+        "demo",
+        &[],
+        "echo x >> started; until [ -e go ]; do sleep 0.05; done",
+    );
+    service.state("demo", "RUNNING");
+    let log = service.root().join("jobs/demo/events.log");
+    let aside = service.root().join("jobs/demo/aside");
+    fs::rename(&log, &aside).unwrap();
+    fs::create_dir(&log).unwrap();
+    fs::write(service.folder.join("go"), "").unwrap();
+    thread::sleep(Duration::from_secs(2));
+    fs::remove_dir(&log).unwrap();
+    fs::rename(&aside, &log).unwrap();
+    let job = service.end("demo");
+    let started = fs::read_to_string(service.folder.join("started")).unwrap();
+    assert_eq!((&job["state"], &*started), (&"SUCCEEDED".into(), "x\n"));
+    // The end of its task was seen, and there was no room for it.
+    let task = &job["phalanx"]["tasks"][0];
+    assert_eq!(task["end"], "ended, and nobody saw how", "{job:#}");
+}
+
+#[test]
 fn a_cancelled_job_leaves_no_process_behind() {
     let service = Service::new("cancel");
     // A grandchild that leaves the group, and processes that do not hear of SIGTERM.
