@@ -32,6 +32,15 @@ pub(super) fn folder_of(run: &Run<'_>, attempt: u32) -> PathBuf {
         .join(format!("{trial}{attempt}"))
 }
 
+/// What Slurm gives each task, or what is there on the submitter's machine only: of the submitter's own it would be another task's device,
+/// and a folder that no node has.
+const OF_NODES: [&str; 4] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
+
 /// The scripts of a run.
 pub(super) struct Scripts {
     /// What Slurm is given.
@@ -46,8 +55,11 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
     let (spec, plan) = (run.spec, run.plan);
     let secret = run.job.folder().join("secret");
     let id = run.id(life);
+    let mut job = life.job.clone();
+    job.environment
+        .retain(|name, _| !OF_NODES.contains(&name.as_str()));
     let naming = Naming {
-        job: &life.job,
+        job: &job,
         spec,
         plan,
         run: &id,

@@ -15,8 +15,9 @@ use crate::spec::{Program, SCRIPT_PREFIX, TaskPlan};
 
 /// A task's place and its log, and what it runs: of an image, by the engine that its node has. Its variables are set by `env` as the program
 /// starts, so that none has to do with the ones of this script and of the shell.
-const START: &str = r#"place "$SLURM_PROCID"
+const START: &str = r#"place 0
 phalanx_variables+=("MASTER_ADDR=${phalanx_own%:*}" "MASTER_PORT=${phalanx_own##*:}" PHALANX_CLUSTER=tf_config)
+place "$SLURM_PROCID"
 phalanx_here=0; for phalanx_at in "${phalanx_places[@]}"; do if [ "${phalanx_at% *}" = "$phalanx_node" ]; then phalanx_here=$((phalanx_here + 1)); fi; done
 phalanx_variables+=("LOCAL_RANK=$SLURM_LOCALID" "LOCAL_WORLD_SIZE=$phalanx_here" "GROUP_RANK=$SLURM_NODEID" "GROUP_WORLD_SIZE=$SLURM_NNODES")
 mkdir -p "${phalanx_log%/*}"; exec >>"$phalanx_log" 2>&1
@@ -91,7 +92,8 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     }
     text.push_str("phalanx_variables=(\n");
     for (name, value) in &alike {
-        let _ = writeln!(text, "{}", quoted(&format!("{name}={value}")));
+        let variable = with_addresses(&format!("{name}={value}"), &addresses);
+        let _ = writeln!(text, "{variable}");
     }
     text.push_str(")\ncase $SLURM_PROCID in\n");
     for (at, plan) in tasks.iter().enumerate() {
@@ -241,14 +243,14 @@ mod tests {
 
     /// The scripts of a job whose tasks print a variable.
     fn of(root: &Path, tasks: usize, nodes: usize) -> Scripts {
-        let words = "printenv TF_CONFIG CLUSTER_SPEC RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE";
+        let words = "printenv TF_CONFIG CLUSTER_SPEC RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_PORT";
         let words: Vec<&str> = words.split(' ').collect();
         of_words(root, tasks, nodes, &words)
     }
 
     /// The ones of a job whose tasks do this.
     fn of_words(root: &Path, tasks: usize, nodes: usize, words: &[&str]) -> Scripts {
-        let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}});
+        let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}, "env": {"TMPDIR": "/job"}});
         let input = json!({"args": words, "jobDir": "runs/it's"});
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
@@ -261,7 +263,13 @@ mod tests {
             phalanx,
             labels: Default::default(),
             directory: root.to_owned(),
-            environment: [("LANG".to_owned(), "it's $C".to_owned())].into(),
+            environment: [
+                ("LANG", "it's $C"),
+                ("CUDA_VISIBLE_DEVICES", "7"),
+                ("TMPDIR", "/submitter"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
         };
         let life = Life::new(1, job);
         let job = Job::planned(root, life.clone());
@@ -298,6 +306,31 @@ mod tests {
     }
 
     #[test]
+    fn devices_and_folders_of_the_submitter_are_no_tasks() {
+        let root = Scratch::new("slurm-environment");
+        let Scripts { task, batch } = of(&root.0, 2, 1);
+        assert!(task.contains("LANG=") && task.contains("TMPDIR=/job\n"), "{task}");
+        for own in ["CUDA_VISIBLE_DEVICES", "/submitter"] {
+            assert!(!task.contains(own) && !batch.contains(own), "{own}: {task}");
+        }
+    }
+
+    #[test]
+    fn the_only_task_knows_its_own_address() {
+        let root = Scratch::new("slurm-one");
+        fs::write(root.0.join(PLACES), "n1 10.0.0.1:16000\n").unwrap();
+        fs::write(root.0.join(TASK), of(&root.0, 1, 1).task).unwrap();
+        let output = started(&root, 0, "n1");
+        assert!(output.status.success(), "{output:?}");
+        let text = fs::read_to_string(Logs::path(&root.0.join("jobs/demo"), "chief-0")).unwrap();
+        for line in text.lines().take(2) {
+            let told: Json = serde_json::from_str(line).unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(told["cluster"], json!({"chief": ["10.0.0.1:16000"]}));
+        }
+        assert!(text.lines().count() > 2, "{text}");
+    }
+
+    #[test]
     fn each_of_many_tasks_knows_the_others_and_what_it_is() {
         let root = Scratch::new("slurm-task");
         let address = |at: usize| format!("10.0.0.{}:{}", at / 20 + 1, 16000 + at);
@@ -318,7 +351,7 @@ mod tests {
             let cluster = json!({"chief": [address(0)], "worker": workers});
             let (kind, index) = name.split_once('-').unwrap();
             let index: usize = index.parse().unwrap();
-            assert_eq!(lines[2..], [rank, 200, 3, 20, 4, 10].map(Json::from));
+            assert_eq!(lines[2..], [rank, 200, 3, 20, 4, 10, 16000].map(Json::from));
             for line in &lines[..2] {
                 assert_eq!(line["cluster"], cluster, "{name}");
                 assert_eq!(line["task"]["type"], kind);
