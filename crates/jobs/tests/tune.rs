@@ -126,20 +126,25 @@ fn trials_run_in_parallel_with_values_of_their_own() {
         );
     }
     // Which values are tried depends on which trials end first, so how near the best one comes is tested where the search is.
-    // A search that goes on from this one knows its trials, and tries none of them again.
-    let again = config("    resumePreviousJobId: demo\n")
-        .replace("maxTrials: 16", "maxTrials: 2")
-        .replace("results", "more");
+    // A search that goes on from this one knows its trials, and tries none of them again; the numbers go on, too.
+    let again = config("    resumePreviousJobId: demo\n").replace("maxTrials: 16", "maxTrials: 2");
     fs::write(service.folder.join("again.yaml"), again).unwrap();
     service.ok(&["submit", "training", "again", "--config", "again.yaml"]);
     let more = trials(&service.end("again"));
-    assert_eq!(more.len(), 2);
-    for trial in more {
+    let numbers: Vec<&Json> = more.iter().map(|trial| &trial["trialId"]).collect();
+    assert_eq!(numbers, ["17", "18"]);
+    for trial in &more {
         assert!(
             all.iter()
                 .all(|other| other["hyperparameters"] != trial["hyperparameters"])
         );
     }
+    // Another one in the same folder would be given the values of these.
+    service.ok(&["submit", "training", "other", "--config", "config.yaml"]);
+    let other = service.end("other");
+    assert_eq!(other["state"], "FAILED", "{other:#}");
+    let why = other["errorMessage"].as_str().unwrap();
+    assert!(why.starts_with("results/1,"), "{why}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_store::ObjectUrl;
 
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
-use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
+use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
 use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
 use crate::store::{Store, StoreError, now};
@@ -197,10 +197,7 @@ fn resumed(store: &Store, search: &Hyperparameters) -> Result<Vec<Trial>, String
     let before = store
         .load(&name)
         .map_err(|error| format!("resumePreviousJobId: {error}"))?;
-    let ended = before.life.trials.into_values();
-    Ok(ended
-        .filter(|trial| trial.state != TrialState::Running)
-        .collect())
+    Ok(before.life.trials.into_values().collect())
 }
 
 /// Where a job's results go: `jobDir`, or a folder of the job's name under `runs`.

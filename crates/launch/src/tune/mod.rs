@@ -8,6 +8,8 @@ mod metric;
 mod space;
 mod suggest;
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -33,7 +35,7 @@ pub(crate) fn search(
     spec: &Spec,
     plan: &Plan,
     search: &Hyperparameters,
-    before: Vec<Trial>,
+    mut before: Vec<Trial>,
     stop: &(dyn Fn() -> Option<Stop> + Sync),
 ) -> RunEnd {
     let life = match job.life() {
@@ -45,6 +47,9 @@ pub(crate) fn search(
     let lost: Vec<Trial> = trials
         .extract_if(.., |trial| trial.state == TrialState::Running)
         .collect();
+    // The numbers go on, and so do the folders of trials in `jobDir`: both searches may have the same.
+    let last = before.iter().map(|trial| trial.number).max().unwrap_or(0);
+    before.retain(|trial| trial.state != TrialState::Running);
     let searching = Searching {
         job,
         spec,
@@ -59,8 +64,10 @@ pub(crate) fn search(
         board: Mutex::new(Board {
             trials,
             lost,
-            next: 0,
+            next: last,
             failure: None,
+            cause: None,
+            refused: None,
         }),
         changed: Condvar::new(),
     };
@@ -97,8 +104,13 @@ struct Board {
     trials: Vec<Trial>,
     /// Trials to run again.
     lost: Vec<Trial>,
+    /// The last number that was given, also by the search before.
     next: u32,
     failure: Option<Box<FirstFailure>>,
+    /// Why a trial ended that was lost, or ended by a scheduler outside; the last one.
+    cause: Option<String>,
+    /// Why no other trial can run.
+    refused: Option<String>,
 }
 
 impl Searching<'_> {
@@ -121,7 +133,7 @@ impl Searching<'_> {
     /// The next trial, if there is to be one.
     fn begin(&self) -> Option<Trial> {
         let mut board = self.board();
-        if self.has_failed(&board) {
+        if board.refused.is_some() || self.has_failed(&board) {
             return None;
         }
         let trial = if let Some(lost) = board.lost.pop() {
@@ -135,7 +147,11 @@ impl Searching<'_> {
                 .unwrap_or(0)
                 .max(board.next)
                 + 1;
-            if number as usize > self.search.max_trials {
+            if board.trials.len() >= self.search.max_trials {
+                return None;
+            }
+            if let Err(why) = self.has_place(number) {
+                board.refused = Some(why);
                 return None;
             }
             board.next = number;
@@ -195,6 +211,14 @@ impl Searching<'_> {
                 self.board().failure = Some(failure);
                 TrialState::Failed
             }
+            RunEnd::Refused(why) if !self.has_started(trial.number) => {
+                self.board().refused = Some(why);
+                TrialState::Failed
+            }
+            RunEnd::Refused(why) | RunEnd::Lost(why) => {
+                self.board().cause = Some(why);
+                TrialState::Failed
+            }
             _ => TrialState::Failed,
         };
         let event = Event::Trial {
@@ -202,6 +226,28 @@ impl Searching<'_> {
         };
         let _ = waiting_for_room(|| self.job.append(event.clone()));
         trial
+    }
+
+    /// Whether a task of a trial has started. Where none could, the tasks of other trials cannot either.
+    fn has_started(&self, number: u32) -> bool {
+        let of_trial = format!("{number}/");
+        let life = self.job.life();
+        life.is_ok_and(|life| life.tasks.keys().any(|name| name.starts_with(&of_trial)))
+    }
+
+    /// Whether nothing is where a trial's results go. What is there is of other values: the trial would be given its metric, and go on with
+    /// its checkpoint.
+    fn has_place(&self, number: u32) -> Result<(), String> {
+        let why = match fs::read_dir(self.local(number)).map(|mut found| found.next()) {
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Ok(Some(_)) => "has the results of another job".to_owned(),
+            Err(error) => format!("cannot be read: {error}"),
+        };
+        Err(format!(
+            "{}/{number}, where the results of trial {number} go, {why}; give the search a jobDir of its own, or remove that folder",
+            self.folder
+        ))
     }
 
     fn local(&self, number: u32) -> PathBuf {
@@ -238,12 +284,16 @@ impl Searching<'_> {
             .trials
             .iter()
             .any(|trial| trial.state == TrialState::Succeeded);
+        if let Some(why) = &board.refused {
+            return RunEnd::Refused(why.clone());
+        }
         if any && !self.has_failed(&board) {
             return RunEnd::Succeeded;
         }
-        match &board.failure {
-            Some(failure) => RunEnd::Failed(failure.clone()),
-            None => RunEnd::Refused(format!(
+        match (&board.failure, &board.cause) {
+            (Some(failure), _) => RunEnd::Failed(failure.clone()),
+            (None, Some(why)) => RunEnd::Lost(why.clone()),
+            (None, None) => RunEnd::Refused(format!(
                 "no trial has told a finite value of the metric {:?}; write it with cloudml-hypertune, as a summary of that tag, or take a name of history.jsonl",
                 self.search.metric
             )),
@@ -282,5 +332,101 @@ impl Watch<'_> {
             state.1 = median::is_worse(self.searching.search.goal, &own, &board.trials);
         }
         state.1.then_some(Stop { grace: GRACE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::lifecycle::Submitted;
+    use crate::spec::Source;
+    use crate::store::Store;
+    use crate::testing::Scratch;
+
+    /// A search of four trials by Slurm, whose commands are not on this machine, after the trials of another: how it ended, and its trials.
+    fn searched(scratch: &Scratch, before: Vec<Trial>) -> (RunEnd, Vec<Trial>) {
+        let params =
+            json!([{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]);
+        let input = json!({
+            "args": ["true"],
+            "jobDir": "results",
+            "hyperparameters": {"goal": "MINIMIZE", "maxTrials": 4, "params": params},
+        });
+        let phalanx = json!({"executor": "slurm"});
+        let source = json!({"trainingInput": input, "phalanx": phalanx});
+        let spec = Spec::read(&Source::of_json(&source)).unwrap();
+        let plan = Plan::new(&spec).unwrap();
+        let path = scratch.0.join("no-programs").display().to_string();
+        let job = Submitted {
+            name: "demo".parse().unwrap(),
+            project: "p".to_owned(),
+            training_input: input,
+            phalanx,
+            labels: Default::default(),
+            directory: scratch.0.clone(),
+            environment: [("PATH".to_owned(), path)].into(),
+        };
+        let store = Store::open(&scratch.0.join("jobs")).unwrap();
+        let job = Job::new(store.clone(), store.create(job).unwrap());
+        job.append(Event::Prepared).unwrap();
+        let of = spec.hyperparameters.as_ref().unwrap();
+        let end = search(&job, &spec, &plan, of, before, &|| None);
+        let trials = job.life().unwrap().trials;
+        (end, trials.into_values().collect())
+    }
+
+    fn refusal(end: &RunEnd) -> &str {
+        match end {
+            RunEnd::Refused(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_trial_takes_no_results_of_another_job_for_its_own() {
+        let scratch = Scratch::new("trial-place");
+        fs::create_dir_all(scratch.0.join("results/1/checkpoint")).unwrap();
+        let (end, trials) = searched(&scratch, Vec::new());
+        let why = refusal(&end);
+        assert!(
+            why.starts_with("results/1,") && why.contains("give the search a jobDir of its own"),
+            "{why}"
+        );
+        assert!(trials.is_empty(), "{trials:?}");
+    }
+
+    #[test]
+    fn where_no_trial_can_start_the_search_ends_at_the_first_and_says_why() {
+        let scratch = Scratch::new("trial-start");
+        fs::create_dir_all(scratch.0.join("results/1")).unwrap();
+        let (end, trials) = searched(&scratch, Vec::new());
+        assert!(refusal(&end).starts_with("cannot start sbatch"), "{end:?}");
+        assert_eq!(trials.len(), 1, "{trials:?}");
+        assert_eq!(trials[0].state, TrialState::Failed);
+    }
+
+    #[test]
+    fn the_numbers_of_trials_go_on_from_the_search_before() {
+        let scratch = Scratch::new("trial-numbers");
+        fs::create_dir_all(scratch.0.join("results/7/checkpoint")).unwrap();
+        let before = |number, state| Trial {
+            number,
+            values: Default::default(),
+            state,
+            metric: None,
+            metrics: Vec::new(),
+            started: 0,
+            ended: None,
+        };
+        let before = vec![
+            before(6, TrialState::Failed),
+            // Its supervisor was killed, and its folder is there.
+            before(7, TrialState::Running),
+        ];
+        let (end, trials) = searched(&scratch, before);
+        assert!(refusal(&end).starts_with("cannot start sbatch"), "{end:?}");
+        assert_eq!(trials[0].number, 8);
     }
 }

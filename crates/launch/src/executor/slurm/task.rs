@@ -309,7 +309,10 @@ mod tests {
     fn devices_and_folders_of_the_submitter_are_no_tasks() {
         let root = Scratch::new("slurm-environment");
         let Scripts { task, batch } = of(&root.0, 2, 1);
-        assert!(task.contains("LANG=") && task.contains("TMPDIR=/job\n"), "{task}");
+        assert!(
+            task.contains("LANG=") && task.contains("TMPDIR=/job\n"),
+            "{task}"
+        );
         for own in ["CUDA_VISIBLE_DEVICES", "/submitter"] {
             assert!(!task.contains(own) && !batch.contains(own), "{own}: {task}");
         }
