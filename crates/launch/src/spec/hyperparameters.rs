@@ -119,6 +119,8 @@ const PARAMETER: [&str; 7] = [
 const PATH: &str = "trainingInput.hyperparameters";
 /// The most values of one parameter.
 const MOST_VALUES: usize = 1000;
+/// The most values of an INTEGER that are listed, as for a grid.
+pub(crate) const MOST_INTEGERS: i64 = 1_000_000;
 /// The most trials of a search.
 const MOST_TRIALS: i64 = 100_000;
 
@@ -146,7 +148,7 @@ pub(super) fn read(node: &Node, notes: &mut Notes) -> Option<Hyperparameters> {
     let early_stopping = fields.flag("enableTrialEarlyStopping", notes);
     let resume = fields.text("resumePreviousJobId", notes);
     let params = params(&fields, notes)?;
-    grid(algorithm, &params, max_trials, fields.at(), notes);
+    grid(algorithm, &params, fields.at(), notes);
     Some(Hyperparameters {
         goal,
         metric: metric.unwrap_or_else(|| "training/hptuning/metric".to_owned()),
@@ -161,24 +163,22 @@ pub(super) fn read(node: &Node, notes: &mut Notes) -> Option<Hyperparameters> {
 }
 
 /// A grid of real numbers has no end: AI Platform refuses it, too.
-fn grid(
-    algorithm: Algorithm,
-    params: &[Parameter],
-    _trials: usize,
-    at: Position,
-    notes: &mut Notes,
-) {
-    let double = params
-        .iter()
-        .find(|param| matches!(param.kind, ParameterKind::Double { .. }));
-    if let (Algorithm::Grid, Some(param)) = (algorithm, double) {
-        let message = format!(
-            "GRID_SEARCH cannot go through {:?}, which is DOUBLE",
-            param.name
-        );
+fn grid(algorithm: Algorithm, params: &[Parameter], at: Position, notes: &mut Notes) {
+    if algorithm != Algorithm::Grid {
+        return;
+    }
+    for Parameter { name, kind } in params {
+        let what = match kind {
+            ParameterKind::Double { .. } => "which is DOUBLE".to_owned(),
+            ParameterKind::Integer { min, max, .. } if max - min >= MOST_INTEGERS => {
+                let count = max - min + 1;
+                format!("which is INTEGER with {count} values, expected {MOST_INTEGERS} at most")
+            }
+            _ => continue,
+        };
         notes.wrong(
             at,
-            message,
+            format!("GRID_SEARCH cannot go through {name:?}, {what}"),
             "make it DISCRETE with the values of the grid, or search by RANDOM_SEARCH",
         );
     }
@@ -379,4 +379,33 @@ fn list<T>(
         notes.wrong(fields.place(field), message, "list the values");
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::spec::{Source, Spec};
+
+    #[test]
+    fn a_grid_has_an_end() {
+        let read = |kind: &str, max: i64| {
+            let param = json!({"parameterName": "x", "type": kind, "minValue": 1, "maxValue": max});
+            let search = json!({"goal": "MINIMIZE", "algorithm": "GRID_SEARCH", "params": [param]});
+            let input = json!({"args": ["true"], "hyperparameters": search});
+            Spec::read(&Source::of_json(&json!({"trainingInput": input})))
+        };
+        assert!(read("INTEGER", 1_000_000).is_ok());
+        for (kind, max, what) in [
+            ("INTEGER", 1_000_001, "which is INTEGER with 1000001 values"),
+            ("INTEGER", 1 << 53, "which is INTEGER with"),
+            ("DOUBLE", 2, "which is DOUBLE"),
+        ] {
+            let why = read(kind, max).unwrap_err();
+            assert!(
+                why.contains("cannot go through \"x\", ") && why.contains(what),
+                "{why}"
+            );
+        }
+    }
 }

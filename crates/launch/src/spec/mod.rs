@@ -14,6 +14,7 @@ mod read;
 mod source;
 mod units;
 
+pub(crate) use hyperparameters::MOST_INTEGERS;
 pub use hyperparameters::{Algorithm, Goal, Hyperparameters, Parameter, ParameterKind, Scale};
 pub use machines::{Machine, machine, machine_names};
 pub use name::{JobName, NameError};

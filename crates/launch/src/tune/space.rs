@@ -1,6 +1,6 @@
 //! Hyperparameters as points of the unit cube: a search works there, and each scale says what a place means.
 
-use crate::spec::{Parameter, ParameterKind, Scale};
+use crate::spec::{MOST_INTEGERS, Parameter, ParameterKind, Scale};
 
 /// The value of a parameter at a place from 0 to 1, as the program is given it.
 pub(super) fn value(parameter: &Parameter, place: f64) -> String {
@@ -65,7 +65,9 @@ pub(super) fn values(parameter: &Parameter) -> Option<Vec<String>> {
     match &parameter.kind {
         ParameterKind::Double { .. } => None,
         ParameterKind::Integer { min, max, .. } => {
-            let few = max.checked_sub(*min).is_some_and(|width| width < 1_000_000);
+            let few = max
+                .checked_sub(*min)
+                .is_some_and(|width| width < MOST_INTEGERS);
             few.then(|| (*min..=*max).map(|value| value.to_string()).collect())
         }
         ParameterKind::Categorical(values) => Some(values.clone()),

@@ -1,6 +1,6 @@
 //! The values of the next trial, from the trials so far. There is no other state: a search that was interrupted goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gaussian::{Random, best_place};
 use super::space;
@@ -13,19 +13,23 @@ const AT_RANDOM: usize = 8;
 /// More combinations than this are not looked through for one that was not tried: chance finds it.
 const MOST_COMBINATIONS: usize = 1 << 12;
 
-/// The values of trial number `number` (from 1); `None` when a grid has been gone through.
+/// The values of trial number `number` (from 1); `None` when all of a grid was tried.
 pub(super) fn next(
     search: &Hyperparameters,
     trials: &[Trial],
     number: u32,
     seed: u64,
 ) -> Option<BTreeMap<String, String>> {
-    if search.algorithm == Algorithm::Grid {
-        return of_grid(search, number);
-    }
     // Values that were tried before teach nothing, where there are others.
     let tried =
         |values: &BTreeMap<String, String>| trials.iter().any(|trial| trial.values == *values);
+    if search.algorithm == Algorithm::Grid {
+        // By what was tried and not by the number: trials of a search before count, too.
+        let tried: BTreeSet<_> = trials.iter().map(|trial| &trial.values).collect();
+        let lists = lists(search)?;
+        let mut grid = (0..).map_while(|at| of_grid(search, &lists, at));
+        return grid.find(|values| !tried.contains(values));
+    }
     let mut last = None;
     for again in 0..8 {
         let seed = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (again << 40);
@@ -49,25 +53,32 @@ fn untried(
     trials: &[Trial],
     seed: u64,
 ) -> Option<BTreeMap<String, String>> {
-    let mut count: usize = 1;
-    for param in &search.params {
-        count = count.checked_mul(space::values(param)?.len())?;
-    }
+    let lists = lists(search)?;
+    let mut counts = lists.iter().map(Vec::len);
+    let count = counts.try_fold(1, usize::checked_mul)?;
     if count > MOST_COMBINATIONS {
         return None;
     }
     let first = (Random(seed).uniform() * count as f64) as usize;
-    let combinations = (0..count).map(|at| ((first + at) % count) as u32 + 1);
-    let mut combinations = combinations.filter_map(|number| of_grid(search, number));
+    let combinations = (0..count).map(|at| (first + at) % count);
+    let mut combinations = combinations.filter_map(|at| of_grid(search, &lists, at));
     combinations.find(|values| trials.iter().all(|trial| trial.values != *values))
 }
 
-/// All combinations, the last parameter changing with each trial.
-fn of_grid(search: &Hyperparameters, number: u32) -> Option<BTreeMap<String, String>> {
-    let mut rest = number as usize - 1;
+/// The values of each parameter, where all have finitely many.
+fn lists(search: &Hyperparameters) -> Option<Vec<Vec<String>>> {
+    search.params.iter().map(space::values).collect()
+}
+
+/// The combinations of `lists`, of which the values of the last parameter change first; `None` after the last of them.
+fn of_grid(
+    search: &Hyperparameters,
+    lists: &[Vec<String>],
+    at: usize,
+) -> Option<BTreeMap<String, String>> {
+    let mut rest = at;
     let mut chosen = BTreeMap::new();
-    for param in search.params.iter().rev() {
-        let values = space::values(param)?;
+    for (param, values) in search.params.iter().zip(lists).rev() {
         chosen.insert(param.name.clone(), values[rest % values.len()].clone());
         rest /= values.len();
     }
@@ -259,15 +270,21 @@ mod tests {
             ("c", ParameterKind::Discrete(vec![0.5, 2.0])),
         ];
         let search = search(Algorithm::Grid, lists);
-        let all: Vec<_> = (1..=12)
-            .map(|number| next(&search, &[], number, 0).unwrap())
-            .collect();
-        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        let mut trials: Vec<Trial> = Vec::new();
+        // As of a search that goes on from another: the numbers do, too.
+        for number in 31..=42 {
+            let values = next(&search, &trials, number, 0).unwrap();
+            trials.push(trial(number, values, 0.0));
+        }
+        let distinct: BTreeSet<_> = trials.iter().map(|trial| &trial.values).collect();
         assert_eq!(distinct.len(), 12);
-        assert_eq!(next(&search, &[], 13, 0), None);
+        assert_eq!(next(&search, &trials, 43, 0), None);
+        // Another may have tried only some of them.
+        let missing = trials.remove(7).values;
+        assert_eq!(next(&search, &trials, 43, 0), Some(missing));
         let first = [("a", "x"), ("b", "-1"), ("c", "0.5")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(all[0], BTreeMap::from(first));
+        assert_eq!(trials[0].values, BTreeMap::from(first));
     }
 
     #[test]
