@@ -184,6 +184,23 @@ fn tune_prints_the_trials_with_the_best_first() {
     );
 }
 
+#[test]
+fn a_trial_that_failed_is_not_the_best() {
+    let service = Service::new("failed-best");
+    let script = format!("{SCRIPT}\n[ $CLOUD_ML_TRIAL_ID != 1 ]\n");
+    let options = "--search x=3 --minimize --trials 2 --parallel 1";
+    let table = String::from_utf8(tune(&service, &script, options).stdout).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[1].starts_with("2 ") && lines[1].contains("0.000000"),
+        "{table}"
+    );
+    assert!(
+        lines[2].starts_with("1 ") && !lines[2].contains("0.000000"),
+        "{table}"
+    );
+}
+
 /// The processors of each of two trials at the same time.
 fn processors_of_two_trials(service: &Service) -> Vec<String> {
     // Each trial waits for the other, so that neither has the other's place.

@@ -70,7 +70,9 @@ fn trial(trial: &Trial, job: State) -> Json {
         "startTime": timestamp(trial.started),
         "allMetrics": trial.metrics.iter().map(metric).collect::<Vec<_>>(),
     });
-    if let Some(value) = &trial.metric {
+    // What a trial told before it failed is no result of it: it would be shown as the best.
+    let counts = trial.state != TrialState::Failed;
+    if let Some(value) = trial.metric.as_ref().filter(|_| counts) {
         json["finalMetric"] = metric(value);
     }
     if let Some(at) = trial.ended {
