@@ -41,6 +41,7 @@ impl Naming<'_> {
     pub(crate) fn common(&self) -> Variables {
         let mut variables: Variables = self.job.environment.clone();
         variables.extend(self.spec.ours.env.clone());
+        let path = variables.get("PYTHONPATH").cloned();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
         let project = self.job.project.clone();
         set("CLOUD_ML_JOB", self.job_text());
@@ -60,11 +61,8 @@ impl Naming<'_> {
             set("PHALANX_PACKAGE", package.display().to_string());
             // As if the package were installed: its modules are found from the folder that it lies in.
             let folder = package.parent().unwrap_or(&package).display().to_string();
-            let before = self.job.environment.get("PYTHONPATH");
-            set(
-                "PYTHONPATH",
-                before.map_or(folder.clone(), |path| format!("{folder}:{path}")),
-            );
+            let all = path.map_or(folder.clone(), |path| format!("{folder}:{path}"));
+            set("PYTHONPATH", all);
         }
         if let Some(trial) = self.args.trial {
             set("CLOUD_ML_TRIAL_ID", trial.to_string());
@@ -174,4 +172,42 @@ pub(crate) fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String
         Ok((name.clone(), text.trim_end_matches('\n').to_owned()))
     };
     spec.ours.secrets.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Source;
+
+    #[test]
+    fn modules_are_found_in_the_package_and_then_where_the_job_says() {
+        let of = |env: Json| {
+            let input = json!({"pythonModule": "code.task", "packageUris": ["packages/code"]});
+            let source = json!({"trainingInput": input, "phalanx": {"env": env}});
+            let spec = Spec::read(&Source::of_json(&source)).unwrap();
+            let plan = Plan::new(&spec).unwrap();
+            let job = Submitted {
+                name: "demo".parse().unwrap(),
+                project: "p".to_owned(),
+                training_input: input,
+                phalanx: json!({}),
+                labels: Default::default(),
+                directory: "/job".into(),
+                environment: [("PYTHONPATH".to_owned(), "/submitter".to_owned())].into(),
+            };
+            let naming = Naming {
+                job: &job,
+                spec: &spec,
+                plan: &plan,
+                run: "run",
+                attempt: 1,
+                args: &RunArgs::default(),
+                secret: Path::new("secret"),
+                apart: false,
+            };
+            naming.common()["PYTHONPATH"].clone()
+        };
+        assert_eq!(of(json!({})), "/job/packages:/submitter");
+        assert_eq!(of(json!({"PYTHONPATH": "/own"})), "/job/packages:/own");
+    }
 }

@@ -318,6 +318,26 @@ mod tests {
     }
 
     #[test]
+    fn accelerators_are_named() {
+        let read = |config: serde_json::Value| {
+            let master = serde_json::json!({"acceleratorConfig": config});
+            let input = serde_json::json!({
+                "args": ["true"], "scaleTier": "CUSTOM", "masterType": "a2-highgpu-1g", "masterConfig": master,
+            });
+            let spec = Spec::read(&Source::of_json(
+                &serde_json::json!({"trainingInput": input}),
+            ))?;
+            Ok::<_, String>(spec.roles[0].accelerator.clone().map(|given| given.count))
+        };
+        let why = read(serde_json::json!({"count": 2})).unwrap_err();
+        assert!(why.contains("acceleratorConfig has no type"), "{why}");
+        assert!(why.contains("NVIDIA_TESLA_T4"), "{why}");
+        let given = serde_json::json!({"count": 2, "type": "NVIDIA_TESLA_T4"});
+        assert_eq!(read(given), Ok(Some(2)));
+        assert_eq!(read(serde_json::json!({"count": 0})), Ok(None));
+    }
+
+    #[test]
     fn results_go_into_buckets_where_somebody_can_take_them_there() {
         let plan = |folder: &str, program: &str, executor: &str, search: serde_json::Value| {
             let job = serde_json::json!({

@@ -466,6 +466,10 @@ fn accelerator(node: &Node, path: &str, notes: &mut Notes) -> Option<Accelerator
     let path = format!("{path}.acceleratorConfig");
     let fields = Fields::of(node, &path, &["count", "type"], notes);
     let count = fields.whole("count", 0, 1024, notes).unwrap_or(1) as u32;
+    if count > 0 && fields.get("type").is_none() {
+        let next = format!("add one of {}", ACCELERATORS.join(", "));
+        notes.wrong(fields.at(), format!("{path} has no type"), next);
+    }
     let kind = fields.word("type", &ACCELERATORS, notes)?;
     (count > 0).then(|| Accelerator {
         kind: kind.to_owned(),
