@@ -199,6 +199,33 @@ fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
     world.until_empty();
 }
 
+#[test]
+fn a_task_whose_job_fails_without_a_pod_is_lost_and_time_begins_with_the_pod() {
+    let world = World::new("pod-none");
+    world.cluster.make_no_pods(1);
+    world.script("once", "true");
+    let job = world.service.end("once");
+    assert_eq!(
+        (&job["state"], job["phalanx"]["attempt"].as_u64()),
+        (&"SUCCEEDED".into(), Some(2)),
+        "{job:#}"
+    );
+    world.cluster.make_no_pods(usize::MAX);
+    world.script("never", "true");
+    let job = world.service.end("never");
+    assert_eq!(job["state"], "FAILED", "{job:#}");
+    let why = job["errorMessage"].as_str().unwrap();
+    assert!(
+        why.starts_with("chief-0 has no pod, and its Job has failed: NoRoom"),
+        "{why}"
+    );
+    let made = world.cluster.made();
+    let job = made.iter().find(|object| object["kind"] == "Job").unwrap();
+    let limit = |spec: &Json| spec["activeDeadlineSeconds"].as_u64();
+    assert_eq!(limit(&job["spec"]), None);
+    assert_eq!(limit(&job["spec"]["template"]["spec"]), Some(604_860));
+}
+
 /// What an elastic job of pods says of itself.
 const POD: &str = "executor: kubernetes, kubernetes: {image: img, claim: folder}";
 

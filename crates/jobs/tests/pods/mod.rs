@@ -49,6 +49,8 @@ struct Objects {
     number: usize,
     /// How many pods of each Job have failed and count.
     failures: BTreeMap<String, u64>,
+    /// How many of the next Jobs fail without a pod.
+    without: usize,
 }
 
 type Shared = Arc<Mutex<Objects>>;
@@ -69,6 +71,7 @@ impl Cluster {
             ports: BTreeMap::new(),
             number: 0,
             failures: BTreeMap::new(),
+            without: 0,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -127,6 +130,11 @@ impl Cluster {
             .map(|(kind, name)| format!("{kind}/{name}"));
         all.chain(objects.pods.keys().map(|name| format!("pods/{name}")))
             .collect()
+    }
+
+    /// Has the next Jobs fail before anybody sees their pods.
+    pub(crate) fn make_no_pods(&self, jobs: usize) {
+        self.objects().without = jobs;
     }
 
     /// Has a node vanish with the pod of a task.
@@ -297,10 +305,17 @@ impl Objects {
             return status(StatusCode::CONFLICT, "already exists");
         }
         self.made.push(object.clone());
-        self.all.insert(key, object.clone());
-        if kind == "jobs" {
-            self.start(&name, object);
+        let mut kept = object.clone();
+        match kind == "jobs" {
+            true if self.without > 0 => {
+                self.without -= 1;
+                let failed = json!([{"type": "Failed", "status": "True", "reason": "NoRoom"}]);
+                kept["status"] = json!({"conditions": failed});
+            }
+            true => self.start(&name, object),
+            false => {}
         }
+        self.all.insert(key, kept);
         (StatusCode::CREATED, object.to_string()).into_response()
     }
 

@@ -15,7 +15,7 @@ use access::Access;
 use api::{Api, Refusal};
 use objects::{Making, Names};
 use phalanx_cluster::TaskKind;
-use pods::{Pod, Reader, has_failed};
+use pods::{JobEnd, Pod, Reader, has_failed};
 use serde_json::Value as Json;
 
 use super::variables::secrets;
@@ -268,6 +268,13 @@ impl<'a> PodWatch<'a> {
                 None => self.look_after(at),
             }
         }
+        let has_none = |at: &usize| {
+            of_task[*at].is_empty()
+                && self.tasks[*at].pods.is_empty()
+                && self.tasks[*at].end.is_none()
+        };
+        let without: Vec<usize> = (0..self.tasks.len()).filter(has_none).collect();
+        self.look_for_jobs(&without);
         if self.told.is_some() && pods.is_empty() {
             // Those that had no pod yet get none any more.
             for at in 0..self.tasks.len() {
@@ -328,6 +335,31 @@ impl<'a> PodWatch<'a> {
                 .get_or_insert(format!("the pod {pod} was removed"));
         }
         self.ended(at, String::new(), end);
+    }
+
+    /// Looks for the Jobs of tasks that have no pod and had none that was seen: a Job that has gone or failed makes none.
+    fn look_for_jobs(&mut self, without: &[usize]) {
+        if without.is_empty() || self.told.is_some() {
+            return;
+        }
+        let Ok(jobs) = self.api.list("jobs", &self.names.of_run()) else {
+            return;
+        };
+        for at in without {
+            let of = |job: &&Json| objects::task_of(self.run.plan, job) == Some(*at);
+            let why = match jobs.iter().find(of).map(JobEnd::of) {
+                Some(None) => continue,
+                Some(Some(JobEnd::Complete)) => {
+                    self.ended(*at, String::new(), TaskEnd::code(0));
+                    continue;
+                }
+                Some(Some(JobEnd::Failed(why))) => format!("its Job has failed: {why}"),
+                None => "its Job was removed".to_owned(),
+            };
+            let name = self.name(*at);
+            self.lost
+                .get_or_insert(format!("{name} has no pod, and {why}"));
+        }
     }
 
     /// Takes note of the end of a pod whose Job may make another.

@@ -183,7 +183,6 @@ impl<'a> Making<'a> {
             "parallelism": 1,
             // Whether to start again is decided by exit codes, for all tasks together.
             "backoffLimit": 0,
-            "activeDeadlineSeconds": self.spec.scheduling.max_running.as_secs().max(1) + GRACE,
             "ttlSecondsAfterFinished": KEPT,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         });
@@ -214,6 +213,8 @@ impl<'a> Making<'a> {
             "enableServiceLinks": false,
             "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": GRACE,
+            // Where nobody watches any more. A Job's would begin while its pod still waits for a node.
+            "activeDeadlineSeconds": self.spec.scheduling.max_running.as_secs().max(1) + GRACE,
             "containers": [self.container(task, naming, cluster)],
             "volumes": [{"name": "secret", "secret": {"secretName": run, "items": item}}],
         });

@@ -113,10 +113,35 @@ fn state_of_package(pod: &Json) -> &Json {
     state(&pod["status"]["initContainerStatuses"], package::CONTAINER)
 }
 
+/// How a Job has ended that makes no other pod.
+pub(super) enum JobEnd {
+    Complete,
+    Failed(String),
+}
+
+impl JobEnd {
+    /// How a Job has ended, if it has.
+    pub(super) fn of(job: &Json) -> Option<Self> {
+        let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.find_map(|condition| {
+            let text = |name: &str| condition[name].as_str().unwrap_or_default();
+            match text("type") {
+                _ if text("status") != "True" => None,
+                "Complete" => Some(Self::Complete),
+                "Failed" => Some(Self::Failed(format!(
+                    "{} {}",
+                    text("reason"),
+                    text("message")
+                ))),
+                _ => None,
+            }
+        })
+    }
+}
+
 /// Whether a Job has failed, and makes no other pod.
 pub(super) fn has_failed(job: &Json) -> bool {
-    let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Failed" && condition["status"] == "True")
+    matches!(JobEnd::of(job), Some(JobEnd::Failed(_)))
 }
 
 fn end(terminated: &Json) -> TaskEnd {
