@@ -73,6 +73,39 @@ pub struct Facts {
     pub scaling: Scaling,
 }
 
+impl Facts {
+    /// What gives classes or features other numbers than these facts do, if anything.
+    pub fn other_numbers(&self, now: &Self) -> Option<String> {
+        let values = |facts: &Self| -> Vec<String> {
+            let of = |fact: &OneHotFact| format!("{}: {}", fact.name, fact.values.join(", "));
+            facts.one_hot.iter().map(of).collect()
+        };
+        let lists = [
+            ("classes", self.classes.clone(), now.classes.clone()),
+            ("one-hot values", values(self), values(now)),
+            ("columns", self.columns.clone(), now.columns.clone()),
+        ];
+        let differs = |(_, then, now): &(&str, Vec<String>, Vec<String>)| {
+            then != now && !then.is_empty() && !now.is_empty()
+        };
+        let (what, then, now) = lists.into_iter().find(differs)?;
+        let shown = |list: Vec<String>| {
+            let text = list.join(", ");
+            match text.char_indices().nth(SHOWN) {
+                Some((end, _)) => format!("{}..", &text[..end]),
+                None => text,
+            }
+        };
+        let (then, now) = (shown(then), shown(now));
+        Some(format!(
+            "the {what} of the data are {now}, and they were {then} in the training"
+        ))
+    }
+}
+
+/// Characters of a list that are shown.
+const SHOWN: usize = 200;
+
 impl Default for Facts {
     fn default() -> Self {
         Self {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    self, Csv, Data, ExampleParts, Examples, ImageSettings, ImageTest, Problems, Test, TrainConfig,
+    self, Csv, Data, ExampleParts, ExampleTest, Examples, ImageSettings, ImageTest, Problems, Test,
+    TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
@@ -137,8 +138,8 @@ impl Record {
     }
 
     /// Whether `config` reads data as this training did: another meaning of the numbers that the model is given would make its
-    /// answers wrong without a word.
-    pub(crate) fn check(&self, config: &TrainConfig) -> Result<(), Failure> {
+    /// answers wrong without a word. Where it `tests` on the test data, a part of the rows must be the one that was left out.
+    pub(crate) fn check(&self, config: &TrainConfig, tests: bool) -> Result<(), Failure> {
         let Ok(trained) = self.config() else {
             // The file was of a version that could say what this one cannot.
             return Ok(());
@@ -157,6 +158,10 @@ impl Record {
             }
             _ => Some(("data", "of another kind".into(), "of another kind".into())),
         };
+        let differs = match tests {
+            true => differs.or_else(|| other_part(&config.data, &trained.data)),
+            false => differs,
+        };
         let Some((key, now, then)) = differs else {
             return Ok(());
         };
@@ -167,6 +172,32 @@ impl Record {
         Err(Failure::new(Exit::Usage, message).next(format!(
             "give the folder in place of the file, which uses what the model was trained with: `{folder}`"
         )))
+    }
+}
+
+/// A part of the training's rows to test on that is not the part that the training has left out.
+fn other_part(now: &Data, then: &Data) -> Option<Differing> {
+    let (now, then) = (part(now)?, part(then));
+    let is_other = then.as_ref() != Some(&now);
+    let then = then.unwrap_or_else(|| "no part of its rows left out".into());
+    is_other.then_some(("test", now, then))
+}
+
+/// The part of the rows that is left out of the training, if one is.
+fn part(data: &Data) -> Option<String> {
+    match data {
+        Data::Csv(csv) => csv.test.as_ref().and_then(|test| match &test.value {
+            Test::Csv(_) => None,
+            part => Some(format!("{part:?}")),
+        }),
+        Data::Images(images) => images.test.as_ref().and_then(|test| match &test.value {
+            ImageTest::Folder(_) => None,
+            part => Some(format!("{part:?}")),
+        }),
+        Data::Examples(examples) => examples.test.as_ref().and_then(|test| match &test.value {
+            ExampleTest::Split(part) => Some(format!("Split({part})")),
+            _ => None,
+        }),
     }
 }
 

@@ -158,6 +158,14 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     if different.len() < facts.columns.len() {
         facts.columns.clear();
     }
+    // As [`Files::as_first`] reads them: in later files columns may be in another order.
+    let options = match (data.columns.first(), &facts.label) {
+        (Some(Column::Name(_)), Some(label)) => CsvOptions {
+            label: LabelColumn::Name(label.clone()),
+            ..options
+        },
+        _ => options,
+    };
     for column in &data.one_hot.value {
         let wrong = |error| (data.one_hot.at, error);
         facts
@@ -184,7 +192,13 @@ fn one_hot(
     options: &CsvOptions,
 ) -> Read<OneHotFact> {
     let paths = data.csv.iter().map(|path| &path.value);
-    let values = csv_values(paths, options, &csv_column(column))?;
+    let by_name = matches!(data.columns.first(), Some(Column::Name(_)));
+    let values = match column {
+        Column::Index(index) if by_name && *index < header.len() => {
+            csv_values(paths, options, &CsvColumn::Name(header[*index].clone()))?
+        }
+        column => csv_values(paths, options, &csv_column(column))?,
+    };
     let index = match column {
         Column::Index(index) => *index,
         Column::Name(name) => {

@@ -83,6 +83,8 @@ fn row(
 ) -> (String, Vec<String>) {
     let shown = |run: &PastRun| match value(run) {
         Some(value) if value.fract() == 0.0 && value.abs() < 1e9 => format!("{value}"),
+        // Four digits would say nothing.
+        Some(value) if value.abs() < 1e-3 => format!("{value:.4e}"),
         Some(value) => format!("{value:.4}"),
         None => "-".to_owned(),
     };

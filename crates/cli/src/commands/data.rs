@@ -35,10 +35,7 @@ pub(crate) fn run(context: &mut Context, what: &DataCommand) -> Result<(), Failu
             name,
             shards,
             overwrite,
-        } => {
-            clear(to, name, *overwrite)?;
-            shard(context, data, to, name, shards.get())
-        }
+        } => shard(context, data, (to, name, *overwrite), shards.get()),
         DataCommand::Synth {
             to,
             classes,
@@ -408,11 +405,11 @@ fn is_shard(file: &str, name: &str) -> bool {
 fn shard(
     context: &mut Context,
     data: &str,
-    to: &Path,
-    name: &str,
+    (to, name, overwrite): (&Path, &str, bool),
     shards: usize,
 ) -> Result<(), Failure> {
     let (len, example) = examples(data).map_err(|error| failed(&error))?;
+    clear(to, name, overwrite)?;
     std::fs::create_dir_all(to).map_err(|error| {
         Failure::new(
             Exit::Failed,

@@ -41,6 +41,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         return dry_run(context, &mut config);
     }
     if context.is_evaluator {
+        buckets::fetch(context, &mut config)?;
         return follow::beside(context, &config, args.resume);
     }
     if context.is_server() {
@@ -243,7 +244,7 @@ fn resume(
             "write `seed: {there}` to go on, or train without --resume"
         )));
     }
-    check_words(folder, facts)?;
+    check_facts(folder, facts)?;
     let restored = session.trainer.set_training_state(&state);
     restored.map_err(|error| match error {
         Error::User(message) => {
@@ -271,20 +272,23 @@ fn resume(
 }
 
 /// Words that had other numbers would have the vectors of other words.
-fn check_words(folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
-    let before = Record::read(folder.path())?;
-    let before = before.map(|record| record.facts.texts).unwrap_or_default();
-    let mut pairs = before.iter().zip(&facts.texts);
-    let Some((_, now)) = pairs.find(|(before, now)| before.vectorizer != now.vectorizer) else {
+fn check_facts(folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
+    let Some(before) = Record::read(folder.path())?.map(|record| record.facts) else {
         return Ok(());
     };
-    let message = format!(
-        "the words of {} in the training rows are others than those of the checkpoint in {}, or in another order",
-        now.shown(),
-        folder.path().display()
-    );
+    let shown = folder.path().display();
+    let mut pairs = before.texts.iter().zip(&facts.texts);
+    let words = pairs.find(|(before, now)| before.vectorizer != now.vectorizer);
+    let message = match (words, before.other_numbers(facts)) {
+        (Some((_, now)), _) => format!(
+            "the words of {} in the training rows are others than those of the checkpoint in {shown}, or in another order",
+            now.shown()
+        ),
+        (None, Some(how)) => format!("{how} of the checkpoint in {shown}"),
+        (None, None) => return Ok(()),
+    };
     Err(Failure::new(Exit::Usage, message)
-        .next("bring the data and `text` back to what they were, or train without --resume"))
+        .next("bring the data, and what `data` says of them, back to what they were, or train without --resume"))
 }
 
 /// How to train, and what to do on the way.

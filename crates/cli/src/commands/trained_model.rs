@@ -11,7 +11,7 @@ use super::Context;
 use super::buckets;
 use super::session::{self, Session, failed, wrong};
 use crate::args::UseArgs;
-use crate::config::{Csv, Data, Images, Missing, TrainConfig};
+use crate::config::{Csv, Data, Images, Missing, Test, TrainConfig};
 use crate::data_facts::{Facts, InputFact};
 use crate::failure::{Exit, Failure};
 use crate::output::notice;
@@ -58,7 +58,8 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
         }
         let record = kept(&RunFolder::of_config(&config).or_of_model())?;
         if let Some(record) = &record {
-            record.check(&config)?;
+            let names_none = args.csv.is_empty() && args.images.is_none() && args.data.is_empty();
+            record.check(&config, names_none)?;
         }
         (config, record)
     };
@@ -313,7 +314,7 @@ impl Used {
                     .map_err(|error| failed(&error))
             }
             (Data::Images(_) | Data::Examples(_), _) => self.test_rows(),
-            (Data::Csv(data), _) => self.rows(|path| {
+            (Data::Csv(data), _) => self.rows(&self.csv, |path| {
                 let (rows, dropped) = rows::labelled(data, facts, path)?;
                 if dropped > 0 {
                     let path = path.display();
@@ -342,7 +343,14 @@ impl Used {
             (Data::Examples(_), _) => None,
             (Data::Csv(data), _) => {
                 let read = |path: &Path| rows_to_predict::to_predict(data, facts, path);
-                return Ok((self.rows(read)?, None));
+                // Each row of files of their own has a prediction; a part of the training's rows is divided as there.
+                let files = match data.test.as_ref().map(|test| &test.value) {
+                    Some(Test::Csv(files)) if self.csv.is_empty() => {
+                        files.iter().map(|file| file.value.clone()).collect()
+                    }
+                    _ => self.csv.clone(),
+                };
+                return Ok((self.rows(&files, read)?, None));
             }
         };
         match images {
@@ -377,9 +385,13 @@ impl Used {
         Err(Failure::new(Exit::Usage, format!("{file} trains on {what}")).next(next))
     }
 
-    fn rows(&self, read: impl Fn(&Path) -> phalanx::Result<Dataset>) -> Result<Dataset, Failure> {
+    fn rows(
+        &self,
+        files: &[PathBuf],
+        read: impl Fn(&Path) -> phalanx::Result<Dataset>,
+    ) -> Result<Dataset, Failure> {
         let mut all: Option<Dataset> = None;
-        for path in &self.csv {
+        for path in files {
             let next = read(path).map_err(|error| failed(&error))?;
             all = Some(match all {
                 None => next,
@@ -395,6 +407,12 @@ impl Used {
     fn test_rows(&self) -> Result<Dataset, Failure> {
         let facts = self.record.as_ref().map(|record| &record.facts);
         let rows = rows::load_as(&self.config, facts).map_err(wrong)?;
+        if rows.dropped > 0 {
+            notice(format_args!(
+                "warning: {} rows with missing values are left out",
+                rows.dropped
+            ));
+        }
         rows.test.ok_or_else(|| {
             let file = self.config.origin.display();
             let (what, next) = match &self.config.data {

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod images;
 mod inputs;
+mod meanings;
 mod processes;
 mod runs;
 mod saved_models;

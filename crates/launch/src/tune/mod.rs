@@ -368,7 +368,7 @@ mod tests {
             directory: scratch.0.clone(),
             environment: [("PATH".to_owned(), path)].into(),
         };
-        let store = Store::open(&scratch.0.join("jobs")).unwrap();
+        let store = Store::open(scratch.0.join("jobs")).unwrap();
         let job = Job::new(store.clone(), store.create(job).unwrap());
         job.append(Event::Prepared).unwrap();
         let of = spec.hyperparameters.as_ref().unwrap();

@@ -1,0 +1,101 @@
+//! What numbers of data mean is the same where a training goes on, is tested and predicts.
+
+use std::fs;
+
+use super::Folder;
+
+/// Rows of two files whose columns are in another order: `id, size, kind` and `size, kind, id`.
+fn kinds(name: &str) -> Folder {
+    let folder = Folder::new(name, "adam");
+    let write = |file: &str, text: &str| fs::write(folder.0.join(file), text).unwrap();
+    let row = |i: usize| format!("{},{},{}\n", 100 + i, i % 7, ["lily", "rose"][i % 2]);
+    let rows: String = (0..20).map(row).collect();
+    write("a.csv", &format!("id,size,kind\n{rows}"));
+    let row = |i: usize| format!("{},{},{}\n", i % 5, ["rose", "lily"][i % 2], 900 + i);
+    let rows: String = (0..12).map(row).collect();
+    write("b.csv", &format!("size,kind,id\n{rows}"));
+    write(
+        "t.yaml",
+        "data: {csv: [a.csv, b.csv], columns: [size], test: {split: 0.25}}\n\
+         model: [{dense: {units: 2}}]\noptimizer: adam\nloss: {sparse_categorical_crossentropy: {from_logits: true}}\n\
+         fit: {epochs: 1, batch_size: 8, save_freq: epoch}\noutput: out\n",
+    );
+    folder
+}
+
+#[test]
+fn classes_are_of_one_column_in_files_of_other_orders() {
+    let folder = kinds("kinds");
+    let text = folder.succeed(&["train", "t.yaml", "--progress", "plain"]);
+    assert!(text.contains("2 classes: lily, rose"), "{text}");
+}
+
+#[test]
+fn a_training_with_other_classes_does_not_go_on() {
+    let folder = kinds("renamed");
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    for file in ["a.csv", "b.csv"] {
+        let path = folder.0.join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace("lily", "tulip")).unwrap();
+    }
+    let told = [
+        "the classes of the data are rose, tulip, and they were lily, rose in the training",
+        "or train without --resume",
+    ];
+    let resume = ["train", "t.yaml", "--resume", "--epochs", "2"];
+    folder.fail(&resume, 2, &told);
+}
+
+#[test]
+fn rows_that_were_trained_on_are_no_test() {
+    let folder = kinds("tested");
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("0.25", "0.5")).unwrap();
+    let told = [
+        "`test` of t.yaml is Split(0.5)",
+        "was trained with Split(0.25)",
+    ];
+    folder.fail(&["evaluate", "t.yaml"], 2, &told);
+    // Other rows, and a file of its own.
+    folder.succeed(&["evaluate", "t.yaml", "b.csv"]);
+    fs::write(&path, text.replace("{split: 0.25}", "{csv: b.csv}")).unwrap();
+    folder.succeed(&["evaluate", "t.yaml"]);
+    fs::write(&path, text.replace(", test: {split: 0.25}", "")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
+    fs::write(&path, &text).unwrap();
+    let told = ["was trained with no part of its rows left out"];
+    folder.fail(&["predict", "t.yaml"], 2, &told);
+}
+
+#[test]
+fn each_row_of_a_test_file_has_a_prediction() {
+    let folder = kinds("each");
+    let test = "id,size,kind\n1,2,lily\n2,,rose\n3,4,rose\n";
+    fs::write(folder.0.join("c.csv"), test).unwrap();
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("{split: 0.25}", "{csv: c.csv}, missing: drop");
+    fs::write(&path, text.replace("missing: drop", "missing: mean")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let predicted = folder.succeed(&["predict", "out"]);
+    assert_eq!(predicted.lines().count(), 1 + 3, "{predicted}");
+    fs::write(&path, text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
+    folder.fail(&["predict", "out"], 2, &["c.csv", "missing"]);
+}
+
+#[test]
+fn shards_stay_where_there_is_nothing_to_replace_them_with() {
+    let folder = kinds("shards");
+    let shard = |data: &'static str| ["data", "shard", data, "--to", "s", "--overwrite"];
+    fs::write(folder.0.join("n.csv"), "1,2,0\n3,4,1\n").unwrap();
+    folder.succeed(&shard("n.csv"));
+    let files = || fs::read_dir(folder.0.join("s")).unwrap().count();
+    let before = files();
+    let failed = folder.phalanx(&shard("typo.csv"));
+    assert!(!failed.status.success());
+    assert!(before > 0 && files() == before);
+}
