@@ -1,6 +1,6 @@
 //! Jobs as AI Platform's REST interface shows them, with ours under `phalanx`.
 
-use phalanx_launch::lifecycle::{Life, State, Trial, TrialState};
+use phalanx_launch::lifecycle::{Life, State, TaskLife, Trial, TrialState};
 use phalanx_launch::logs::timestamp;
 use phalanx_launch::supervise::{in_bucket, job_dir, prepare};
 use serde_json::{Map, Value as Json, json};
@@ -84,45 +84,46 @@ fn trial(trial: &Trial, job: State) -> Json {
     json
 }
 
+/// The tasks of a job.
+fn tasks(life: &Life) -> Vec<Json> {
+    let of = |(name, task): (&String, &TaskLife)| {
+        let mut json = json!({
+            "task": name,
+            "attempt": task.attempt,
+            "place": task.place,
+            "startTime": timestamp(task.started),
+            "state": match life.state {
+                state if task.end.is_some() || state.is_final() => "ENDED",
+                State::Cancelling => "ENDING",
+                _ => "RUNNING",
+            },
+        });
+        if life.state.is_final() {
+            json["end"] = json!("ended, and nobody saw how");
+        }
+        if task.restarts > 0 {
+            json["restarts"] = json!(task.restarts);
+        }
+        if let Some(end) = task.end {
+            json["end"] = json!(end.to_string());
+            if let Some(code) = end.code {
+                json["exitCode"] = json!(code);
+            }
+            if let Some(signal) = end.signal {
+                json["signal"] = json!(signal);
+            }
+        }
+        json
+    };
+    life.tasks.iter().map(of).collect()
+}
+
 fn ours(life: &Life) -> Json {
     let mut all = life.job.phalanx.clone();
     if !all.is_object() {
         all = json!({});
     }
-    let tasks: Vec<Json> = life
-        .tasks
-        .iter()
-        .map(|(name, task)| {
-            let mut json = json!({
-                "task": name,
-                "attempt": task.attempt,
-                "place": task.place,
-                "startTime": timestamp(task.started),
-                "state": match life.state {
-                    state if task.end.is_some() || state.is_final() => "ENDED",
-                    State::Cancelling => "ENDING",
-                    _ => "RUNNING",
-                },
-            });
-            if life.state.is_final() {
-                json["end"] = json!("ended, and nobody saw how");
-            }
-            if task.restarts > 0 {
-                json["restarts"] = json!(task.restarts);
-            }
-            if let Some(end) = task.end {
-                json["end"] = json!(end.to_string());
-                if let Some(code) = end.code {
-                    json["exitCode"] = json!(code);
-                }
-                if let Some(signal) = end.signal {
-                    json["signal"] = json!(signal);
-                }
-            }
-            json
-        })
-        .collect();
-    all["tasks"] = json!(tasks);
+    all["tasks"] = json!(tasks(life));
     all["attempt"] = json!(life.attempt);
     all["directory"] = json!(life.job.directory);
     if let Ok((spec, _)) = prepare(life) {
