@@ -7,8 +7,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::service::{self, Service};
-use super::{SLURM, Slurm};
+use super::{SLURM, Slurm, kill_supervisor};
 
 /// Slurm's `sbatch`, which does its work and then, once, what comes here instead of answering.
 fn sbatch_that_does_not_answer(service: &Service, instead: &str) -> PathBuf {
@@ -110,4 +112,38 @@ fn a_cancel_ends_a_job_of_which_nobody_has_the_number() {
     service.ok(&["cancel", "demo"]);
     assert_eq!(service.end("demo")["state"], "CANCELLED");
     slurm.until_empty();
+}
+
+#[test]
+fn a_job_that_slurm_has_forgotten_ended_as_it_did() {
+    let service = Service::new("slurm-forgotten");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let path = slurm.0.join("slurm.conf");
+    let conf = fs::read_to_string(&path).unwrap();
+    fs::write(&path, conf.replace("MinJobAge=600", "MinJobAge=2")).unwrap();
+    let tell = |name: &str, words: &[&str]| {
+        let mut command = Command::new(name);
+        let output = command.args(words).env("SLURM_CONF", &path).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    tell("scontrol", &["reconfigure"]);
+    let script = "echo x >> started; until [ -e go ]; do sleep 0.1; done";
+    slurm.script(&service, "demo", &SLURM[..2], script);
+    service.state("demo", "RUNNING");
+    let daemon = service.daemon().and_then(Pid::from_raw).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    kill_supervisor(&service, "demo");
+    fs::write(service.folder.join("go"), "").unwrap();
+    let until = Instant::now() + service::PATIENCE;
+    while !tell("squeue", &["--noheader", "--states=all"]).is_empty() {
+        assert!(Instant::now() < until, "Slurm does not forget the job");
+        thread::sleep(Duration::from_millis(200));
+    }
+    service.ok(&["list"]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let started = fs::read_to_string(service.folder.join("started")).unwrap();
+    assert_eq!(started, "x\n");
 }
