@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -18,6 +20,12 @@ const ENDING: [(i32, Exit); 4] = [
     (SIGUSR1, Exit::Terminated),
 ];
 
+/// How long after the first signal others are the same wish: Slurm signals the processes of a task, and the script that is one of them passes
+/// the signal on.
+const SAME: Duration = Duration::from_secs(1);
+/// How often it is looked for the first.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Which signals have come since `watch`.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -30,25 +38,44 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// While this lives the first Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP (the terminal was closed) is a wish, and the second ends the program
-    /// at once. A SIGHUP that the program was started to ignore, as by `nohup`, stays ignored.
+    /// While this lives the first Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP (the terminal was closed) is a wish, and one that comes a
+    /// second later or more ends the program at once. A SIGHUP that the program was started to ignore, as by `nohup`, stays ignored.
     ///
     /// # Errors
     /// The system refuses a handler.
     pub(crate) fn watch() -> io::Result<Self> {
         let (stop, last, over) = (Arc::default(), Arc::default(), Arc::default());
+        let hurried: Arc<AtomicBool> = Arc::default();
         let ignores_hangup = ignores_hangup();
         for (signal, exit) in ENDING {
             if signal == SIGHUP && ignores_hangup {
                 continue;
             }
             flag::register_conditional_default(signal, Arc::clone(&over))?;
-            // Before the one that sets the flag: a handler that came after it would end the program at the first signal.
-            flag::register_conditional_shutdown(signal, exit as i32, Arc::clone(&stop))?;
+            flag::register_conditional_shutdown(signal, exit as i32, Arc::clone(&hurried))?;
             flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
             flag::register(signal, Arc::clone(&stop))?;
         }
-        Ok(Self { stop, last, over })
+        let signals = Self { stop, last, over };
+        signals.hurry_after_the_first(hurried)?;
+        Ok(signals)
+    }
+
+    /// Sets a flag some time after `stop`.
+    fn hurry_after_the_first(&self, hurried: Arc<AtomicBool>) -> io::Result<()> {
+        let (stop, over) = (Arc::clone(&self.stop), Arc::clone(&self.over));
+        let wait = move || {
+            while !stop.load(Ordering::Relaxed) {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+            thread::sleep(SAME);
+            hurried.store(true, Ordering::Relaxed);
+        };
+        let thread = thread::Builder::new().name("signals".to_owned());
+        thread.spawn(wait).map(drop)
     }
 
     /// How the program ends by what has come.

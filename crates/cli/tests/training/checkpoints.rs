@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::Folder;
 
-/// Trains until a checkpoint of the second epoch is there, and is sent a signal then; how it ended, and what it said.
-fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, String) {
+/// Trains until a checkpoint of the second epoch is there, and is sent signals then; how it ended, and what it said.
+fn signalled(folder: &Folder, arguments: &[&str], signals: &str) -> (ExitStatus, String) {
     // A test that runs under `nohup` ignores SIGHUP, and so would the training.
     let mut command = Command::new("env");
     command.args([
@@ -26,7 +26,8 @@ fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, 
     });
     let id = child.id().to_string();
     // Nobody is there to get it where the training was quicker.
-    let _ = Command::new("kill").args(["-s", signal, &id]).status();
+    let kill = "for signal in $1; do kill -s $signal $0; done";
+    let _ = Command::new("sh").args(["-c", kill, &id, signals]).status();
     let (ended, end) = mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
         if end.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
@@ -47,7 +48,14 @@ fn signals_end_a_training_with_a_checkpoint() {
     let text = fs::read_to_string(&file).unwrap();
     let endless = text.replace("epochs: 40", "epochs: 1000000, save_freq: epoch");
     fs::write(&file, endless).unwrap();
-    for (signal, exit) in [("INT", 130), ("TERM", 143), ("HUP", 143), ("USR1", 143)] {
+    // What follows at once is the same wish: Slurm signals all processes of a task, and they each other.
+    for (signal, exit) in [
+        ("INT", 130),
+        ("TERM", 143),
+        ("HUP", 143),
+        ("USR1", 143),
+        ("TERM USR1", 143),
+    ] {
         let _ = fs::remove_dir_all(folder.0.join("out"));
         let (status, told) = signalled(&folder, &["train", "t.yaml"], signal);
         assert_eq!(status.code(), Some(exit), "{told}");
