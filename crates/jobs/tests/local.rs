@@ -335,9 +335,10 @@ fn a_program_of_a_package_runs_from_its_copy() {
     fs::write(package.join("data.txt"), "first\n").unwrap();
     fs::write(
         service.folder.join("config.yaml"),
-        "phalanx: {program: train.sh}\ntrainingInput: {args: [--epochs, '3']}\n",
+        "phalanx: {program: train.sh, secrets: {KEY: code/key.txt}}\ntrainingInput: {args: [--epochs, '3']}\n",
     )
     .unwrap();
+    fs::write(package.join("key.txt"), "secret").unwrap();
     let submit = ["submit", "training", "demo", "--config", "config.yaml"];
     let plan = service.ok(&[&submit[..], &["--package-path", "code", "--dry-run"]].concat());
     let copied = format!("copied to {}/packages/demo-", service.root().display());
@@ -361,6 +362,8 @@ fn a_program_of_a_package_runs_from_its_copy() {
         "{copy}"
     );
     assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    let copied = std::path::Path::new(copy);
+    assert!(copied.join("train.sh").is_file() && !copied.join("key.txt").exists());
     let logs = service.ok(&["logs", "demo"]);
     for line in ["first", &service.folder.display().to_string(), "--epochs 3"] {
         assert!(logs.contains(line), "{logs}");

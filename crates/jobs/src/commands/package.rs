@@ -38,8 +38,10 @@ impl Upload {
             None if spec.ours.executor == ExecutorKind::Kubernetes => in_job_dir(job, spec)?,
             None => package::copies(&context.root).display().to_string(),
         };
-        // Neither other jobs nor the copies of before are a part of the program.
-        let without = [context.root.clone(), PathBuf::from(&staging)];
+        // Neither other jobs nor the copies of before are a part of the program, and secrets stay where they are.
+        let directory = absolute(Path::new(spec.ours.directory.as_deref().unwrap_or(".")))?;
+        let mut without = vec![context.root.clone(), PathBuf::from(&staging)];
+        without.extend(spec.ours.secrets.values().map(|file| directory.join(file)));
         let package = Package::read(&absolute(Path::new(folder))?, &without);
         let package = package.map_err(|why| Failure::new(NOT_READY, why))?;
         let place = package::place(&staging, job);

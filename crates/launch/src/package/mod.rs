@@ -57,8 +57,8 @@ enum Kind {
 }
 
 impl Package {
-    /// Reads the names and sizes of a folder's files; `.git`, `__pycache__` and the folders `without` are left out, such as where copies
-    /// were made before.
+    /// Reads the names and sizes of a folder's files; `.git`, `__pycache__`, the files and folders `without` and links to them are left
+    /// out, such as where copies were made before.
     ///
     /// # Errors
     /// It is no folder, or one of those that are left out, something in it is no file, folder or link, or it has more than 20,000 files or 1 GiB.
@@ -130,7 +130,9 @@ impl Package {
                 continue;
             }
             let path = within.join(&name);
-            if self.without.contains(&self.folder.join(&path)) {
+            // A link to what is left out is left out, too.
+            let leads_to = fs::canonicalize(self.folder.join(&path));
+            if leads_to.is_ok_and(|path| self.without.contains(&path)) {
                 continue;
             }
             let kind = self.kind(&path)?;
@@ -394,7 +396,9 @@ mod tests {
         let folder = scratch.0.join("code");
         write(&folder.join("task.py"), "one");
         let staging = folder.join("kept/here");
-        let without = [staging.clone(), folder.join("none")];
+        write(&folder.join("key.txt"), "secret");
+        std::os::unix::fs::symlink("key.txt", folder.join("link")).unwrap();
+        let without = [staging.clone(), folder.join("none"), folder.join("key.txt")];
         for copy in ["job-1", "job-2"] {
             let package = Package::read(&folder, &without).unwrap();
             assert_eq!(package.size(), (1, 3), "{copy}");
