@@ -138,6 +138,19 @@ fn a_container_whose_client_is_killed_is_removed() {
 }
 
 #[test]
+fn a_container_that_was_killed_is_tried_again() {
+    let service = Service::new("lost-container");
+    write_engine(&service.folder, "docker");
+    // As `docker run` ends when there was no memory for the container.
+    let config = "trainingInput: {masterConfig: {imageUri: i, containerCommand: [sh, -c], containerArgs: ['[ -e again ] || { echo > again; exit 137; }']}}\nphalanx: {restarts: 1}\n";
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    service.submit("demo", &[]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert_eq!(job["phalanx"]["attempt"], 2, "{job:#}");
+}
+
+#[test]
 fn without_an_engine_the_job_says_what_is_missing() {
     let service = Service::new("no-engine");
     write_engine(&service.folder, "another");

@@ -233,11 +233,17 @@ impl Tasks<'_> {
                 continue;
             };
             let Running { at, told, .. } = self.running.remove(index);
-            let end = TaskEnd {
-                code: status.code().map(|code| code as u8),
-                signal: status.signal(),
-                told,
+            let code = status.code().map(|code| code as u8);
+            let end = match (&self.run.plan.program, code) {
+                // What ended the container, and not its engine.
+                (Program::Image, Some(code)) => TaskEnd::told_by_code(code),
+                _ => TaskEnd {
+                    code,
+                    signal: status.signal(),
+                    told,
+                },
             };
+            let end = TaskEnd { told, ..end };
             let task = self.run.task_name(&self.run.plan.tasks[at].name());
             self.run.note(Event::TaskEnded { task, end });
             if self.goes_on_without(at, end) {

@@ -146,6 +146,20 @@ impl TaskEnd {
         }
     }
 
+    /// The end that a shell or an engine of containers tells by an exit code: 128 and the number of the signal that ended a process. 143 stays a
+    /// code, that of a training that was told to end and saved.
+    #[must_use]
+    pub fn told_by_code(code: u8) -> Self {
+        match code {
+            143 | 0..=128 => Self::code(code),
+            _ => Self {
+                code: None,
+                signal: Some(i32::from(code - 128)),
+                told: false,
+            },
+        }
+    }
+
     /// The end in the words of the supervisor of workers.
     #[must_use]
     pub fn how(self) -> How {

@@ -473,17 +473,7 @@ fn ended(path: &Path) -> Option<(TaskEnd, u64)> {
     let text = fs::read_to_string(path).ok()?;
     let (code, when) = text.trim().split_once(' ')?;
     let code: u8 = code.parse().ok()?;
-    // A shell says 128 and the signal's number of a process that a signal ended.
-    let signal = i32::from(code.saturating_sub(128));
-    let end = match code {
-        143 | 0..=128 => TaskEnd::code(code),
-        _ => TaskEnd {
-            code: None,
-            signal: Some(signal),
-            told: false,
-        },
-    };
-    Some((end, when.parse().ok()?))
+    Some((TaskEnd::told_by_code(code), when.parse().ok()?))
 }
 
 #[cfg(test)]
