@@ -1,13 +1,15 @@
 //! The on-disk cache of compiled programs.
 //!
 //! An entry is a file named by the SHA-256 of everything that determines its contents: the plugin file, the processor's features, the number of
-//! threads, `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
+//! threads, the flags of `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -175,22 +177,11 @@ impl Client {
         let Some(cache) = cache else {
             return Ok((self.compile(code, options)?, CacheOutcome::Off));
         };
-        if let Some(reason) = unsafe_to_serialize(
-            &options.overrides,
-            std::env::var("XLA_FLAGS").as_deref().unwrap_or_default(),
-        ) {
-            return Ok((
-                self.compile(code, options)?,
-                CacheOutcome::NotStored(reason),
-            ));
-        }
-        let key = match self.cache_key(cache, code, options)? {
+        let key = match self.storable_key(cache, code, options)? {
             Ok(key) => key,
-            Err(error) => {
-                return Ok((
-                    self.compile(code, options)?,
-                    CacheOutcome::NotStored(format!("cannot read the plugin file: {error}")),
-                ));
+            Err(reason) => {
+                let executable = self.compile(code, options)?;
+                return Ok((executable, CacheOutcome::NotStored(reason)));
             }
         };
         if let Some(executable) = self.load(cache, &key) {
@@ -228,13 +219,32 @@ impl Client {
     /// Whether the cache has an entry for a program, which [`compile_cached`](Self::compile_cached) would load.
     #[must_use]
     pub fn is_cached(&self, cache: &CompileCache, code: &str, options: &CompileOptions) -> bool {
-        let key = self.cache_key(cache, code, options);
+        let key = self.storable_key(cache, code, options);
         matches!(key, Ok(Ok(key)) if cache.entry(&key).exists())
+    }
+
+    /// The key of a program, or why the cache cannot have it.
+    fn storable_key(
+        &self,
+        cache: &CompileCache,
+        code: &str,
+        options: &CompileOptions,
+    ) -> Result<Result<String, String>, PjrtError> {
+        let flags = match xla_flags() {
+            Ok(flags) => flags,
+            Err(reason) => return Ok(Err(reason.clone())),
+        };
+        if let Some(reason) = unsafe_to_serialize(&options.overrides, flags) {
+            return Ok(Err(reason));
+        }
+        let key = self.cache_key(cache, flags, code, options)?;
+        Ok(key.map_err(|error| format!("cannot read the plugin file: {error}")))
     }
 
     fn cache_key(
         &self,
         cache: &CompileCache,
+        flags: &str,
         code: &str,
         options: &CompileOptions,
     ) -> Result<io::Result<String>, PjrtError> {
@@ -248,17 +258,16 @@ impl Client {
             .iter()
             .map(|device| format!("{} {}", device.id, device.kind))
             .collect();
-        let environment: Vec<String> = ["XLA_FLAGS", "PJRT_NPROC", "NPROC"]
-            .iter()
-            .map(|name| std::env::var(name).unwrap_or_default())
-            .collect();
+        let processors =
+            ["PJRT_NPROC", "NPROC"].map(|name| std::env::var(name).unwrap_or_default());
+        let environment = format!("{flags}\0{}", processors.join("\0"));
         let threads = xla_threads().to_string();
         let parts = [
             plugin.as_bytes(),
             self.platform_version().as_bytes(),
             processor().as_bytes(),
             threads.as_bytes(),
-            environment.join("\0").as_bytes(),
+            environment.as_bytes(),
             devices.join("\0").as_bytes(),
             &encoded,
             code.as_bytes(),
@@ -271,6 +280,28 @@ impl Client {
         }
         Ok(Ok(hex(&hash.finalize())))
     }
+}
+
+/// The flags of `XLA_FLAGS` at the first look: the plugin reads them once, too.
+fn xla_flags() -> &'static Result<String, String> {
+    static FLAGS: OnceLock<Result<String, String>> = OnceLock::new();
+    FLAGS.get_or_init(|| flags_of(&std::env::var_os("XLA_FLAGS").unwrap_or_default()))
+}
+
+/// The flags that a value of `XLA_FLAGS` gives: as for XLA (`xla/parse_flags_from_env.cc`), one that does not begin with `-` is the name of
+/// a file with flags.
+fn flags_of(value: &OsStr) -> Result<String, String> {
+    let text = value.to_string_lossy();
+    if text.is_empty() || text.trim_start().starts_with('-') {
+        return Ok(text.into_owned());
+    }
+    let unread = |why: String| format!("cannot read {text}, the file of flags in XLA_FLAGS: {why}");
+    // A pipe has nothing for a second reader, or keeps it waiting.
+    if fs::metadata(value).is_ok_and(|found| !found.is_file()) {
+        return Err(unread("it is no plain file".to_owned()));
+    }
+    let flags = fs::read(value).map_err(|error| unread(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&flags).into_owned())
 }
 
 /// Why the program must not be serialised: XLA ends the process when it serialises some programs that use oneDNN.
@@ -445,6 +476,26 @@ mod tests {
             sha256_of(&plugin).unwrap()
         );
         assert_ne!(cache.plugin_hash(&plugin).unwrap(), first);
+    }
+
+    #[test]
+    fn flags_come_from_the_value_or_the_file_that_it_names() {
+        let dir = TempDir::new();
+        let value = |text: &str| flags_of(OsStr::new(text));
+        assert_eq!(value("").unwrap(), "");
+        assert_eq!(
+            value(" \n--xla_a=1 --xla_b").unwrap(),
+            " \n--xla_a=1 --xla_b"
+        );
+        let file = dir.join("onednn flags");
+        for flags in ["--xla_a=1\n", "--xla_cpu_use_onednn=true"] {
+            fs::write(&file, flags).unwrap();
+            assert_eq!(flags_of(file.as_os_str()).unwrap(), flags);
+        }
+        let absent = flags_of(dir.join("absent").as_os_str()).unwrap_err();
+        assert!(absent.contains("absent, the file of flags"), "{absent}");
+        let folder = flags_of(dir.as_os_str()).unwrap_err();
+        assert!(folder.contains("it is no plain file"), "{folder}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Compiled programs on disk.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use phalanx_pjrt::{
     CacheOutcome, Client, CompileCache, CompileOptions, OptionValue, OverrideValue,
@@ -113,4 +114,46 @@ fn a_cache_tells_options_and_clients_apart() {
         compile(&add(32), &options),
         CacheOutcome::NotStored(_)
     ));
+}
+
+/// The folder of the cache of a process with flags of its own.
+const CACHE_OF_FLAGS: &str = "PHALANX_TEST_CACHE_OF_FLAGS";
+
+#[test]
+#[ignore = "in a process with flags of its own, which the test below starts"]
+fn compiles_with_flags() {
+    let folder = std::env::var_os(CACHE_OF_FLAGS).unwrap();
+    let cache = CompileCache::open(folder, CompileCache::DEFAULT_LIMIT).unwrap();
+    let compiled = client().compile_cached(Some(&cache), &add(32), &CompileOptions::default());
+    println!("outcome {:?}", compiled.unwrap().1);
+}
+
+/// What the cache says to a process whose `XLA_FLAGS` is this file.
+fn outcome_with(flags: &Path, cache: &TempDir) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cache::compiles_with_flags"])
+        .args(["--ignored", "--nocapture"])
+        .env("XLA_FLAGS", flags)
+        .env(CACHE_OF_FLAGS, &cache.0)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = text
+        .split_once("outcome ")
+        .and_then(|(_, said)| said.lines().next());
+    said.unwrap_or_else(|| panic!("{output:?}")).to_owned()
+}
+
+#[test]
+fn flags_in_a_file_count_as_they_are_in_it() {
+    let (dir, cache) = (TempDir::new("flags"), TempDir::new("cache-flags"));
+    let file = dir.0.join("flags");
+    std::fs::write(&file, "--xla_cpu_enable_fast_min_max=true").unwrap();
+    assert_eq!(outcome_with(&file, &cache), "Stored");
+    assert_eq!(outcome_with(&file, &cache), "Hit");
+    std::fs::write(&file, "--xla_cpu_enable_fast_min_max=false").unwrap();
+    assert_eq!(outcome_with(&file, &cache), "Stored");
+    std::fs::write(&file, "--xla_cpu_use_onednn=false").unwrap();
+    let refused = outcome_with(&file, &cache);
+    assert!(refused.contains("onednn flag in XLA_FLAGS"), "{refused}");
 }
