@@ -495,6 +495,27 @@ fn leftovers_of_a_crash_are_ignored_and_then_removed() {
 }
 
 #[test]
+fn what_a_crash_left_of_weights_alone_is_removed_by_the_next_save() {
+    let scratch = scratch("crash-weights");
+    let leave = |name: &str| {
+        let folder = scratch.join(format!(".{name}.saving-1-0"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join(WEIGHTS), "half").unwrap();
+        let then = SystemTime::now() - Duration::from_secs(7200);
+        for path in [folder.join(WEIGHTS), folder] {
+            File::open(path).unwrap().set_modified(then).unwrap();
+        }
+    };
+    let names = ["m.keras", "m.safetensors", "m.weights.h5"];
+    names.iter().copied().for_each(leave);
+    let saved = small_saved();
+    saved.save_keras(scratch.join(names[0])).unwrap();
+    saved.save_weights(scratch.join(names[1])).unwrap();
+    saved.save_weights(scratch.join(names[2])).unwrap();
+    assert_eq!(scratch.names(), names);
+}
+
+#[test]
 fn a_crash_between_two_renames_is_mended() {
     let scratch = scratch("aside");
     let path = scratch.join("m.phx");

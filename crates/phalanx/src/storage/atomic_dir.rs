@@ -278,6 +278,7 @@ pub(crate) fn replace_file(
             path.display()
         )));
     }
+    place.remove_leftovers();
     let staging = place.stage(&DISK)?;
     staging.write(WEIGHTS, len, contents)?;
     staging.sync_files()?;
