@@ -5,18 +5,15 @@
 
 #[path = "cloud/data.rs"]
 mod data;
-#[path = "cloud/gate.rs"]
-mod gate;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-use gate::{Answer, Gate};
 use phalanx::checkpoint::TrainingState;
 use phalanx_store::{Bucket, Limits, ObjectUrl};
-use phalanx_testkit::bucket_urls;
+use phalanx_testkit::{Answer, Gate, bucket_urls};
 
 /// The last object of a save.
 const LAST: &str = "checkpoint.json";

@@ -4,6 +4,7 @@
 
 mod commit;
 mod compare;
+mod gate;
 mod interpreter;
 mod platform;
 mod random;
@@ -15,11 +16,12 @@ mod wait;
 
 pub use commit::{commit_number, is_quick_commit};
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
+pub use gate::{Answer, Gate};
 pub use interpreter::{Array, Dual, Interpreter};
 pub use platform::test_platform;
 pub use random::Random;
 pub use scratch::Scratch;
 pub use searched::{asked_number, search_seed};
 pub use skip::skip;
-pub use stores::bucket_urls;
+pub use stores::{bucket_urls, put_empty_at};
 pub use wait::wait_until;

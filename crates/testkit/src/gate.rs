@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What becomes of a request.
-pub(crate) enum Answer {
+pub enum Answer {
     /// The server gets it.
     Pass,
     /// The connection ends.
@@ -20,26 +21,30 @@ pub(crate) enum Answer {
 }
 
 /// The gate, as long as the test runs.
-pub(crate) struct Gate {
+pub struct Gate {
     /// Its address, as the server's is written.
-    pub(crate) address: String,
+    pub address: String,
     requests: Arc<Mutex<Vec<String>>>,
+    answered: Arc<AtomicU64>,
 }
 
 impl Gate {
     /// Opens a gate before the server at an address; `judge` is asked about the first line of each request.
-    pub(crate) fn before(
-        server: &str,
-        judge: impl Fn(&str) -> Answer + Send + Sync + 'static,
-    ) -> Self {
+    ///
+    /// # Panics
+    /// When this machine gives no port.
+    pub fn before(server: &str, judge: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let server = server.trim_start_matches("http://").to_owned();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
         let (kept, judge) = (Arc::clone(&requests), Arc::new(judge));
+        let answered: Arc<AtomicU64> = Arc::default();
+        let counted = Arc::clone(&answered);
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (server, kept, judge) = (server.clone(), Arc::clone(&kept), Arc::clone(&judge));
+                let counted = Arc::clone(&counted);
                 let pass = move |client: TcpStream| -> io::Result<()> {
                     client.set_read_timeout(Some(LIMIT))?;
                     let request = request(&client)?;
@@ -53,17 +58,31 @@ impl Gate {
                     match judge(&first) {
                         Answer::Close => client.shutdown(Shutdown::Both),
                         Answer::Busy => busy(&client),
-                        Answer::Pass => forward(&client, &server, &request),
+                        Answer::Pass => forward(&client, &server, &request, &counted),
                     }
                 };
                 thread::spawn(move || client.and_then(pass));
             }
         });
-        Self { address, requests }
+        Self {
+            address,
+            requests,
+            answered,
+        }
+    }
+
+    /// The bytes of all answers that it has let pass.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// The first lines of the requests with this method.
-    pub(crate) fn requests(&self, method: &str) -> Vec<String> {
+    ///
+    /// # Panics
+    /// When a thread of the gate has panicked.
+    #[must_use]
+    pub fn requests(&self, method: &str) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         let with = requests.iter().filter(|line| line.starts_with(method));
         with.cloned().collect()
@@ -96,11 +115,17 @@ fn request(mut client: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-fn forward(mut client: &TcpStream, server: &str, request: &[u8]) -> io::Result<()> {
+fn forward(
+    mut client: &TcpStream,
+    server: &str,
+    request: &[u8],
+    counted: &AtomicU64,
+) -> io::Result<()> {
     let mut server = TcpStream::connect(server)?;
     server.set_read_timeout(Some(LIMIT))?;
     server.write_all(request)?;
-    io::copy(&mut server, &mut client)?;
+    let bytes = io::copy(&mut server, &mut client)?;
+    counted.fetch_add(bytes, Ordering::Relaxed);
     client.shutdown(Shutdown::Both)
 }
 
