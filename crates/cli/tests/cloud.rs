@@ -288,6 +288,34 @@ fn a_save_that_breaks_before_its_last_object_is_not_seen() {
 }
 
 #[test]
+fn a_removal_whose_connection_breaks_is_tried_again() {
+    let folder = Folder::new("removal");
+    for (number, url) in bucket_urls("removal/checkpoint").into_iter().enumerate() {
+        let (variable, address) = server(&url);
+        let gate = Gate::before(&address, {
+            let count = std::sync::atomic::AtomicUsize::new(0);
+            move |request| {
+                let is_removal = request.starts_with("DELETE") || request.starts_with("POST");
+                match is_removal && count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+                    true => Answer::Close,
+                    false => Answer::Pass,
+                }
+            }
+        });
+        let name = format!("removal{number}");
+        folder.describe(&name, &format!("checkpoint: {url}"));
+        let mut command = folder.command(&["train", &format!("{name}.yaml")]);
+        told(&command.env(variable, &gate.address).output().unwrap(), 0);
+        assert_eq!(gate.requests("POST"), [""; 0]);
+        let removals = gate.requests("DELETE");
+        assert!(
+            removals.len() > 3 && removals[0] == removals[1],
+            "{removals:?}"
+        );
+    }
+}
+
+#[test]
 fn a_busy_server_is_asked_again() {
     let folder = Folder::new("busy");
     let state = folder.state(1);

@@ -35,7 +35,9 @@ pub(super) fn store(
             let builder = with_profile(AmazonS3Builder::from_env())?
                 .with_bucket_name(url.bucket())
                 .with_retry(retry)
-                .with_http_connector(connector);
+                .with_http_connector(connector)
+                // A removal of several is a POST, which is not tried again, and its refusals are in an answer of success.
+                .with_disable_bulk_delete(true);
             Ok(Box::new(builder.build().map_err(wrong)?))
         }
         Scheme::Gs => {
