@@ -11,7 +11,9 @@ use std::thread;
 
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{
+    BackoffConfig, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+};
 use tokio::runtime::Runtime;
 
 use crate::{Limits, Object, ObjectUrl, StoreError};
@@ -72,13 +74,21 @@ impl Remote {
 
     pub(crate) fn stat(&self, url: &ObjectUrl) -> Result<Object, StoreError> {
         let path = path(url)?;
-        // The head of an answer with the contents, which are not read: not every server has the call for the head alone.
-        let meta = self.run("read", url, async { Ok(self.store.get(&path).await?.meta) })?;
+        let meta = self.run("read", url, self.meta(&path))?;
         Ok(Object {
             name: String::new(),
             size: meta.size,
             modified: meta.last_modified.into(),
         })
+    }
+
+    /// What comes with the first byte: not every server has the call for the head alone. An empty object has none.
+    async fn meta(&self, path: &Path) -> object_store::Result<ObjectMeta> {
+        let first = GetOptions::new().with_range(Some(0..1));
+        match self.store.get_opts(path, first).await {
+            Err(error) if reason::is_without_part(&error) => Ok(self.store.get(path).await?.meta),
+            answer => Ok(answer?.meta),
+        }
     }
 
     pub(crate) fn list(&self, url: &ObjectUrl) -> Result<Vec<Object>, StoreError> {
@@ -90,7 +100,7 @@ impl Remote {
             found => found?,
         };
         let prefix = format!("{folder}/");
-        let named = |meta: object_store::ObjectMeta| {
+        let named = |meta: ObjectMeta| {
             let name = meta.location.as_ref().strip_prefix(&prefix)?.to_owned();
             Some(Object {
                 name,

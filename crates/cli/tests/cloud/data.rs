@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use phalanx_pjrt::PluginSearch;
-use phalanx_testkit::bucket_urls;
+use phalanx_store::StoreError;
+use phalanx_testkit::{Answer, Gate, bucket_urls, put_empty_at};
 
-use super::{Folder, bucket, told};
+use super::{Folder, bucket, server, told};
 
 /// The copies of a URL, removed at the end.
 struct Copies(PathBuf);
@@ -160,6 +161,53 @@ fn a_folder_of_images_comes_from_a_bucket() {
         assert_eq!(
             train("remote", &format!("{url}/pictures")),
             train("local", "pictures")
+        );
+    }
+}
+
+#[test]
+fn a_single_object_travels_once_and_an_empty_one_is_found() {
+    let folder = Folder::new("data-single");
+    folder.describe("first", "");
+    folder.run(&["train", "first.yaml"], 0);
+    let rows = fs::read_to_string(folder.0.join("a.csv"))
+        .unwrap()
+        .repeat(500);
+    for url in bucket_urls("data-single") {
+        let _copies = Copies::of(&url);
+        put(&url, "rows.csv", rows.clone().into_bytes());
+        put(&url, "empty", Vec::new());
+        let (variable, address) = server(&url);
+        let gate = Gate::before(&address, |_| Answer::Pass);
+        let mut command = folder.command(&["evaluate", "first", &format!("{url}/rows.csv")]);
+        command.env(variable, &gate.address);
+        told(&command.output().unwrap(), 0);
+        let (answered, size) = (gate.answered(), rows.len() as u64);
+        assert!(
+            (size..size * 3 / 2).contains(&answered),
+            "{answered} of {size}"
+        );
+        let (of_url, bucket) = bucket(&url);
+        assert_eq!(bucket.stat(&of_url.join("rows.csv")).unwrap().size, size);
+        assert_eq!(bucket.stat(&of_url.join("empty")).unwrap().size, 0);
+        let absent = bucket.stat(&of_url.join("absent")).unwrap_err();
+        assert!(matches!(absent, StoreError::Missing { .. }), "{absent}");
+    }
+}
+
+#[test]
+fn an_object_whose_name_cannot_be_used_is_named() {
+    for url in bucket_urls("data-names") {
+        if !url.starts_with("gs") {
+            continue;
+        }
+        put_empty_at(&format!("{url}/a//b"));
+        let (of_url, bucket) = bucket(&url);
+        let error = bucket.list(&of_url).unwrap_err().to_string();
+        let expected = "has an object whose name cannot be used";
+        assert!(
+            error.contains(expected) && error.contains("/a//b"),
+            "{error}"
         );
     }
 }

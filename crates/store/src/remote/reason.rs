@@ -17,12 +17,29 @@ const UNKNOWN: [&str; 4] = [
     "ExpiredToken",
 ];
 
+/// Whether a server refused a part of an object that is empty, or gave all of it.
+pub(super) fn is_without_part(error: &object_store::Error) -> bool {
+    let is_whole = |text: &String| text.starts_with("Received non-partial response");
+    Answer::of(error).status == Some(416) || chain(error).iter().any(is_whole)
+}
+
 pub(super) fn explained(
     action: &'static str,
     url: &ObjectUrl,
     error: &object_store::Error,
 ) -> StoreError {
     let answer = Answer::of(error);
+    if let object_store::Error::InvalidPath { source } = error {
+        let name = clean(&source.to_string());
+        return StoreError::Refused {
+            action,
+            url: url.to_string(),
+            reason: format!(
+                "the bucket `{}` has an object whose name cannot be used ({name}); give it one without parts that are empty, `.` or `..`, or name a URL that it is not under",
+                url.bucket()
+            ),
+        };
+    }
     let url = url.clone();
     if answer.status == Some(404) && action != "list" && answer.code != "NoSuchBucket" {
         return StoreError::Missing {
