@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use phalanx_store::{Bucket, Limits, ObjectUrl};
-use phalanx_testkit::bucket_urls;
+use phalanx_testkit::{Answer, Gate, bucket_urls, put_empty_at};
 use pods::Cluster;
 use serde_json::Value as Json;
 use service::{PATIENCE, Service};
@@ -224,6 +224,42 @@ fn results_and_logs_go_into_a_bucket_while_tasks_run() {
             "the end of the log is not there"
         );
         assert_eq!(service.job("demo")["phalanx"]["jobDir"], url.as_str());
+    }
+}
+
+#[test]
+fn earlier_results_come_back_in_parts_and_marks_of_folders_are_no_files() {
+    for url in bucket_urls("jobs-earlier") {
+        let service = service("cloud-earlier");
+        let (place, objects) = bucket(&url);
+        let large: Vec<u8> = (0..(32 << 20) + 5_u32).map(|i| (i % 251) as u8).collect();
+        for (name, bytes) in [("large", large.clone()), ("notes/empty", Vec::new())] {
+            objects.put(&place.join(name), bytes).unwrap();
+        }
+        let variable = match url.starts_with("gs") {
+            true => "STORAGE_EMULATOR_HOST",
+            false => "AWS_ENDPOINT_URL",
+        };
+        if url.starts_with("gs") {
+            put_empty_at(&format!("{url}/notes/"));
+        }
+        let gate = Gate::before(&std::env::var(variable).unwrap(), |_| Answer::Pass);
+        let address = &gate.address;
+        digits::write(&service.folder);
+        let keys = format!(
+            "phalanx: {{program: examples/digits.yaml, env: {{{variable}: '{address}'}}, {}}}\n",
+            secrets(&service.folder)
+        );
+        fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+        let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
+        let end = ["--", "--epochs", "1"];
+        service.ok(&[&["submit", "training", "demo"][..], &options, &end].concat());
+        digits::succeeds(&service, "demo");
+        let results = service.root().join("jobs/demo/results");
+        assert!(fs::read(results.join("large")).unwrap() == large);
+        assert_eq!(fs::read(results.join("notes/empty")).unwrap(), b"");
+        let reads = gate.requests("GET").into_iter();
+        assert_eq!(reads.filter(|line| line.contains("large ")).count(), 2);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A bucket: what can be asked of it, and how long that may take.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use crate::{ObjectUrl, StoreError};
@@ -58,6 +59,27 @@ pub struct Object {
     pub modified: SystemTime,
 }
 
+impl Object {
+    /// The objects of a listing without the empty ones by which some programs mark folders.
+    #[must_use]
+    pub fn without_markers(listed: Vec<Self>) -> Vec<Self> {
+        let folders: HashSet<String> = listed
+            .iter()
+            .flat_map(|object| {
+                let ends = object.name.match_indices('/');
+                ends.map(|(end, _)| object.name[..end].to_owned())
+            })
+            .collect();
+        let is_file = |object: &Self| {
+            object.size > 0 || !(object.name.is_empty() || folders.contains(&object.name))
+        };
+        listed.into_iter().filter(is_file).collect()
+    }
+}
+
+/// How much of an object is asked for at once.
+const PART: u64 = 32 << 20;
+
 /// A bucket that can be used. Every call waits for its answer, and no longer than its [`Limits`] let it.
 #[derive(Debug)]
 pub struct Bucket {
@@ -65,6 +87,35 @@ pub struct Bucket {
     remote: Remote,
     #[cfg(not(feature = "cloud"))]
     remote: std::convert::Infallible,
+}
+
+impl Bucket {
+    /// The bytes of an object of this size, in parts of at most 32 MiB, each of which is asked for when it is taken. A part that is shorter, since
+    /// the object was changed meanwhile, is an error.
+    pub fn parts<'own>(
+        &'own self,
+        url: &'own ObjectUrl,
+        size: u64,
+    ) -> impl Iterator<Item = Result<Vec<u8>, StoreError>> + 'own {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let (start, end) = (done, size.min(done + PART));
+            done = end;
+            (start < end).then(|| self.part(url, start, end))
+        })
+    }
+
+    fn part(&self, url: &ObjectUrl, start: u64, end: u64) -> Result<Vec<u8>, StoreError> {
+        let bytes = self.read(url, start, end)?;
+        if bytes.len() as u64 == end - start {
+            return Ok(bytes);
+        }
+        Err(StoreError::Refused {
+            action: "read",
+            url: url.to_string(),
+            reason: "it was changed while it was read; start again when it is complete".to_owned(),
+        })
+    }
 }
 
 #[cfg(feature = "cloud")]
@@ -155,10 +206,23 @@ impl Bucket {
     }
 }
 
-#[cfg(all(test, not(feature = "cloud")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn marks_of_folders_are_no_files() {
+        let object = |(name, size): (&str, u64)| Object {
+            name: name.to_owned(),
+            size,
+            modified: SystemTime::UNIX_EPOCH,
+        };
+        let listed = [("", 0), ("a", 0), ("a/b", 3), ("c", 0)].map(object);
+        let kept = Object::without_markers(listed.into());
+        assert_eq!(kept, [("a/b", 3), ("c", 0)].map(object));
+    }
+
+    #[cfg(not(feature = "cloud"))]
     #[test]
     fn without_the_feature_the_refusal_names_it() {
         let url = ObjectUrl::parse("s3://bucket/x").unwrap();

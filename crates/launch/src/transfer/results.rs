@@ -3,11 +3,12 @@
 //! Checkpoints are not among them: `phalanx train` writes these into the bucket itself, each as a whole. Nothing is removed from the bucket.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use phalanx_store::{Bucket, Limits, ObjectUrl};
+use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
 use crate::package::stays_within;
 use crate::spec::JobName;
@@ -63,7 +64,7 @@ impl Sent {
 
 impl Results {
     pub(super) fn open(url: &str, job: &JobName, folder: &Path) -> Result<Self, String> {
-        let text = |error: phalanx_store::StoreError| error.to_string();
+        let text = |error: StoreError| error.to_string();
         let url = ObjectUrl::parse(url).map_err(text)?;
         let limits = Limits::from_env().map_err(text)?;
         Ok(Self {
@@ -85,20 +86,19 @@ impl Results {
         let wrong = |error: std::io::Error| format!("cannot write {}: {error}", new.display());
         let _ = fs::remove_dir_all(&new);
         fs::create_dir_all(&new).map_err(wrong)?;
-        let objects = self.bucket.list(&self.url);
-        for object in objects.map_err(|error| error.to_string())? {
+        let text = |error: StoreError| error.to_string();
+        let listed = self.bucket.list(&self.url).map_err(text)?;
+        for object in Object::without_markers(listed) {
             if !is_result(&object.name) {
                 continue;
             }
-            let bytes = match object.size {
-                // A range of nothing is refused by some servers.
-                0 => Vec::new(),
-                size => (self.bucket.read(&self.url.join(&object.name), 0, size))
-                    .map_err(|error| error.to_string())?,
-            };
             let path = new.join(&object.name);
             let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            made.and_then(|()| fs::write(&path, bytes)).map_err(wrong)?;
+            let mut file = made.and_then(|()| File::create(&path)).map_err(wrong)?;
+            let url = self.url.join(&object.name);
+            for bytes in self.bucket.parts(&url, object.size) {
+                file.write_all(&bytes.map_err(text)?).map_err(wrong)?;
+            }
         }
         fs::rename(&new, &results).map_err(wrong)
     }

@@ -18,8 +18,6 @@ use crate::{Error, Result};
 
 /// The most objects of one URL.
 const MAX_OBJECTS: usize = 1_000_000;
-/// How much is asked for at once.
-const PART: u64 = 32 << 20;
 /// Objects that are copied at the same time: small ones are waits for the server.
 const AT_ONCE: usize = 8;
 /// Where files are before they are whole, among the copies.
@@ -198,19 +196,9 @@ impl BucketCopy {
         }
         let url = self.url(&object.name);
         let mut file = File::create(part).map_err(|error| io(part, "create", error))?;
-        let mut done = 0;
-        while done < object.size {
-            let end = object.size.min(done + PART);
-            let read = self.bucket.read(&url, done, end);
-            let bytes = read.map_err(Error::from)?;
-            if bytes.len() as u64 != end - done {
-                return Err(Error::User(format!(
-                    "{url} was changed while it was copied; start again when it is complete"
-                )));
-            }
-            file.write_all(&bytes)
+        for bytes in self.bucket.parts(&url, object.size) {
+            file.write_all(&bytes.map_err(Error::from)?)
                 .map_err(|error| io(part, "write", error))?;
-            done = end;
         }
         // Before it has its name: a crash of the machine must not leave a file of the right size and time without contents.
         let finish = || {
@@ -334,7 +322,7 @@ impl Scope {
             }
         }
         let listed = bucket.list(&self.base).map_err(Error::from)?;
-        let objects: Vec<Object> = without_markers(listed)
+        let objects: Vec<Object> = Object::without_markers(listed)
             .into_iter()
             .filter(|object| self.has(&object.name))
             .collect();
@@ -350,23 +338,6 @@ impl Scope {
         }
         Ok(objects)
     }
-}
-
-/// The objects without the empty ones by which some programs mark folders.
-fn without_markers(objects: Vec<Object>) -> Vec<Object> {
-    let folders: HashSet<String> = objects
-        .iter()
-        .flat_map(|object| {
-            object
-                .name
-                .match_indices('/')
-                .map(|(end, _)| object.name[..end].to_owned())
-        })
-        .collect();
-    let is_file = |object: &Object| {
-        object.size > 0 || !(object.name.is_empty() || folders.contains(&object.name))
-    };
-    objects.into_iter().filter(is_file).collect()
 }
 
 /// Whether a file has the size and the time of an object, in whole seconds, which is what some servers tell.
@@ -427,21 +398,6 @@ mod tests {
         assert!(refused("s3://bucket/*.csv").contains("is empty; expected a prefix"));
         assert!(refused("s3://bucket/data/[a.csv").contains("is no pattern of objects"));
         assert!(refused("s3://bucket/../a.csv").contains("`..`"));
-    }
-
-    #[test]
-    fn marks_of_folders_are_no_files() {
-        let objects = vec![
-            object("", 0),
-            object("a", 0),
-            object("a/b", 3),
-            object("c", 0),
-        ];
-        let names: Vec<String> = without_markers(objects)
-            .into_iter()
-            .map(|object| object.name)
-            .collect();
-        assert_eq!(names, ["a/b", "c"]);
     }
 
     #[test]
