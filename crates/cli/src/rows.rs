@@ -158,14 +158,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     if different.len() < facts.columns.len() {
         facts.columns.clear();
     }
-    // As [`Files::as_first`] reads them: in later files columns may be in another order.
-    let options = match (data.columns.first(), &facts.label) {
-        (Some(Column::Name(_)), Some(label)) => CsvOptions {
-            label: LabelColumn::Name(label.clone()),
-            ..options
-        },
-        _ => options,
-    };
+    let options = of_later_files(data, &facts, options);
     for column in &data.one_hot.value {
         let wrong = |error| (data.one_hot.at, error);
         facts
@@ -182,6 +175,17 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         }
     }
     Ok(facts)
+}
+
+/// As [`Files::as_first`] reads them: columns may be in another order than in the first file.
+fn of_later_files(data: &Csv, facts: &Facts, options: CsvOptions) -> CsvOptions {
+    match (data.columns.first(), &facts.label) {
+        (Some(Column::Name(_)), Some(label)) => CsvOptions {
+            label: LabelColumn::Name(label.clone()),
+            ..options
+        },
+        _ => options,
+    }
 }
 
 /// The values of a one-hot column in all files.
