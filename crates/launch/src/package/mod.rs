@@ -397,7 +397,7 @@ mod tests {
         write(&folder.join("task.py"), "one");
         let staging = folder.join("kept/here");
         write(&folder.join("key.txt"), "secret");
-        std::os::unix::fs::symlink("key.txt", folder.join("link")).unwrap();
+        symlink("key.txt", folder.join("link")).unwrap();
         let without = [staging.clone(), folder.join("none"), folder.join("key.txt")];
         for copy in ["job-1", "job-2"] {
             let package = Package::read(&folder, &without).unwrap();
