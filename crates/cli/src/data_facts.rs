@@ -75,6 +75,7 @@ pub struct Facts {
 
 impl Facts {
     /// What gives classes or features other numbers than these facts do, if anything.
+    #[must_use]
     pub fn other_numbers(&self, now: &Self) -> Option<String> {
         let values = |facts: &Self| -> Vec<String> {
             let of = |fact: &OneHotFact| format!("{}: {}", fact.name, fact.values.join(", "));

@@ -10,6 +10,7 @@ use phalanx_cluster::Variables;
 use serde_json::json;
 
 use super::Context;
+use super::buckets;
 use super::session::{Session, alone, failed};
 use super::train::data_and_model;
 use super::trained_model::{Used, used};
@@ -64,10 +65,12 @@ fn begun(of: &UseArgs, within: Duration) -> Result<Used, Failure> {
 /// Follows the training that the other processes of this launch begin.
 pub(crate) fn beside(
     context: &mut Context,
-    config: &TrainConfig,
+    config: &mut TrainConfig,
     resume: bool,
 ) -> Result<(), Failure> {
     let now = SystemTime::now();
+    buckets::fetch(context, config)?;
+    let config = &*config;
     let (rows, model) = data_and_model(context, config)?;
     let session = Session::start(context, &alone(config.clone()), model)?;
     let file = config.origin.display();

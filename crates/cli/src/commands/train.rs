@@ -41,8 +41,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         return dry_run(context, &mut config);
     }
     if context.is_evaluator {
-        buckets::fetch(context, &mut config)?;
-        return follow::beside(context, &config, args.resume);
+        return follow::beside(context, &mut config, args.resume);
     }
     if context.is_server() {
         return session::serve(context, &config);
