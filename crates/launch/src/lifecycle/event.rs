@@ -147,7 +147,7 @@ impl TaskEnd {
     }
 
     /// The end that a shell or an engine of containers tells by an exit code: 128 and the number of the signal that ended a process. 143 stays a
-    /// code, that of a training that was told to end and saved.
+    /// code: a training ends with it that was told to end and saved.
     #[must_use]
     pub fn told_by_code(code: u8) -> Self {
         match code {
