@@ -17,8 +17,6 @@ const DOES_MORE: &str = "PHALANX_TEST_DOES_MORE";
 const LATER: &str = "later";
 const COME: &str = "come";
 const LEAVE: &str = "leave";
-/// Longer than the lease, after which a worker that comes is let in.
-const LEASE: Duration = Duration::from_secs(7);
 
 fn await_file(folder: &Path, name: &str) {
     while !folder.join(name).exists() {
@@ -60,7 +58,10 @@ fn one_that_comes_after_the_training_does_not_end_the_others() {
         running.is_finished() || run.folder.join("trained").exists()
     });
     std::fs::write(run.folder.join(COME), "").unwrap();
-    thread::sleep(LEASE);
+    // It says so after longer than the lease, after which a worker that comes was let in.
+    run.until("it waits", || {
+        running.is_finished() || run.lines().contains("for the others to let it in")
+    });
     std::fs::write(run.folder.join(LEAVE), "").unwrap();
     run.until("the end", || running.is_finished());
     let (outcome, lines) = (running.join().unwrap(), run.lines());
