@@ -3,6 +3,10 @@
 //!
 //! PHALANX_HISTORIES sets how many histories there are.
 
+#[allow(dead_code, reason = "generations use all of it")]
+#[path = "generations/random.rs"]
+mod random;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
@@ -11,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{Address, Coordinator, JoinRequest, Membership};
+
+use self::random::Random;
 
 /// Nothing takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(120);
@@ -59,19 +65,6 @@ fn search(all: &[Operation], done: u64, value: u8, seen: &mut HashSet<(u64, u8)>
         };
         search(all, done | 1 << at, after, seen)
     })
-}
-
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
 }
 
 /// Workers that have joined over TCP.

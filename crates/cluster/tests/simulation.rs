@@ -1,6 +1,10 @@
 //! The coordination service's state machine with simulated workers, network and clock: thousands of seeds, each a training with
 //! delays, deaths, stops, slow workers and pauses of the service itself. What must hold is checked after every event.
 
+#[allow(dead_code, reason = "generations use all of it")]
+#[path = "generations/random.rs"]
+mod random;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -9,31 +13,14 @@ use std::time::Duration;
 use phalanx_cluster::Failure;
 use phalanx_cluster::coordination::{Action, Event, Hello, Reply, Request, Settings, State};
 
+use self::random::Random;
+
 const LEASE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Slower than any answer that is on its way.
 const WAITS: Duration = Duration::from_secs(4);
 const SEEDS: u64 = 1000;
-
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-    fn millis(&mut self, bound: u64) -> Duration {
-        Duration::from_millis(self.below(bound))
-    }
-}
 
 /// What is on its way.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

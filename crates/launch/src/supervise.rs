@@ -355,20 +355,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::lifecycle::Submitted;
-    use crate::testing::Scratch;
+    use crate::testing::{Scratch, submitted};
 
     /// A job that was given room.
     fn prepared(store: &Store) -> Job {
-        let job = Submitted {
-            name: "demo".parse().unwrap(),
-            project: "p".to_owned(),
-            training_input: json!({}),
-            phalanx: json!({}),
-            labels: Default::default(),
-            directory: PathBuf::from("/"),
-            environment: Default::default(),
-        };
+        let job = submitted(Path::new("/"), json!({}), json!({}));
         let job = Job::new(store.clone(), store.create(job).unwrap());
         job.append(Event::Prepared).unwrap();
         job

@@ -1,7 +1,24 @@
 //! What tests share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value as Json;
+
+use crate::lifecycle::Submitted;
+
+/// The job `demo` as it was submitted in a folder, with no variables.
+pub(crate) fn submitted(directory: &Path, training_input: Json, phalanx: Json) -> Submitted {
+    Submitted {
+        name: "demo".parse().unwrap(),
+        project: "p".to_owned(),
+        training_input,
+        phalanx,
+        labels: Default::default(),
+        directory: directory.to_owned(),
+        environment: Default::default(),
+    }
+}
 
 /// A folder for one test, removed at its end.
 pub(crate) struct Scratch(pub(crate) PathBuf);

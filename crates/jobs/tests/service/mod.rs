@@ -41,6 +41,17 @@ impl Service {
         self.folder.join("root")
     }
 
+    /// Does something while the log of a job is as one on a disk that is full: a folder that cannot be written as a file.
+    pub(crate) fn without_log(&self, name: &str, meanwhile: impl FnOnce()) {
+        let job = self.root().join("jobs").join(name);
+        let (log, aside) = (job.join("events.log"), job.join("aside"));
+        fs::rename(&log, &aside).unwrap();
+        fs::create_dir(&log).unwrap();
+        meanwhile();
+        fs::remove_dir(&log).unwrap();
+        fs::rename(&aside, &log).unwrap();
+    }
+
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
         command

@@ -178,6 +178,7 @@ pub(crate) fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String
 mod tests {
     use super::*;
     use crate::spec::Source;
+    use crate::testing::submitted;
 
     #[test]
     fn modules_are_found_in_the_package_and_then_where_the_job_says() {
@@ -187,13 +188,8 @@ mod tests {
             let spec = Spec::read(&Source::of_json(&source)).unwrap();
             let plan = Plan::new(&spec).unwrap();
             let job = Submitted {
-                name: "demo".parse().unwrap(),
-                project: "p".to_owned(),
-                training_input: input,
-                phalanx: json!({}),
-                labels: Default::default(),
-                directory: "/job".into(),
                 environment: [("PYTHONPATH".to_owned(), "/submitter".to_owned())].into(),
+                ..submitted(Path::new("/job"), input, json!({}))
             };
             let naming = Naming {
                 job: &job,

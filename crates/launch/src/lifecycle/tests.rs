@@ -1,23 +1,13 @@
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::*;
+use crate::testing::submitted;
 
 fn life() -> Life {
-    Life::new(
-        1,
-        Submitted {
-            name: "demo".parse().unwrap(),
-            project: "p".into(),
-            training_input: json!({}),
-            phalanx: json!({}),
-            labels: BTreeMap::new(),
-            directory: PathBuf::from("/"),
-            environment: BTreeMap::new(),
-        },
-    )
+    Life::new(1, submitted(Path::new("/"), json!({}), json!({})))
 }
 
 /// The events that change the state.
@@ -150,7 +140,7 @@ fn exit_codes_lead_to_the_right_retry() {
 fn jobs_of_one_name_and_millisecond_have_other_processes() {
     use crate::executor::run_id;
     let life = life();
-    let folders = ["/a/jobs/demo", "/b/jobs/demo"].map(std::path::Path::new);
+    let folders = ["/a/jobs/demo", "/b/jobs/demo"].map(Path::new);
     let [a, b] = folders.map(|folder| run_id(folder, &life, None));
     assert_ne!(a, b);
     assert_eq!(a, run_id(folders[0], &life, None));

@@ -343,7 +343,7 @@ mod tests {
     use crate::lifecycle::Submitted;
     use crate::spec::Source;
     use crate::store::Store;
-    use crate::testing::Scratch;
+    use crate::testing::{Scratch, submitted};
 
     /// A search of four trials by Slurm, whose commands are not on this machine, after the trials of another: how it ended, and its trials.
     fn searched(scratch: &Scratch, before: Vec<Trial>) -> (RunEnd, Vec<Trial>) {
@@ -360,13 +360,8 @@ mod tests {
         let plan = Plan::new(&spec).unwrap();
         let path = scratch.0.join("no-programs").display().to_string();
         let job = Submitted {
-            name: "demo".parse().unwrap(),
-            project: "p".to_owned(),
-            training_input: input,
-            phalanx,
-            labels: Default::default(),
-            directory: scratch.0.clone(),
             environment: [("PATH".to_owned(), path)].into(),
+            ..submitted(&scratch.0, input, phalanx)
         };
         let store = Store::open(scratch.0.join("jobs")).unwrap();
         let job = Job::new(store.clone(), store.create(job).unwrap());

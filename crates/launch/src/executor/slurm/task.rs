@@ -239,7 +239,7 @@ mod tests {
     use crate::executor::{Job, RunArgs};
     use crate::lifecycle::{Life, Submitted};
     use crate::spec::{Plan, Source, Spec};
-    use crate::testing::Scratch;
+    use crate::testing::{Scratch, submitted};
 
     /// The scripts of a job whose tasks print a variable.
     fn of(root: &Path, tasks: usize, nodes: usize) -> Scripts {
@@ -257,12 +257,6 @@ mod tests {
         let plan = Plan::new(&spec).unwrap();
         assert_eq!(plan.tasks.len(), tasks);
         let job = Submitted {
-            name: "demo".parse().unwrap(),
-            project: "p".into(),
-            training_input: input,
-            phalanx,
-            labels: Default::default(),
-            directory: root.to_owned(),
             environment: [
                 ("LANG", "it's $C"),
                 ("CUDA_VISIBLE_DEVICES", "7"),
@@ -270,6 +264,7 @@ mod tests {
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
+            ..submitted(root, input, phalanx)
         };
         let life = Life::new(1, job);
         let job = Job::planned(root, life.clone());

@@ -7,7 +7,7 @@ use crate::executor::{Job, RunArgs};
 use crate::lifecycle::Submitted;
 use crate::spec::{Plan, Source, Spec};
 use crate::store::Store;
-use crate::testing::Scratch;
+use crate::testing::{Scratch, submitted};
 
 #[test]
 fn a_task_has_no_place_before_its_line_is_whole() {
@@ -47,13 +47,8 @@ fn job(root: &Path, tools: &Path) -> (Job, Spec, Plan) {
     let spec = Spec::read(&Source::of_json(&source)).unwrap();
     let plan = Plan::new(&spec).unwrap();
     let job = Submitted {
-        name: "demo".parse().unwrap(),
-        project: "p".to_owned(),
-        training_input: input,
-        phalanx,
-        labels: Default::default(),
-        directory: root.to_owned(),
         environment: [("PATH".to_owned(), tools.display().to_string())].into(),
+        ..submitted(root, input, phalanx)
     };
     let store = Store::open(root).unwrap();
     let job = Job::new(store.clone(), store.create(job).unwrap());
