@@ -158,7 +158,10 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     if different.len() < facts.columns.len() {
         facts.columns.clear();
     }
-    let options = of_later_files(data, &facts, options);
+    let options = match is_by_name(data) {
+        true => with_named_label(options, &facts),
+        false => options,
+    };
     for column in &data.one_hot.value {
         let wrong = |error| (data.one_hot.at, error);
         facts
@@ -177,14 +180,19 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     Ok(facts)
 }
 
-/// As [`Files::as_first`] reads them: columns may be in another order than in the first file.
-fn of_later_files(data: &Csv, facts: &Facts, options: CsvOptions) -> CsvOptions {
-    match (data.columns.first(), &facts.label) {
-        (Some(Column::Name(_)), Some(label)) => CsvOptions {
+/// Whether columns may be in another order in later files, as they are chosen by name.
+fn is_by_name(data: &Csv) -> bool {
+    matches!(data.columns.first(), Some(Column::Name(_)))
+}
+
+/// With the label by the name that it has in the first file, if it has one.
+fn with_named_label(options: CsvOptions, facts: &Facts) -> CsvOptions {
+    match &facts.label {
+        Some(label) => CsvOptions {
             label: LabelColumn::Name(label.clone()),
             ..options
         },
-        _ => options,
+        None => options,
     }
 }
 
@@ -196,9 +204,8 @@ fn one_hot(
     options: &CsvOptions,
 ) -> Read<OneHotFact> {
     let paths = data.csv.iter().map(|path| &path.value);
-    let by_name = matches!(data.columns.first(), Some(Column::Name(_)));
     let values = match column {
-        Column::Index(index) if by_name && *index < header.len() => {
+        Column::Index(index) if is_by_name(data) && *index < header.len() => {
             csv_values(paths, options, &CsvColumn::Name(header[*index].clone()))?
         }
         column => csv_values(paths, options, &csv_column(column))?,
@@ -405,12 +412,9 @@ impl Files<'_> {
             one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
             ..options(self.data)
         };
-        let by_name = matches!(read.columns.first(), Some(CsvColumn::Name(_)));
-        if by_name && !csv_header(path, &read)?.is_empty() {
+        if is_by_name(self.data) && !csv_header(path, &read)?.is_empty() {
             read.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
-            if let Some(label) = &facts.label {
-                read.label = LabelColumn::Name(label.clone());
-            }
+            read = with_named_label(read, facts);
         }
         Ok(read)
     }

@@ -165,6 +165,18 @@ pub(super) struct NamedMetric {
     pub(super) weighted: bool,
 }
 
+/// The first name that is not taken, of one and of `base` with numbers from 1.
+pub(super) fn free_name(first: String, base: &str, taken: impl Fn(&str) -> bool) -> String {
+    let mut name = first;
+    for number in 1.. {
+        if !taken(&name) {
+            break;
+        }
+        name = format!("{base}_{number}");
+    }
+    name
+}
+
 impl Compile {
     /// The metrics under the names of the logs.
     pub(super) fn named_metrics(&self, outputs: &[String], shapes: &[Shape]) -> Vec<NamedMetric> {
@@ -177,17 +189,11 @@ impl Compile {
                 _ => format!("{}_{}", outputs[*output], metric.name()),
             };
             let taken = |name: &str| named.iter().any(|other| other.name == name);
-            let mut name = if taken(&base) && weighted {
-                format!("weighted_{base}")
-            } else {
-                base.clone()
+            let first = match taken(&base) && weighted {
+                true => format!("weighted_{base}"),
+                false => base.clone(),
             };
-            for number in 1.. {
-                if !taken(&name) {
-                    break;
-                }
-                name = format!("{base}_{number}");
-            }
+            let name = free_name(first, &base, taken);
             let shape = shapes[*output].dims.iter().copied();
             let batch = Shape::new(
                 shapes[*output].dtype,

@@ -6,6 +6,7 @@ use phalanx_graph::Shape;
 
 use super::Trainer;
 use super::batch::check_values;
+use super::compile::free_name;
 use super::history::{InputReport, Logs};
 use super::setup::Setup;
 use super::train_loop::FitRun;
@@ -111,13 +112,7 @@ impl Setup {
         let outputs = self.model.output_names();
         for (term, value) in self.objective.losses.terms.iter().zip(terms) {
             let base = format!("{}_loss", outputs[term.output]);
-            let mut name = base.clone();
-            for number in 1.. {
-                if logs.get(&name).is_none() {
-                    break;
-                }
-                name = format!("{base}_{number}");
-            }
+            let name = free_name(base.clone(), &base, |name| logs.get(name).is_some());
             logs.push(name, value);
         }
         for (metric, value) in self.objective.metrics.iter().zip(results) {

@@ -82,18 +82,6 @@ impl EmbeddingBag {
     }
 
     /// The weight of each index, 0 for padding.
-    #[track_caller]
-    fn weights(&self, index: &Tensor, given: Option<&Tensor>, dtype: DType) -> Tensor {
-        let weights = match given {
-            Some(given) => given.convert(dtype),
-            None => index.graph().full(&Shape::new(dtype, index.dims()), 1.0),
-        };
-        match self.kept(index) {
-            Some(kept) => kept.select(&weights, &weights.zeros_like()),
-            None => weights,
-        }
-    }
-
     /// Whether each index is none of padding; unsigned ones are never below 0.
     #[track_caller]
     fn kept(&self, index: &Tensor) -> Option<Tensor> {
@@ -192,12 +180,19 @@ impl Layer for EmbeddingBag {
         let (initializer, penalty) = (&self.embeddings_initializer, self.embeddings_regularizer);
         let table = cx.regularized("embeddings", shape, initializer, penalty);
         let index = &inputs[0];
-        let safe = match self.kept(index) {
-            Some(kept) => kept.select(index, &index.zeros_like()),
-            None => index.clone(),
+        let kept = self.kept(index);
+        let or_zero = |values: &Tensor| match &kept {
+            Some(kept) => kept.select(values, &values.zeros_like()),
+            None => values.clone(),
         };
-        let rows = look_up(&table, &safe, table.dtype());
-        let weights = self.weights(index, inputs.get(1), rows.dtype());
+        let rows = look_up(&table, &or_zero(index), table.dtype());
+        let weights = or_zero(&match inputs.get(1) {
+            Some(given) => given.convert(rows.dtype()),
+            None => {
+                let shape = Shape::new(rows.dtype(), index.dims());
+                index.graph().full(&shape, 1.0)
+            }
+        });
         let weighed = &rows * weights.broadcast_in(&rows.dims(), &[0, 1]);
         let sum = weighed.sum(&[1]);
         self.combined(sum, &weights).convert(cx.compute_dtype())
