@@ -8,7 +8,8 @@ use phalanx_pjrt::{CustomCallError, CustomCallFrame, ElementType};
 
 use crate::handlers::{flag, invalid, refusal, replicas, worker_error};
 use crate::kernels::Kernels;
-use crate::onednn::{ArgumentKind, DataType, MemoryDesc, OneDnn, Operation, Result};
+use crate::onednn::{DataType, MemoryDesc, OneDnn, Result};
+use crate::operation::{ArgumentKind, CallersLayout, Operation};
 use crate::sys::argument;
 
 /// Products of matrices, as many as the batch has, each `[rows, depth]` by `[depth, columns]`.
@@ -83,14 +84,22 @@ impl MatmulDesc {
             ..
         } = *self;
         let [left, right, result] = self.elements;
-        let left = self.layout(onednn, left, [rows, depth], self.left_transposed)?;
-        let right = self.layout(onednn, right, [depth, columns], self.right_transposed)?;
-        let result = self.layout(onednn, result, [rows, columns], false)?;
+        let layout = |element, dims, transposed| {
+            let layout = self.layout(onednn, element, dims, transposed)?;
+            Ok(CallersLayout {
+                layout,
+                in_f32: None,
+            })
+        };
+        let left = layout(left, [rows, depth], self.left_transposed)?;
+        let right = layout(right, [depth, columns], self.right_transposed)?;
+        let result = layout(result, [rows, columns], false)?;
         let no_bias = null_mut();
         // SAFETY: live layouts, no bias.
         let primitive_desc = unsafe {
             onednn.primitive_desc("plan a product", |out, engine, attributes| {
-                let (left, right, result) = (left.handle(), right.handle(), result.handle());
+                let [left, right, result] =
+                    [&left, &right, &result].map(|callers| callers.layout.handle());
                 (onednn.api.matmul)(out, engine, left, right, no_bias, result, attributes)
             })?
         };

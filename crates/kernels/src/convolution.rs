@@ -4,7 +4,8 @@ use std::ptr::null_mut;
 
 use crate::bf16_matmul::MatmulDesc;
 use crate::handlers::TensorDesc;
-use crate::onednn::{ArgumentKind, DataType, MemoryDesc, OneDnn, Operation, PrimitiveDesc, Result};
+use crate::onednn::{DataType, MemoryDesc, OneDnn, PrimitiveDesc, Result};
+use crate::operation::{ArgumentKind, CallersLayout, Operation};
 use crate::sys::{self, argument};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -203,11 +204,11 @@ impl ConvolutionDesc {
         if algorithm == Algorithm::Matmul {
             return self.matmul(onednn);
         }
-        let x = tensor_desc(onednn, &self.x)?;
-        let kernel = self.kernel_desc(onednn)?;
-        let y = tensor_desc(onednn, &self.y)?;
-        // Arguments of other elements and layouts are reordered.
+        // Arguments of other elements are widened, those of other layouts reordered.
         let computed = self.computed();
+        let x = self.callers(self.x.element, |of| tensor_desc(onednn, &of.x))?;
+        let kernel = self.callers(self.kernel.element, |of| of.kernel_desc(onednn))?;
+        let y = self.callers(self.y.element, |of| tensor_desc(onednn, &of.y))?;
         let wanted = |image: &TensorDesc| {
             let [batch, height, width, channels] = image.dims;
             match algorithm {
@@ -219,7 +220,9 @@ impl ConvolutionDesc {
         };
         let (wanted_x, wanted_y) = (wanted(&computed.x)?, wanted(&computed.y)?);
         let primitive_desc = computed.primitive_desc(onednn, &wanted_x, &wanted_y)?;
-        let bias = self.bias_desc(onednn)?;
+        let bias = |of: &Self| of.bias_desc(onednn);
+        let bias = self.bias.then(|| self.callers(self.kernel.element, bias));
+        let bias = bias.transpose()?;
         let mut arguments = match self.direction {
             Direction::Forward => vec![
                 (argument::SRC, ArgumentKind::Input, &x),
@@ -241,6 +244,20 @@ impl ConvolutionDesc {
             arguments.insert(2, (argument::BIAS, ArgumentKind::Input, bias));
         }
         Operation::new(onednn, &primitive_desc, &arguments)
+    }
+
+    /// A layout of the caller's, of an array of these elements.
+    fn callers(
+        &self,
+        element: DataType,
+        layout: impl Fn(&Self) -> Result<MemoryDesc>,
+    ) -> Result<CallersLayout> {
+        let is_widened = element == DataType::Bf16 && !self.native_bf16;
+        let in_f32 = is_widened.then(|| layout(&self.computed()));
+        Ok(CallersLayout {
+            layout: layout(self)?,
+            in_f32: in_f32.transpose()?,
+        })
     }
 
     /// The algorithm that the caller chose, else the fastest by measurements: [`crate::winograd`] where that serves, the rule of
@@ -364,9 +381,8 @@ impl ConvolutionDesc {
         onednn.strided(self.kernel.element, &dims[first..], &strides[first..])
     }
 
-    fn bias_desc(&self, onednn: &OneDnn) -> Result<Option<MemoryDesc>> {
-        let layout = || onednn.strided(self.kernel.element, &[self.kernel.dims[3]], &[1]);
-        self.bias.then(layout).transpose()
+    fn bias_desc(&self, onednn: &OneDnn) -> Result<MemoryDesc> {
+        onednn.strided(self.kernel.element, &[self.kernel.dims[3]], &[1])
     }
 
     /// The kernel's layout is oneDNN's choice: it is small, and fast implementations exist for what is packed for the registers only.
@@ -435,7 +451,7 @@ impl ConvolutionDesc {
             _ => self.kernel.element,
         };
         let kernel = onednn.any_layout(element, &dims[first..])?;
-        let bias = self.bias_desc(onednn)?;
+        let bias = self.bias.then(|| self.bias_desc(onednn)).transpose()?;
         let dilation = self.dilation.map(|step| step - 1);
         // SAFETY: live layouts, no bias or a live one, pairs for the two spatial dimensions.
         unsafe {

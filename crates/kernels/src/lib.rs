@@ -125,6 +125,7 @@ mod max_pool;
 mod microkernel;
 mod onednn;
 mod openmp;
+mod operation;
 #[cfg(target_arch = "x86_64")]
 mod pointwise;
 mod reductions;

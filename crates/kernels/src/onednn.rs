@@ -3,8 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-use crate::scratchpad::{ALIGNMENT, Scratchpad};
-use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status, argument};
+use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status};
 
 /// An error status of oneDNN.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +24,7 @@ fn status_text(status: Status) -> String {
 
 pub(crate) type Result<T> = std::result::Result<T, OneDnnError>;
 
-fn check(doing: &'static str, status: Status) -> Result<()> {
+pub(crate) fn check(doing: &'static str, status: Status) -> Result<()> {
     if status == 0 {
         Ok(())
     } else {
@@ -44,7 +43,7 @@ pub(crate) enum DataType {
 pub(crate) struct OneDnn {
     pub(crate) api: &'static Api,
     engine: Handle,
-    stream: Handle,
+    pub(crate) stream: Handle,
     /// Attributes of every operation: the caller provides the scratchpad. The library's own would belong to the thread that made the
     /// operation.
     attributes: Handle,
@@ -147,7 +146,7 @@ impl OneDnn {
     }
 
     /// The descriptor of a reorder from one layout to another.
-    fn reorder_desc(&self, from: &MemoryDesc, to: &MemoryDesc) -> Result<PrimitiveDesc> {
+    pub(crate) fn reorder_desc(&self, from: &MemoryDesc, to: &MemoryDesc) -> Result<PrimitiveDesc> {
         // SAFETY: two live layouts and the engine.
         unsafe {
             self.primitive_desc("change a layout", |out, engine, attributes| {
@@ -156,7 +155,7 @@ impl OneDnn {
         }
     }
 
-    fn memory(&self, layout: &MemoryDesc) -> Result<Memory> {
+    pub(crate) fn memory(&self, layout: &MemoryDesc) -> Result<Memory> {
         let mut handle = null_mut();
         // SAFETY: a live layout and engine; no data yet.
         let status = unsafe {
@@ -198,7 +197,7 @@ impl MemoryDesc {
         unsafe { (self.api.memory_desc_size)(self.handle) }
     }
 
-    fn equals(&self, other: &Self) -> bool {
+    pub(crate) fn equals(&self, other: &Self) -> bool {
         // SAFETY: both live.
         unsafe { (self.api.memory_desc_equal)(self.handle, other.handle) != 0 }
     }
@@ -228,7 +227,7 @@ impl PrimitiveDesc {
     }
 
     /// The layout of the scratchpad that it needs; empty where it needs none.
-    fn scratchpad(&self) -> Result<MemoryDesc> {
+    pub(crate) fn scratchpad(&self) -> Result<MemoryDesc> {
         self.ask_layout(sys::query::SCRATCHPAD, 0)
     }
 
@@ -264,7 +263,7 @@ impl PrimitiveDesc {
         }
     }
 
-    fn primitive(&self) -> Result<Primitive> {
+    pub(crate) fn primitive(&self) -> Result<Primitive> {
         let mut handle = null_mut();
         // SAFETY: a live descriptor.
         let status = unsafe { (self.api.primitive_create)(&raw mut handle, self.handle) };
@@ -283,9 +282,9 @@ impl Drop for PrimitiveDesc {
     }
 }
 
-struct Primitive {
+pub(crate) struct Primitive {
     api: &'static Api,
-    handle: Handle,
+    pub(crate) handle: Handle,
 }
 
 impl Drop for Primitive {
@@ -296,21 +295,21 @@ impl Drop for Primitive {
 }
 
 /// A layout with an address, which is set before each use.
-struct Memory {
+pub(crate) struct Memory {
     api: &'static Api,
     handle: Handle,
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Memory {
-    fn as_argument(&self, index: c_int) -> ExecArgument {
+    pub(crate) fn as_argument(&self, index: c_int) -> ExecArgument {
         ExecArgument {
             index,
             memory: self.handle,
         }
     }
 
-    fn set(&self, data: *mut u8) -> Result<()> {
+    pub(crate) fn set(&self, data: *mut u8) -> Result<()> {
         // SAFETY: the address is only used by executions, whose callers promise that it is good.
         check("take an address", unsafe {
             (self.api.memory_set_handle)(self.handle, data.cast())
@@ -323,215 +322,4 @@ impl Drop for Memory {
         // SAFETY: it is ours.
         unsafe { (self.api.memory_destroy)(self.handle) };
     }
-}
-
-/// Whether an operation reads or writes an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ArgumentKind {
-    Input,
-    Output,
-}
-
-/// A primitive that can be run any number of times. It takes its arguments in the caller's layouts, and reorders those for which the
-/// primitive wants another one.
-pub(crate) struct Operation {
-    primitive: Primitive,
-    implementation: String,
-    arguments: Vec<Argument>,
-    /// What the primitive is executed with: the memories of `arguments` and of `workspaces`.
-    execution_arguments: Vec<ExecArgument>,
-    /// The scratchpads of the primitive and of each reorder; they run one after the other and share the same bytes.
-    workspaces: Vec<Memory>,
-    scratchpad: usize,
-}
-
-struct Argument {
-    kind: ArgumentKind,
-    callers: Memory,
-    reordered: Option<Reordered>,
-}
-
-/// An argument in the layout that the primitive wants, where that is not the caller's.
-struct Reordered {
-    memory: Memory,
-    reorder: Primitive,
-    /// What the reorder is executed with.
-    execution_arguments: Vec<ExecArgument>,
-    /// Its offset in the scratchpad.
-    offset: usize,
-}
-
-impl Operation {
-    /// Makes the operation of a primitive descriptor. `arguments` lists, in the order in which [`Operation::run`] takes them, the index of each, its
-    /// direction and the caller's layout of it.
-    pub(crate) fn new(
-        onednn: &OneDnn,
-        primitive_desc: &PrimitiveDesc,
-        arguments: &[(c_int, ArgumentKind, &MemoryDesc)],
-    ) -> Result<Self> {
-        let mut operation = Self {
-            primitive: primitive_desc.primitive()?,
-            implementation: primitive_desc.implementation(),
-            arguments: Vec::new(),
-            execution_arguments: Vec::new(),
-            workspaces: Vec::new(),
-            scratchpad: 0,
-        };
-        let workspace = operation.workspace(onednn, primitive_desc)?;
-        operation.execution_arguments.extend(workspace);
-        for &(index, kind, layout) in arguments {
-            let argument =
-                operation.argument(onednn, kind, layout, &primitive_desc.layout(index)?)?;
-            let used = argument
-                .reordered
-                .as_ref()
-                .map_or(&argument.callers, |reordered| &reordered.memory);
-            operation.execution_arguments.push(used.as_argument(index));
-            operation.arguments.push(argument);
-        }
-        Ok(operation)
-    }
-
-    /// The scratchpad of a primitive descriptor as an argument of its executions, where it needs one.
-    fn workspace(
-        &mut self,
-        onednn: &OneDnn,
-        primitive_desc: &PrimitiveDesc,
-    ) -> Result<Option<ExecArgument>> {
-        let layout = primitive_desc.scratchpad()?;
-        if layout.bytes() == 0 {
-            return Ok(None);
-        }
-        let memory = onednn.memory(&layout)?;
-        let argument = memory.as_argument(argument::SCRATCHPAD);
-        self.workspaces.push(memory);
-        Ok(Some(argument))
-    }
-
-    fn argument(
-        &mut self,
-        onednn: &OneDnn,
-        kind: ArgumentKind,
-        callers: &MemoryDesc,
-        wanted: &MemoryDesc,
-    ) -> Result<Argument> {
-        let memory = onednn.memory(callers)?;
-        if callers.equals(wanted) {
-            return Ok(Argument {
-                kind,
-                callers: memory,
-                reordered: None,
-            });
-        }
-        let offset = self.scratchpad;
-        self.scratchpad += wanted.bytes().next_multiple_of(ALIGNMENT);
-        let reordered = onednn.memory(wanted)?;
-        let (from, to, primitive_desc) = match kind {
-            ArgumentKind::Input => (&memory, &reordered, onednn.reorder_desc(callers, wanted)?),
-            ArgumentKind::Output => (&reordered, &memory, onednn.reorder_desc(wanted, callers)?),
-        };
-        let mut execution_arguments = vec![
-            from.as_argument(argument::SRC),
-            to.as_argument(argument::DST),
-        ];
-        execution_arguments.extend(self.workspace(onednn, &primitive_desc)?);
-        let reorder = primitive_desc.primitive()?;
-        let reordered = Reordered {
-            memory: reordered,
-            reorder,
-            execution_arguments,
-            offset,
-        };
-        Ok(Argument {
-            kind,
-            callers: memory,
-            reordered: Some(reordered),
-        })
-    }
-
-    /// The implementation and how many arguments change their layout.
-    pub(crate) fn describe(&self) -> String {
-        let reordered = self
-            .arguments
-            .iter()
-            .filter(|argument| argument.reordered.is_some());
-        format!("{} ({} reordered)", self.implementation, reordered.count())
-    }
-
-    /// Runs it to its end.
-    ///
-    /// # Errors
-    /// oneDNN's own.
-    ///
-    /// # Panics
-    /// The lengths do not fit the arguments' layouts, or the scratchpad is too small: bugs of the caller.
-    ///
-    /// # Safety
-    /// Each of `data` points at as many bytes as it says, which nobody else uses meanwhile (inputs: nobody writes).
-    pub(crate) unsafe fn run(
-        &self,
-        onednn: &OneDnn,
-        data: &[(*mut u8, usize)],
-        scratchpad: &mut Scratchpad,
-    ) -> Result<()> {
-        assert_eq!(
-            data.len(),
-            self.arguments.len(),
-            "arguments of an operation"
-        );
-        let workspaces = self.workspaces.iter().map(|memory| memory.bytes).max();
-        let base = scratchpad.at_least(self.scratchpad + workspaces.unwrap_or(0));
-        for memory in &self.workspaces {
-            memory.set(base.wrapping_add(self.scratchpad))?;
-        }
-        for (argument, &(pointer, bytes)) in self.arguments.iter().zip(data) {
-            assert_eq!(bytes, argument.callers.bytes, "bytes of an argument");
-            argument.callers.set(pointer)?;
-            if let Some(reordered) = &argument.reordered {
-                reordered.memory.set(base.wrapping_add(reordered.offset))?;
-            }
-        }
-        // SAFETY: every memory has an address with as many bytes as its layout needs: checked above, and `scratchpad` covers the offsets.
-        unsafe {
-            self.change_layouts(onednn, ArgumentKind::Input)?;
-            execute(onednn, &self.primitive, &self.execution_arguments)?;
-            self.change_layouts(onednn, ArgumentKind::Output)?;
-            check("finish", (onednn.api.stream_wait)(onednn.stream))
-        }
-    }
-
-    /// # Safety
-    /// All memories have good addresses.
-    unsafe fn change_layouts(&self, onednn: &OneDnn, kind: ArgumentKind) -> Result<()> {
-        for argument in self
-            .arguments
-            .iter()
-            .filter(|argument| argument.kind == kind)
-        {
-            let Some(reordered) = &argument.reordered else {
-                continue;
-            };
-            // SAFETY: the caller's promise.
-            unsafe { execute(onednn, &reordered.reorder, &reordered.execution_arguments)? };
-        }
-        Ok(())
-    }
-}
-
-/// # Safety
-/// The memories fit the primitive and have good addresses.
-unsafe fn execute(
-    onednn: &OneDnn,
-    primitive: &Primitive,
-    execution_arguments: &[ExecArgument],
-) -> Result<()> {
-    // SAFETY: the caller's promise; the list has the length given.
-    check("run", unsafe {
-        (onednn.api.primitive_execute)(
-            primitive.handle,
-            onednn.stream,
-            execution_arguments.len() as c_int,
-            execution_arguments.as_ptr(),
-        )
-    })
 }

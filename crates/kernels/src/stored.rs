@@ -64,6 +64,15 @@ crate::simd::compiled_for_wide_vectors! {
     }
 }
 
+crate::simd::compiled_for_wide_vectors! {
+    /// Stores each number of an array as f32 in another as long.
+    pub(crate) fn widen_all<T: Stored>(from: &[T], to: &mut [f32]) {
+        for (from, to) in from.iter().zip(to) {
+            *to = from.wide();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,9 @@ use crate::epilogue::Epilogue;
 use crate::executor::FlushDenormals;
 #[cfg(target_arch = "x86_64")]
 use crate::onednn::DataType;
-use crate::onednn::{OneDnn, OneDnnError, Operation};
+use crate::onednn::{OneDnn, OneDnnError};
 use crate::openmp::ThreadTeam;
+use crate::operation::Operation;
 use crate::scratchpad::Scratchpad;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
@@ -171,7 +172,10 @@ impl WorkerState {
             self.operations.insert(key, made(&self.onednn)?);
         }
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
-        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }
+        unsafe {
+            let (team, data) = (&self.team, &data[..count]);
+            self.operations[&key].run(&self.onednn, team, data, &mut self.scratch)
+        }
     }
 }
 
