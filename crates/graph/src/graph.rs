@@ -511,7 +511,7 @@ impl Graph {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    fn owns(&self, tensor: &Tensor) -> bool {
+    pub(crate) fn owns(&self, tensor: &Tensor) -> bool {
         self.is_same(tensor.graph())
     }
 }

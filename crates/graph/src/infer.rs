@@ -6,7 +6,7 @@ mod loops;
 use self::contract::{conv, dot, reduce_window};
 pub(crate) use self::loops::communication;
 use self::loops::{case, check_silent, scan_loop, while_loop};
-use crate::grad::window::place_dtype;
+use crate::grad::window::{check_places, place_dtype};
 use crate::kernel::lstm;
 use crate::op::{BinaryOp, ConvDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
@@ -204,7 +204,10 @@ fn check_cotangent(got: &Shape, expected: &Shape) -> Result<(), String> {
 }
 
 fn max_pool(shape: &Shape, pool: &Pool2d) -> Result<Shape, String> {
-    reduce_window(ReduceOp::Max, shape, &pool.window())
+    let window = pool.window();
+    let largest = reduce_window(ReduceOp::Max, shape, &window)?;
+    check_places(&window, &shape.dims)?;
+    Ok(largest)
 }
 
 fn operand<'a>(inputs: &[&'a Shape], index: usize) -> Result<&'a Shape, String> {

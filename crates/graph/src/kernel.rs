@@ -162,7 +162,9 @@ impl Kernel {
     /// The same computation as a graph of other ops, under the label of a layer.
     pub(crate) fn decomposed(&self, inputs: &[Shape], label: Label) -> Arc<Subgraph> {
         let graph = Graph::new();
-        graph.under_label(label, || graph.subgraph(inputs, |x| self.decompose(x)))
+        let body = graph.under_label(label, || graph.subgraph(inputs, |x| self.decompose(x)));
+        debug_assert!(graph.error().is_none(), "{self:?}: {:?}", graph.error());
+        body
     }
 
     #[track_caller]

@@ -1,7 +1,7 @@
 //! Every mistake has a message that says what was asked, what was expected, and where.
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim};
-use phalanx_graph::{DType, Graph, Shape, Tensor};
+use phalanx_graph::{DType, Graph, Shape, Tensor, gradients};
 
 type Mistake = fn(&Values) -> Tensor;
 
@@ -509,4 +509,28 @@ fn an_output_of_another_graph_is_refused() {
             .message
             .contains("output `loss` belongs to another graph")
     );
+}
+
+/// A branch that derives by a tensor from outside would else be given the slope by another one, of the same number.
+#[test]
+fn gradients_by_a_tensor_of_another_graph_are_refused() {
+    let g = Graph::new();
+    let w = g.parameter("w", Shape::f32([3, 3]));
+    let x = g.parameter("x", Shape::f32([3, 3]));
+    let branch = g.parameter("branch", Shape::scalar(DType::I32));
+    let slopes = g.case(&branch, &[&x, &w], 2, |_, v| {
+        let loss = v[0].matmul(&v[1]).square().sum_all();
+        let slope = gradients(&loss, &[&w]).remove(0);
+        vec![slope.unwrap_or_else(|| v[1].zeros_like())]
+    });
+    let text = g.finish(&[("slope", &slopes[0])]).unwrap_err().to_string();
+    assert!(
+        text.contains("tensor 0 belongs to another graph than the loss"),
+        "{text}"
+    );
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([3]));
+    let y = g.checkpointed(&[&w], || x.exp());
+    let text = g.finish(&[("y", &y)]).unwrap_err().to_string();
+    assert!(text.contains("an input is of another graph"), "{text}");
 }

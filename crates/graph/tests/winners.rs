@@ -206,3 +206,82 @@ fn windows_of_any_size_have_a_winner() {
         .collect();
     assert_eq!(found, [(16 * 36 + 17, 3.0), (16 * 36 + 35, 4.0)]);
 }
+
+/// A window of many places that lie side by side takes a few ops, and its winner is the one that is found place after place.
+#[test]
+fn large_windows_side_by_side_take_few_ops() {
+    for kind in [ReduceOp::Max, ReduceOp::Min] {
+        let large = [window(100, 100)];
+        let program = gradient(&[250], |x| x.reduce_window(kind, &large));
+        assert!(program.nodes.len() < 60, "{} ops", program.nodes.len());
+        let mut x: Vec<f32> = (0..250_u16).map(|i| f32::from(i * 37 % 101)).collect();
+        let best = |row: &[f32]| match kind {
+            ReduceOp::Min => row.iter().copied().fold(f32::INFINITY, f32::min),
+            _ => row.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+        };
+        // In the first window two are equal, in the second two are NaN.
+        (x[80], x[90]) = (best(&x[..100]), best(&x[..100]));
+        (x[130], x[170]) = (f32::NAN, f32::NAN);
+        let first = x
+            .iter()
+            .position(|value| *value == best(&x[..100]))
+            .unwrap();
+        let given = [
+            HostTensor::new([250], &x),
+            HostTensor::new([2], &[10.0f32, 20.0]),
+        ];
+        let slope = support::run(&program, &given).remove(0).f32s();
+        let found: Vec<(usize, f32)> = slope
+            .into_iter()
+            .enumerate()
+            .filter(|(_, g)| *g != 0.0)
+            .collect();
+        assert_eq!(found, [(first, 10.0), (130, 20.0)]);
+    }
+}
+
+/// Images without rows have no windows, and nothing to learn from.
+#[test]
+fn images_without_rows_have_empty_gradients() {
+    let pool = Pool2d {
+        size: [2, 2],
+        strides: [2, 2],
+        padding: [(0, 0); 2],
+    };
+    let program = gradient(&[2, 0, 4, 3], |x| x.max_pool2d(pool));
+    let given = [
+        HostTensor::new([2, 0, 4, 3], &[0.0f32; 0]),
+        HostTensor::new([2, 0, 2, 3], &[0.0f32; 0]),
+    ];
+    let slope = support::run(&program, &given).remove(0);
+    assert_eq!(slope.dims(), [2, 0, 4, 3]);
+}
+
+#[test]
+fn windows_that_no_program_can_hold_are_refused() {
+    let refused = |size: [usize; 2], strides: [usize; 2], padding: [(usize, usize); 2]| {
+        let graph = Graph::new();
+        let x = graph.parameter("x", Shape::f32([1, 300, 300, 1]));
+        let pool = Pool2d {
+            size,
+            strides,
+            padding,
+        };
+        let y = x.max_pool2d(pool);
+        let error = graph
+            .finish(&[("y", &y)])
+            .err()
+            .map(|error| error.to_string());
+        error.is_some_and(|error| error.contains("expected at most 4096 places"))
+    };
+    let none = [(0, 0); 2];
+    assert!(refused([100, 100], [1, 1], none));
+    assert!(!refused([100, 100], [100, 100], none));
+    assert!(!refused([64, 64], [1, 1], none));
+    let far = 1_000_000_000;
+    assert!(refused(
+        [far, far],
+        [far, far],
+        [(far / 2, far / 2 - 300); 2]
+    ));
+}

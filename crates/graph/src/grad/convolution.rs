@@ -163,6 +163,9 @@ pub(crate) fn input_gradient(
     kernel: &Tensor,
     dims: &ConvDims,
 ) -> Tensor {
+    if g.shape().is_empty() {
+        return g.like(0.0).broadcast_to(input);
+    }
     let padding = (0..dims.strides.len()).map(|i| {
         let size = extent(&g.dims(), input, &kernel.dims(), dims, i);
         let low = size.kernel - 1 - dims.padding[i].0;
@@ -209,6 +212,9 @@ pub(crate) fn kernel_gradient(
     kernel: &[usize],
     dims: &ConvDims,
 ) -> Tensor {
+    if g.shape().is_empty() || input.shape().is_empty() {
+        return g.like(0.0).broadcast_to(kernel);
+    }
     let padding = (0..dims.strides.len()).map(|i| {
         let size = extent(&g.dims(), &input.dims(), kernel, dims, i);
         let low = dims.padding[i].0;

@@ -32,14 +32,21 @@ type Gradients = Result<Vec<Option<Tensor>>, String>;
 /// at 0, as TensorFlow's relu), `reduce max` shares it between equal elements, windows give it to the first.
 /// Over replicas the *sum* of their losses is derived.
 ///
-/// Records a mistake on the graph when `loss` is not a floating-point scalar, or when the path passes through
-/// an op without derivative (`while`, custom calls).
+/// Records a mistake on the graph when `loss` is not a floating-point scalar, when a tensor is of another graph, or when the path
+/// passes through an op without derivative (`while`, custom calls).
 #[must_use]
 #[track_caller]
 pub fn gradients(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
     let shape = loss.shape();
     if shape.rank() != 0 || !shape.dtype.is_float() {
         let message = format!("expected a floating-point scalar, got {shape}; reduce it first");
+        loss.graph().fail("gradients", message);
+        return vec![None; wrt.len()];
+    }
+    if let Some(at) = wrt.iter().position(|tensor| !loss.graph().owns(tensor)) {
+        let message = format!(
+            "tensor {at} belongs to another graph than the loss; inside a loop or a branch use the tensor that its body is given"
+        );
         loss.graph().fail("gradients", message);
         return vec![None; wrt.len()];
     }
@@ -322,7 +329,8 @@ fn unary(op: UnaryOp, step: &Step, g: &Tensor) -> Option<Tensor> {
         UnaryOp::Log => g / x,
         UnaryOp::Log1p => g / (x + 1.0),
         UnaryOp::Sqrt => g * 0.5 / y,
-        UnaryOp::Rsqrt => g * -0.5 * (y.square() * y),
+        // In this order nothing overflows that is finite in the end: `y` cubed would.
+        UnaryOp::Rsqrt => (g * -0.5 * &y) * y.square(),
         UnaryOp::Tanh => g * (1.0 - y.square()),
         UnaryOp::Logistic => g * (&y * (1.0 - &y)),
         UnaryOp::Erf => g * ((-x.square()).exp() * std::f64::consts::FRAC_2_SQRT_PI),

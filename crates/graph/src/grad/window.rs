@@ -78,6 +78,7 @@ pub(super) fn reduce_window(
         ReduceOp::Sum => Ok(vec![Some(window_sum(&step.input(0), g, window))]),
         ReduceOp::Max | ReduceOp::Min => {
             let x = step.input(0);
+            check_places(window, &x.dims())?;
             let place = winner(kind, window, &x);
             Ok(vec![Some(to_winner(window, &x.dims(), &place, g))])
         }
@@ -119,13 +120,131 @@ fn window_sum(x: &Tensor, g: &Tensor, window: &[WindowDim]) -> Tensor {
     g.pad(&pads, 0.0).reduce_window(ReduceOp::Sum, &dense)
 }
 
+/// Windows with more places are searched by a reduction where they lie side by side; else place after place, which XLA fuses.
+const MOST_IN_TURN: usize = 64;
+/// Most places of windows that overlap: each takes some ops.
+const MOST_OVERLAPPING: usize = 4096;
+
+/// How many elements a window has.
+fn places(window: &[WindowDim]) -> usize {
+    let sizes = window.iter().map(|dim| dim.size);
+    sizes.fold(1, usize::saturating_mul)
+}
+
+fn lie_side_by_side(window: &[WindowDim]) -> bool {
+    let mut dims = window.iter();
+    dims.all(|w| w.dilation == 1 && w.stride == w.size)
+}
+
+/// Refuses windows over an input of these dims that no program can be made for.
+pub(crate) fn check_places(window: &[WindowDim], dims: &[usize]) -> Result<(), String> {
+    let places = places(window);
+    let mut each = dims.iter().zip(window);
+    let is_padding = each.any(|(&n, w)| w.low.saturating_add(w.high) > n.max(MOST_IN_TURN));
+    if places > MOST_OVERLAPPING && (is_padding || !lie_side_by_side(window)) {
+        return Err(format!(
+            "expected at most {MOST_OVERLAPPING} places in a window for a maximum, or windows side by side without more padding than input, got {places}; take a smaller window, or strides as large as it"
+        ));
+    }
+    Ok(())
+}
+
+/// The elements of windows that lie side by side, those of a window along a last dim of their own.
+fn apart(x: &Tensor, window: &[WindowDim]) -> Tensor {
+    let count = windows(&x.dims(), window);
+    let whole = |(count, w): (&usize, &WindowDim)| SliceDim {
+        start: 0,
+        limit: count * w.size,
+        stride: 1,
+    };
+    let whole: Vec<SliceDim> = count.iter().zip(window).map(whole).collect();
+    let rank = count.len();
+    let order: Vec<usize> = (0..rank)
+        .map(|i| 2 * i)
+        .chain((0..rank).map(|i| 2 * i + 1))
+        .collect();
+    let split = count.iter().zip(window);
+    let split: Vec<usize> = split.flat_map(|(&count, w)| [count, w.size]).collect();
+    let together = [&count[..], &[places(window)]].concat();
+    let cut = x.slice(&whole).reshape(&split);
+    cut.transpose(&order).reshape(&together)
+}
+
+/// As [`winner`], of `padded` with windows side by side.
+fn winner_side_by_side(kind: ReduceOp, window: &[WindowDim], padded: &Tensor) -> Tensor {
+    let unpadded: Vec<WindowDim> = window
+        .iter()
+        .map(|w| WindowDim {
+            low: 0,
+            high: 0,
+            ..*w
+        })
+        .collect();
+    let x = apart(padded, &unpadded).computed_once();
+    let last = x.rank() - 1;
+    let best = match kind {
+        ReduceOp::Min => x.min(&[last]),
+        _ => x.max(&[last]),
+    };
+    let best = best.keep_dims(&[last]);
+    let behind = match kind {
+        ReduceOp::Min => x.greater(&best),
+        _ => x.less(&best),
+    };
+    // Nothing is behind NaN by a comparison.
+    let behind = behind.or(&best.not_equal(&best).and(&x.equal(&x)));
+    let place = x.graph().iota(x.shape().with_dtype(DType::I32), last);
+    let none = place.like(places(window) as f64);
+    let first = behind.select(&none, &place).min(&[last]);
+    first.convert(place_dtype(window)).computed_once()
+}
+
+/// As [`to_winner`], in a padded input of these dims with windows side by side.
+fn to_winner_side_by_side(
+    window: &[WindowDim],
+    padded: &[usize],
+    winner: &Tensor,
+    g: &Tensor,
+) -> Tensor {
+    let (count, rank) = (g.dims(), g.rank());
+    let together = [&count[..], &[places(window)]].concat();
+    let kept: Vec<usize> = (0..rank).collect();
+    let place = g
+        .graph()
+        .iota(Shape::new(DType::I32, together.clone()), rank);
+    let wins = place.equal(&winner.convert(DType::I32).broadcast_in(&together, &kept));
+    let spread = g.broadcast_in(&together, &kept);
+    let spread = wins.select(&spread, &spread.zeros_like());
+    let sizes = window.iter().map(|w| w.size);
+    let apart: Vec<usize> = count.iter().copied().chain(sizes).collect();
+    let order: Vec<usize> = (0..rank).flat_map(|i| [i, rank + i]).collect();
+    let whole: Vec<usize> = count
+        .iter()
+        .zip(window)
+        .map(|(count, w)| count * w.size)
+        .collect();
+    let whole = spread.reshape(&apart).transpose(&order).reshape(&whole);
+    let rest = padded
+        .iter()
+        .zip(whole.dims())
+        .map(|(&padded, whole)| PadDim {
+            low: 0,
+            high: padded as i64 - whole as i64,
+            interior: 0,
+        });
+    whole.pad(&rest.collect::<Vec<_>>(), 0.0)
+}
+
 /// Which place of each window holds the largest (or smallest) element, counted row-major: the first of equal ones, the first
-/// NaN before all others. As [`place_dtype`].
+/// NaN before all others. As [`place_dtype`]. Padding counts as the identity: of a window that holds nothing else it may be the first.
 ///
 /// Computed once: were it computed in two fusions, one could say 0 and the other 1 of a near tie, and both or neither would
 /// take the gradient.
 pub(crate) fn winner(kind: ReduceOp, window: &[WindowDim], x: &Tensor) -> Tensor {
     let padded = x.pad(&edges(window), kind.identity(x.dtype()).to_f64()[0]);
+    if places(window) > MOST_IN_TURN && lie_side_by_side(window) {
+        return winner_side_by_side(kind, window, &padded);
+    }
     let count = windows(&x.dims(), window);
     let at = |offset: &Vec<usize>| padded.slice(&place(offset, window, &count));
     let offsets = offsets(window);
@@ -149,8 +268,7 @@ pub(crate) fn winner(kind: ReduceOp, window: &[WindowDim], x: &Tensor) -> Tensor
 
 /// The type that holds the places of a window.
 pub(crate) fn place_dtype(window: &[WindowDim]) -> DType {
-    let elements: usize = window.iter().map(|dim| dim.size).product();
-    if elements <= 256 {
+    if places(window) <= 256 {
         DType::U8
     } else {
         DType::I32
@@ -172,6 +290,10 @@ pub(crate) fn to_winner(
         .zip(window)
         .map(|(n, w)| n + w.low + w.high)
         .collect();
+    if places(window) > MOST_IN_TURN && lie_side_by_side(window) {
+        let total = to_winner_side_by_side(window, &padded, winner, g);
+        return super::unpad(&total, dims, &edges);
+    }
     let count = g.dims();
     let zero = g.like(0.0);
     let parts = offsets(window)
@@ -223,12 +345,16 @@ fn offsets(window: &[WindowDim]) -> Vec<Vec<usize>> {
 
 /// The elements that lie at `offset` of every window.
 fn place(offset: &[usize], window: &[WindowDim], count: &[usize]) -> Vec<SliceDim> {
-    let slice = |i: usize| SliceDim {
-        start: offset[i],
-        limit: offset[i]
-            + count[i].saturating_sub(1) * window[i].stride
-            + usize::from(count[i] > 0),
-        stride: window[i].stride,
+    let slice = |i: usize| {
+        // Of no window there is no element, and the place may be outside.
+        let start = if count[i] == 0 { 0 } else { offset[i] };
+        SliceDim {
+            start,
+            limit: start
+                + count[i].saturating_sub(1) * window[i].stride
+                + usize::from(count[i] > 0),
+            stride: window[i].stride,
+        }
     };
     (0..offset.len()).map(slice).collect()
 }

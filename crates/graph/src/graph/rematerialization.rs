@@ -18,9 +18,15 @@ impl Graph {
     /// Builds something whose derivatives compute again from `inputs` what they need of it, where they would else keep
     /// it: less memory for more work. What `build` computes from other tensors is kept as usual; of nested calls the
     /// outermost counts.
+    #[track_caller]
     pub fn checkpointed<T>(&self, inputs: &[&Tensor], build: impl FnOnce() -> T) -> T {
         let first = self.0.borrow().nodes.len();
         let result = build();
+        if inputs.iter().any(|input| !self.owns(input)) {
+            let message = "an input is of another graph; name tensors of the graph that is built";
+            self.fail("checkpointed", message.into());
+            return result;
+        }
         let mut inner = self.0.borrow_mut();
         let nodes = first..inner.nodes.len();
         inner.regions.retain(|region| region.nodes.start < first);

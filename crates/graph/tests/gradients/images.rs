@@ -36,6 +36,16 @@ fn pools() {
             x[0].max_pool2d(pool).square()
         });
     }
+    // Many places, side by side: with a rest that is in no window, and with padding.
+    for (pool, dims) in [
+        (pool([9, 8], [9, 8], [(0, 0), (0, 0)]), [1, 20, 17, 2]),
+        (pool([9, 8], [9, 8], [(3, 2), (1, 0)]), [2, 13, 15, 1]),
+        (pool([1, 70], [1, 70], [(0, 0), (0, 0)]), [1, 2, 75, 2]),
+    ] {
+        check("max_pool2d side by side", &[scrambled(&dims)], &|x| {
+            x[0].max_pool2d(pool).square()
+        });
+    }
 }
 
 #[test]

@@ -219,6 +219,12 @@ fn ties_and_edges_have_the_documented_derivative() {
         [1.0, 1.0, 0.0]
     );
     assert_eq!(at(&[0.0, 2.0], &|x| x[0].pow(&zero(&x[0]))), [0.0, 0.0]);
+    // The slope of what was not chosen is 0 however steep it is.
+    let guarded = |x: &[Tensor]| {
+        let is_large = x[0].greater(&x[0].like(1e-200));
+        is_large.select(&x[0].rsqrt(), &zero(&x[0]))
+    };
+    assert_eq!(at(&[1e-250, 1.0], &guarded), [0.0, -0.5]);
     let window = [WindowDim {
         size: 2,
         stride: 1,
