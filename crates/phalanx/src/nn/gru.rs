@@ -115,11 +115,11 @@ impl Gru {
     ) -> Vec<Tensor> {
         let gate = |number: usize| {
             let sum = self.part(row, number) + self.part(inner, number);
-            self.recurrent_activation.apply(&sum)
+            RecurrentSettings::activated(self.recurrent_activation, &sum)
         };
         let (update, reset) = (gate(0), gate(1));
         let candidate = self.part(row, 2) + recurrent(&reset);
-        let candidate = self.settings.activation.apply(&candidate);
+        let candidate = RecurrentSettings::activated(self.settings.activation, &candidate);
         vec![&update * h + (1.0 - &update) * candidate]
     }
 

@@ -125,9 +125,10 @@ impl Lstm {
             )
         };
         let [i, f, g, o] = [0, 1, 2, 3].map(cut);
-        let gate = |part: &Tensor| self.recurrent_activation.apply(part);
-        let c = gate(&f) * c + gate(&i) * self.settings.activation.apply(&g);
-        let h = gate(&o) * self.settings.activation.apply(&c);
+        let gate = |part: &Tensor| RecurrentSettings::activated(self.recurrent_activation, part);
+        let activated = |x: &Tensor| RecurrentSettings::activated(self.settings.activation, x);
+        let c = gate(&f) * c + gate(&i) * activated(&g);
+        let h = gate(&o) * activated(&c);
         vec![h, c]
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Cx;
 use super::layer::Layer;
+use super::preprocess::as_float;
 use super::sizes::feature_dim;
 use crate::config::{self, Component, Described, Field, Kind};
 
@@ -60,9 +61,12 @@ elementwise! {
     product
 }
 elementwise! {
-    /// The mean of its inputs, whose dims are equal or 1; kind `average`.
+    /// The mean of its inputs, whose dims are equal or 1, in f32 where they are integers; kind `average`.
     Average, "average", "the mean of its inputs",
-    |inputs, _| merged_in_turn(inputs, |sum, input| sum + input) / inputs.len() as f64
+    |inputs, _| {
+        let inputs: Vec<Tensor> = inputs.iter().map(as_float).collect();
+        merged_in_turn(&inputs, |sum, input| sum + input) / inputs.len() as f64
+    }
 }
 elementwise! {
     /// The largest of its inputs' elements at each place, dims equal or 1; kind `maximum`.
@@ -137,7 +141,8 @@ impl Layer for ScaledAdd {
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         stretchable("add", inputs)?;
         match inputs.len() {
-            2 => Ok(()),
+            2 if inputs[0].dtype.is_float() => Ok(()),
+            2 => Err(format!("expected floats, got {}", inputs[0])),
             count => Err(format!("expected 2 inputs, got {count}")),
         }
     }

@@ -92,6 +92,12 @@ impl RecurrentSettings {
         self.weights.bias(cx, "bias", Shape::new(dtype, dims))
     }
 
+    /// An activation's result in the type of the states, which softmax leaves.
+    #[track_caller]
+    pub(super) fn activated(activation: Activation, x: &Tensor) -> Tensor {
+        activation.apply(x).convert(x.dtype())
+    }
+
     /// The inputs without the features that are dropped, which are the same at each step.
     #[track_caller]
     fn dropped(&self, cx: &mut Cx, x: &Tensor) -> Tensor {

@@ -21,12 +21,20 @@ impl Model {
     /// When no variable has that path, or it has another number of dims.
     pub fn set_sharding(&mut self, variable: &str, sharding: impl Into<Sharding>) -> Result<()> {
         let (layer, inside) = variable.split_once('/').unwrap_or((variable, ""));
-        let mut layers = self.layers.iter_mut();
-        match layers.find(|entry| entry.name == layer) {
-            Some(entry) => entry.shardings.insert(inside.to_owned(), sharding.into()),
-            None => return Err(self.unknown(variable)),
+        let Some(at) = self.layers.iter().position(|entry| entry.name == layer) else {
+            return Err(self.unknown(variable));
         };
-        self.settle_shardings()
+        let said = &mut self.layers[at].shardings;
+        let before = said.insert(inside.to_owned(), sharding.into());
+        let settled = self.settle_shardings();
+        if settled.is_err() {
+            let said = &mut self.layers[at].shardings;
+            match before {
+                Some(before) => said.insert(inside.to_owned(), before),
+                None => said.remove(inside),
+            };
+        }
+        settled
     }
 
     /// Brings the variables in line with what was said of their layers.
@@ -139,6 +147,19 @@ mod tests {
             .unwrap();
         let out = ("sequential/out/kernel".to_owned(), "[model, _]".to_owned());
         assert_eq!(cut(&model), [kernel, out]);
+        // What is refused does not stay.
+        let before = model.config();
+        for (variable, dims) in [
+            ("sequential/outt", 2),
+            ("sequential/out/kernl", 2),
+            ("sequential/out/kernel", 1),
+        ] {
+            let wrong = Sharding {
+                dims: vec![Some("model".to_owned()); dims],
+            };
+            assert!(model.set_sharding(variable, wrong).is_err());
+            assert_eq!(model.config(), before);
+        }
         let again = Model::from_config(&model.config()).unwrap();
         assert_eq!(again.variables(), model.variables());
         model.set_trainable(false);

@@ -52,7 +52,7 @@ impl SimpleRnn {
         };
         steps.run(cx, &[&recurrent], |row, states, constants| {
             let sum = row + states[0].matmul(&constants[0]);
-            vec![self.settings.activation.apply(&sum)]
+            vec![RecurrentSettings::activated(self.settings.activation, &sum)]
         })
     }
 }

@@ -310,7 +310,12 @@ impl ReplicaCx<'_> {
         let mut inputs = Vec::with_capacity(x.len());
         for (index, x) in x.iter().enumerate() {
             let dtype = dtypes.get(index).copied();
-            inputs.push(x.convert(dtype.unwrap_or(x.dtype())));
+            let input = x.convert(dtype.unwrap_or(x.dtype()));
+            // What another model said of its output.
+            if let Some(mask) = self.padding_masks.get(&x.value()) {
+                cx.set_padding_mask(&input, mask);
+            }
+            inputs.push(input);
         }
         let outputs = model.model.call(&mut cx, &inputs);
         for output in &outputs {

@@ -252,24 +252,34 @@ fn padding_is_left_out_of_the_statistics_of_a_batch() {
         let strategy = mirrored(replicas);
         let mut state = strategy.state(3).unwrap();
         let normal = BatchNorm::new().synchronized(true).momentum(0.0);
-        let model = Sequential::new([6, 2]).add(Masking::new(0.0)).add(normal);
+        let model = Sequential::new([6, 2])
+            .add(Masking::new(0.0))
+            .add(normal.clone());
         let model = state.add_model("masked", model).unwrap();
+        // The same as two models, of which the first finds the padding.
+        let masking = Sequential::new([6, 2]).add(Masking::new(0.0));
+        let masking = state.add_model("masking", masking).unwrap();
+        let apart = Sequential::new([6, 2]).add(normal);
+        let apart = state.add_model("apart", apart).unwrap();
         let reshaped = Sequential::new([6, 2])
             .add(Masking::new(0.0))
             .add(Reshape::new([6, 2]));
         let reshaped = state.add_model("reshaped", reshaped).unwrap();
-        let masks = Cell::new([true; 2]);
+        let masks = Cell::new([true; 3]);
         let mut function = strategy.function(|cx, batch: Inputs| {
             let normal = cx.train(&model, &batch.x).remove(0);
             let same = cx.train(&reshaped, &batch.x).remove(0);
-            masks.set([&normal, &same].map(|y| cx.padding_mask(y).is_some()));
+            let masked = cx.train(&masking, &batch.x);
+            let second = cx.train(&apart, &masked).remove(0);
+            masks.set([&normal, &second, &same].map(|y| cx.padding_mask(y).is_some()));
             [cx.per_example(&normal), cx.per_example(&same)]
         });
         let batch = strategy.distribute_batch(&batch).unwrap();
         let [_, same] = function.call(&mut state, &batch).unwrap();
-        assert_eq!(masks.get(), [true, false]);
+        assert_eq!(masks.get(), [true, true, false]);
         assert_eq!(strategy.gather(&same, 0).unwrap().f32s(), values);
-        for (name, value) in state.variables(&model).unwrap() {
+        let of_two = state.variables(&apart).unwrap();
+        for (name, value) in state.variables(&model).unwrap().into_iter().chain(of_two) {
             let at = match name.rsplit('/').next() {
                 Some("moving_mean") => 0,
                 Some("moving_variance") => 1,

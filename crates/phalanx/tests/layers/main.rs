@@ -9,6 +9,7 @@ mod initializers;
 mod modes;
 mod normalizations;
 mod time_distributed;
+mod types;
 mod volumes;
 
 use std::sync::OnceLock;
