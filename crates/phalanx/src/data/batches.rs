@@ -201,8 +201,13 @@ impl Batches {
     /// The examples of these batches one by one; the stages after `batch` are applied to whole batches.
     ///
     /// # Errors
-    /// When a stage comes after `batch`, since it may change the rows, or the batches are sharded.
+    /// When a stage comes after `batch`, since it may change the rows, or the batches are padded or sharded.
     pub fn unbatch(&self) -> Result<Dataset> {
+        if self.pad.is_some() {
+            return Err(Error::user(
+                "cannot unbatch padded batches, whose examples have their own lengths; pad behind the next batch",
+            ));
+        }
         if !self.stages.is_empty() || self.sharding.worker.count > 1 {
             return Err(Error::user(
                 "cannot unbatch after stages of batches or sharding; put them behind the next batch",

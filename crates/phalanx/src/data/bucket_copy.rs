@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use glob::{MatchOptions, Pattern};
+use glob::Pattern;
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
-use super::formats::{INDEX_ENDING, io};
+use super::formats::{INDEX_ENDING, MATCHING, io};
 use crate::storage::this_process;
 use crate::{Error, Result};
 
@@ -22,14 +22,8 @@ const MAX_OBJECTS: usize = 1_000_000;
 const AT_ONCE: usize = 8;
 /// Where files are before they are whole, among the copies.
 const PARTS: &str = ".parts";
-/// How `*` and `?` match: not over slashes, as in paths.
-const MATCHING: MatchOptions = MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: true,
-    require_literal_leading_dot: true,
-};
 
-/// What a URL such as `s3://bucket/train-*.csv` names, and the copies of it in a folder of this machine.
+/// What a URL such as `s3://bucket/data/train-*.csv` names, and the copies of it in a folder of this machine.
 ///
 /// A copy has the size and the time of its object; one that has others is made again, and one whose object is gone is removed. Several
 /// processes may use one folder at the same time. Unlike tf.data, which reads buckets as it goes, the files are whole on this
@@ -41,9 +35,9 @@ const MATCHING: MatchOptions = MatchOptions {
 /// use phalanx::data::BucketCopy;
 ///
 /// # fn main() -> phalanx::Result<()> {
-/// let copy = BucketCopy::find("s3://bucket/train-*.csv", Path::new("/var/cache/data"))?;
+/// let copy = BucketCopy::find("s3://bucket/data/train-*.csv", Path::new("/var/cache/data"))?;
 /// println!("{} files, {} bytes are to be copied", copy.missing(), copy.missing_bytes());
-/// let pattern = copy.fetch()?; // /var/cache/data/s3/bucket/train-*.csv
+/// let pattern = copy.fetch()?; // /var/cache/data/s3/bucket/data/train-*.csv
 /// # Ok(())
 /// # }
 /// ```

@@ -61,7 +61,7 @@ fn column(parts: &[FileArrays], t: usize) -> Result<HostTensor> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{CsvOptions, Dataset, read_idx, test_folder};
+    use super::super::{CsvColumn, CsvOptions, Dataset, LabelColumn, read_idx, test_folder};
     use super::*;
 
     fn pattern(folder: &std::path::Path, name: &str) -> PathBuf {
@@ -119,6 +119,34 @@ mod tests {
                 .to_string();
             assert!(error.contains(expected), "{error}");
         }
+        // Weights, and columns by name in another order; a label by position is another column there.
+        let named = CsvOptions {
+            label: LabelColumn::Name("label".into()),
+            columns: vec![CsvColumn::Name("a".into())],
+            weight: Some(CsvColumn::Name("b".into())),
+            ..CsvOptions::default()
+        };
+        let data = Dataset::from_csv(pattern(&folder, "[ade].csv"), &named).unwrap();
+        let batch = data.batch(9).get(0, 0).unwrap();
+        assert_eq!(batch.x[0].f32s(), [1.0, 3.0, 5.0, 6.0]);
+        assert_eq!(batch.weight.unwrap().f32s(), [2.0, 4.0, 6.0, 5.0]);
+        let last = CsvOptions {
+            label: LabelColumn::Last,
+            ..named
+        };
+        let error = Dataset::from_csv(pattern(&folder, "[ae].csv"), &last).unwrap_err();
+        assert!(error.to_string().contains("found \"more\""), "{error}");
+        let twice = CsvOptions {
+            columns: vec![CsvColumn::Index(1), CsvColumn::Index(1)],
+            indices: vec![CsvColumn::Index(1)],
+            ..CsvOptions::default()
+        };
+        let error = Dataset::from_csv(pattern(&folder, "a.csv"), &twice).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("column 2 is among the columns of the features twice")
+        );
         // The name of a file that looks like a pattern.
         let odd = Dataset::from_csv(pattern(&folder, "c[1].csv"), &options).unwrap();
         assert_eq!(
@@ -153,6 +181,15 @@ mod tests {
         let data =
             Dataset::from_idx(pattern(&folder, "*-images"), pattern(&folder, "*-labels")).unwrap();
         assert_eq!(data.get(0, 2).unwrap().y[0], HostTensor::scalar(3i32));
+        // A number that is no class: 0.5 as f32.
+        let half = [0, 0, 0x0d, 1, 0, 0, 0, 1, 0x3f, 0, 0, 0];
+        std::fs::write(folder.join("half"), half).unwrap();
+        std::fs::write(folder.join("one"), [0, 0, 8, 1, 0, 0, 0, 1, 7]).unwrap();
+        let error = Dataset::from_idx(folder.join("one"), folder.join("half")).unwrap_err();
+        assert!(
+            error.to_string().contains("label 0 of the IDX file is 0.5"),
+            "{error}"
+        );
         std::fs::write(
             folder.join("3-images"),
             [0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 9],

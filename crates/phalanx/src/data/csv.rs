@@ -25,6 +25,8 @@ pub struct CsvOptions {
     pub label: LabelColumn,
     /// The type of the label.
     pub kind: LabelKind,
+    /// The column of the sample weights, finite numbers from 0 that are no feature; see [`Dataset::with_weights`].
+    pub weight: Option<CsvColumn>,
     /// The names of the classes, where the label is a name or a number that is none from 0: the first is class 0. Empty where
     /// labels are the classes themselves.
     pub classes: Vec<String>,
@@ -62,6 +64,7 @@ impl Default for CsvOptions {
             header: Header::Auto,
             label: LabelColumn::Last,
             kind: LabelKind::Class,
+            weight: None,
             classes: Vec::new(),
             columns: Vec::new(),
             one_hot: Vec::new(),
@@ -79,6 +82,17 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
+    /// Whether all columns that are used are chosen by their names, so that they may be in any place.
+    fn is_by_name(&self) -> bool {
+        let one_hot = self.one_hot.iter().map(|one_hot| &one_hot.column);
+        let others = self.indices.iter().chain(&self.texts).chain(&self.weight);
+        let mut used = self.columns.iter().chain(one_hot).chain(others);
+        let is_label_by_name = matches!(self.label, LabelColumn::Name(_) | LabelColumn::None);
+        is_label_by_name
+            && !self.columns.is_empty()
+            && used.all(|column| matches!(column, CsvColumn::Name(_)))
+    }
+
     /// Whether fields that say that a value is missing are no errors.
     pub(super) fn looks_for_missing(&self) -> bool {
         self.missing != MissingValues::Fail
@@ -140,7 +154,7 @@ pub enum LabelKind {
 }
 
 /// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, then i32 `[rows]` for each column of
-/// indices and of texts; y i32 or f32 `[rows]`.
+/// indices and of texts; y i32 or f32 `[rows]`; with a column of weights, these f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines, spaces around
 /// numbers and quoted fields are accepted; missing values, NaN and infinity are not, and quoted line breaks where no column is a text.
@@ -162,8 +176,7 @@ pub fn parse_csv_with(
     options: &CsvOptions,
     columns: &mut CsvColumns,
 ) -> Result<Dataset> {
-    let CsvInputs { x, y } = columns.read(reader, name, options)?;
-    Dataset::from_arrays(x, y)
+    columns.read(reader, name, options)?.dataset()
 }
 
 /// What the rows of a CSV file are.
@@ -172,6 +185,18 @@ pub(super) struct CsvInputs {
     pub(super) x: Vec<HostTensor>,
     /// The label, if there is one.
     pub(super) y: Vec<HostTensor>,
+    /// The weights of the rows, if a column holds them.
+    pub(super) weight: Option<HostTensor>,
+}
+
+impl CsvInputs {
+    pub(super) fn dataset(self) -> Result<Dataset> {
+        let rows = Dataset::from_arrays(self.x, self.y)?;
+        match &self.weight {
+            None => Ok(rows),
+            Some(weight) => rows.with_weights(weight),
+        }
+    }
 }
 
 /// What a CSV file holds.
@@ -339,7 +364,7 @@ impl CsvColumns {
     ) -> Result<CsvInputs> {
         let CsvArrays {
             names,
-            inputs: CsvInputs { mut x, y },
+            inputs: CsvInputs { mut x, y, weight },
             texts,
             dropped,
             feature_columns,
@@ -348,8 +373,7 @@ impl CsvColumns {
         self.dropped += dropped;
         self.feature_columns = feature_columns;
         self.one_hot = one_hot;
-        // Columns that are chosen by name may be in any place.
-        if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
+        if !options.is_by_name() {
             self.see(name, names)?;
         }
         self.texts.resize(texts.len(), Vec::new());
@@ -364,7 +388,7 @@ impl CsvColumns {
             x.push(HostTensor::new([texts.len()], &places.map_err(too_many)?));
             all.extend(texts);
         }
-        Ok(CsvInputs { x, y })
+        Ok(CsvInputs { x, y, weight })
     }
 
     /// Compares the columns of one more file; a file without a header is taken to have the same columns.

@@ -18,6 +18,7 @@ pub(super) struct CsvTable<'a> {
     pub(super) names: Vec<String>,
     columns: usize,
     label: Option<usize>,
+    weight: Option<usize>,
     classes_by_name: HashMap<&'a str, i32>,
     /// The columns of the features, in their order.
     chosen: Vec<FeatureColumn<'a>>,
@@ -30,6 +31,7 @@ pub(super) struct CsvTable<'a> {
     texts: Vec<Vec<String>>,
     classes: Vec<i32>,
     values: Vec<f32>,
+    weights: Vec<f32>,
 }
 
 impl<'a> CsvTable<'a> {
@@ -50,21 +52,40 @@ impl<'a> CsvTable<'a> {
         let chosen = options.columns.iter();
         let chosen = chosen.map(|column| column_of(lines, &names, columns, column, "column"));
         let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
-        if label.is_some_and(|label| chosen.contains(&label)) {
+        let weight = options.weight.iter();
+        let weight =
+            weight.map(|column| column_of(lines, &names, columns, column, "weight column"));
+        let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
+        if weight.is_some() && weight == label {
             return Err(lines.error(
-                "the label is also among the columns of the features; leave it out of them",
+                "the column of the weights is also the label; say which column is the label",
             ));
         }
+        let no_features = [("label is", label), ("weights are", weight)];
+        for (what, column) in no_features {
+            if column.is_some_and(|column| chosen.contains(&column)) {
+                return Err(lines.error(&format!(
+                    "the {what} also among the columns of the features; leave the column out of them"
+                )));
+            }
+        }
+        let twice = (1..chosen.len()).find(|&at| chosen[..at].contains(&chosen[at]));
+        if let Some(at) = twice {
+            return Err(lines.error(&format!(
+                "column {} is among the columns of the features twice; name it once",
+                chosen[at] + 1
+            )));
+        }
         if chosen.is_empty() {
-            chosen = (0..columns)
-                .filter(|&column| label != Some(column))
-                .collect();
+            let is_feature = |column: &usize| label != Some(*column) && weight != Some(*column);
+            chosen = (0..columns).filter(is_feature).collect();
         }
         let chosen = feature_columns(lines, &names, columns, &chosen, options)?;
         if chosen.is_empty() {
-            return Err(lines.error(
-                "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
-            ));
+            return Err(lines.error(match weight {
+                None => "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
+                Some(_) => "found the columns of the label and of the weights alone, and no feature; check the delimiter and the columns",
+            }));
         }
         let width = chosen.iter().map(FeatureColumn::width).sum();
         check_features(lines, width, options)?;
@@ -73,6 +94,7 @@ impl<'a> CsvTable<'a> {
             names,
             columns,
             label,
+            weight,
             classes_by_name: options
                 .classes
                 .iter()
@@ -87,6 +109,7 @@ impl<'a> CsvTable<'a> {
             texts: vec![Vec::new(); options.texts.len()],
             classes: Vec::new(),
             values: Vec::new(),
+            weights: Vec::new(),
         })
     }
 
@@ -113,6 +136,9 @@ impl<'a> CsvTable<'a> {
         if let Some(label) = self.label {
             is_whole &= self.push_label(lines, label, &fields[label])?;
         }
+        if let Some(weight) = self.weight {
+            is_whole &= self.push_weight(lines, weight, &fields[weight])?;
+        }
         if is_whole {
             self.rows += 1;
         } else {
@@ -126,8 +152,26 @@ impl<'a> CsvTable<'a> {
                 .for_each(|list| list.truncate(self.rows));
             self.classes.truncate(self.rows);
             self.values.truncate(self.rows);
+            self.weights.truncate(self.rows);
         }
         Ok(())
+    }
+
+    /// Adds a weight; `false` where it is missing.
+    fn push_weight(&mut self, lines: &CsvLines<'_>, column: usize, field: &str) -> Result<bool> {
+        if self.options.looks_for_missing() && is_missing(field.trim()) {
+            return Ok(false);
+        }
+        let weight = number(field, ADVICE).and_then(|weight| match weight >= 0.0 {
+            true => Ok(weight),
+            false => Err(format!(
+                "found {}, expected a weight from 0 up; correct it, 0 leaves a row out",
+                shown(field)
+            )),
+        });
+        let weight = weight.map_err(|message| self.error(lines, column, &message))?;
+        self.weights.push(weight);
+        Ok(true)
     }
 
     /// Adds a label; `false` where it is missing.
@@ -225,6 +269,7 @@ impl<'a> CsvTable<'a> {
             (Some(_), LabelKind::Class) => vec![HostTensor::new([rows], &self.classes)],
             (Some(_), LabelKind::Value) => vec![HostTensor::new([rows], &self.values)],
         };
+        let weight = self.weight.map(|_| HostTensor::new([rows], &self.weights));
         let has_numbers = self.chosen.iter().any(|column| column.width() > 0);
         let numbers = has_numbers.then(|| HostTensor::new(dims, &self.features));
         let indices = self.indices.iter();
@@ -246,6 +291,7 @@ impl<'a> CsvTable<'a> {
             inputs: CsvInputs {
                 x: numbers.into_iter().chain(indices).collect(),
                 y,
+                weight,
             },
             texts: self.texts,
             dropped: self.dropped,

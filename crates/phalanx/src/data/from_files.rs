@@ -133,24 +133,25 @@ impl Dataset {
         options: &CsvOptions,
         columns: &mut CsvColumns,
     ) -> Result<Self> {
-        let (mut parts, mut rows, mut inputs) = (Vec::new(), 0, 1);
+        let (mut parts, mut rows, mut inputs, mut outputs) = (Vec::new(), 0, 1, 0);
         for path in files_of(path.as_ref())? {
             let file = open(&path)?;
             let name = path.to_string_lossy().into_owned();
-            let CsvInputs { x, y } = columns.read(file, &name, options)?;
+            let CsvInputs { x, y, weight } = columns.read(file, &name, options)?;
             rows += x[0].rows();
-            inputs = x.len();
+            (inputs, outputs) = (x.len(), y.len());
             if rows > options.max_rows {
                 return Err(Error::User(format!(
                     "{name} and the files before it have more than {} rows; narrow the pattern, or raise max_rows",
                     options.max_rows
                 )));
             }
-            parts.push((name, x.into_iter().chain(y).collect()));
+            parts.push((name, x.into_iter().chain(y).chain(weight).collect()));
         }
-        let mut arrays = concat_rows(parts)?;
-        let y = arrays.split_off(inputs);
-        Self::from_arrays(arrays, y)
+        let mut x = concat_rows(parts)?;
+        let mut y = x.split_off(inputs);
+        let weight = y.split_off(outputs).pop();
+        CsvInputs { x, y, weight }.dataset()
     }
 
     /// TFRecord files by pattern, each record made an example by `parse`.
@@ -198,7 +199,15 @@ impl Dataset {
     /// # Errors
     /// As [`read_idx`], or when images and labels differ in number.
     pub fn from_idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Self> {
-        let labels = read_idx(labels, MAX_IDX_BYTES)?.convert(DType::I32);
+        let labels = read_idx(labels, MAX_IDX_BYTES)?;
+        let mut numbers = labels.to_f64().into_iter();
+        if let Some(at) = numbers.position(|label| f64::from(label as i32) != label) {
+            return Err(Error::User(format!(
+                "label {at} of the IDX file is {}, expected the number of a class; give a file of whole numbers",
+                labels.to_f64()[at]
+            )));
+        }
+        let labels = labels.convert(DType::I32);
         Self::from_arrays(read_idx(images, MAX_IDX_BYTES)?, labels)
     }
 

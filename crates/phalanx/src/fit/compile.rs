@@ -53,10 +53,11 @@ impl Default for Compile {
 }
 
 impl Compile {
-    /// Optimizer, loss and metrics as a training file has them: `{"optimizer": {"adam": {..}}, "loss": {..}, "metrics": [..]}`.
+    /// Optimizer, loss and metrics as a training file has them: `{"optimizer": {"adam": {..}}, "loss": {..}, "metrics": [..],
+    /// "weighted_metrics": [..]}`.
     ///
     /// # Errors
-    /// There is not one loss, of the first output, that counts once; there are weighted metrics; or a loss or a metric is a function of the program.
+    /// There is not one loss, of the first output, that counts once; or a loss or a metric is a function of the program.
     /// A training file has no words for these.
     pub fn settings(&self) -> Result<Map<String, Value>> {
         let refused = |what: &str| {
@@ -71,19 +72,21 @@ impl Compile {
         if (term.output, term.weight) != (0, 1.0) {
             return Err(refused("the loss has a weight or another output"));
         }
-        if !self.weighted_metrics.is_empty() {
-            return Err(refused("the model was compiled with weighted metrics"));
-        }
         let named = |kind: &str, settings: Value| match settings {
             Value::Null => Err(refused(&format!("`{kind}` is a function of a program"))),
             settings => Ok(json!({ kind: settings })),
         };
         let (optimizer, loss) = (&self.optimizer, &term.loss);
-        let metrics = (self.metrics.iter()).map(|of| named(of.metric.kind(), of.metric.config()));
+        let metrics = |metrics: &[OutputMetric]| {
+            let each = metrics.iter();
+            let each = each.map(|of| named(of.metric.kind(), of.metric.config()));
+            each.collect::<Result<Value>>()
+        };
         let settings = [
             ("optimizer", named(optimizer.kind(), optimizer.config())?),
             ("loss", named(loss.name(), loss.config())?),
-            ("metrics", metrics.collect::<Result<_>>()?),
+            ("metrics", metrics(&self.metrics)?),
+            ("weighted_metrics", metrics(&self.weighted_metrics)?),
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
         Ok(Map::from_iter(settings))

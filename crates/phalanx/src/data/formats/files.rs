@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use glob::MatchOptions;
+
 use crate::{Error, Result};
 
 /// The most files accepted from one pattern.
@@ -14,7 +16,15 @@ const MAX_FILES: usize = 1_000_000;
 /// The most files that one reader keeps open; the others are opened for each read.
 const MAX_OPEN: usize = 256;
 
-/// The files that a pattern of `*`, `?`, `[..]` and `**` names, sorted by path, so that their order is the same everywhere.
+/// How `*` and `?` match, as in a shell: not over slashes, and no hidden files.
+pub(in crate::data) const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// The files that a pattern of `*`, `?`, `[..]` and `**` names, sorted by path, so that their order is the same everywhere. Hidden ones
+/// need a dot in the pattern.
 ///
 /// # Errors
 /// When the pattern is malformed, names no file or too many, or a folder on the way cannot be read.
@@ -22,7 +32,7 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     if Path::new(pattern).is_file() {
         return Ok(vec![pattern.into()]);
     }
-    let found = glob::glob(pattern).map_err(|error| {
+    let found = glob::glob_with(pattern, MATCHING).map_err(|error| {
         Error::User(format!(
             "`{pattern}` is no pattern of files: {error}; write *, ? and [a-z] as in a shell"
         ))
@@ -245,7 +255,8 @@ mod tests {
     #[test]
     fn patterns_name_sorted_files() {
         let folder = crate::data::test_folder::create("patterns");
-        for name in ["b.txt", "a.txt", "c.bin", "[odd].txt"] {
+        // A hidden file is meant by no pattern without a dot, as in a shell.
+        for name in ["b.txt", "a.txt", "c.bin", "[odd].txt", ".a.txt"] {
             std::fs::write(folder.join(name), name).unwrap();
         }
         let pattern = |name: &str| folder.join(name).to_string_lossy().into_owned();

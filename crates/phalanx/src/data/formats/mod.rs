@@ -25,7 +25,7 @@ mod wire;
 
 pub use encoded_images::EncodedImages;
 pub use files::files_matching;
-pub(super) use files::{files_of, io, locate};
+pub(super) use files::{MATCHING, files_of, io, locate};
 pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};

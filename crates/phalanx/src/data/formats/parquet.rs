@@ -446,6 +446,21 @@ mod tests {
             ),
             (
                 ParquetOptions {
+                    columns: vec!["byte".into()],
+                    label: LabelColumn::Name("byte".into()),
+                    ..default()
+                },
+                "the label is also among the columns of the features",
+            ),
+            (
+                ParquetOptions {
+                    columns: vec!["byte".into(), "byte".into()],
+                    ..default()
+                },
+                "\"byte\" is among the columns of the features twice",
+            ),
+            (
+                ParquetOptions {
                     max_row_group_bytes: 1599,
                     ..default()
                 },

@@ -238,6 +238,17 @@ fn chosen(
             .map(|name| named(&names, name))
             .collect::<ParquetResult<_>>()?
     };
+    if label.is_some_and(|label| features.contains(&label)) {
+        return Err(
+            "the label is also among the columns of the features; leave it out of them".into(),
+        );
+    }
+    if let Some(at) = (1..features.len()).find(|&at| features[..at].contains(&features[at])) {
+        return Err(format!(
+            "column {:?} is among the columns of the features twice; name it once",
+            names[features[at]]
+        ));
+    }
     if features.is_empty() {
         return Err(
             "found a single column, the label, and no feature; set the label column to none".into(),
