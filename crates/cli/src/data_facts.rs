@@ -1,6 +1,6 @@
 //! What is known of data once they are read, and needed again wherever the model is used.
 
-use phalanx::data::{Dataset, HostTensor};
+use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::nn::Input;
 use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,23 @@ pub struct OneHotFact {
     pub values: Vec<String>,
 }
 
+/// The column of the weights of rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightFact {
+    /// Its position in the files.
+    pub index: usize,
+    /// Its name; empty without a header.
+    pub name: String,
+}
+
 /// What the files of a training look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileLayout {
     /// Whether their first line names the columns.
     pub has_header: bool,
-    /// How many columns they have, the label among them.
+    /// How many columns they have, the label and the weights among them.
     pub columns: usize,
 }
 
@@ -67,6 +77,9 @@ pub struct Facts {
     pub layout: Option<FileLayout>,
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
+    /// The column of the weights, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<WeightFact>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
     pub classes: Vec<String>,
     /// What is done to features.
@@ -117,6 +130,7 @@ impl Default for Facts {
             texts: Vec::new(),
             layout: None,
             label: None,
+            weight: None,
             classes: Vec::new(),
             scaling: Scaling {
                 divide_by: 1.0,
@@ -183,7 +197,7 @@ impl Facts {
         let first = batch.x.len().saturating_sub(self.texts.len());
         let texts = self.encoded(&batch.x[first..], texts)?;
         if self.inputs.is_empty() {
-            return Dataset::from_arrays(texts, batch.y);
+            return in_memory(Batch { x: texts, ..batch });
         }
         let mut read = batch.x[..first].iter();
         let numbers = match self.inputs.iter().any(|fact| fact.width.is_some()) {
@@ -202,7 +216,19 @@ impl Facts {
                 _ => inputs.extend(read.next().cloned()),
             }
         }
-        Dataset::from_arrays(inputs, batch.y)
+        in_memory(Batch { x: inputs, ..batch })
+    }
+}
+
+/// The rows of a batch.
+///
+/// # Errors
+/// When its arrays do not have the same rows.
+pub(crate) fn in_memory(batch: Batch) -> Read<Dataset> {
+    let rows = Dataset::from_arrays(batch.x, batch.y)?;
+    match &batch.weight {
+        None => Ok(rows),
+        Some(weight) => rows.with_weights(weight),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use phalanx::config::suggest;
 use phalanx::data::{
     ClassWeights, CsvColumn, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn,
     LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values, csv_width,
@@ -13,7 +14,7 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
     TrainConfig, Validation,
 };
-use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
+use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact, WeightFact, in_memory};
 use crate::example_rows;
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
@@ -25,7 +26,7 @@ use crate::texts;
 pub struct Rows {
     /// To train on, shuffled and weighted as the file says.
     pub train: Dataset,
-    /// The same in their order and without weights.
+    /// The same in their order, without the weights of classes.
     pub plain: Dataset,
     /// To evaluate after each epoch.
     pub validation: Option<Dataset>,
@@ -138,10 +139,12 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         Label::Name(name) => header.iter().position(|other| other == name),
     };
     facts.label = label.and_then(|label| header.get(label).cloned());
+    facts.weight = weight(data, &header, &options)?;
+    let weight = facts.weight.as_ref().map(|fact| fact.index);
     facts.columns = match data.columns.is_empty() {
         true => {
             let features = header.iter().enumerate();
-            let features = features.filter(|(column, _)| Some(*column) != label);
+            let features = features.filter(|(column, _)| ![label, weight].contains(&Some(*column)));
             features.map(|(_, name)| name.clone()).collect()
         }
         false => {
@@ -180,20 +183,59 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     Ok(facts)
 }
 
+/// The column of the weights, which the first file must have.
+fn weight(
+    data: &Csv,
+    header: &[String],
+    options: &CsvOptions,
+) -> Result<Option<WeightFact>, (Position, Error)> {
+    let Some(Located { value, at }) = &data.weight else {
+        return Ok(None);
+    };
+    let index = match value {
+        Column::Index(index) => *index,
+        Column::Name(name) => {
+            let found = header.iter().position(|other| other == name);
+            found.ok_or_else(|| (*at, no_weight(name, header)))?
+        }
+    };
+    let columns = csv_width(&data.csv[0].value, options).map_err(|error| (*at, error))?;
+    if index >= columns {
+        let message = format!(
+            "the weights are in column {index}, counted from 0, and the files have {columns}; choose an index below {columns}"
+        );
+        return Err((*at, Error::User(message)));
+    }
+    let name = header.get(index).cloned().unwrap_or_default();
+    Ok(Some(WeightFact { index, name }))
+}
+
+fn no_weight(name: &str, header: &[String]) -> Error {
+    Error::User(match header.is_empty() {
+        true => format!(
+            "the weights are in the column {name:?}, and the files have no names of columns; give its position, from 0, or write `header: true`"
+        ),
+        false => format!(
+            "there is no column {name:?} of weights; {}",
+            suggest(name, header.iter().map(String::as_str))
+        ),
+    })
+}
+
 /// Whether columns may be in another order in later files, as they are chosen by name.
 fn is_by_name(data: &Csv) -> bool {
     matches!(data.columns.first(), Some(Column::Name(_)))
 }
 
-/// With the label by the name that it has in the first file, if it has one.
-fn with_named_label(options: CsvOptions, facts: &Facts) -> CsvOptions {
-    match &facts.label {
-        Some(label) => CsvOptions {
-            label: LabelColumn::Name(label.clone()),
-            ..options
-        },
-        None => options,
+/// With the label and the weights by the names that they have in the first file, if they have any.
+fn with_named_label(mut options: CsvOptions, facts: &Facts) -> CsvOptions {
+    if let Some(label) = &facts.label {
+        options.label = LabelColumn::Name(label.clone());
     }
+    if let Some(weight) = facts.weight.as_ref().filter(|fact| !fact.name.is_empty()) {
+        options.weight = Some(CsvColumn::Name(weight.name.clone()));
+    }
+    options
 }
 
 /// The values of a one-hot column in all files.
@@ -322,9 +364,7 @@ pub(crate) fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOpti
         let indices = indices.filter(|fact| fact.width.is_none() && fact.text.is_none());
         let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
         options.indices = indices.map(CsvColumn::Name).collect();
-        if let Some(label) = &facts.label {
-            options.label = LabelColumn::Name(label.clone());
-        }
+        options = with_named_label(options, facts);
     }
     Ok(options)
 }
@@ -336,7 +376,7 @@ fn header(data: &Csv, facts: &Facts) -> Header {
         return of_file;
     };
     let used = match data.columns.len() {
-        0 => layout.columns.saturating_sub(1),
+        0 => (layout.columns).saturating_sub(1 + usize::from(facts.weight.is_some())),
         some => some,
     };
     match (
@@ -470,6 +510,7 @@ fn options(data: &Csv) -> CsvOptions {
         },
         label: label_column(&data.label.value),
         kind: label_kind(data.label_type),
+        weight: data.weight.as_ref().map(|weight| csv_column(&weight.value)),
         columns: data.columns.iter().map(csv_column).collect(),
         one_hot: one_hot.collect(),
         indices: indices.collect(),
@@ -482,6 +523,8 @@ fn options(data: &Csv) -> CsvOptions {
         },
         features: data.features.value.clone(),
         delimiter: data.delimiter,
+        // It is the user's own file, and memory the limit.
+        max_bytes: u64::MAX,
         ..CsvOptions::default()
     }
 }
@@ -503,8 +546,7 @@ pub(crate) const fn label_kind(label: LabelType) -> LabelKind {
 
 /// The rows in one array.
 fn gathered(dataset: &Dataset) -> Read<Dataset> {
-    let batch = dataset.batch(length(dataset)).get(0, 0)?;
-    Dataset::from_arrays(batch.x, batch.y)
+    in_memory(dataset.batch(length(dataset)).get(0, 0)?)
 }
 
 /// The classes of rows in memory, in their order; nothing where labels are values.

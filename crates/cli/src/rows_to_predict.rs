@@ -9,14 +9,15 @@ use crate::config::{Csv, Label};
 use crate::data_facts::{Facts, FileLayout};
 use crate::rows::{as_trained, read_prepared};
 
-/// The rows of a file to predict, without a label: where it has a header, the columns that the model was trained on; else by their
-/// positions in the files of the training, whose label it may leave out.
+/// The rows of a file to predict, without a label and weights: where it has a header, the columns that the model was trained on; else
+/// by their positions in the files of the training, whose label and weights it may leave out, together.
 ///
 /// # Errors
 /// A file that cannot be read, whose rows do not fit the model, or with a missing value in a row that a training would leave out.
 pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     let mut options = CsvOptions {
         label: LabelColumn::None,
+        weight: None,
         ..as_trained(data, facts, path)?
     };
     if options.missing == MissingValues::Drop {
@@ -49,16 +50,20 @@ fn without_label(
         Label::Index(index) => *index,
         Label::Last | Label::Name(_) => columns.saturating_sub(1),
     };
+    let (of_training, without) = match &facts.weight {
+        None => (vec![label], "the label"),
+        Some(weight) => (vec![label, weight.index], "the label and the weights"),
+    };
     if width == columns {
         if options.columns.is_empty() {
-            let others = (0..width).filter(|column| *column != label);
+            let others = (0..width).filter(|column| !of_training.contains(column));
             options.columns = others.map(CsvColumn::Index).collect();
         }
         return Ok(());
     }
-    if width + 1 != columns {
+    if width + of_training.len() != columns {
         return Err(Error::User(format!(
-            "{} has {width} columns, and the files of the training {columns} with the label; give a file with the same columns, or the same without the label",
+            "{} has {width} columns, and the files of the training {columns} with {without}; give a file with the same columns, or the same without {without}",
             path.display()
         )));
     }
@@ -68,10 +73,8 @@ fn without_label(
         .iter_mut()
         .map(|one_hot| &mut one_hot.column);
     for column in all.chain(&mut options.indices).chain(one_hot) {
-        if let CsvColumn::Index(index) = column
-            && *index > label
-        {
-            *index -= 1;
+        if let CsvColumn::Index(index) = column {
+            *index -= of_training.iter().filter(|left| *left < index).count();
         }
     }
     Ok(())

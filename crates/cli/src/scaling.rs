@@ -1,11 +1,12 @@
 //! What is done to the features of rows: missing values filled, divided, standardized. Found on the training rows, done to all
 //! others in the same way, and kept with the model.
 
-use phalanx::data::{CsvColumns, Dataset, HostTensor};
+use phalanx::data::{Batch, CsvColumns, Dataset, HostTensor};
 use phalanx::{DType, Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, Missing};
+use crate::data_facts::in_memory;
 
 /// What features become, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,7 +75,8 @@ impl Scaling {
             DType::F32 => self.apply_to(x),
             _ => x.clone(),
         });
-        Dataset::from_arrays(x.collect::<Vec<_>>(), batch.y)
+        let x = x.collect();
+        in_memory(Batch { x, ..batch })
     }
 
     fn apply_to(&self, x: &HostTensor) -> HostTensor {

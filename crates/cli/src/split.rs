@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use phalanx::data::{Dataset, HostTensor};
+use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::{Error, Result as Read};
 
+use crate::data_facts::in_memory;
 use crate::rows::classes;
 use crate::scaling::length;
 
@@ -80,5 +81,10 @@ fn chosen_rows(all: &Dataset, rows: &[usize]) -> Read<Dataset> {
             .ok_or_else(|| Error::Bug("rows of another size than their shape".into()))
     };
     let tensors = |list: &[HostTensor]| list.iter().map(pick).collect::<Read<Vec<_>>>();
-    Dataset::from_arrays(tensors(&batch.x)?, tensors(&batch.y)?)
+    in_memory(Batch {
+        x: tensors(&batch.x)?,
+        y: tensors(&batch.y)?,
+        weight: batch.weight.as_ref().map(pick).transpose()?,
+        first: 0,
+    })
 }

@@ -18,7 +18,7 @@ use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use super::Context;
-use crate::config::{self, Data, Located, Position, Problem, Problems, TrainConfig};
+use crate::config::{self, Component, Data, Located, Position, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output};
@@ -204,11 +204,13 @@ fn file_of_weights(path: &Path) -> PathBuf {
 }
 
 fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
-    let metrics = config
-        .metrics
-        .iter()
-        .map(|metric| metric.make(Metric::from_config));
-    let metrics = metrics.map(|metric| metric.map(OutputMetric::from));
+    let made = |metrics: &[Component]| {
+        let made = metrics
+            .iter()
+            .map(|metric| metric.make(Metric::from_config));
+        let made = made.map(|metric| metric.map(OutputMetric::from));
+        made.collect::<Result<Vec<_>, Problem>>()
+    };
     let skips = config.callbacks.iter().any(|callback| {
         callback.name == "terminate_on_nan" && callback.settings["policy"] == "skip"
     });
@@ -221,7 +223,8 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         loss_scale,
         optimizer: config.optimizer.make(Optimizer::from_config)?,
         loss: Losses::from(config.loss.make(Loss::from_config)?),
-        metrics: metrics.collect::<Result<_, _>>()?,
+        metrics: made(&config.metrics)?,
+        weighted_metrics: made(&config.weighted_metrics)?,
         seed: config.fit.seed,
         precision: config.precision,
         steps_per_execution: config.fit.steps_per_execution,

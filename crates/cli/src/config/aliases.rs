@@ -409,7 +409,7 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
     (
         "sample_weight",
-        "it is not there; `class_weight` in `fit` weighs classes",
+        "write `weight: COLUMN` in `data` where a column of CSV files has the weights; `class_weight` in `fit` weighs classes",
     ),
 ];
 

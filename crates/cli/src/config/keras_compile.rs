@@ -62,8 +62,12 @@ fn model_and_absent(
     if !is_of_keras || absent.is_empty() || BucketCopy::is_url(&path) {
         return None;
     }
-    if absent.contains(&"loss") && is_absent(&"metrics") {
-        absent.push("metrics");
+    if absent.contains(&"loss") {
+        absent.extend(
+            ["metrics", "weighted_metrics"]
+                .iter()
+                .filter(|key| is_absent(key)),
+        );
     }
     Some((path, model.at, absent))
 }

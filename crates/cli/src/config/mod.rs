@@ -63,6 +63,8 @@ pub struct TrainConfig {
     pub loss: Component,
     /// The metrics.
     pub metrics: Vec<Component>,
+    /// Those in which weights count.
+    pub weighted_metrics: Vec<Component>,
     /// How to train.
     pub fit: Fit,
     /// What is called on the way.
@@ -98,7 +100,7 @@ impl TrainConfig {
 
     /// Puts the names of logs in place of other spellings where a log is named: `val_mae` is `val_mean_absolute_error`.
     fn use_names_of_logs(&mut self) {
-        let own = self.metrics.iter();
+        let own = self.metrics.iter().chain(&self.weighted_metrics);
         let own = own.filter_map(|metric| metric.settings["name"].as_str());
         let own: Vec<String> = own.map(str::to_owned).collect();
         let name = |log: &str| {
@@ -162,6 +164,8 @@ pub struct Csv {
     pub label: Located<Label>,
     /// What the label is.
     pub label_type: LabelType,
+    /// The column of the weights of rows.
+    pub weight: Option<Located<Column>>,
     /// The character between fields.
     pub delimiter: char,
     /// Dims of one example; empty for as many as there are feature columns.

@@ -7,10 +7,11 @@ use phalanx::nn::Policy;
 
 use super::component::{Component, catalog};
 use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
-use super::inputs::column;
+use super::inputs::{column, shown_column};
 use super::keras_compile::ANSWERED;
 use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
+use super::texts::is_label;
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
     Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
@@ -50,9 +51,10 @@ impl Reader {
         }
         let optimizer = self.one(&file, "optimizer", Family::Optimizer);
         let loss = self.one(&file, "loss", Family::Loss);
-        let metrics = self
-            .list_of(&file, "metrics", Family::Metric)
-            .unwrap_or_default();
+        let [metrics, weighted_metrics] = ["metrics", "weighted_metrics"].map(|name| {
+            self.list_of(&file, name, Family::Metric)
+                .unwrap_or_default()
+        });
         let callbacks = self
             .list_of(&file, "callbacks", Family::Callback)
             .unwrap_or_default();
@@ -82,6 +84,7 @@ impl Reader {
             optimizer: optimizer?,
             loss: loss?,
             metrics,
+            weighted_metrics,
             fit,
             callbacks,
             precision: precision.unwrap_or_default(),
@@ -170,6 +173,7 @@ impl Reader {
             label_type: self
                 .value(&section, "label_type", label_type)
                 .unwrap_or(LabelType::Class),
+            weight: self.value(&section, "weight", located(column)),
             delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
             features: features.unwrap_or_else(|| nothing(at)),
             columns: self
@@ -385,10 +389,37 @@ impl Reader {
         if let Data::Csv(csv) = &config.data {
             self.check_inputs(csv);
             self.check_texts(csv);
+            self.check_weight(csv);
             self.check_label(
                 csv,
                 config.fit.class_weight.as_ref().map(|weights| weights.at),
             );
+        }
+    }
+
+    /// The column of the weights has no other use.
+    fn check_weight(&mut self, csv: &Csv) {
+        let Some(Located { value, at }) = &csv.weight else {
+            return;
+        };
+        let shown = shown_column(value);
+        if let (Column::Name(_), Some(false)) = (value, csv.header) {
+            let message = format!("`weight` is the column named {shown}, and `header` is false");
+            let next = "give the position of the column, from 0, or set `header: true`";
+            self.problem(*at, message, next);
+        }
+        let is_one = |columns: &[Column]| columns.contains(value);
+        let mut texts = csv.text.iter();
+        let uses = [
+            ("label", is_label(&csv.label.value, value)),
+            ("columns` or `inputs", is_one(&csv.columns)),
+            ("one_hot", is_one(&csv.one_hot.value)),
+            ("text", texts.any(|text| text.column.value == *value)),
+        ];
+        if let Some((key, _)) = uses.into_iter().find(|(_, is_used)| *is_used) {
+            let message =
+                format!("the column {shown} is the `weight` of rows, and `{key}` names it");
+            self.problem(*at, message, "leave it out of one of them");
         }
     }
 

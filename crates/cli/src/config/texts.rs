@@ -85,7 +85,7 @@ pub struct CsvText {
     pub options: TextOptions,
 }
 
-fn is_label(label: &Label, column: &Column) -> bool {
+pub(super) fn is_label(label: &Label, column: &Column) -> bool {
     match (label, column) {
         (Label::Index(label), Column::Index(column)) => label == column,
         (Label::Name(label), Column::Name(column)) => label == column,

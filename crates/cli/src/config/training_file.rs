@@ -11,7 +11,7 @@ use phalanx::nn::Policy;
 use super::example_table::{CIFAR, IDX, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
-use super::inputs::INPUTS;
+use super::inputs::{COLUMN, INPUTS};
 use super::texts;
 
 /// Most numbers of one example: what the CSV reader takes.
@@ -87,7 +87,14 @@ pub(crate) const FILE: &[Field] = &[
         "metrics",
         Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
-        "what is logged beside the loss",
+        "what is logged beside the loss; weights do not count in it",
+    )
+    .example("[accuracy]"),
+    Field::new(
+        "weighted_metrics",
+        Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+        DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
+        "the same, where the weights of examples count: those that the column `weight` of CSV files has and, in training, those of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
     )
     .example("[accuracy]"),
     Field::new(
@@ -185,6 +192,13 @@ pub(crate) const CSV: &[Field] = &[
     LABEL,
     LABEL_TYPE,
     Field::new(
+        "weight",
+        Kind::Worded("the name of a column, or its position from 0", &COLUMN),
+        DefaultValue::Words("all rows count alike"),
+        "the column of the weights of rows, numbers from 0: how much each counts in the loss and in `weighted_metrics`, also in validation and tests. It is none of the features. The loss of a batch is divided by its weights, and `class_weight` multiplies them. To `predict` it can be left out",
+    )
+    .example("times_seen"),
+    Field::new(
         "delimiter",
         Kind::Worded(
             "one character that is no digit, letter, sign, dot or quote",
@@ -214,7 +228,7 @@ pub(crate) const CSV: &[Field] = &[
                 MAX_FEATURES as usize,
             ),
         ),
-        DefaultValue::Words("all but the label"),
+        DefaultValue::Words("all but the label and the weights"),
         "the columns of the features, in this order; others are not read",
     )
     .example("[petal_length, petal_width]"),

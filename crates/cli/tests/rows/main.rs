@@ -2,6 +2,7 @@
 
 mod predicted;
 mod texts;
+mod weights;
 
 use std::fs;
 

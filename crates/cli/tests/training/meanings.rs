@@ -99,3 +99,38 @@ fn shards_stay_where_there_is_nothing_to_replace_them_with() {
     assert!(!failed.status.success());
     assert!(before > 0 && files() == before);
 }
+
+/// What a training of `file` by steps of all its rows gives, with other keys of `data`.
+fn tested(folder: &Folder, file: &str, data: &str) -> String {
+    let text = format!(
+        "data: {{csv: {file}, label: y, {data}test: {{csv: {file}}}}}\n\
+         model: [{{dense: {{units: 2}}}}]\noptimizer: {{sgd: {{learning_rate: 0.1}}}}\n\
+         loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}\nweighted_metrics: [accuracy]\n\
+         fit: {{epochs: 5, batch_size: 64, shuffle: false}}\noutput: {file}.out\n"
+    );
+    fs::write(folder.0.join("w.yaml"), text).unwrap();
+    let told = folder.succeed(&["train", "w.yaml", "--progress", "plain"]);
+    let is_result = |line: &&str| line.starts_with("epoch ") || line.starts_with("test: ");
+    let lines = told.lines().filter(is_result);
+    let evaluated = folder.succeed(&["evaluate", &format!("{file}.out"), file]);
+    let lines = lines.map(|line| line.split(" (").next().unwrap_or(line));
+    lines.chain([&*evaluated]).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_row_of_weight_two_is_two_rows() {
+    let folder = Folder::new("row-weights", "adam");
+    let mut weighted = "x,w,y\n".to_owned();
+    let mut repeated = "x,y\n".to_owned();
+    for i in 0..12_u32 {
+        let (x, y) = (i * 7 % 13, i * i % 3 % 2);
+        weighted += &format!("{x},{},{y}\n", i % 3);
+        repeated += &format!("{x},{y}\n").repeat(i as usize % 3);
+    }
+    fs::write(folder.0.join("weighted.csv"), weighted).unwrap();
+    fs::write(folder.0.join("repeated.csv"), repeated).unwrap();
+    let found = tested(&folder, "weighted.csv", "weight: w, ");
+    let expected = tested(&folder, "repeated.csv", "");
+    assert!(expected.contains("epoch 5/5: loss "), "{expected}");
+    assert_eq!(found, expected);
+}
