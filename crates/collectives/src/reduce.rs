@@ -51,21 +51,25 @@ pub(crate) unsafe fn reduce(reduction: Reduction<'_>) {
     }
 }
 
-/// Reduces `other` into `into`, which come in this order, without another rank: for what one process has several of.
-///
-/// What one of them has more than the other stays as it is.
-pub fn combine(element: Element, op: ReduceOp, into: &mut [u8], other: &[u8]) {
+/// Reduces parts of equal length, in their order, without another rank: for what one process has several of. Of 16-bit floats the
+/// result alone is rounded.
+pub fn combine(element: Element, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
+    if let [one] = parts {
+        return out.copy_from_slice(one);
+    }
+    let inputs: Vec<*const u8> = parts.iter().map(|part| part.as_ptr()).collect();
+    let least = parts.iter().map(|part| part.len()).min();
     let reduction = Reduction {
         element,
         op,
         partial: None,
-        inputs: &[into.as_ptr(), other.as_ptr()],
-        out: into.as_mut_ptr(),
-        elements: into.len().min(other.len()) / element.size(),
+        inputs: &inputs,
+        out: out.as_mut_ptr(),
+        elements: least.unwrap_or(0).min(out.len()) / element.size(),
         last: true,
-        ranks: 2,
+        ranks: parts.len(),
     };
-    // SAFETY: both have that many elements and live during the call; the output is the first input.
+    // SAFETY: all have that many elements and live during the call; the output is borrowed alone.
     unsafe { reduce(reduction) };
 }
 

@@ -543,10 +543,7 @@ impl Exchange for CommunicatorExchange {
             ExchangeOp::Min | ExchangeOp::Gather => ReduceOp::Min,
         };
         let mut buffer = self.communicator.buffer(parts[0].len());
-        buffer.copy_from_slice(parts[0]);
-        for part in &parts[1..] {
-            phalanx_collectives::combine(element, op, &mut buffer, part);
-        }
+        phalanx_collectives::combine(element, op, &parts, &mut buffer);
         let request = AllReduce {
             buffer,
             element,
@@ -564,6 +561,10 @@ impl Exchange for CommunicatorExchange {
         self.deadline
     }
 }
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;
 
 fn element_of(element: ElementType) -> Option<Element> {
     Some(match element {
