@@ -4,7 +4,7 @@ use phalanx_pjrt::Platform;
 
 use super::{Strategy, default_devices};
 use crate::Result;
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions, GpuOptions};
 use crate::replicas::{Placement, Reduction, device_kind, select_devices};
 
 /// Trains with one copy of the variables and the optimizer's state, on a device that need not compute: the memory of
@@ -117,6 +117,7 @@ fn host(options: &EngineOptions) -> Result<Engine> {
     Engine::new(&EngineOptions {
         platform: Platform::Cpu,
         plugin: None,
+        gpu: GpuOptions::default(),
         ..options.clone()
     })
 }
@@ -138,6 +139,19 @@ mod tests {
         assert_eq!(home("gpu", &[1]), Some(1));
         assert_eq!(home("gpu", &[0, 1]), None);
         assert_eq!(home("tpu", &[0, 1, 2, 3]), None);
+    }
+
+    #[test]
+    fn the_host_starts_beside_gpus_that_have_options() {
+        let options = EngineOptions {
+            platform: Platform::Cuda,
+            gpu: GpuOptions {
+                memory_fraction: Some(0.5),
+                ..GpuOptions::default()
+            },
+            ..EngineOptions::default()
+        };
+        assert_eq!(host(&options).unwrap().platform_name(), "cpu");
     }
 
     #[test]
