@@ -41,9 +41,17 @@ impl MultiWorkerMirroredStrategy {
     /// [`Error::User`] when the environment contradicts itself, or this process is a task that does not train;
     /// [`Error::Cluster`] when a process is missing, gone, of another version or with another number of devices.
     pub fn from_env_with(engine: &Engine, options: &CommunicationOptions) -> Result<Self> {
+        Self::from_env_on(Placement::all(engine), options)
+    }
+
+    /// The same with some devices of an engine alone.
+    pub(super) fn from_env_on(
+        placement: Placement,
+        options: &CommunicationOptions,
+    ) -> Result<Self> {
         match among_others(&Variables::of_process())? {
-            Some(membership) => Self::join(engine, &membership, options),
-            None => Ok(Self(Placement::all(engine))),
+            Some(membership) => Self::join_on(placement, &membership, options),
+            None => Ok(Self(placement)),
         }
     }
 
@@ -56,6 +64,19 @@ impl MultiWorkerMirroredStrategy {
         membership: &Membership,
         options: &CommunicationOptions,
     ) -> Result<Self> {
+        Self::join_on(Placement::all(engine), membership, options)
+    }
+
+    fn join_on(
+        placement: Placement,
+        membership: &Membership,
+        options: &CommunicationOptions,
+    ) -> Result<Self> {
+        let engine = &placement.engine().clone();
+        if membership.workers > 1 {
+            // Before the others wait for this process.
+            check_platform(engine.platform_name())?;
+        }
         let options = &options.of_job(&Variables::of_process())?;
         let mpi = options.group_over_mpi(membership, |line| engine.notice(line))?;
         let membership = &match &mpi {
@@ -71,7 +92,7 @@ impl MultiWorkerMirroredStrategy {
         if membership.is_chief() {
             engine.notice(&session.communicator.algorithms().to_string());
         }
-        let strategy = Self::in_group(engine, session, rendezvous, options.timeout)?;
+        let strategy = Self::in_group(placement, session, rendezvous, options.timeout)?;
         Ok(match &options.reduction {
             Some(reduction) => strategy.reduction(reduction.clone()),
             None => strategy,
@@ -90,25 +111,20 @@ impl MultiWorkerMirroredStrategy {
             coordinator: None,
             roster: None,
         };
-        Self::in_group(engine, session, None, timeout)
+        Self::in_group(Placement::all(engine), session, None, timeout)
     }
 
     fn in_group(
-        engine: &Engine,
+        placement: Placement,
         session: Session,
         rendezvous: Option<Rendezvous>,
         timeout: Duration,
     ) -> Result<Self> {
-        let placement = Placement::all(engine);
         if session.communicator.size() == 1 && rendezvous.is_none() {
             return Ok(Self(placement));
         }
-        if engine.platform_name() != "cpu" {
-            return Err(Error::user(format!(
-                "replicas of several processes exchange values on CPUs only, and this engine is of platform `{}`; use MirroredStrategy on the devices of one process",
-                engine.platform_name()
-            )));
-        }
+        let engine = placement.engine();
+        check_platform(engine.platform_name())?;
         let local_replicas = placement.local_replicas();
         let world = World::new(engine, session, rendezvous, timeout, local_replicas)?;
         Ok(Self(placement.in_world(world)))
@@ -138,6 +154,16 @@ impl Strategy for MultiWorkerMirroredStrategy {
     fn placement(&self) -> &Placement {
         &self.0
     }
+}
+
+/// Refuses devices whose programs cannot wait for values of other processes.
+fn check_platform(platform: &str) -> Result<()> {
+    if platform == "cpu" {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "replicas of several processes exchange values on CPUs only, and this engine is of platform `{platform}`; use MirroredStrategy on the devices of one process"
+    )))
 }
 
 /// The place among several workers that variables describe; none where there is one worker, or they describe nothing.
@@ -182,7 +208,64 @@ fn rendezvous_over(group: &Communicator, membership: &Membership) -> Result<Memb
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use phalanx_collectives::CommunicatorOptions;
+    use phalanx_graph::op::ReduceOp;
+    use phalanx_graph::{HostTensor, Tensor};
+
+    use super::super::CustomTraining;
     use super::*;
+
+    /// Each process trains on its second device.
+    #[test]
+    fn processes_train_on_the_devices_that_are_named() {
+        let timeout = Duration::from_secs(120);
+        let options = CommunicatorOptions {
+            timeout,
+            ..CommunicatorOptions::default()
+        };
+        let sum = |communicator: Communicator| {
+            let engine = Engine::new(&EngineOptions {
+                cpu_devices: 2,
+                quick_compile: true,
+                ..EngineOptions::default()
+            })?;
+            let session = Session {
+                communicator,
+                coordinator: None,
+                roster: None,
+            };
+            let placement = Placement::on(&engine, &[1])?;
+            let strategy =
+                MultiWorkerMirroredStrategy::in_group(placement, session, None, timeout)?;
+            assert_eq!(strategy.placement().replicas(), 2);
+            let mut state = strategy.state(0)?;
+            let mut add = strategy.function(|cx, x: Tensor| [cx.all_reduce(ReduceOp::Sum, &x)]);
+            let number = strategy.distribute_values_from_function(|context| {
+                HostTensor::scalar(1.0 + context.replica_id as f32)
+            })?;
+            let [sum] = add.call(&mut state, &number)?;
+            Ok::<_, Error>(sum.value()?.f32s())
+        };
+        let group = Communicator::in_memory(2, &options).unwrap();
+        let sums: Vec<Vec<f32>> = thread::scope(|scope| {
+            let running: Vec<_> = group
+                .into_iter()
+                .map(|communicator| scope.spawn(|| sum(communicator).unwrap()))
+                .collect();
+            let sums = running.into_iter().map(|worker| worker.join().unwrap());
+            sums.collect()
+        });
+        assert_eq!(sums, [[3.0], [3.0]]);
+    }
+
+    #[test]
+    fn devices_that_cannot_wait_for_others_are_refused() {
+        let error = check_platform("cuda").unwrap_err().to_string();
+        assert!(error.contains("of platform `cuda`"), "{error}");
+        check_platform("cpu").unwrap();
+    }
 
     #[test]
     fn a_task_that_does_not_train_is_refused_beside_one_worker_too() {

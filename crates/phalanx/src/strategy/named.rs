@@ -16,7 +16,7 @@ use super::{
 };
 use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Reduction, WireFormat};
+use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Placement, Reduction, WireFormat};
 use crate::{Error, Result};
 
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
@@ -425,15 +425,16 @@ impl NamedStrategy {
             StrategyKind::OneDevice => Box::new(OneDeviceStrategy::device(&engine, &names[0])?),
             StrategyKind::Mirrored => Box::new(self.settings.mirrored(&engine, &names)?),
             StrategyKind::MultiWorker => Box::new(
-                MultiWorkerMirroredStrategy::from_env_with(
-                    &engine,
+                MultiWorkerMirroredStrategy::from_env_on(
+                    Placement::on(&engine, &devices)?,
                     &CommunicationSettings::options(&self.settings.communication)?,
                 )?
                 .reduction(Reduction::from_config(&self.settings.reduction)?),
             ),
             StrategyKind::ParameterServer => {
                 let options = self.settings.on_servers()?;
-                let worker = ParameterServerStrategy::from_env_with(&engine, &options)?;
+                let placement = Placement::on(&engine, &devices)?;
+                let worker = ParameterServerStrategy::from_env_on(placement, &options)?;
                 Box::new(worker.ok_or_else(|| Error::Stopped("the job is over".into()))?)
             }
             StrategyKind::CentralStorage => {
@@ -677,6 +678,16 @@ mod tests {
         assert!(options(json!({"table_bytes": 0})).contains("table_bytes: 0"));
         assert!(options(json!({})).contains("overlaps: false"));
         assert!(options(json!({"overlap": true})).contains("overlaps: true"));
+    }
+
+    #[test]
+    fn processes_train_on_the_devices_that_are_named() {
+        let devices = json!({"devices": "cpu:1,cpu:2"});
+        let named = NamedStrategy::from_config("multi_worker", &devices).unwrap();
+        let strategy = named.start(EngineOptions::default()).unwrap();
+        let line = strategy.placement().describe(8);
+        let expected = "training on 2 replicas (cpu:1, cpu:2): global batch 8, 4 per replica";
+        assert!(line.starts_with(expected), "{line}");
     }
 
     #[test]

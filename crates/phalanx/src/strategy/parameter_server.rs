@@ -274,15 +274,23 @@ impl ParameterServerStrategy {
         engine: &Engine,
         options: &ParameterServerOptions,
     ) -> Result<Option<Self>> {
+        Self::from_env_on(Placement::all(engine), options)
+    }
+
+    /// The same with some devices of an engine alone.
+    pub(super) fn from_env_on(
+        placement: Placement,
+        options: &ParameterServerOptions,
+    ) -> Result<Option<Self>> {
         let found = membership_from_env(&Variables::of_process());
         let found = found.map_err(|error| Error::user(error.to_string()))?;
         let membership = found.ok_or_else(no_servers)?;
         match membership.task.kind {
             TaskKind::Chief | TaskKind::Worker => {
-                Self::join(engine, &membership, options).map(Some)
+                Self::join_on(placement, &membership, options).map(Some)
             }
             TaskKind::ParameterServer => {
-                Self::serve(engine, &membership, options)?;
+                Self::serve(placement.engine(), &membership, options)?;
                 Ok(None)
             }
             TaskKind::Evaluator => Err(Error::user(
@@ -300,13 +308,21 @@ impl ParameterServerStrategy {
         membership: &Membership,
         options: &ParameterServerOptions,
     ) -> Result<Self> {
+        Self::join_on(Placement::all(engine), membership, options)
+    }
+
+    fn join_on(
+        placement: Placement,
+        membership: &Membership,
+        options: &ParameterServerOptions,
+    ) -> Result<Self> {
         let settings = options.settings(membership.workers);
         settings.check().map_err(explained)?;
         options.exchange.partitioner.check().map_err(explained)?;
         options.check_exchange()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let notice = match membership.is_chief() {
-            true => engine.notice_handle(),
+            true => placement.engine().notice_handle(),
             // Whom a worker waits for is said also where the first one alone gives notices.
             false => Arc::new(|line: &str| eprintln!("{line}")),
         };
@@ -328,7 +344,7 @@ impl ParameterServerStrategy {
         });
         let client = client.map_err(explained)?;
         let servers = Servers::new(client, options.exchange, options.timeout, notice);
-        Ok(Self(Placement::all(engine).with_servers(servers)))
+        Ok(Self(placement.with_servers(servers)))
     }
 
     /// Serves as the parameter server that this process is, until the job ends.
