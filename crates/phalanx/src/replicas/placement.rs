@@ -545,7 +545,10 @@ impl Placement {
         };
         let mut line = format!("training on {on}: {batch}");
         if self.replicas() > 1 {
-            line = format!("{line}; gradients by {}", self.reduction.describe());
+            line = format!(
+                "{line}; gradients by {}",
+                self.reduction.describe(self.workers())
+            );
         }
         if let Some((engine, device)) = self.parameter_device() {
             line = format!("{line}; variables on {}", engine.device_name(device));

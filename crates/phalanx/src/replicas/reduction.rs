@@ -38,7 +38,7 @@ impl Described for Reduction {
                     "ReductionToOneDevice",
                     "NcclAllReduce",
                 ]),
-                "who adds: all replicas at once (`NcclAllReduce` is the same), groups of up to 8 first, or replica 0 alone",
+                "who adds in a process: all replicas at once (`NcclAllReduce` is the same), groups of up to 8 first, or replica 0 alone",
             ),
             Field::optional(
                 "bytes_per_pack",
@@ -59,7 +59,8 @@ impl Described for Reduction {
     };
 }
 
-/// By which algorithm gradients are summed.
+/// By which algorithm gradients are summed within a process. Between processes they are summed by the communicator, whatever this
+/// says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CrossDeviceOps {
     /// The all-reduce of the devices' own library, as TensorFlow's `NcclAllReduce`: NCCL on NVIDIA GPUs.
@@ -233,9 +234,10 @@ impl Reduction {
         sums.iter().zip(values).map(mean).collect()
     }
 
-    /// A few words for the line at the start of a training.
-    pub(crate) fn describe(&self) -> String {
+    /// A few words for the line at the start of a training with this number of processes.
+    pub(crate) fn describe(&self, workers: usize) -> String {
         let ops = match self.cross_device_ops {
+            _ if workers > 1 => "all-reduce",
             CrossDeviceOps::AllReduce => "all-reduce",
             CrossDeviceOps::HierarchicalCopyAllReduce => "hierarchical all-reduce",
             CrossDeviceOps::ReductionToOneDevice => "reduction to one device",
@@ -333,14 +335,14 @@ impl Reduction {
         all.dense().reshape(&gradient.dims())
     }
 
-    /// The tensors of all replicas joined along a dim, in their order: by the devices' own library, or, as the other ways
-    /// only add, by adding what has zeros in the place of the others.
+    /// The tensors of all replicas joined along a dim, in their order: by the devices' own library or between processes, or, as the
+    /// other ways only add, by adding what has zeros in the place of the others.
     #[track_caller]
     fn gathered(&self, tensor: &Tensor, dim: usize) -> Tensor {
-        if self.via() == Via::Native {
+        let graph = tensor.graph();
+        if self.via() == Via::Native || graph.workers() > 1 {
             return tensor.all_gather(dim);
         }
-        let graph = tensor.graph();
         let mut dims = tensor.dims();
         dims.insert(dim, graph.replicas());
         let own: Vec<usize> = (0..dims.len()).filter(|&other| other != dim).collect();

@@ -420,11 +420,12 @@ fn settings_are_read_with_errors_that_name_them() {
 
 #[test]
 fn it_says_what_it_does() {
-    assert_eq!(Reduction::new().describe(), "all-reduce");
+    assert_eq!(Reduction::new().describe(1), "all-reduce");
     let chosen = Reduction::new()
         .cross_device_ops(OPS[2])
         .wire(WireFormat::F16);
-    assert_eq!(chosen.describe(), "reduction to one device in f16");
+    assert_eq!(chosen.describe(1), "reduction to one device in f16");
+    assert_eq!(chosen.describe(2), "all-reduce in f16");
     let graph = Graph::with_replicas(2);
     let table = graph.parameter("table", Shape::f32([1000, 8]));
     let kernel = graph.parameter("kernel", Shape::f32([8, 128]));
@@ -434,6 +435,23 @@ fn it_says_what_it_does() {
     let found: Vec<Tensor> = found.into_iter().flatten().collect();
     let report = Reduction::new().report(&found);
     assert_eq!(report, "1 gradient (4.00 KiB) in 1 pack, 1 as rows (144 B)");
+}
+
+/// What only adds would send as many rows as all replicas have.
+#[test]
+fn rows_are_gathered_between_processes_whoever_adds_in_one() {
+    for (workers, gathers) in [(1, false), (2, true)] {
+        let graph = Graph::with_workers(workers, 2);
+        let table = graph.parameter("table", Shape::f32([1000, 8]));
+        let ids = graph.parameter("ids", Shape::new(DType::I32, [4]));
+        let loss = table.gather(&ids, 0).square().sum_all();
+        let found: Vec<Tensor> = gradients(&loss, &[&table]).into_iter().flatten().collect();
+        let sums = Reduction::new().cross_device_ops(OPS[2]).sum(&found);
+        let program = finish(&graph, &sums);
+        let mut ops = program.nodes.iter().map(|node| &node.op);
+        let has_gather = ops.any(|op| matches!(op, Op::AllGather { .. }));
+        assert_eq!(has_gather, gathers, "{workers} workers");
+    }
 }
 
 /// 4 of 9 rows are less than all of them, and not from two replicas.
