@@ -72,8 +72,8 @@ impl MirroredStrategy {
         Ok(Self(self.0.with_shares(shares)?))
     }
 
-    /// Compares the replicas' variables every `steps` steps, which stops the training with the name
-    /// of the first that differs.
+    /// Compares the replicas' variables every `steps` steps of `fit`, which stops the training with the name
+    /// of the first that differs. Training loops of your own ([`CustomTraining`](super::CustomTraining)) are not compared.
     #[must_use]
     pub fn verify_every(self, steps: u64) -> Self {
         Self(self.0.with_verification(steps))
