@@ -18,14 +18,15 @@ impl CompiledModel {
     /// Which rows of a batch of the data are whose, and the shapes of a part.
     ///
     /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
-    /// compiled otherwise.
+    /// compiled otherwise. What processes know of each other's parts says nothing of the replicas of one that trains alone.
     pub(super) fn part_of(
         &self,
         batch: &Batch,
         data: &dyn TrainingData,
         part: Option<WorkerPart>,
     ) -> Result<(BatchPartition, BatchShape)> {
-        if let Some(WorkerPart { first_row, is_even }) = part {
+        let with_others = part.filter(|_| self.placement.world().is_some());
+        if let Some(WorkerPart { first_row, is_even }) = with_others {
             let is_even = is_even && !data.skips_corrupt();
             let (rows, full) = (batch.rows(), data.batch_size());
             let partition = self.placement.worker_partition(rows, full, is_even);

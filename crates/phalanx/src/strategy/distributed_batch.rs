@@ -81,6 +81,8 @@ impl DistributedBatch {
     }
 
     /// Divides this process' part of a global batch, of which a full one has `full` rows.
+    ///
+    /// Where a process trains alone, on data that are sharded by hand, its part is all there is.
     pub(super) fn of_worker(
         strategy: &StrategyHandle,
         batch: &Batch,
@@ -89,6 +91,10 @@ impl DistributedBatch {
     ) -> Result<Self> {
         check_rows(batch)?;
         let placement = &strategy.placement;
+        if strategy.world().is_none() {
+            let division = Division::of(placement.partition(batch.rows(), full));
+            return Self::divided(strategy, batch, 0, &division);
+        }
         let partition = placement.worker_partition(batch.rows(), full, part.is_even);
         let division = Division {
             partition: partition.after(part.first_row),

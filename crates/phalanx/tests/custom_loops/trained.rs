@@ -2,7 +2,7 @@
 
 use phalanx::Result;
 use phalanx::checkpoint::TrainingState;
-use phalanx::data::Position;
+use phalanx::data::{AutoShardPolicy, Position, Worker};
 use phalanx::prelude::*;
 use phalanx::replicas::{Reduction, WireFormat};
 use phalanx::strategy::{DistributedDataset, InputContext, OptimizerRef, Pipelines};
@@ -14,7 +14,13 @@ use crate::{
 };
 
 /// Variables after three epochs of a loop by hand, the last losses, and the accuracy.
-fn by_hand(strategy: &impl Strategy) -> (Vec<(String, HostTensor)>, Vec<f64>, f64) {
+type ByHand = (Vec<(String, HostTensor)>, Vec<f64>, f64);
+
+fn by_hand(strategy: &impl Strategy) -> ByHand {
+    by_hand_on(strategy, &rows(23).batch(8))
+}
+
+fn by_hand_on(strategy: &impl Strategy, batches: &Batches) -> ByHand {
     let mut state = strategy.state(0).unwrap();
     let model = state.add_model("mlp", mlp()).unwrap();
     let adam = state.add_optimizer(optimizer(), &[&model]).unwrap();
@@ -30,8 +36,8 @@ fn by_hand(strategy: &impl Strategy) -> (Vec<(String, HostTensor)>, Vec<f64>, f6
         cx.update_metric(&accuracy, &batch.y[0], &logits, None);
         [cx.all_reduce(ReduceOp::Sum, &loss)]
     });
-    let data = strategy.distribute_dataset(&rows(23).batch(8));
-    assert_eq!(data.steps(), Some(3));
+    let data = strategy.distribute_dataset(batches);
+    assert_eq!(data.steps(), batches.len());
     let mut losses = Vec::new();
     for epoch in 0..3 {
         state.reset(&accuracy).unwrap();
@@ -42,7 +48,8 @@ fn by_hand(strategy: &impl Strategy) -> (Vec<(String, HostTensor)>, Vec<f64>, f6
     }
     let losses = losses.iter().map(|loss| loss.value().unwrap().to_f64()[0]);
     let losses = losses.collect();
-    assert_eq!(state.iterations(&adam).unwrap(), 9);
+    let steps = 3 * batches.len().unwrap() as i64;
+    assert_eq!(state.iterations(&adam).unwrap(), steps);
     (
         state.variables(&model).unwrap(),
         losses,
@@ -71,6 +78,23 @@ fn any_number_of_replicas_trains_as_one_by_hand() {
     for ((name, a), (_, b)) in before.0.iter().zip(&again.0) {
         assert!(a == b, "{name} differs between two runs");
     }
+}
+
+/// Of batches of 10 this process has 5 rows, which two devices have no even parts of, and nobody has the others.
+#[test]
+fn data_that_are_sharded_by_hand_train_as_on_one_device() {
+    let worker = Worker::new(0, 2);
+    let part = rows(20).batch(10).shard(worker, AutoShardPolicy::Data);
+    let part = part.unwrap();
+    let batch = mirrored(2).distribute_dataset(&part).epoch(0).next();
+    assert_eq!(batch.unwrap().unwrap().rows_per_replica(), [3, 2]);
+    let one = by_hand_on(&OneDeviceStrategy::on(engine()), &part);
+    let two = by_hand_on(&mirrored(2), &part);
+    for ((name, a), (_, b)) in one.0.iter().zip(&two.0) {
+        assert_near(name, &a.to_f64(), &b.to_f64(), 1e-5);
+    }
+    assert_near("losses", &one.1, &two.1, 1e-5);
+    assert_eq!(one.2, two.2);
 }
 
 #[test]

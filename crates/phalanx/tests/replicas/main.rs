@@ -14,10 +14,11 @@ mod ways;
 mod whole_examples;
 
 use four_devices::{careful_engine, engine, quick_engine};
-use phalanx::data::Batch;
+use phalanx::data::{AutoShardPolicy, Batch, Worker};
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;
 use phalanx_testkit::relative_difference as apart;
+use ways::{Place, Way};
 
 fn names(replicas: usize) -> Vec<String> {
     (0..replicas)
@@ -75,6 +76,46 @@ fn batches_smaller_than_the_replicas_leave_some_without_examples() {
         assert!((a - b).abs() <= TOLERANCE, "{name} {a} {b}");
     }
     assert!(apart(&one.2, &many.2) <= TOLERANCE);
+}
+
+/// Of batches of 10 this process has 5 rows, of which no replica and no micro-batch has as many as another; nobody has the others.
+#[test]
+fn data_that_are_sharded_by_hand_train_as_on_one_device() {
+    let worker = Worker::new(1, 2);
+    let part = cases::rows(20).batch(10);
+    let part = part.shard(worker, AutoShardPolicy::Data).unwrap();
+    let train = |place| {
+        let compile = Compile {
+            optimizer: Sgd::new(0.5).into(),
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            ..Compile::default()
+        };
+        let model = Sequential::new([6])
+            .add(Dense::new(8).activation(tanh))
+            .add(Dense::new(3));
+        let strategy = Way::of(place).strategy(quick_engine(), 4, 0);
+        let mut trainer = strategy.compile(model, compile).unwrap();
+        let fit = Fit::epochs(2).progress(Progress::Silent);
+        let history = trainer.fit(&part, fit).unwrap();
+        let loss = history.epochs[1].logs.get("loss").unwrap();
+        (values(&trainer), loss)
+    };
+    let (one, loss) = train(Place::OneDevice);
+    for place in [
+        Place::Mirrored(2),
+        Place::Shares,
+        Place::Mesh(2, 1),
+        Place::Pipeline(2),
+    ] {
+        let (many, its_loss) = train(place);
+        for ((name, a), (_, b)) in one.iter().zip(&many) {
+            assert!(apart(a, b) <= TOLERANCE, "{place:?}: {name}");
+        }
+        assert!(
+            (loss - its_loss).abs() <= TOLERANCE,
+            "{place:?}: {its_loss}"
+        );
+    }
 }
 
 #[test]
