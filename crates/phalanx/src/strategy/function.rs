@@ -331,7 +331,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         let (symbols, mut replicated, rows) = parameters::<A>(&graph, given, &key);
         let argument = A::traced(given, &mut symbols.into_iter())
             .ok_or_else(|| Error::Bug("an argument without its tensors".into()))?;
-        let mut cx = ReplicaCx::new(&graph, state, self.policy, rows);
+        let settings = (self.policy, placement.reduction());
+        let mut cx = ReplicaCx::new(&graph, state, settings, rows);
         let results = (self.body)(&mut cx, argument);
         let mut changed = cx.committed();
         let sending = cx.sending(&mut changed);

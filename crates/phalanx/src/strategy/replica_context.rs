@@ -14,6 +14,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 use super::state::{DRAWS, ModelRef, SEED, State, StateId, ValueKind, ValueRef, foreign};
 use crate::fit::{divide_or_zero, step_key, weighted_sum};
 use crate::nn::{Cx, Policy, normal_numbers, uniform_numbers};
+use crate::replicas::Reduction;
 
 pub use learning::Gradients;
 use penalties::Penalties;
@@ -31,6 +32,8 @@ pub struct ReplicaCx<'a> {
     pub(super) graph: Graph,
     pub(super) state: &'a State,
     policy: Policy,
+    /// The function's, which may be another than the state's.
+    reduction: &'a Reduction,
     rows: Option<BatchRows>,
     /// The present values of the state's entries that were read, and those at the beginning.
     values: BTreeMap<usize, Tensor>,
@@ -73,13 +76,14 @@ impl<'a> ReplicaCx<'a> {
     pub(super) fn new(
         graph: &Graph,
         state: &'a State,
-        policy: Policy,
+        (policy, reduction): (Policy, &'a Reduction),
         rows: Option<BatchRows>,
     ) -> Self {
         Self {
             graph: graph.clone(),
             state,
             policy,
+            reduction,
             rows,
             values: BTreeMap::new(),
             originals: BTreeMap::new(),
@@ -348,8 +352,7 @@ impl ReplicaCx<'_> {
         let rows = self.rows.as_ref().filter(|_| of_batch);
         let filled = rows.is_some_and(|rows| rows.filled.is_some());
         let weight = filled.then(|| self.examples());
-        let reduction = self.state.strategy.placement.reduction();
-        reduction.agreed(values, weight.as_ref())
+        self.reduction.agreed(values, weight.as_ref())
     }
 }
 

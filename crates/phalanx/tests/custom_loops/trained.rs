@@ -452,6 +452,32 @@ fn penalties_count_once_however_often_a_model_is_called() {
     assert_eq!([number(&two), number(&doubled)], [one, one * 4.0]);
 }
 
+/// As its own strategy says, whatever the strategy of the state does.
+#[test]
+fn a_function_adds_as_its_own_strategy_does() {
+    let plain = mirrored(2);
+    let narrow = mirrored(2).reduction(Reduction::default().wire(WireFormat::Bf16));
+    let mut state = narrow.state(0).unwrap();
+    let model = state.add_model("dense", Sequential::new([1]).add(Dense::new(1)));
+    let model = model.unwrap();
+    let sgd = state.add_optimizer(Sgd::new(0.1), &[&model]).unwrap();
+    let mut gradient = |strategy: &MirroredStrategy| {
+        let mut function = strategy.function(|cx, batch: Inputs| {
+            let y = cx.train(&model, &batch.x).remove(0);
+            let loss = cx.mean(&y, None);
+            let gradients = cx.gradients(&loss, &sgd);
+            let gradients = cx.all_reduce_gradients(&gradients);
+            let (_, kernel) = gradients.iter().next().unwrap();
+            [kernel * 1.0]
+        });
+        let batch = strategy.distribute_batch(&column(&[1.001, 3.003]));
+        let [kernel] = function.call(&mut state, &batch.unwrap()).unwrap();
+        kernel.local_results().unwrap()[0].f32s()[0]
+    };
+    assert_eq!(gradient(&narrow), 2.0);
+    assert!((gradient(&plain) - 2.002).abs() < 1e-6);
+}
+
 /// Gradients that are too small for f16 arrive where they travel scaled.
 #[test]
 fn small_gradients_travel_scaled() {

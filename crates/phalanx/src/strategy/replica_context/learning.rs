@@ -190,10 +190,9 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
-        let reduction = self.state.strategy.placement.reduction();
         let scale = match gradients.slots.len() {
             // A dynamic one has a scale, and counts of steps.
-            2.. if reduction.is_narrow() => Some(gradients.slots[0].clone()),
+            2.. if self.reduction.is_narrow() => Some(gradients.slots[0].clone()),
             _ => None,
         };
         let own = gradients.some().into_iter();
@@ -204,7 +203,7 @@ impl ReplicaCx<'_> {
                 .iter()
                 .map(|own| own.all_reduce(ReduceOp::Sum))
                 .collect(),
-            _ => reduction.sum(&own),
+            _ => self.reduction.sum(&own),
         };
         let inverse = scale.map(|scale| scale.like(1.0) / scale);
         let mut sums = sums.into_iter().map(|sum| times(sum, inverse.as_ref()));
