@@ -258,11 +258,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than a deadline for each run.
     pub fn wait(&self, run: &PendingRun, runs: usize) -> Result<()> {
-        let deadline = self
-            .0
-            .deadline
-            .saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
-        Event::wait_all(&run.events, deadline)
+        Event::wait_all(&run.events, self.deadline_of(runs))
             .map_err(|error| device_error("run", &run.name, &error))
     }
 
@@ -294,9 +290,20 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than the deadline.
     pub fn get(&self, buffer: &Buffer, shape: &Shape) -> Result<HostTensor> {
+        self.get_of(buffer, shape, 1)
+    }
+
+    /// The same of a buffer that the last of some runs makes, with a deadline for each.
+    pub(crate) fn get_of(&self, buffer: &Buffer, shape: &Shape, runs: usize) -> Result<HostTensor> {
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-        self.read(buffer, shape, bytes.as_mut_slice())?;
+        self.read_of(buffer, shape, bytes.as_mut_slice(), runs)?;
         Ok(HostTensor::from_aligned(shape.clone(), bytes))
+    }
+
+    /// The longest wait for the last of some runs.
+    fn deadline_of(&self, runs: usize) -> Duration {
+        let runs = u32::try_from(runs.max(1)).unwrap_or(u32::MAX);
+        self.0.deadline.saturating_mul(runs)
     }
 
     /// Reads a tensor of a known shape into memory of as many bytes, waiting for it.
@@ -304,8 +311,12 @@ impl Engine {
     /// # Errors
     /// As for [`get`](Self::get).
     pub(crate) fn read(&self, buffer: &Buffer, shape: &Shape, bytes: &mut [u8]) -> Result<()> {
+        self.read_of(buffer, shape, bytes, 1)
+    }
+
+    fn read_of(&self, buffer: &Buffer, shape: &Shape, bytes: &mut [u8], runs: usize) -> Result<()> {
         buffer
-            .copy_to(bytes, self.0.deadline)
+            .copy_to(bytes, self.deadline_of(runs))
             .map_err(|error| device_error("read", &shape.to_string(), &error))
     }
 }

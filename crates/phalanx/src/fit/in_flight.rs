@@ -11,7 +11,7 @@ use crate::engine::{Engine, PendingRun};
 pub(crate) struct InFlight(VecDeque<(Arc<PendingRun>, usize)>);
 
 /// The largest number of steps in flight, each of which holds its batch in memory, unless the programs are fewer than the least.
-pub(super) const MOST_IN_FLIGHT: usize = 8;
+pub(crate) const MOST_IN_FLIGHT: usize = 8;
 /// Programs that are enough to keep the device busy while the host wakes up and makes the next batches.
 const LEAST_IN_FLIGHT: usize = 2;
 
@@ -25,11 +25,15 @@ impl InFlight {
         steps: usize,
     ) -> Result<()> {
         self.0.push_back((done.into(), steps));
-        let all: usize = self.0.iter().map(|(_, steps)| steps).sum();
-        if all <= MOST_IN_FLIGHT {
+        if self.steps() <= MOST_IN_FLIGHT {
             return Ok(());
         }
         self.wait_for(engine, self.0.len().saturating_sub(LEAST_IN_FLIGHT))
+    }
+
+    /// The steps of all of them.
+    pub(crate) fn steps(&self) -> usize {
+        self.0.iter().map(|(_, steps)| steps).sum()
     }
 
     /// Waits for all of them.

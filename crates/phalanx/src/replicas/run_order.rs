@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Result;
 use crate::engine::{Engine, PendingRun};
+use crate::fit::MOST_IN_FLIGHT;
 
 /// The last run that was begun and may still exchange values.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(crate) struct RunOrder(Mutex<Option<LastRun>>);
 struct LastRun {
     engine: Engine,
     run: Arc<PendingRun>,
+    /// The runs that it follows from and that may not be done either, and itself.
+    runs: usize,
     /// The state whose arrays it replaces.
     state: Arc<()>,
     replaced: Vec<usize>,
@@ -43,9 +46,13 @@ impl RunOrder {
         state: &Arc<()>,
         replaced: &[usize],
     ) {
-        *self.last() = Some(LastRun {
+        let mut last = self.last();
+        let before = last.as_ref().map_or(0, |before| before.runs);
+        *last = Some(LastRun {
             engine: engine.clone(),
             run: Arc::clone(run),
+            // A state waits for others before there are more.
+            runs: (before + 1).min(MOST_IN_FLIGHT),
             state: Arc::clone(state),
             replaced: replaced.to_vec(),
         });
@@ -54,6 +61,6 @@ impl RunOrder {
     /// Waits for the last run.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.last().take();
-        last.map_or(Ok(()), |last| last.engine.wait(&last.run, 1))
+        last.map_or(Ok(()), |last| last.engine.wait(&last.run, last.runs))
     }
 }

@@ -501,6 +501,7 @@ fn run<const N: usize>(
     for &entry in &trace.changed {
         state.replace(entry, next())?;
     }
+    let runs = state.in_flight.steps() + 1;
     let results = trace.results.iter().enumerate().map(|(index, spec)| {
         let parts = next().into_iter().map(|buffer| ReplicaBuffer {
             buffer,
@@ -511,7 +512,7 @@ fn run<const N: usize>(
             (None, Some(rows)) => FirstDim::Unsaid(Arc::clone(rows), index),
             _ => FirstDim::Other,
         };
-        PerReplica::new(strategy, parts.collect(), spec.same, first_dim)
+        PerReplica::new(strategy, parts.collect(), spec.same, first_dim).after(runs)
     });
     let results: Vec<PerReplica> = results.collect();
     // Gradients are summed over replicas, so the first has them.

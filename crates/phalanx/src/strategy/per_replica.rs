@@ -18,6 +18,8 @@ pub struct PerReplica {
     parts: Arc<[ReplicaBuffer]>,
     same: bool,
     first_dim: FirstDim,
+    /// The runs after which it is there.
+    runs: usize,
 }
 
 /// What one replica has.
@@ -75,7 +77,13 @@ impl PerReplica {
             parts: parts.into(),
             same,
             first_dim,
+            runs: 1,
         }
+    }
+
+    /// The same, made by the last of some runs.
+    pub(super) fn after(self, runs: usize) -> Self {
+        Self { runs, ..self }
     }
 
     /// A host's value on the device of each replica.
@@ -172,7 +180,7 @@ impl PerReplica {
     fn read(&self, replica: usize) -> Result<HostTensor> {
         let part = &self.parts[replica];
         let engine = self.strategy.placement.engine();
-        let whole = engine.get(&part.buffer, &part.shape)?;
+        let whole = engine.get_of(&part.buffer, &part.shape, self.runs)?;
         // A program whose exchange failed goes on with zeros.
         if let Some(world) = self.strategy.world() {
             world.check()?;

@@ -235,21 +235,23 @@ impl State {
         let StateArray { kind, shape, .. } = &self.entries[entry];
         let engine = self.strategy.placement.engine();
         let buffers = self.buffers(entry)?;
+        let runs = self.in_flight.steps();
         let how = match kind {
             ValueKind::Replicated => {
                 let placement = &self.strategy.placement;
-                let value = placement.parameter_engine().get(&buffers[0], shape)?;
+                let engine = placement.parameter_engine();
+                let value = engine.get_of(&buffers[0], shape, runs)?;
                 return self.check_world().map(|()| value);
             }
             ValueKind::First => {
-                let own = engine.get(&buffers[0], shape)?;
+                let own = engine.get_of(&buffers[0], shape, runs)?;
                 let world = self.strategy.world();
                 return world.map_or(Ok(own.clone()), |world| of_first_worker(world, &own));
             }
             ValueKind::Sum => Reduce::Sum,
             ValueKind::Mean => Reduce::Mean,
         };
-        let values = buffers.iter().map(|buffer| engine.get(buffer, shape));
+        let values = buffers.iter().map(|b| engine.get_of(b, shape, runs));
         let values: Vec<HostTensor> = values.collect::<Result<_>>()?;
         let values = of_all_replicas(&self.strategy, values)?;
         Ok(reduced(&values, how, None))
