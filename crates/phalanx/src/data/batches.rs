@@ -416,7 +416,7 @@ impl Batches {
     }
 
     /// This many consecutive batches without rows prove that every example is corrupt.
-    pub(super) fn most_empty(&self) -> usize {
+    pub(crate) fn most_empty(&self) -> usize {
         // Twice, since a repetition whose last batch is not full shifts the batches after it.
         let batches = self.input.coverage_window().div_ceil(self.size.max(1));
         batches.saturating_mul(2).saturating_add(1)

@@ -207,6 +207,7 @@ impl<S> ClusterCoordinator<S> {
                 servers: &self.servers,
                 task: &task,
                 pushes: 0,
+                steps: 0,
                 datasets: &self.datasets,
                 iterators: &mut iterators,
             };

@@ -28,6 +28,8 @@ pub struct TaskContext<'c> {
     pub(super) servers: &'c Servers,
     pub(super) task: &'c Task,
     pub(super) pushes: u64,
+    /// The steps by functions, of which some may push nothing.
+    pub(super) steps: u64,
     pub(super) datasets: &'c [Box<MakeBatches>],
     pub(super) iterators: &'c mut BTreeMap<usize, Reading>,
 }
@@ -37,6 +39,27 @@ pub(super) struct Reading {
     batches: Batches,
     epoch: u64,
     next: usize,
+}
+
+impl Reading {
+    /// The next batch that has rows: a worker's part of a batch may have none. Nothing where that goes on and on.
+    fn next_batch(&mut self) -> Result<Option<Batch>> {
+        let len = self.batches.len();
+        if len == Some(0) {
+            return Ok(None);
+        }
+        for _ in 0..=self.batches.most_empty() {
+            if len.is_some_and(|len| self.next >= len) {
+                (self.epoch, self.next) = (self.epoch + 1, 0);
+            }
+            let batch = self.batches.get(self.epoch, self.next)?;
+            self.next += 1;
+            if batch.rows() > 0 {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl std::fmt::Debug for TaskContext<'_> {
@@ -80,19 +103,12 @@ impl TaskContext<'_> {
         }
         let reading = self.iterators.get_mut(&dataset.index);
         let reading = reading.ok_or_else(|| Error::Bug("data that are not kept".into()))?;
-        let len = reading.batches.len();
-        if len == Some(0) {
-            return Err(Error::user(format!(
+        reading.next_batch()?.ok_or_else(|| {
+            Error::user(format!(
                 "the data of worker {} have no batch; give each worker some",
                 self.servers.worker()
-            )));
-        }
-        if len.is_some_and(|len| reading.next >= len) {
-            (reading.epoch, reading.next) = (reading.epoch + 1, 0);
-        }
-        let batch = reading.batches.get(reading.epoch, reading.next)?;
-        reading.next += 1;
-        Ok(batch)
+            ))
+        })
     }
 
     /// A training step on a batch: pulls the variables, computes gradients and pushes them, as an update by itself. The results are
@@ -157,7 +173,9 @@ impl TaskContext<'_> {
     ) -> Result<[PerReplica; N]> {
         self.check_servers("the state", &state.strategy.placement)?;
         let pulled = state.pull()?;
-        state.set_draws(self.task.first_push + self.pushes)?;
+        // A call that is run again draws the same.
+        state.set_draws(self.task.first_push + self.steps)?;
+        self.steps += 1;
         let (results, sent) = function.run_for_servers(state, given)?;
         if let (Some(pulled), Some((sent, tensors))) = (pulled, sent) {
             let work = self.next_push()?;

@@ -279,6 +279,39 @@ fn what_a_killed_worker_has_applied_in_a_custom_loop_counts_once() {
     assert_eq!(results, [Some((12.0, 12)), None, None]);
 }
 
+/// Of two functions of two steps that push nothing.
+#[test]
+fn steps_that_push_nothing_draw_other_random_numbers() {
+    let results = on_workers((2, 1), &ParameterServerOptions::new(), |strategy| {
+        let own = counter(&strategy);
+        let draw: Step = strategy.function(|cx: &mut ReplicaCx<'_>, batch: Inputs| {
+            [cx.uniform(4, &[1]) + batch.x[0].sum_all() * 0.0]
+        });
+        let mut cluster = ClusterCoordinator::new(&strategy, (own, draw)).unwrap();
+        let of_worker = strategy.clone();
+        let draws = move |cx: &mut TaskContext<'_>, (own, draw): &mut (Loop, Step), ()| {
+            let batch = of_worker.distribute_batch(&one_row())?;
+            let steps = (0..2).map(|_| {
+                let [drawn] = cx.step(draw, &mut own.state, &batch)?;
+                Ok(drawn.local_results()?[0].to_f64())
+            });
+            steps.collect::<phalanx::Result<Vec<Vec<f64>>>>()
+        };
+        let draws = cluster.function("draws", draws).unwrap();
+        if !cluster.start().unwrap() {
+            return Vec::new();
+        }
+        let drawn = (0..2).map(|_| cluster.schedule(&draws, &()).unwrap());
+        let drawn: Vec<_> = drawn.collect();
+        let drawn = drawn.iter().flat_map(|value| value.fetch().unwrap());
+        drawn.collect::<Vec<Vec<f64>>>()
+    });
+    let mut drawn = results[0].clone();
+    drawn.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    drawn.dedup();
+    assert_eq!(drawn.len(), 4, "{drawn:?}");
+}
+
 /// What a function with this body says on servers.
 fn refused(
     strategy: &ParameterServerStrategy,

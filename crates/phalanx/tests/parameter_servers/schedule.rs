@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar};
 
-use phalanx::data::Batch;
+use phalanx::data::{AutoShardPolicy, Batch, Worker};
 use phalanx::strategy::{
     ClusterCoordinator, RemoteValue, ScheduleError, TaskContext, TaskFunction,
 };
@@ -257,6 +257,31 @@ fn each_worker_reads_its_own_data_in_their_order() {
             assert_eq!(*batch, expected[number % 2]);
         }
     }
+}
+
+/// Of the last of three batches this part has no row.
+#[test]
+fn batches_without_rows_are_passed_over() {
+    let part = |_| {
+        let numbers: Vec<f32> = (0..5).map(|i| i as f32).collect();
+        let data = Dataset::from_arrays(HostTensor::new([5], &numbers), Vec::new())?;
+        let (worker, policy) = (Worker::new(1, 2), AutoShardPolicy::Data);
+        data.batch(2).shard(worker, policy)
+    };
+    let results = on_workers((2, 1), &ParameterServerOptions::new(), |strategy| {
+        let mut cluster = ClusterCoordinator::new(&strategy, ()).unwrap();
+        let data = cluster.per_worker_dataset(part);
+        let next = move |cx: &mut TaskContext<'_>, (): &mut (), ()| {
+            let read = (0..4).map(|_| Ok(cx.next_batch(&data)?.x[0].f32s()));
+            read.collect::<phalanx::Result<Vec<Vec<f32>>>>()
+        };
+        let next = cluster.function("next", next).unwrap();
+        if !cluster.start().unwrap() {
+            return Vec::new();
+        }
+        cluster.schedule(&next, &()).unwrap().fetch().unwrap()
+    });
+    assert_eq!(results[0], [[1.0], [3.0], [1.0], [3.0]]);
 }
 
 /// One worker that makes the steps of a loop of one process.
