@@ -6,7 +6,7 @@ use phalanx_graph::HostTensor;
 
 use super::distributed_batch::DistributedBatch;
 use super::handle::StrategyHandle;
-use crate::data::{Batch, BatchIter, Batches, Position, Worker};
+use crate::data::{AutoShardPolicy, Batch, BatchIter, Batches, Position, Segment, Worker};
 use crate::{Error, Result};
 
 /// Batches that are divided over the replicas as they are read; see
@@ -15,19 +15,19 @@ use crate::{Error, Result};
 pub struct DistributedDataset {
     strategy: StrategyHandle,
     origin: Origin,
-    /// Why this process has no part of the data.
-    refused: Option<String>,
 }
 
 #[derive(Clone)]
 enum Origin {
-    /// Global batches.
+    /// Global batches, of which each of several processes reads its part.
     Global(Batches),
-    /// Batches of one replica each, dealt out in turn.
-    Dealt(Batches),
-    /// Batches of one replica each, from a pipeline of its own.
-    Own(Vec<Batches>),
+    /// Batches of one replica each: from a pipeline of each replica, or from one that deals them out in turn. They were made for this
+    /// place among processes.
+    Own(Vec<Batches>, Place),
 }
+
+/// The number of a process, and how many there are.
+type Place = (usize, usize);
 
 /// From which pipelines the replicas get their batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,22 +68,9 @@ impl InputContext {
 
 impl DistributedDataset {
     pub(super) fn global(strategy: &StrategyHandle, batches: &Batches) -> Self {
-        let own = strategy.world().map(|world| {
-            batches.sharded_for(Worker {
-                index: world.worker(),
-                count: world.workers(),
-                replicas: world.local_replicas(),
-            })
-        });
-        let (batches, refused) = match own {
-            None => (batches.clone(), None),
-            Some(Ok(own)) => (own, None),
-            Some(Err(error)) => (batches.clone(), Some(error.to_string())),
-        };
         Self {
             strategy: strategy.clone(),
-            origin: Origin::Global(batches),
-            refused,
+            origin: Origin::Global(batches.clone()),
         }
     }
 
@@ -96,8 +83,8 @@ impl DistributedDataset {
             Pipelines::PerWorker => 1,
             Pipelines::PerReplica => strategy.local_replicas(),
         };
-        let world = strategy.world();
-        let (worker, workers) = world.map_or((0, 1), |world| (world.worker(), world.workers()));
+        let place = strategy.place();
+        let (worker, workers) = place;
         let context = |input_pipeline_id| InputContext {
             num_input_pipelines: workers * own,
             input_pipeline_id,
@@ -111,98 +98,164 @@ impl DistributedDataset {
                 "warning: input pipelines {one} and {other} begin with the same batch, so replicas train on the same examples; shard by `input_pipeline_id`, or shuffle each pipeline with a seed of its own"
             ));
         }
-        let origin = match pipelines {
-            Pipelines::PerWorker => Origin::Dealt(batches[0].clone()),
-            Pipelines::PerReplica => Origin::Own(batches),
-        };
         Ok(Self {
             strategy: strategy.clone(),
-            origin,
-            refused: None,
+            origin: Origin::Own(batches, place),
         })
     }
 
     /// Number of steps in an epoch of this process' data, `None` when endless.
     #[must_use]
     pub fn steps(&self) -> Option<usize> {
-        match &self.origin {
-            Origin::Global(batches) => batches.len(),
-            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.strategy.local_replicas())),
-            Origin::Own(pipelines) => {
-                let steps: Option<Vec<usize>> = pipelines.iter().map(Batches::len).collect();
-                steps?.into_iter().max()
-            }
-        }
+        let own = self.pipelines();
+        let own = own.unwrap_or_else(|_| self.origin.batches().to_vec());
+        self.steps_after(&own, 0)
     }
 
     /// The steps of an epoch. The batch of the next step is on the devices before this one is handed out.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> DistributedIter {
-        let readers = self.pipelines().iter().map(|own| own.iter(epoch, 0));
-        self.iter_of(readers.collect())
+        let begin = Position::start(epoch);
+        let begun = self.epoch_from(&begin);
+        begun.unwrap_or_else(|error| DistributedIter::refused(&self.strategy, &begin, error))
     }
 
     /// The rest of an epoch: its steps after those that were handed out at the [position](DistributedIter::position), on
-    /// this strategy or another. Where each replica has a pipeline of its own, they must be as many as before.
+    /// this strategy or another. The pipelines of a function must be as many as before.
     ///
     /// # Errors
     /// When the position is of other data or has impossible numbers; see [`Batches::iter_at`].
     pub fn epoch_from(&self, position: &Position) -> Result<DistributedIter> {
-        let pipelines = self.pipelines();
-        let readers: Vec<BatchIter> = match (pipelines, &*position.segments) {
-            ([one], _) => vec![one.iter_at(position)?],
-            // Each pipeline counts its own batches, and all have read as many.
-            (own, [] | [_]) => {
-                let start = position.segments.first().map_or(0, |segment| segment.steps);
-                let own = own.iter();
-                own.map(|own| own.iter(position.epoch, start)).collect()
-            }
-            _ => {
-                return Err(Error::user(
-                    "the position is of one pipeline that was divided in several ways, and here each replica has its own; start at the next epoch",
-                ));
-            }
+        let pipelines = match self.pipelines() {
+            Ok(pipelines) => pipelines,
+            Err(error) => return Ok(DistributedIter::refused(&self.strategy, position, error)),
         };
-        Ok(self.iter_of(readers))
-    }
-
-    fn pipelines(&self) -> &[Batches] {
-        match &self.origin {
-            Origin::Global(batches) | Origin::Dealt(batches) => std::slice::from_ref(batches),
-            Origin::Own(pipelines) => pipelines,
+        let is_global = matches!(self.origin, Origin::Global(_));
+        let counted = match is_global {
+            true => 1,
+            false => pipelines.len() * self.strategy.place().1,
+        };
+        if !is_global {
+            check_pipelines(position, &pipelines[0], counted)?;
         }
-    }
-
-    fn iter_of(&self, readers: Vec<BatchIter>) -> DistributedIter {
-        let sizes = self.pipelines().iter().map(Batches::size);
-        let position = furthest(&readers);
-        let read = position.segments.last().map_or(0, |last| last.steps);
-        let read = match self.origin {
-            Origin::Dealt(_) => read.div_ceil(self.strategy.local_replicas()),
-            Origin::Global(_) | Origin::Own(_) => read,
+        let (readers, read) = match (&*pipelines, counted) {
+            ([one], 1) => (vec![one.iter_at(position)?], 0),
+            _ => {
+                let read = position.segments.first().map_or(0, |segment| segment.steps);
+                let readers = pipelines.iter().map(|own| after(own, position.epoch, read));
+                let readers = readers.collect::<Result<_>>();
+                // Others may be able to read theirs.
+                (self.strategy.or_fail_together(readers)?, read)
+            }
         };
         let skips_corrupt = |batches: &Batches| batches.dataset().skips_corrupt();
-        DistributedIter {
+        let mut iter = DistributedIter {
             strategy: self.strategy.clone(),
-            position,
+            place: self.strategy.place(),
+            position: position.clone(),
             readers,
-            global: matches!(self.origin, Origin::Global(_)),
-            skips_corrupt: self.pipelines().iter().any(skips_corrupt),
-            size: sizes.max().unwrap_or(1),
-            left: self.steps().map(|steps| steps.saturating_sub(read)),
+            is_global,
+            skips_corrupt: pipelines.iter().any(skips_corrupt),
+            size: pipelines.iter().map(Batches::size).max().unwrap_or(1),
+            left: self.steps_after(&pipelines, read),
+            pipelines,
+            counted,
+            read,
             before: None,
             ahead: None,
             started: false,
-            refused: self.refused.clone(),
+            refused: None,
+        };
+        iter.position = iter.reached();
+        Ok(iter)
+    }
+
+    /// The pipelines that this process reads now: others may have come and gone since the data were made.
+    fn pipelines(&self) -> Result<Vec<Batches>> {
+        match &self.origin {
+            Origin::Global(batches) => {
+                let own = match self.strategy.placement.world() {
+                    None => batches.clone(),
+                    Some(world) => batches.sharded_for(Worker {
+                        index: world.worker(),
+                        count: world.workers(),
+                        replicas: world.local_replicas(),
+                    })?,
+                };
+                Ok(vec![own])
+            }
+            Origin::Own(pipelines, made_for) => {
+                let advice = "make them again with `distribute_datasets_from_function`";
+                check_place(*made_for, &self.strategy, advice)?;
+                Ok(pipelines.clone())
+            }
+        }
+    }
+
+    /// The steps after these batches of each of the pipelines.
+    fn steps_after(&self, pipelines: &[Batches], read: usize) -> Option<usize> {
+        let each = match self.origin {
+            Origin::Global(_) => 1,
+            Origin::Own(..) => self.strategy.local_replicas() / pipelines.len(),
+        };
+        let left = |own: &Batches| Some(own.len()?.saturating_sub(read).div_ceil(each));
+        let left: Option<Vec<usize>> = pipelines.iter().map(left).collect();
+        left?.into_iter().max()
+    }
+}
+
+impl Origin {
+    /// As they were given.
+    fn batches(&self) -> &[Batches] {
+        match self {
+            Self::Global(batches) => std::slice::from_ref(batches),
+            Self::Own(pipelines, _) => pipelines,
         }
     }
 }
 
-/// The position of the pipeline that has read most: some may have ended.
-fn furthest(readers: &[BatchIter]) -> Position {
-    let positions = readers.iter().map(BatchIter::position);
-    let steps = |position: &Position| position.segments.last().map_or(0, |last| last.steps);
-    positions.max_by_key(steps).unwrap_or_default()
+/// Refuses data that were made for another place among processes.
+fn check_place(made_for: Place, strategy: &StrategyHandle, advice: &str) -> Result<()> {
+    let now = strategy.place();
+    if made_for == now {
+        return Ok(());
+    }
+    let text = |(worker, workers): Place| format!("worker {worker} of {workers}");
+    Err(Error::user(format!(
+        "the data were made for {}, and this process has become {}; {advice}",
+        text(made_for),
+        text(now)
+    )))
+}
+
+/// Refuses the position of another number of pipelines than `count`, of which `own` is one.
+fn check_pipelines(position: &Position, own: &Batches, count: usize) -> Result<()> {
+    let of_several = |segment: &Segment| segment.policy == AutoShardPolicy::Off;
+    let before = match &*position.segments {
+        [] => return Ok(()),
+        [one] if of_several(one) => one.workers,
+        _ => 1,
+    };
+    // One pipeline may be divided by hand.
+    if before == count || count == 1 && before == own.worker().count {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "the position is of {before} input pipelines, and here there are {count}; make as many, or start at the next epoch"
+    )))
+}
+
+/// The batches of a pipeline after this number of them.
+fn after(own: &Batches, epoch: u64, read: usize) -> Result<BatchIter> {
+    if !own.dataset().skips_corrupt() {
+        return Ok(own.iter(epoch, read));
+    }
+    // A batch that was left out has a place, too.
+    let mut iter = own.iter(epoch, 0);
+    for batch in iter.by_ref().take(read) {
+        batch?;
+    }
+    Ok(iter)
 }
 
 /// Two pipelines whose first batches are the same.
@@ -232,26 +285,54 @@ fn duplicate_pipelines(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> 
 /// The steps of one epoch, in order; see [`DistributedDataset::epoch`].
 pub struct DistributedIter {
     strategy: StrategyHandle,
+    place: Place,
+    pipelines: Vec<Batches>,
     readers: Vec<BatchIter>,
     /// Whether a batch is one for all replicas.
-    global: bool,
+    is_global: bool,
+    /// The pipelines of all processes, of which each gives as many batches to a step.
+    counted: usize,
+    /// The batches that each of several has given, or would have if it had not ended.
+    read: usize,
     /// Whether batches may have fewer rows than their places say.
     skips_corrupt: bool,
     /// ExampleRows of a full batch.
     size: usize,
     /// The steps to come, `None` when endless; of several processes with pipelines of their own, the steps of the longest.
     left: Option<usize>,
-    /// A batch of the step before, where several processes have pipelines of their own.
+    /// A batch of a step before, where several processes have pipelines of their own.
     before: Option<Batch>,
     /// The position after the steps that were handed out.
     position: Position,
     /// The next step, and the position after it.
     ahead: Option<(Result<DistributedBatch>, Position)>,
     started: bool,
-    refused: Option<String>,
+    /// Why this process has no part of the data.
+    refused: Option<Error>,
 }
 
 impl DistributedIter {
+    /// One that gives this error.
+    fn refused(strategy: &StrategyHandle, position: &Position, error: Error) -> Self {
+        Self {
+            strategy: strategy.clone(),
+            place: strategy.place(),
+            pipelines: Vec::new(),
+            readers: Vec::new(),
+            is_global: false,
+            counted: 0,
+            read: 0,
+            skips_corrupt: false,
+            size: 0,
+            left: None,
+            before: None,
+            position: position.clone(),
+            ahead: None,
+            started: false,
+            refused: Some(error),
+        }
+    }
+
     /// The position after the steps that were handed out: what [`DistributedDataset::epoch_from`] goes on from, and
     /// [`State::training_state_at`](super::State::training_state_at) keeps.
     #[must_use]
@@ -259,13 +340,36 @@ impl DistributedIter {
         &self.position
     }
 
+    /// The position after the steps that were read, which all processes have alike. Some of several pipelines may have ended.
+    fn reached(&self) -> Position {
+        if let ([one], 1) = (&*self.readers, self.counted) {
+            return one.position();
+        }
+        let segment = Segment {
+            policy: AutoShardPolicy::Off,
+            workers: self.counted,
+            replicas: 1,
+            batch: self.size,
+            steps: self.read,
+            left_out: 0,
+        };
+        Position {
+            epoch: self.position.epoch,
+            segments: vec![segment],
+        }
+    }
+
     fn read_ahead(&mut self) {
         let next = self.read();
-        self.ahead = next.map(|batch| (batch, furthest(&self.readers)));
+        self.ahead = next.map(|batch| (batch, self.reached()));
     }
 
     fn read(&mut self) -> Option<Result<DistributedBatch>> {
-        if self.global {
+        let advice = "begin the rest of the epoch with `epoch_from`";
+        if let Err(error) = check_place(self.place, &self.strategy, advice) {
+            return Some(Err(error));
+        }
+        if self.is_global {
             let batch = self.readers[0].next()?;
             return Some(batch.and_then(|batch| self.split(batch)));
         }
@@ -281,16 +385,34 @@ impl DistributedIter {
             Ok(batches) if !is_shared && batches.iter().all(Option::is_none) => None,
             Ok(batches) => {
                 self.left = self.left.map(|left| left.saturating_sub(1));
-                let before = self.before.as_ref();
-                let made =
-                    DistributedBatch::of_batches(&self.strategy, &batches, before, self.size);
-                if is_shared {
-                    self.before = batches.into_iter().flatten().next().or(self.before.take());
-                }
-                Some(made)
+                self.read += replicas / readers;
+                Some(self.divided(batches))
             }
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// A batch for each replica that has one.
+    fn divided(&mut self, batches: Vec<Option<Batch>>) -> Result<DistributedBatch> {
+        if self.before.is_none() && batches.iter().all(Option::is_none) {
+            self.before = self.first_batch()?;
+        }
+        let before = self.before.as_ref();
+        let made = DistributedBatch::of_batches(&self.strategy, &batches, before, self.size)?;
+        if self.strategy.world().is_some() {
+            let mut all = batches.into_iter().flatten();
+            let some = all.find(|batch| batch.rows() > 0);
+            self.before = some.or(self.before.take());
+        }
+        Ok(made)
+    }
+
+    /// The first batch that a pipeline of this process has in the epoch, which it may have handed out long ago.
+    fn first_batch(&self) -> Result<Option<Batch>> {
+        let epoch = self.position.epoch;
+        let mut firsts = self.pipelines.iter();
+        let first = firsts.find_map(|own| own.prefetch(0).iter(epoch, 0).next());
+        first.transpose()
     }
 
     fn split(&self, mut batch: Batch) -> Result<DistributedBatch> {
@@ -306,10 +428,10 @@ impl DistributedIter {
     /// the arrays of a replica.
     fn agree(&mut self) -> Result<()> {
         if let Some(refused) = self.refused.take() {
-            return Err(Error::User(refused));
+            return Err(refused);
         }
         let world = match self.strategy.world() {
-            Some(world) if !self.global => world,
+            Some(world) if !self.is_global => world,
             _ => return Ok(()),
         };
         let endless = f64::INFINITY;
@@ -355,5 +477,23 @@ impl fmt::Debug for DistributedDataset {
 impl fmt::Debug for DistributedIter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DistributedIter on {}", self.strategy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine;
+    use crate::replicas::Placement;
+
+    #[test]
+    fn pipelines_of_another_place_are_refused() {
+        let engine = Engine::cpu().unwrap();
+        let here = StrategyHandle::new("one", Placement::first(&engine));
+        check_place((0, 1), &here, "").unwrap();
+        let error = check_place((2, 4), &here, "make them again").unwrap_err();
+        let expected =
+            "made for worker 2 of 4, and this process has become worker 0 of 1; make them again";
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }

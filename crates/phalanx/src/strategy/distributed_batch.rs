@@ -122,24 +122,27 @@ impl DistributedBatch {
         Self::of_parts(strategy, &parts, division, batch.first)
     }
 
-    /// A batch for each replica; where one has none, rows of another stand in, or of `before`, a batch of an earlier step.
+    /// A batch for each replica; where one has none, or one without rows, rows of another stand in, or of `before`, a batch of an
+    /// earlier step.
     pub(super) fn of_batches(
         strategy: &StrategyHandle,
         batches: &[Option<Batch>],
         before: Option<&Batch>,
         full: usize,
     ) -> Result<Self> {
-        let some = batches.iter().flatten().next().or(before);
+        let all = || batches.iter().flatten();
+        let with_rows = all().find(|batch| batch.rows() > 0);
+        // The shape of a row is enough.
+        let some = with_rows.or(before).or_else(|| all().next());
         let some = some.ok_or_else(|| {
             Error::user("an input pipeline of this process has no batch at all, and the other processes train; give every pipeline examples, or train on fewer replicas")
         })?;
-        for batch in batches.iter().flatten() {
+        for batch in all() {
             check_rows(batch)?;
-            check_some_rows(batch)?;
             check_alike(some, batch)?;
         }
         let parts = batches.iter().map(|batch| RowRange {
-            batch: batch.as_ref().unwrap_or(some),
+            batch: batch.as_ref().filter(|own| own.rows() > 0).unwrap_or(some),
             start: 0,
             count: batch.as_ref().map_or(0, Batch::rows),
         });

@@ -199,6 +199,8 @@ struct TraceKey {
     /// ExampleRows of the batch on each replica, and whether they may only fill up.
     rows: Option<(usize, bool)>,
     counts: [usize; 3],
+    /// The processes that train together, which may come and go in a `fit`.
+    workers: usize,
 }
 
 impl TraceKey {
@@ -207,6 +209,7 @@ impl TraceKey {
             && self.arguments == other.arguments
             && self.rows == other.rows
             && self.counts == other.counts
+            && self.workers == other.workers
     }
 }
 
@@ -322,6 +325,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
                     usize::from(batch.weight.is_some()),
                 ]
             }),
+            workers: self.strategy.placement.workers(),
         })
     }
 

@@ -43,6 +43,12 @@ impl StrategyHandle {
         world.filter(|world| world.workers() > 1)
     }
 
+    /// The number of this process, and how many train together.
+    pub(super) fn place(&self) -> (usize, usize) {
+        let world = self.world();
+        world.map_or((0, 1), |world| (world.worker(), world.workers()))
+    }
+
     /// Tells the other processes of an error that they do not have, so that they do not wait for this one.
     pub(super) fn or_fail_together<T>(&self, result: Result<T>) -> Result<T> {
         if let (Err(error), Some(world)) = (&result, self.world()) {

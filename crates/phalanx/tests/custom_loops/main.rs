@@ -2,6 +2,7 @@
 
 mod batches;
 mod mistakes;
+mod pipelines;
 mod trained;
 mod values;
 

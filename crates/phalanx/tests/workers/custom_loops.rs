@@ -1,5 +1,6 @@
 //! Custom training loops in several processes: as one process on the whole batches.
 
+use phalanx::checkpoint::TrainingState;
 use phalanx::data::Batch;
 use phalanx::prelude::*;
 use phalanx::strategy::{
@@ -172,6 +173,81 @@ fn without_dropout(strategy: &impl Strategy, data: &DistributedDataset) -> phala
     let variables = state.variables(&model)?.into_iter();
     left.extend(variables.map(|(name, value)| (name, value.to_f64())));
     Ok(left)
+}
+
+/// Numbers of rows and batch sizes of the pipelines of two processes.
+type Sizes = [(usize, usize); 2];
+
+/// Steps of an epoch, at most as many, from a state on where there is one: the state after them, and how many there were.
+fn stepped(
+    strategy: &MultiWorkerMirroredStrategy,
+    sizes: Sizes,
+    from: Option<&TrainingState>,
+    most: usize,
+) -> phalanx::Result<(TrainingState, usize)> {
+    let own = |context: InputContext| {
+        let (count, batch) = sizes[context.input_pipeline_id];
+        let first = 20 * context.input_pipeline_id;
+        Ok(rows(40).skip(first).take(count).batch(batch))
+    };
+    let data = strategy.distribute_datasets_from_function(Pipelines::PerWorker, own)?;
+    let mut state = strategy.state(3)?;
+    let model = state.add_model("line", Sequential::new([4]).add(Dense::new(3)))?;
+    let sgd = state.add_optimizer(Sgd::new(0.1).momentum(0.9), &[&model])?;
+    let loss = Loss::from(SparseCategoricalCrossentropy::from_logits());
+    let mut step = strategy.function(|cx, batch: Inputs| {
+        let y = cx.train(&model, &batch.x);
+        let loss = cx.mean(&loss.per_example(&batch.y[0], &y[0]), None);
+        let gradients = cx.gradients(&loss, &sgd);
+        let gradients = cx.all_reduce_gradients(&gradients);
+        cx.apply(&sgd, &gradients);
+        []
+    });
+    let mut epoch = match from {
+        None => data.epoch(0),
+        Some(from) => {
+            state.set_training_state(from)?;
+            data.epoch_from(from.position())?
+        }
+    };
+    let mut steps = 0;
+    while steps < most
+        && let Some(batch) = epoch.next()
+    {
+        let [] = step.call(&mut state, &batch?)?;
+        steps += 1;
+    }
+    Ok((state.training_state_at(epoch.position())?, steps))
+}
+
+/// All go on from what the first one has saved, although their pipelines have other lengths.
+#[test]
+fn a_loop_over_own_pipelines_goes_on_as_if_it_had_not_ended() {
+    let cases: [(Sizes, usize, usize); 4] = [
+        // The other's pipeline has ended.
+        ([(10, 3), (7, 3)], 1, 3),
+        // The first one's has.
+        ([(7, 3), (14, 3)], 1, 4),
+        ([(8, 4), (7, 2)], 1, 2),
+        // Batches are dealt to two replicas each.
+        ([(10, 2), (5, 2)], 2, 2),
+    ];
+    for (sizes, devices, at) in cases {
+        let run = |from, most| {
+            on_workers(2, devices, |strategy| {
+                stepped(&strategy, sizes, from, most).unwrap()
+            })
+        };
+        let (whole, begun) = (run(None, usize::MAX), run(None, at));
+        let ended = run(Some(&begun[0].0), usize::MAX);
+        for (worker, (whole, ended)) in whole.iter().zip(&ended).enumerate() {
+            assert_eq!(at + ended.1, whole.1, "{sizes:?}");
+            let (whole, ended) = (&whole.0, &ended.0);
+            assert_eq!(whole.variables(), ended.variables(), "{sizes:?}: {worker}");
+            assert_eq!(whole.position(), ended.position());
+            assert_eq!(begun[worker].0.position(), begun[0].0.position());
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod full_disk;
 mod late;
 mod no_survivor;
+mod own_loop;
 mod run;
 mod schedules;
 mod trial;
@@ -95,6 +96,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         Some(batches) => accumulation::windows_of(batches.parse().unwrap()),
         None => cases::everything(),
     };
+    let own_loop = own_loop::begin(&strategy)?;
     let mut trainer = strategy.compile(case.model, case.compile)?;
     let begun = folder.join(format!("{rank}.{}.begun", std::process::id()));
     let go = folder.join(GO);
@@ -127,6 +129,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         }
     };
     late::after_training(folder, &mut trainer)?;
+    own_loop.map_or(Ok(()), |mut own_loop| own_loop())?;
     let mut text = String::new();
     for epoch in &history.epochs {
         let logs: Vec<(&str, f64)> = epoch.logs.iter().collect();
@@ -333,6 +336,8 @@ fn fewer_go_on_with_the_same_batches() {
     let mut launch = run.launch(3);
     launch.max_restarts = 0;
     launch.least_workers = NonZeroUsize::new(2).unwrap();
+    let own_loop = format!("{}=1", own_loop::OWN_LOOP);
+    launch.program.insert(1, own_loop.into());
     let trained = run.train_with(launch, &[KILL_SECOND], "of 2 workers goes on");
     assert_eq!(trained.outs[1], "", "{}", trained.lines.text());
     assert_eq!(trained.outs[0], trained.outs[2]);
