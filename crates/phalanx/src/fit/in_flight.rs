@@ -11,7 +11,7 @@ use crate::engine::{Engine, PendingRun};
 pub(crate) struct InFlight(VecDeque<(Arc<PendingRun>, usize)>);
 
 /// The largest number of steps in flight, each of which holds its batch in memory, unless the programs are fewer than the least.
-pub(crate) const MOST_IN_FLIGHT: usize = 8;
+pub(super) const MOST_IN_FLIGHT: usize = 8;
 /// Programs that are enough to keep the device busy while the host wakes up and makes the next batches.
 const LEAST_IN_FLIGHT: usize = 2;
 

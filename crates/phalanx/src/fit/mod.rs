@@ -74,7 +74,7 @@ pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use evaluator::{Follow, Followed};
 pub use history::{EpochLogs, History, InputReport, Logs};
-pub(crate) use in_flight::{InFlight, MOST_IN_FLIGHT};
+pub(crate) use in_flight::InFlight;
 pub(crate) use loss::divide_or_zero;
 pub use loss_scale::LossScale;
 pub use memory_estimate::{Estimate, LargestBatch, StepEstimator};

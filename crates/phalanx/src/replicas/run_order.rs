@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Result;
 use crate::engine::{Engine, PendingRun};
-use crate::fit::MOST_IN_FLIGHT;
 
 /// The last run that was begun and may still exchange values.
 #[derive(Default)]
@@ -17,7 +16,7 @@ pub(crate) struct RunOrder(Mutex<Option<LastRun>>);
 struct LastRun {
     engine: Engine,
     run: Arc<PendingRun>,
-    /// The runs that it follows from and that may not be done either, and itself.
+    /// The runs that may not be done either, and itself.
     runs: usize,
     /// The state whose arrays it replaces.
     state: Arc<()>,
@@ -38,21 +37,18 @@ impl RunOrder {
         if follows { Ok(()) } else { self.finish() }
     }
 
-    /// Notes a run that was begun on an engine, and which arrays of a state it replaces.
+    /// Notes a run that was begun on an engine, the last of `runs` that may not be done, and which arrays of a state it replaces.
     pub(crate) fn begun(
         &self,
         engine: &Engine,
-        run: &Arc<PendingRun>,
+        (run, runs): (&Arc<PendingRun>, usize),
         state: &Arc<()>,
         replaced: &[usize],
     ) {
-        let mut last = self.last();
-        let before = last.as_ref().map_or(0, |before| before.runs);
-        *last = Some(LastRun {
+        *self.last() = Some(LastRun {
             engine: engine.clone(),
             run: Arc::clone(run),
-            // A state waits for others before there are more.
-            runs: (before + 1).min(MOST_IN_FLIGHT),
+            runs,
             state: Arc::clone(state),
             replaced: replaced.to_vec(),
         });

@@ -23,11 +23,11 @@ enum Origin {
     Global(Batches),
     /// Batches of one replica each: from a pipeline of each replica, or from one that deals them out in turn. They were made for this
     /// place among processes.
-    Own(Vec<Batches>, Place),
+    Own(Vec<Batches>, WorkerPlace),
 }
 
 /// The number of a process, and how many there are.
-type Place = (usize, usize);
+type WorkerPlace = (usize, usize);
 
 /// From which pipelines the replicas get their batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,12 +215,12 @@ impl Origin {
 }
 
 /// Refuses data that were made for another place among processes.
-fn check_place(made_for: Place, strategy: &StrategyHandle, advice: &str) -> Result<()> {
+fn check_place(made_for: WorkerPlace, strategy: &StrategyHandle, advice: &str) -> Result<()> {
     let now = strategy.place();
     if made_for == now {
         return Ok(());
     }
-    let text = |(worker, workers): Place| format!("worker {worker} of {workers}");
+    let text = |(worker, workers): WorkerPlace| format!("worker {worker} of {workers}");
     Err(Error::user(format!(
         "the data were made for {}, and this process has become {}; {advice}",
         text(made_for),
@@ -285,7 +285,7 @@ fn duplicate_pipelines(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> 
 /// The steps of one epoch, in order; see [`DistributedDataset::epoch`].
 pub struct DistributedIter {
     strategy: StrategyHandle,
-    place: Place,
+    place: WorkerPlace,
     pipelines: Vec<Batches>,
     readers: Vec<BatchIter>,
     /// Whether a batch is one for all replicas.

@@ -408,10 +408,9 @@ impl NamedStrategy {
             },
         };
         let engine = Engine::new(&options)?;
-        let devices = match &self.devices {
-            Some(devices) => devices.of(&engine)?,
-            None => (0..engine.devices()).collect(),
-        };
+        let all = || Ok((0..engine.devices()).collect());
+        let devices = self.devices.as_ref();
+        let devices = devices.map_or_else(all, |devices| devices.of(&engine))?;
         let names: Vec<String> = devices.iter().map(|&d| engine.device_name(d)).collect();
         let idle = idle_warning(self.kind.name(), self.settings.places(), &names);
         idle.iter().for_each(|warning| (options.notice)(warning));

@@ -521,9 +521,8 @@ impl State {
     pub(super) fn began(&mut self, done: PendingRun, replaced: &[usize]) -> Result<()> {
         let (engine, done) = (self.strategy.placement.engine(), Arc::new(done));
         if let Some(world) = self.strategy.world() {
-            world
-                .runs()
-                .begun(engine, &done, &self.state_id.0, replaced);
+            let run = (&done, self.in_flight.steps() + 1);
+            world.runs().begun(engine, run, &self.state_id.0, replaced);
         }
         self.in_flight.push(engine, done, 1)
     }

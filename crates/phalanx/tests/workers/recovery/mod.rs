@@ -130,6 +130,11 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     };
     late::after_training(folder, &mut trainer)?;
     own_loop.map_or(Ok(()), |mut own_loop| own_loop())?;
+    results(&history, &trainer)
+}
+
+/// Every number of the epochs, and of the variables.
+fn results(history: &History, trainer: &Trainer) -> phalanx::Result<String> {
     let mut text = String::new();
     for epoch in &history.epochs {
         let logs: Vec<(&str, f64)> = epoch.logs.iter().collect();
