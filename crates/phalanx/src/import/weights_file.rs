@@ -132,9 +132,12 @@ pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8], model: u64) -> Result<Co
         return Err(problem(name, ARCHIVED, message));
     }
     let mut weights = reserved(name, size)?;
-    let read = member.take(size).read_to_end(&mut weights);
-    read.map_err(|error| broken(&error))?;
-    Ok(Cow::Owned(weights))
+    // One byte more: the checksum is compared where the member ends.
+    let read = member.take(size + 1).read_to_end(&mut weights);
+    match read.map_err(|error| broken(&error))? as u64 {
+        read if read == size => Ok(Cow::Owned(weights)),
+        read => Err(broken(&format!("{read} bytes where {size} are noted"))),
+    }
 }
 
 /// A file of weights that can be read from.
