@@ -43,7 +43,7 @@ use serde_json::Value;
 use crate::nn::{Model, PytorchOrders};
 use crate::{Error, Result};
 pub use pairing::Matching;
-pub use report::{LoadReport, Mismatch, PairedBy};
+pub use report::{LoadReport, Mismatch, PairedBy, VariableCounts};
 pub(crate) use safetensors_layers::ORDER;
 use weights_file::Convention;
 

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use phalanx_graph::Shape;
 
 use super::model_layers::{ModelLayer, class, owners};
-use super::report::{LoadReport, Mismatch, PairedBy};
+use super::report::{LoadReport, Mismatch, PairedBy, VariableCounts};
 use super::tensor_layout::{TensorLayout, field};
 use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
 use crate::nn::Model;
@@ -289,9 +289,12 @@ impl<'f> Matcher<'_, 'f> {
     /// Pairs the variables of one layer with the tensors of another.
     fn layer(&mut self, owner: &ModelLayer, layer: Option<&'f FileLayer>) {
         let mut used = Vec::new();
+        let counts = layer.and_then(|layer| other_counts(owner, layer));
+        let source = layer.filter(|_| counts.is_none());
+        self.report.miscounted.extend(counts);
         for (number, &variable) in owner.variables.iter().enumerate() {
             let name = &self.model.variables()[variable].name;
-            let tensor = layer.and_then(|layer| {
+            let tensor = source.and_then(|layer| {
                 let index = tensor_of(layer, owner.kind, last(name), number)?;
                 used.push(index);
                 Some((layer, &layer.tensors[index]))
@@ -342,10 +345,22 @@ impl<'f> Matcher<'_, 'f> {
     }
 }
 
-/// The tensor of a variable: by name, or in Keras' files by number.
+/// The counts of a layer's variables and of the tensors in Keras' file, where they differ: by their numbers alone, values would go to the
+/// wrong variables, as after a BatchNormalization without `gamma`.
+fn other_counts(owner: &ModelLayer, layer: &FileLayer) -> Option<VariableCounts> {
+    let (expected, got) = (owner.variables.len(), layer.tensors.len());
+    let differ = layer.convention == Convention::Keras && expected != got;
+    differ.then(|| VariableCounts {
+        layer: owner.path.clone(),
+        expected,
+        got,
+    })
+}
+
+/// The tensor of a variable: by name, or in Keras' files, which have as many, by number.
 fn tensor_of(layer: &FileLayer, kind: &str, variable: &str, number: usize) -> Option<usize> {
     if layer.convention == Convention::Keras {
-        return (number < layer.tensors.len()).then_some(number);
+        return Some(number);
     }
     let field = field(layer.convention, kind, variable);
     let mut tensors = layer.tensors.iter();

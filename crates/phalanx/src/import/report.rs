@@ -14,10 +14,12 @@ pub struct LoadReport {
     pub paired: PairedBy,
     /// Variables with the tensor of the file whose value they have now; of two biases in PyTorch the first.
     pub matched: Vec<(String, String)>,
-    /// Variables that the file has no tensor for.
+    /// Variables that the file has no tensor for, or that are in a layer of another number of variables.
     pub missing: Vec<String>,
-    /// Tensors of the file that the model has no variable for.
+    /// Tensors of the file that the model has no variable for, or that are in such a layer.
     pub unexpected: Vec<String>,
+    /// Layers with another number of variables than in a file of Keras, which goes by their order: none of them has a value.
+    pub miscounted: Vec<VariableCounts>,
     /// Variables for which the file has a tensor that does not fit.
     pub mismatched: Vec<Mismatch>,
 }
@@ -56,6 +58,17 @@ pub struct Mismatch {
     pub expected: Shape,
     /// What the tensor is.
     pub got: Shape,
+}
+
+/// How many variables a layer has, here and in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableCounts {
+    /// The layer.
+    pub layer: String,
+    /// In the model.
+    pub expected: usize,
+    /// In the file.
+    pub got: usize,
 }
 
 impl LoadReport {
@@ -105,6 +118,11 @@ impl fmt::Display for LoadReport {
             format!("`{variable}` needs {expected}, `{tensor}` is {got}")
         });
         listed(f, "do not fit", mismatched)?;
+        let miscounted = self.miscounted.iter().map(|counts| {
+            let (layer, expected, got) = (shown(&counts.layer), counts.expected, counts.got);
+            format!("`{layer}` has {expected} variables, in the file {got}")
+        });
+        listed(f, "layers do not fit", miscounted)?;
         let quoted = |name: &String| format!("`{}`", shown(name));
         listed(f, "not in the file", self.missing.iter().map(quoted))?;
         listed(f, "not in the model", self.unexpected.iter().map(quoted))

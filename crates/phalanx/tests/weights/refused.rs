@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use phalanx::Error;
-use phalanx::import::LoadWeights;
-use phalanx::nn::{Conv2d, Dense, Layer, Sequential};
+use phalanx::import::{LoadWeights, Matching};
+use phalanx::nn::{BatchNorm, Conv2d, Dense, Flatten, Layer, Sequential};
 
 use crate::{fresh, golden, golden_path, load, tiny};
 
@@ -26,6 +26,41 @@ fn a_file_of_which_nothing_fits_is_refused() {
         error.contains("no variable of the model has a value in it: 0 of 2 variables have values"),
         "{error}"
     );
+}
+
+/// Keras' files have variables by number alone, so that with one less all after it would get their neighbours' values.
+#[test]
+fn layers_with_other_numbers_of_variables_get_no_values() {
+    let model = Sequential::new([7, 7, 2])
+        .add(Conv2d::new(4, 3).strides(2).named("stem"))
+        .add(BatchNorm::new().scale(false).named("bn"))
+        .add(Flatten)
+        .add(Dense::new(5).use_bias(false).named("hidden"));
+    let wanted = fresh(model);
+    for file in ["tiny.weights.h5", "tiny.keras", "tiny.h5"] {
+        for matching in [Matching::Auto, Matching::Names] {
+            let mut saved = wanted.clone();
+            let options = |skip_mismatch| LoadWeights {
+                skip_mismatch,
+                matching,
+            };
+            let refused = saved.load_weights(golden_path(file), options(false));
+            let refused = refused.unwrap_err().to_string();
+            let counts = "2 layers do not fit: `bn` has 3 variables, in the file 4, `hidden` has 1 variables, in the file 2";
+            assert!(refused.contains(counts), "{file}: {refused}");
+            assert_eq!(saved.values(), wanted.values());
+            let report = saved.load_weights(golden_path(file), options(true));
+            let report = report.unwrap();
+            let missing = [
+                "bn/beta",
+                "bn/moving_mean",
+                "bn/moving_variance",
+                "hidden/kernel",
+            ];
+            assert_eq!(report.missing, missing, "{file}");
+            assert_eq!(saved.values()[2..], wanted.values()[2..], "{file}");
+        }
+    }
 }
 
 #[test]
