@@ -5,7 +5,8 @@
 
 `stack.safetensors` and `stack.json`: an nn.Sequential with one layer of each kind, its input and output (NCHW).
 `volumes.safetensors` and `volumes.json`: the same with convolutions and pools of volumes (NCDHW).
-`transformer.safetensors` and `transformer.json`: an nn.TransformerEncoder between embeddings and logits, and its answer.
+`transformer.safetensors` and `transformer.json`: an nn.TransformerEncoder between embeddings and logits, and its answers with Keras'
+epsilon and with PyTorch's.
 `names.json`: names and shapes of the state of torchvision's models; the tests make values by a formula.
 `outputs.json`: what torchvision's models answer with values by that formula (`value` below), in inference, in f64.
 """
@@ -77,14 +78,14 @@ def volumes():
 
 
 class Transformer(nn.Module):
-    """As tests/weights.rs has it: normalised before each half, Keras' epsilon."""
+    """As tests/weights.rs has it: normalised before each half."""
 
-    def __init__(self):
+    def __init__(self, epsilon):
         super().__init__()
         self.embedding, self.position = nn.Embedding(11, 8), nn.Embedding(5, 8)
         layer = nn.TransformerEncoderLayer(
-            8, 2, 12, dropout=0, activation="gelu", layer_norm_eps=1e-3, batch_first=True, norm_first=True)
-        norm = nn.LayerNorm(8, eps=1e-3)
+            8, 2, 12, dropout=0, activation="gelu", layer_norm_eps=epsilon, batch_first=True, norm_first=True)
+        norm = nn.LayerNorm(8, eps=epsilon)
         self.encoder = nn.TransformerEncoder(layer, 2, norm=norm, enable_nested_tensor=False)
         self.logits = nn.Linear(8, 11)
 
@@ -93,10 +94,11 @@ class Transformer(nn.Module):
 
 
 if __name__ == "__main__":
-    model = fill(Transformer())
+    model = fill(Transformer(1e-3))
     save_file(model.state_dict(), FOLDER / "transformer.safetensors")
     tokens = torch.tensor([[1, 7, 3, 10, 0], [4, 4, 9, 2, 8]])
     answer = {"input": tokens.flatten().tolist(), "output": flat(model(tokens))}
+    answer["output_of_default_epsilon"] = flat(fill(Transformer(1e-5))(tokens))
     (FOLDER / "transformer.json").write_text(json.dumps(answer) + "\n")
     model = fill(stack())
     save_file(model.state_dict(), FOLDER / "stack.safetensors")

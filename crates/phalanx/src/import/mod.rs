@@ -8,8 +8,10 @@
 //! with the model's by names, by torchvision's names for [`ResNet50`](crate::models::ResNet50) and
 //! [`MobileNetV2`](crate::models::MobileNetV2), by PyTorch's names in `nn.TransformerEncoder` (with modules `embedding`, `position` and
 //! `logits` around it) for [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
-//! as Keras does, or as our own files note it. The rule by which most variables find a value of their shape is used; names that Keras made,
-//! such as `dense_1`, number layers as they were created, and give way to the order of the layers, by which Keras reads its files.
+//! as Keras does, or as our own files note it. A file says nothing of settings: PyTorch's encoder must be one with `norm_first=True`,
+//! `activation="gelu"` and a last `norm`, and `epsilon` here its `layer_norm_eps`, 1e-5 by default. The rule by which most variables find
+//! a value of their shape is used; names that Keras made, such as `dense_1`, number layers as they were created, and give way to the order
+//! of the layers, by which Keras reads its files.
 //!
 //! ```no_run
 //! use phalanx::import::LoadWeights;

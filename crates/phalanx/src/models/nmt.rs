@@ -8,7 +8,7 @@ use super::transformer::{
 };
 use crate::Result;
 use crate::nn::{
-    Dense, Embedding, Input, Layer, LayerNorm, LayerSpec, Model, Network, Node, Rescaling, Shared,
+    Dense, Embedding, Input, Layer, LayerSpec, Model, Network, Node, Rescaling, Shared,
 };
 
 /// An encoder and a decoder for translation: tokens `source` `i32[batch, source_length]` and `target`
@@ -42,6 +42,8 @@ pub struct TransformerNmt {
     pub feed_forward: usize,
     /// Dropout rate after embeddings, in attention and after each part of a block; 0.1 by default.
     pub dropout: f64,
+    /// What norms add to the variance; 1e-3 by default, as in Keras.
+    pub epsilon: f64,
     /// How positions are encoded; sinusoidal by default, as in the paper.
     pub positions: PositionEncoding,
 }
@@ -59,6 +61,7 @@ impl Default for TransformerNmt {
             heads: 8,
             feed_forward: 512,
             dropout: 0.1,
+            epsilon: 1e-3,
             positions: PositionEncoding::Sinusoidal,
         }
     }
@@ -84,7 +87,7 @@ impl TransformerNmt {
             let block = LayerSpec::from(block).named(format!("encoder_{number}"));
             memory = net.add(block, &[memory]);
         }
-        let memory = net.add(LayerNorm::new().named("encoder_norm"), &[memory]);
+        let memory = net.add(self.block().norm().named("encoder_norm"), &[memory]);
 
         let mut x = self.embed(&mut net, "target", of_target, target);
         for number in 0..self.layers {
@@ -93,7 +96,7 @@ impl TransformerNmt {
             let block = LayerSpec::from(block).named(format!("decoder_{number}"));
             x = net.add(block, &[x, memory]);
         }
-        let x = net.add(LayerNorm::new().named("decoder_norm"), &[x]);
+        let x = net.add(self.block().norm().named("decoder_norm"), &[x]);
         let logits = Dense::new(self.target_vocabulary).named("logits");
         let logits = net.add(logits, &[x]);
         net.build(&[source, target], &[logits])
@@ -116,6 +119,7 @@ impl TransformerNmt {
             heads: self.heads,
             feed_forward: self.feed_forward,
             dropout: self.dropout,
+            epsilon: self.epsilon,
         }
     }
 

@@ -36,7 +36,7 @@ pub enum PositionEncoding {
 ///
 /// Embedding and positions; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
 /// head. As in Vaswani et al. 2017 with the norms moved before each half (Xiong et al. 2020); layers have Keras'
-/// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
+/// defaults (GELU by the error function, Glorot kernels).
 ///
 /// ```
 /// use phalanx::models::{EncoderHead, TransformerEncoder};
@@ -62,6 +62,8 @@ pub struct TransformerEncoder {
     pub feed_forward: usize,
     /// Dropout rate after the embedding, in attention and after each half of a block; 0 by default.
     pub dropout: f64,
+    /// What norms add to the variance; 1e-3 by default, as in Keras. PyTorch's default is 1e-5.
+    pub epsilon: f64,
     /// Whether a position attends only to itself and the positions before it (causal attention); not by default.
     pub causal: bool,
     /// Whether token 0 is padding; not by default.
@@ -82,6 +84,7 @@ impl Default for TransformerEncoder {
             heads: 4,
             feed_forward: 1024,
             dropout: 0.0,
+            epsilon: 1e-3,
             causal: false,
             mask_zero: false,
             positions: PositionEncoding::Learned,
@@ -105,10 +108,10 @@ impl TransformerEncoder {
         let placed = position_encoding(&mut net, "position", self.positions, self.length, embedded);
         let mut x = with_dropout(&mut net, "dropout", self.dropout, placed);
         for number in 0..self.layers {
-            let block = LayerSpec::from(self.block()?);
+            let block = LayerSpec::from(self.block().encoder(self.length, self.causal)?);
             x = net.add(block.named(format!("block_{number}")), &[x]);
         }
-        let x = net.add(LayerNorm::new().named("norm"), &[x]);
+        let x = net.add(self.block().norm().named("norm"), &[x]);
         let output = self.head(&mut net, x);
         net.build(&[tokens], &[output])
     }
@@ -117,14 +120,14 @@ impl TransformerEncoder {
         check_heads("transformer_encoder", self.width, self.heads)
     }
 
-    fn block(&self) -> Result<Model> {
-        let sizes = TransformerBlock {
+    const fn block(&self) -> TransformerBlock {
+        TransformerBlock {
             width: self.width,
             heads: self.heads,
             feed_forward: self.feed_forward,
             dropout: self.dropout,
-        };
-        sizes.encoder(self.length, self.causal)
+            epsilon: self.epsilon,
+        }
     }
 
     fn head(&self, net: &mut Network, x: Node) -> Node {
@@ -139,16 +142,22 @@ impl TransformerEncoder {
     }
 }
 
-/// Sizes of the blocks of an encoder or a decoder.
+/// Settings of the blocks of an encoder or a decoder.
 #[derive(Clone, Copy)]
 pub(super) struct TransformerBlock {
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) feed_forward: usize,
     pub(super) dropout: f64,
+    pub(super) epsilon: f64,
 }
 
 impl TransformerBlock {
+    /// A norm.
+    pub(super) fn norm(&self) -> LayerNorm {
+        LayerNorm::new().epsilon(self.epsilon)
+    }
+
     /// `x + attention(norm(x))`, then `x + dense(gelu(dense(norm(x))))`.
     pub(super) fn encoder(&self, length: usize, causal: bool) -> Result<Model> {
         let mut net = Network::new().named("block");
@@ -181,7 +190,7 @@ impl TransformerBlock {
         let attention = MultiHeadAttention::new(self.heads, self.width / self.heads)
             .dropout(self.dropout)
             .use_causal_mask(causal);
-        let normal = net.add(LayerNorm::new().named(format!("{name}_norm")), &[x]);
+        let normal = net.add(self.norm().named(format!("{name}_norm")), &[x]);
         let inputs = [normal, memory.unwrap_or(normal)];
         let seen = net.add(attention.named(name), &inputs);
         let seen = with_dropout(net, &format!("{name}_dropout"), self.dropout, seen);
@@ -189,7 +198,7 @@ impl TransformerBlock {
     }
 
     fn feed_forward(&self, net: &mut Network, x: Node) -> Node {
-        let normal = net.add(LayerNorm::new().named("feed_forward_norm"), &[x]);
+        let normal = net.add(self.norm().named("feed_forward_norm"), &[x]);
         let hidden = Dense::new(self.feed_forward).activation(gelu);
         let hidden = net.add(hidden.named("feed_forward"), &[normal]);
         let output = Dense::new(self.width).named("feed_forward_output");
