@@ -21,6 +21,7 @@
 mod callbacks;
 mod done;
 mod files;
+mod finite;
 mod history;
 mod manifest;
 mod writer;
@@ -40,6 +41,7 @@ use crate::{Error, Result};
 
 pub(crate) use done::{is_marked_done, mark_done, unmark_done};
 pub(crate) use files::{CheckpointId, rows};
+pub(crate) use finite::{check_state, divergence_error_of, is_finite};
 pub(crate) use history::{EpochRecord, JsonFloat};
 pub(crate) use manifest::Manifest;
 pub(crate) use writer::CheckpointWriterMark;
@@ -167,9 +169,10 @@ impl TrainingState {
     /// are made. When this returns, all of it is on disk.
     ///
     /// # Errors
-    /// When something other than a checkpoint has that name, or the disk is full or may not be written; what was there
-    /// before stays then.
+    /// When something other than a checkpoint has that name, or the disk is full or may not be written; when a value of a variable or
+    /// a slot is infinite or not a number. What was there before stays then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        check_state(self)?;
         files::write(path.as_ref(), 0, self, &|| Ok(()), &|| Ok(()))?.remove();
         Ok(())
     }

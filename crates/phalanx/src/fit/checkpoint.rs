@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
 use super::Trainer;
@@ -15,7 +15,9 @@ use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::setup::Setup;
 use super::workers::on_chief;
-use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, rows};
+use crate::checkpoint::{
+    EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, check_state, rows,
+};
 use crate::data::{InputBottleneck, STAGES};
 use crate::replicas::Placement;
 use crate::storage::atomic_dir::Replaced;
@@ -308,43 +310,8 @@ fn notice_other_settings(model: &CompiledModel, manifest: &Manifest) {
     }
 }
 
-/// Refuses a state with values that are not numbers, and slots of the optimizer count, too: from an infinite one the training goes
-/// on to NaN within steps.
-pub(super) fn check_state(state: &TrainingState) -> Result<()> {
-    let mut values = state.variables.iter().chain(&state.slots);
-    let found = values.find(|(_, value)| !is_finite(value));
-    found.map_or(Ok(()), |(name, _)| {
-        Err(divergence_error_of(name, state.iterations()))
-    })
-}
-
-pub(super) fn divergence_error_of(name: &str, steps: i64) -> Error {
-    Error::Training(format!(
-        "`{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
-    ))
-}
-
 const WEIGHTS_ALONE: &str =
     "begin anew with the weights alone, which are in `weights.safetensors` of a checkpoint";
-
-/// Whether all of a tensor's floating-point values are finite.
-pub(super) fn is_finite(value: &HostTensor) -> bool {
-    /// As many numbers are looked at without a branch, several at a time.
-    const BLOCK: usize = 1024;
-    /// What the exponent of infinities and of what is no number has.
-    const NOT_FINITE: u32 = 0x7f80_0000;
-    if value.dtype() != DType::F32 {
-        return !value.dtype().is_float() || value.to_f64().iter().all(|x| x.is_finite());
-    }
-    let is_not = |number: &[u8; 4]| u32::from_le_bytes(*number) & NOT_FINITE == NOT_FINITE;
-    let (numbers, _) = value.bytes().as_chunks::<4>();
-    let mut blocks = numbers.chunks(BLOCK);
-    blocks.all(|block| {
-        !block
-            .iter()
-            .fold(false, |found, number| found | is_not(number))
-    })
-}
 
 /// The values for these names and shapes, in their order; an error says all that differs.
 pub(crate) fn match_by_name(

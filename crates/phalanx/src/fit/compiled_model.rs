@@ -2,7 +2,6 @@
 
 use phalanx_graph::HostTensor;
 
-use super::checkpoint::{divergence_error_of, is_finite};
 use super::compile::Compile;
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
@@ -13,6 +12,7 @@ use super::step_cache::StepCache;
 use super::step_times::{StepClock, StepPart};
 use super::train_state::TrainState;
 use super::verify::ReplicaVerifier;
+use crate::checkpoint::{divergence_error_of, is_finite};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;

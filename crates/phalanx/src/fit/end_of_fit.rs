@@ -2,12 +2,11 @@
 
 use phalanx_graph::HostTensor;
 
-use super::checkpoint::is_finite;
 use super::compiled_model::CompiledModel;
 use super::setup::Setup;
 use super::train_loop::FitRun;
 use super::workers::on_chief;
-use crate::checkpoint::{NamedTensors, TrainingState};
+use crate::checkpoint::{NamedTensors, TrainingState, is_finite};
 use crate::data::Batch;
 use crate::{Error, Result};
 

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::callbacks::{Callbacks, SaveWish};
-use super::checkpoint::check_state;
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
 use super::workers::on_chief;
 use super::{Fit, Trainer};
-use crate::checkpoint::{CheckpointWriterMark, TrainingState};
+use crate::checkpoint::{CheckpointWriterMark, TrainingState, check_state};
 use crate::replicas::Placement;
 use crate::storage::atomic_dir::Replaced;
 use crate::storage::store::is_url;
