@@ -1,24 +1,38 @@
 //! What callbacks remember, as the manifest and `callbacks.safetensors` have it.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::manifest::Manifest;
 use super::{CallbackState, CallbackStates, NamedTensors};
-use crate::Result;
 use crate::storage::problem;
+use crate::{Error, Result};
 
-/// What is between the names of a callback and of a tensor; no name of a callback has it.
+/// What is between the names of a callback and of a tensor.
 const SEPARATOR: char = '/';
 
-/// All tensors, under the name of their callback and their own.
-pub(super) fn tensors(states: &CallbackStates) -> NamedTensors {
-    let of_one = |(name, state): &(String, CallbackState)| {
-        let tensors = state.tensors.iter();
-        let named =
-            tensors.map(|(tensor, value)| (format!("{name}{SEPARATOR}{tensor}"), value.clone()));
-        named.collect::<Vec<_>>()
-    };
-    states.iter().flat_map(of_one).collect()
+/// All tensors, under the name of their callback and their own; an error where a reader could not tell whose they are.
+pub(super) fn tensors(states: &CallbackStates) -> Result<NamedTensors> {
+    let mut known = HashSet::new();
+    let mut all = NamedTensors::new();
+    for (callback, state) in states {
+        if callback.contains(SEPARATOR) && !state.tensors.is_empty() {
+            return Err(Error::user(format!(
+                "callback `{callback}` remembers tensors, and no checkpoint can have them under a name with `{SEPARATOR}`; let its `kind` be another"
+            )));
+        }
+        for (tensor, value) in &state.tensors {
+            let name = format!("{callback}{SEPARATOR}{tensor}");
+            if !known.insert(name.clone()) {
+                return Err(Error::user(format!(
+                    "callback `{callback}` remembers two tensors `{tensor}`; give each a name of its own"
+                )));
+            }
+            all.push((name, value.clone()));
+        }
+    }
+    Ok(all)
 }
 
 /// Everything else.

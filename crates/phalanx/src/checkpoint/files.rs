@@ -86,7 +86,7 @@ fn write_each(
     check: &(dyn Fn() -> Result<()> + Sync),
     write: &mut WriteFile<'_>,
 ) -> Result<()> {
-    let remembered = callbacks::tensors(&state.callbacks);
+    let remembered = callbacks::tensors(&state.callbacks)?;
     let sums = state.sums.iter().map(|sums| (SUMS, sums));
     let mut files = vec![
         (WEIGHTS, Tensors::new(named(&state.variables))?),
@@ -407,7 +407,45 @@ pub(crate) fn rows(sums: &HostTensor, len: usize) -> Option<Vec<Vec<f64>>> {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_testkit::Scratch;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::checkpoint::CallbackState;
+    use crate::storage::document::{MAX_BYTES, MAX_VALUES};
+
+    #[test]
+    fn what_could_not_be_read_again_replaces_nothing() {
+        let folder = Scratch::temporary("unreadable");
+        let path = folder.join("checkpoint");
+        let state = |kind: &str, values, tensors: &[&str]| {
+            let tensors = tensors.iter();
+            let tensors = tensors.map(|name| ((*name).to_owned(), HostTensor::scalar(1.0f32)));
+            let tensors = tensors.collect();
+            TrainingState {
+                callbacks: vec![(kind.to_owned(), CallbackState { values, tensors })],
+                ..TrainingState::of_values(Vec::new(), 1, 1)
+            }
+        };
+        let kept = state("mine", json!(1), &["a", "a/b"]);
+        kept.save(&path).unwrap();
+        let nested = (0..200).fold(Value::Null, |inside, _| json!([inside]));
+        let cases = [
+            ("mine", json!("x".repeat(MAX_BYTES)), &[][..], "bytes"),
+            ("mine", json!(vec![0; MAX_VALUES]), &[], "values"),
+            ("mine", nested, &[], "recursion limit exceeded"),
+            ("a/b", Value::Null, &["c"], "`a/b` remembers tensors"),
+            ("mine", Value::Null, &["a", "a"], "two tensors `a`"),
+        ];
+        for (kind, values, tensors, expected) in cases {
+            let error = state(kind, values, tensors).save(&path).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+            assert_eq!(TrainingState::load(&path).unwrap(), kept, "{expected}");
+        }
+        assert_eq!(folder.names(), ["checkpoint"]);
+        state("a/b", json!(1), &[]).save(&path).unwrap();
+        TrainingState::load(&path).unwrap();
+    }
 
     #[test]
     fn rows_have_the_length_that_is_expected() {

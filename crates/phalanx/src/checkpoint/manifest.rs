@@ -87,8 +87,18 @@ pub(super) struct FileChecksum {
 /// The checksums of files by their names.
 pub(super) type FileChecksums = BTreeMap<String, FileChecksum>;
 
-/// The file.
+/// The file, which can be read: checkpoints that can are replaced by it.
 pub(super) fn write(manifest: &Manifest, checksums: &FileChecksums) -> Result<Vec<u8>> {
+    let text = text(manifest, checksums)?;
+    read(FILES[0], &text).map_err(|error| {
+        Error::user(format!(
+            "the checkpoint is not saved, since it could not be read again: {error}. Let callbacks remember less beside their tensors; a checkpoint written before stays as it was"
+        ))
+    })?;
+    Ok(text)
+}
+
+fn text(manifest: &Manifest, checksums: &FileChecksums) -> Result<Vec<u8>> {
     let bug = |error: serde_json::Error| Error::Bug(format!("checkpoint: {error}"));
     let Value::Object(mut fields) = serde_json::to_value(manifest).map_err(bug)? else {
         return Err(Error::Bug("a checkpoint is an object".into()));
@@ -220,7 +230,7 @@ mod tests {
                 crc32c: 2,
             };
             let checksums = FileChecksums::from([(file.to_owned(), stamp)]);
-            let text = write(&manifest(), &checksums).unwrap();
+            let text = text(&manifest(), &checksums).unwrap();
             read("c", &text).map(|(_, checksums)| checksums)
         };
         assert_eq!(read_back(FILES[1]).unwrap().len(), 1);
@@ -233,7 +243,7 @@ mod tests {
     #[test]
     fn counts_that_overflow_are_refused() {
         let read_back = |manifest: &Manifest| {
-            let text = write(manifest, &FileChecksums::new()).unwrap();
+            let text = text(manifest, &FileChecksums::new()).unwrap();
             read("c", &text).map(|(manifest, _)| manifest)
         };
         assert_eq!(read_back(&manifest()).unwrap(), manifest());
