@@ -41,8 +41,10 @@ impl OwnCheckpoints {
         paths.contains(&resolved(path))
     }
 
-    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again.
+    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again; and callbacks that would
+    /// replace each other's.
     pub(super) fn check(&self, placement: &Placement, callbacks: &Callbacks) -> Result<()> {
+        callbacks.check_names()?;
         // The first worker of a job may have written its first one before another comes here.
         let servers = placement.servers();
         let is_of_job = servers.is_some_and(|servers| !servers.begins_job());

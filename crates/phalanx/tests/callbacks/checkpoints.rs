@@ -127,6 +127,26 @@ fn of_older_checkpoints_every_third_stays() {
     assert!(text.contains("`keep` is not"), "{text}");
 }
 
+#[test]
+fn older_checkpoints_and_those_of_epochs_have_names_of_their_own() {
+    let scratch = scratch("mixed");
+    let path = scratch.join("ckpt");
+    let epochs = || ModelCheckpoint::new(scratch.join("ckpt.{epoch}").display().to_string());
+    for plan in [
+        fit(1).callback(epochs()).checkpoint(&path),
+        fit(1)
+            .callback(epochs())
+            .callback(BackupAndRestore::new(&path)),
+    ] {
+        let error = trainer().fit(&rows(12), plan).unwrap_err().to_string();
+        assert!(
+            error.starts_with("model_checkpoint would write to paths such as `"),
+            "{error}"
+        );
+    }
+    assert!(scratch.names().is_empty());
+}
+
 fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
     let mut trainer = trainer();
     let plan = fit(epochs).callback(halved());

@@ -8,8 +8,8 @@ use super::{
     Callback, CallbackContext, CallbackState, CallbackStates, HookPlace, SharedCallback, Training,
     Wishes,
 };
-use crate::Result;
 use crate::checkpoint::TrainingState;
+use crate::{Error, Result};
 
 /// The callbacks of a `fit`, in their order. Copies share them.
 #[derive(Clone, Default)]
@@ -45,6 +45,22 @@ impl Callbacks {
     /// Everything from which the training can go on: the checkpoints that callbacks replace, and their backups.
     pub(in crate::fit) fn places_to_go_on_from(&self) -> Vec<PathBuf> {
         [self.checkpoints(), self.backups()].concat()
+    }
+
+    /// Refuses a callback that would write where older checkpoints of another are.
+    pub(in crate::fit) fn check_names(&self) -> Result<()> {
+        for place in self.places_to_go_on_from() {
+            for callback in &self.0 {
+                let callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+                if callback.takes_names_of_older(&place) {
+                    let (kind, place) = (callback.kind(), place.display());
+                    return Err(Error::user(format!(
+                        "{kind} would write to paths such as `{place}.1`, which are of the checkpoints before `{place}`: each would replace and remove the other's; give {kind} another path"
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The checkpoints that callbacks replace.

@@ -194,6 +194,12 @@ pub trait Callback: Send {
         None
     }
 
+    /// Whether it may write something else under the name of this checkpoint with a dot and a number behind it: older checkpoints have such
+    /// names, and are replaced and removed by them. An error before this training begins.
+    fn takes_names_of_older(&self, checkpoint: &Path) -> bool {
+        false
+    }
+
     /// What a checkpoint keeps of it.
     fn state(&self) -> CallbackState {
         CallbackState::default()

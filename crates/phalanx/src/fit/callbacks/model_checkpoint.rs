@@ -1,7 +1,7 @@
 //! Models and checkpoints written on the way.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -350,6 +350,10 @@ impl Callback for ModelCheckpoint {
             SaveFreq::Epoch => self.save(done.epoch, None, &done.logs, cx),
             SaveFreq::Batches(_) => Ok(()),
         }
+    }
+
+    fn takes_names_of_older(&self, checkpoint: &Path) -> bool {
+        PathPattern::parse(&self.filepath).is_ok_and(|pattern| pattern.is_older_of(checkpoint))
     }
 
     fn state(&self) -> CallbackState {

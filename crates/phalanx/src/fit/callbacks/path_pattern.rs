@@ -1,9 +1,10 @@
 //! Paths with the number of the epoch and logs in them: `ckpt_{epoch:02d}-{val_loss:.2f}`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::python_format::{FormatSpec, Number};
 use crate::fit::Logs;
+use crate::storage::store::is_url;
 
 /// A path with places for numbers, as Python's `str.format` has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,34 @@ impl PathPattern {
         }
         Ok(path.into())
     }
+
+    /// Whether a path of it can be this one with a dot and a number behind it, as older checkpoints are called beside it.
+    pub(super) fn is_older_of(&self, checkpoint: &Path) -> bool {
+        // As short as a number can be, and longer than where one is filled up.
+        [0, 123_456_789].into_iter().any(|count: u32| {
+            let numbers = self
+                .names()
+                .map(|name| (name.to_owned(), f64::from(count) + 1.0));
+            let (numbers, count) = (numbers.collect(), count as usize);
+            let path = self.path(count, Some(count), &numbers);
+            path.is_ok_and(|path| !is_url(checkpoint) && is_numbered(checkpoint, &path))
+        })
+    }
+}
+
+/// Whether a path is another one in the same folder with a dot and digits behind it.
+fn is_numbered(checkpoint: &Path, path: &Path) -> bool {
+    let place = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((path.parent()?.to_path_buf(), name))
+    };
+    let (Some((folder, name)), Some((other, numbered))) = (place(checkpoint), place(path)) else {
+        return false;
+    };
+    let number = numbered.strip_prefix(&format!("{name}."));
+    let is_number = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
+    folder == other && number.is_some_and(|number| !number.is_empty() && is_number(number))
 }
 
 fn number(inside: &str) -> Result<Part, String> {
@@ -94,6 +123,37 @@ fn number(inside: &str) -> Result<Part, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_older_checkpoints_are_found() {
+        let is_older = |text: &str, checkpoint: &str| {
+            let pattern = PathPattern::parse(text).unwrap();
+            pattern.is_older_of(checkpoint.as_ref())
+        };
+        for text in [
+            "runs/ckpt.{epoch}",
+            "./runs/ckpt.{epoch:02d}",
+            "runs/ckpt.{epoch:4d}",
+            "runs/ckpt.{epoch}{batch}",
+            "runs/ckpt.{val_loss:.0f}",
+            "runs/ckpt.1",
+        ] {
+            assert!(is_older(text, "runs/ckpt"), "{text}");
+            assert!(!is_older(text, "other/ckpt"), "{text}");
+            assert!(!is_older(text, "runs/ckpt.1"), "{text}");
+        }
+        for text in [
+            "runs/ckpt",
+            "runs/ckpt.{val_loss:.2f}",
+            "runs/ckpt.{epoch}.safetensors",
+            "runs/ckpt_{epoch}",
+            "runs/ckpt{epoch}",
+            "runs/ckpt.best",
+        ] {
+            assert!(!is_older(text, "runs/ckpt"), "{text}");
+        }
+        assert!(!is_older("s3://b/ckpt.{epoch}", "s3://b/ckpt"));
+    }
 
     #[test]
     fn epochs_batches_and_logs_have_their_places() {
