@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::disk::{DISK, Disk, is_missing, is_occupied};
+use super::numbered::{numbered, taken_numbers};
 use super::processes::{is_of_ended_process, this_process};
 use super::staging::StagingDir;
 use super::store::{OpenFile, is_url};
@@ -229,8 +230,11 @@ impl DirectoryKind {
     ) -> Result<Replaced> {
         let place = TargetDir::of(path, self)?;
         create_dir_all_durable(&place.parent)?;
-        for folder in (0..=older).map(|number| place.numbered(number)) {
-            place.check_replaceable(&folder)?;
+        let kept = taken_numbers(&place.parent, &place.name)
+            .into_iter()
+            .filter(|&n| n <= older);
+        for number in std::iter::once(0).chain(kept) {
+            place.check_replaceable(&place.numbered(number))?;
         }
         place.restore_backup()?;
         place.remove_leftovers();
@@ -337,9 +341,7 @@ impl<'a> TargetDir<'a> {
         if number == 0 {
             return self.path();
         }
-        let mut name = self.name.clone();
-        name.push(format!(".{number}"));
-        self.parent.join(name)
+        self.parent.join(numbered(&self.name, number))
     }
 
     fn hidden_sibling(&self, suffix: &str) -> OsString {
@@ -351,15 +353,8 @@ impl<'a> TargetDir<'a> {
 
     /// `name.1`, `name.2` and so on, those that are of this kind.
     fn older(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.parent).into_iter().flatten().flatten();
-        let number = |name: &OsStr| {
-            let rest = name.to_str()?.strip_prefix(self.name.to_str()?)?;
-            let number = rest.strip_prefix('.')?.parse::<usize>().ok()?;
-            (number > 0).then_some(number)
-        };
-        let mut numbers: Vec<usize> = entries.filter_map(|e| number(&e.file_name())).collect();
-        numbers.sort_unstable();
-        let folders = numbers.into_iter().map(|number| self.numbered(number));
+        let numbers = taken_numbers(&self.parent, &self.name).into_iter();
+        let folders = numbers.map(|number| self.numbered(number));
         folders.filter(|folder| self.is_ours(folder)).collect()
     }
 
@@ -524,7 +519,8 @@ impl<'a> TargetDir<'a> {
         Ok(Some(backup))
     }
 
-    /// Makes the replaced directory `name.1`, the one before it `name.2`. Returns the one that is more than `older`.
+    /// Makes the replaced directory `name.1`, the one before it `name.2`, up to the first number that is free. Returns the one that is
+    /// more than `older`.
     fn keep_older(&self, replaced: Option<PathBuf>, older: usize) -> Result<Replaced> {
         let Some(replaced) = replaced else {
             return Ok(Replaced::NOTHING);
@@ -538,8 +534,13 @@ impl<'a> TargetDir<'a> {
             };
             return Ok(hidden.map_or(Replaced::NOTHING, unwanted));
         }
-        let last = self.hide(&self.numbered(older))?;
-        for number in (1..older).rev() {
+        let taken = taken_numbers(&self.parent, &self.name);
+        let free = (1..=older).find(|number| taken.binary_search(number).is_err());
+        let last = match free {
+            Some(_) => None,
+            None => self.hide(&self.numbered(older))?,
+        };
+        for number in (1..free.unwrap_or(older)).rev() {
             let (from, to) = (self.numbered(number), self.numbered(number + 1));
             match fs::rename(&from, &to) {
                 Err(error) if !is_missing(&error) => return Err(refused("rename", &from)(error)),

@@ -174,6 +174,43 @@ fn older_ones_stay_beside_it() {
     assert!(MODEL_DIR.older(&path).is_empty());
 }
 
+#[test]
+fn as_many_older_ones_stay_as_can_be_counted() {
+    let scratch = Scratch::new("all");
+    let path = scratch.0.join("m");
+    let save = |text: &str| MODEL_DIR.replace(&path, usize::MAX - 1, |staging| fill(staging, text));
+    let weights = |path: &Path| fs::read_to_string(path.join(WEIGHTS)).unwrap();
+    let older = || -> Vec<(String, String)> {
+        let older = MODEL_DIR.older(&path).into_iter();
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        older.map(|path| (name(&path), weights(&path))).collect()
+    };
+    let named = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        let all = all.iter();
+        all.map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect()
+    };
+    for text in ["one", "two", "three", "four"] {
+        save(text).unwrap();
+    }
+    assert_eq!(
+        older(),
+        named(&[("m.1", "three"), ("m.2", "two"), ("m.3", "one")])
+    );
+    // Those behind a gap stay where they are.
+    fs::remove_dir_all(scratch.0.join("m.2")).unwrap();
+    save("five").unwrap();
+    assert_eq!(
+        older(),
+        named(&[("m.1", "four"), ("m.2", "three"), ("m.3", "one")])
+    );
+    // It is no older one, and a later number is looked at too.
+    fs::create_dir(scratch.0.join("m.04")).unwrap();
+    fs::write(scratch.0.join("m.12345"), "mine").unwrap();
+    let error = save("six").unwrap_err().to_string();
+    assert!(error.contains("m.12345"), "{error}");
+}
+
 /// Every file, the directory they are in, and then the one it gets its name in.
 #[test]
 fn a_save_is_on_disk_when_it_returns() {

@@ -4,6 +4,7 @@ pub(crate) mod atomic_dir;
 mod disk;
 pub(crate) mod document;
 pub(crate) mod foreign_ending;
+mod numbered;
 mod objects;
 mod processes;
 mod staging;
