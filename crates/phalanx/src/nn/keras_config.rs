@@ -218,7 +218,7 @@ fn output(model: &Model, place: Place) -> Value {
 }
 
 /// Whether Keras' class for the model is `Sequential`.
-fn is_sequential(model: &Model) -> bool {
+pub(super) fn is_sequential(model: &Model) -> bool {
     model.is_stack() && !model.layers.iter().any(takes_several)
 }
 

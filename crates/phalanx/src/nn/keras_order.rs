@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::keras_config::is_sequential;
 use super::keras_graph::{KerasNode, keras_graph};
 use super::layer::Body;
 use super::model::{Model, Place};
@@ -23,10 +24,9 @@ impl Model {
                     }
                 }
                 Body::Model(model) => {
-                    let kind = if model.is_stack() {
-                        "sequential"
-                    } else {
-                        "functional"
+                    let kind = match is_sequential(model) {
+                        true => "sequential",
+                        false => "functional",
                     };
                     kinds.push((entry.name.clone(), kind));
                     let inner = model.layer_kinds().into_iter();

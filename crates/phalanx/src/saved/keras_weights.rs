@@ -65,7 +65,7 @@ fn known_to_h5py(value: &HostTensor) -> Cow<'_, HostTensor> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use phalanx_graph::Shape;
 
@@ -180,6 +180,25 @@ mod tests {
         let mut theirs = arrays(&golden);
         theirs.retain(|path, _| !path.contains("seed_generator"));
         assert!(arrays(&written(&saved)) == theirs, "values differ");
+    }
+
+    /// Keras looks for the values of a model in the model by its class.
+    #[test]
+    fn models_inside_are_in_groups_of_the_classes_that_archives_have() {
+        let inner = |layer: LayerSpec| Sequential::new([4, 2]).add(layer).build().unwrap();
+        let model = Sequential::new([4, 2])
+            .add(inner(MultiHeadAttention::new(1, 2).into()))
+            .add(inner(Dense::new(2).into()));
+        let model = model.build().unwrap();
+        let config = model.keras_config().unwrap();
+        let layers = config["config"]["layers"].as_array().unwrap();
+        let classes: Vec<_> = layers.iter().map(|layer| &layer["class_name"]).collect();
+        assert_eq!(classes, ["InputLayer", "Functional", "Sequential"]);
+        let values = model.init(1).unwrap();
+        let arrays = arrays(&written(&SavedModel::new(model, values).unwrap()));
+        let groups = arrays.keys().map(|path| path.split('/').nth(2).unwrap());
+        let groups: BTreeSet<&str> = groups.collect();
+        assert_eq!(groups, BTreeSet::from(["functional", "sequential"]));
     }
 
     /// Keras notes the name of the layer inside, which has none here.

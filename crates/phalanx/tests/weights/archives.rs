@@ -24,6 +24,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
         words(),
         steps(),
         attended(),
+        nested(),
         graph(),
         padded(),
     ];
@@ -164,6 +165,17 @@ fn attended() -> Value {
         {"multi_head_attention": {"num_heads": 2, "key_dim": 3}},
         {"attention": {"use_scale": true, "dropout": 0.5}},
         {"additive_attention": {"use_causal_mask": true}},
+        {"flatten": null}
+    ]})
+}
+
+/// Models in a stack, one a stack for Keras and one not.
+fn nested() -> Value {
+    let steps = json!({"name": "steps", "shape": [5, 4], "dtype": "f32"});
+    json!({"name": "nested", "input": steps, "layers": [
+        {"model": {"name": "attending", "input": steps, "layers": [
+            {"multi_head_attention": {"num_heads": 2, "key_dim": 3}}, {"dense": {"units": 3}}]}},
+        {"model": {"name": "plain", "input": {"name": "steps", "shape": [5, 3], "dtype": "f32"}, "layers": [{"dense": {"units": 2}}]}},
         {"flatten": null}
     ]})
 }
