@@ -82,7 +82,8 @@ impl BeamSearch {
         Ok(())
     }
 
-    /// The hypotheses of each of `sentences`, the best first.
+    /// The `wanted` best hypotheses of each of `sentences`, of as many as there are beams at most, the best first; the search ends as soon as
+    /// no other can be among them.
     ///
     /// `next` gets `beams` prefixes of each sentence, start tokens and all, and gives the log probabilities of each
     /// token behind each of them. A hypothesis that ends frees no place for another (Sutskever et al. 2014): with one
@@ -91,12 +92,13 @@ impl BeamSearch {
     pub(super) fn run(
         &self,
         sentences: usize,
+        wanted: usize,
         mut next: impl FnMut(&[Vec<i32>]) -> Result<Vec<Vec<f32>>>,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         let mut searches: Vec<SentenceSearch> =
             (0..sentences).map(|_| SentenceSearch::new(self)).collect();
         for _ in 0..self.max_length {
-            if searches.iter().all(|search| search.is_over(self)) {
+            if searches.iter().all(|search| search.is_over(self, wanted)) {
                 break;
             }
             let rows: Vec<Vec<i32>> = searches.iter().flat_map(|s| s.rows(self)).collect();
@@ -106,12 +108,13 @@ impl BeamSearch {
                 return Err(not_numbers(row / self.beams, &rows[row]));
             }
             for (search, scores) in searches.iter_mut().zip(scores.chunks(self.beams)) {
-                if !search.is_over(self) {
+                if !search.is_over(self, wanted) {
                     search.grow(self, scores);
                 }
             }
         }
-        Ok(searches.into_iter().map(|s| s.ranked(self)).collect())
+        let searches = searches.into_iter();
+        Ok(searches.map(|s| s.ranked(self, wanted)).collect())
     }
 
     /// What a log probability is divided by.
@@ -163,13 +166,15 @@ impl SentenceSearch {
         }
     }
 
-    /// Whether no live hypothesis can get better than the best that is done: log probabilities only fall.
-    fn is_over(&self, settings: &BeamSearch) -> bool {
-        let best = self.done.iter().map(|done| done.score);
-        let best = best.fold(f64::NEG_INFINITY, f64::max);
+    /// Whether no live hypothesis can get better than the last of the `wanted` best that are done: log probabilities only fall.
+    fn is_over(&self, settings: &BeamSearch, wanted: usize) -> bool {
+        let mut done: Vec<f64> = self.done.iter().map(|done| done.score).collect();
+        done.sort_by(|a, b| b.total_cmp(a));
+        let last = wanted.checked_sub(1).and_then(|last| done.get(last));
+        let last = last.copied().unwrap_or(f64::NEG_INFINITY);
         let longest = settings.penalty(settings.max_length);
         let reachable = |prefix: &Prefix| prefix.log_probability / longest;
-        self.live.iter().all(|prefix| reachable(prefix) <= best)
+        self.live.iter().all(|prefix| reachable(prefix) <= last)
     }
 
     /// One row per beam: the live prefixes, then rows that only fill the batch.
@@ -212,10 +217,12 @@ impl SentenceSearch {
         self.live = live;
     }
 
-    fn ranked(self, settings: &BeamSearch) -> Vec<Hypothesis> {
+    /// Those that are not done are as long as they may be, or worse than the `wanted` best.
+    fn ranked(self, settings: &BeamSearch, wanted: usize) -> Vec<Hypothesis> {
         let unfinished = self.live.iter().map(|p| settings.hypothesis(p, false));
         let mut all: Vec<Hypothesis> = self.done.iter().cloned().chain(unfinished).collect();
         all.sort_by(|a, b| b.score.total_cmp(&a.score));
+        all.truncate(wanted);
         all
     }
 }
@@ -247,7 +254,7 @@ mod tests {
                 .map(|(i, row)| scores(i / settings.beams, row))
                 .collect())
         };
-        settings.run(sentences, next).unwrap()
+        settings.run(sentences, settings.beams, next).unwrap()
     }
 
     /// Every translation, the best first.
@@ -316,11 +323,53 @@ mod tests {
         }
     }
 
+    /// The first sentence that ends is far better than the second, which goes on nevertheless where both are wanted.
+    #[test]
+    fn sentences_are_not_cut_off_before_the_greatest_length() {
+        let settings = BeamSearch::new(1, END, 10).beams(2).alpha(0.0);
+        let found = |wanted: usize| {
+            let mut steps = 0;
+            let next = |rows: &[Vec<i32>]| {
+                steps += 1;
+                let of = |row: &Vec<i32>| match row.len() {
+                    1 => [0.0, 0.0, 0.99f32, 0.01].map(f32::ln).to_vec(),
+                    2..=4 => [0.0, 0.0, 0.0, 1.0f32].map(f32::ln).to_vec(),
+                    _ => [0.0, 0.0, 1.0, 0.0f32].map(f32::ln).to_vec(),
+                };
+                Ok(rows.iter().map(of).collect())
+            };
+            let found = settings.run(1, wanted, next).unwrap().remove(0);
+            let found = found
+                .into_iter()
+                .map(|found| (found.tokens, found.finished));
+            (found.collect::<Vec<_>>(), steps)
+        };
+        let (best, other) = ((vec![], true), (vec![3; 4], true));
+        assert_eq!(found(2), (vec![best.clone(), other], 5));
+        assert_eq!(found(1), (vec![best], 1));
+    }
+
+    #[test]
+    fn the_best_alone_is_the_first_of_all() {
+        for alpha in [0.0, 0.6, 1.0] {
+            let settings = BeamSearch::new(1, END, 6).beams(3).alpha(alpha);
+            let next = |rows: &[Vec<i32>]| {
+                let rows = rows.iter().enumerate();
+                Ok(rows.map(|(i, row)| scores(i / 3, row)).collect())
+            };
+            let best = settings.run(20, 1, next).unwrap();
+            for (best, all) in best.iter().zip(search(&settings, 20)) {
+                assert_eq!(best[..], all[..1], "{alpha}");
+                assert!(all.iter().all(|one| one.finished || one.tokens.len() == 6));
+            }
+        }
+    }
+
     #[test]
     fn scores_that_are_not_numbers_are_an_error() {
         let settings = BeamSearch::new(1, END, 6);
         let next = |rows: &[Vec<i32>]| Ok(vec![vec![f32::NAN; VOCABULARY]; rows.len()]);
-        let message = settings.run(1, next).unwrap_err().to_string();
+        let message = settings.run(1, 1, next).unwrap_err().to_string();
         assert!(message.contains("token 0 of sentence 0"), "{message}");
     }
 

@@ -82,12 +82,17 @@ impl Translator {
         })
     }
 
-    /// The hypotheses of each sentence, the best first; sources are rows of tokens `[sentences, source length]`,
-    /// padded with 0.
+    /// The hypotheses of each sentence, the best first, each until its end or the greatest length; sources are rows of tokens
+    /// `[sentences, source length]`, padded with 0.
     ///
     /// # Errors
     /// When sources do not fit the model or have a token outside the vocabulary, scores are not numbers, or the device fails.
     pub fn hypotheses(&self, sources: &HostTensor) -> Result<Vec<Vec<Hypothesis>>> {
+        self.best(sources, self.search.beams)
+    }
+
+    /// The `wanted` best hypotheses of each sentence.
+    fn best(&self, sources: &HostTensor, wanted: usize) -> Result<Vec<Vec<Hypothesis>>> {
         if sources.dims().get(1..) != Some(&self.source.dims[1..]) {
             let (length, got) = (self.source.dims[1], sources.shape());
             return Err(Error::user(format!(
@@ -99,7 +104,7 @@ impl Translator {
         let mut all = Vec::new();
         for first in (0..sources.rows()).step_by(self.sentences) {
             let end = sources.rows().min(first + self.sentences);
-            all.extend(self.batch(&sources.slice_rows(first, end))?);
+            all.extend(self.batch(&sources.slice_rows(first, end), wanted)?);
         }
         Ok(all)
     }
@@ -109,7 +114,7 @@ impl Translator {
     /// # Errors
     /// As [`hypotheses`](Self::hypotheses).
     pub fn translate(&self, sources: &HostTensor) -> Result<Vec<Vec<i32>>> {
-        let best = self.hypotheses(sources)?.into_iter();
+        let best = self.best(sources, 1)?.into_iter();
         let best = best.map(|ranked| ranked.into_iter().next());
         Ok(best
             .map(|best| best.map_or_else(Vec::new, |best| best.tokens))
@@ -134,7 +139,7 @@ impl Translator {
         })
     }
 
-    fn batch(&self, sources: &HostTensor) -> Result<Vec<Vec<Hypothesis>>> {
+    fn batch(&self, sources: &HostTensor, wanted: usize) -> Result<Vec<Vec<Hypothesis>>> {
         let sentences = sources.rows();
         let tokens = sources.values::<i32>().unwrap_or_default();
         let length = self.source.dims[1];
@@ -146,7 +151,8 @@ impl Translator {
         }
         let source = HostTensor::new(self.source.dims.clone(), &repeated);
         let source = self.engine.put(0, &source)?;
-        self.search.run(sentences, |rows| self.next(&source, rows))
+        let next = |rows: &[Vec<i32>]| self.next(&source, rows);
+        self.search.run(sentences, wanted, next)
     }
 
     /// The log probabilities of the tokens behind each prefix.
