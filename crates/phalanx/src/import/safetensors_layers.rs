@@ -16,6 +16,9 @@ const COUNTER: &str = "num_batches_tracked";
 /// How names begin of what attention of PyTorch stacks: `in_proj_weight`, `in_proj_bias`.
 const STACKED: &str = "in_proj_";
 
+/// What it stacks, in this order, in equal parts of the rows.
+const PARTS: [&str; 3] = ["query", "key", "value"];
+
 /// The note in our files of the order of layers: a list of their paths as JSON.
 pub(crate) const ORDER: &str = "layers";
 
@@ -79,7 +82,12 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<FileLayer>> {
             continue;
         }
         let shape = shape(file, tensors, name)?;
-        if let (Convention::Torch, Some(field)) = (convention, field.strip_prefix(STACKED)) {
+        let rows = shape
+            .dims
+            .first()
+            .filter(|_| convention == Convention::Torch);
+        let is_stacked = rows.is_some_and(|rows| rows.is_multiple_of(PARTS.len()));
+        if let (true, Some(field)) = (is_stacked, field.strip_prefix(STACKED)) {
             projections(&mut layers, path, name, field, &shape);
             continue;
         }
@@ -108,13 +116,8 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<FileLayer>> {
 
 /// What attention of PyTorch stacks, as layers of their own below it: `self_attn.query`, `.key`, `.value`.
 fn projections(layers: &mut Vec<FileLayer>, path: &str, name: &str, field: &str, shape: &Shape) {
-    const PARTS: [&str; 3] = ["query", "key", "value"];
     let mut dims = shape.dims.clone();
-    let rows = dims.first().copied().unwrap_or(0);
-    if rows % PARTS.len() != 0 {
-        return;
-    }
-    dims[0] = rows / PARTS.len();
+    dims[0] /= PARTS.len();
     for (number, part) in PARTS.into_iter().enumerate() {
         let path = format!("{path}.{part}");
         let stored = FileTensor {
@@ -202,6 +205,8 @@ fn natural(a: &str, b: &str) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use safetensors::tensor::TensorView;
+
     use super::*;
 
     #[test]
@@ -222,6 +227,31 @@ mod tests {
         assert!(!numbered(&["dense", "dense_1"]));
         assert!(!numbered(&["l.0", "l.0.inner"]));
         assert!(!numbered(&["0.bn", "0.conv", "1.bn", "1.conv"]));
+    }
+
+    #[test]
+    fn what_is_not_stacked_is_a_tensor_like_others() {
+        let data = [0; 4 * 6];
+        let views = [("a", vec![4]), ("b", vec![]), ("c", vec![3, 2])].map(|(path, dims)| {
+            let len = 4 * dims.iter().product::<usize>();
+            let view = TensorView::new(Dtype::F32, dims, &data[..len]).unwrap();
+            (format!("{path}.in_proj_weight"), view)
+        });
+        let file = safetensors::serialize(views, None).unwrap();
+        let file = SafeTensors::deserialize(&file).unwrap();
+        let found = layers("w", &file, None).unwrap().all;
+        let found = found.iter().map(|layer| {
+            let tensor = &layer.tensors[0];
+            (&*layer.path, &*tensor.field, &tensor.shape.dims[..])
+        });
+        let expected: [(&str, &str, &[usize]); 5] = [
+            ("a", "in_proj_weight", &[4]),
+            ("b", "in_proj_weight", &[]),
+            ("c.query", "weight", &[1, 2]),
+            ("c.key", "weight", &[1, 2]),
+            ("c.value", "weight", &[1, 2]),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -135,9 +135,13 @@ impl Recommender {
         if needed.contains(&got) {
             return Ok(());
         }
-        let (least, interest) = (needed.start(), self.interest);
+        let expected = match (needed.start(), needed.end()) {
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        };
+        let interest = self.interest;
         Err(Error::user(format!(
-            "recommender: expected {least} categories for {interest:?}, got {got}; give the number of values of each"
+            "recommender: expected {expected} categories for {interest:?}, got {got}; give the number of values of each"
         )))
     }
 

@@ -168,4 +168,10 @@ fn mistakes_in_whole_models_are_named() {
         towers,
         "recommender: expected 2 categories for TwoTower, got 1; give the number of values of each"
     );
+    let many = Recommender::new(RecommenderKind::Dlrm, vec![2; 10_001]).build();
+    let many = many.unwrap_err().to_string();
+    assert!(
+        many.contains("expected 1 to 10000 categories for Dlrm, got 10001;"),
+        "{many}"
+    );
 }
