@@ -1,6 +1,7 @@
 //! Which worker of how many a process is, and where it meets the others.
 
 use std::fmt;
+use std::time::Duration;
 
 use phalanx_proof::Secret;
 
@@ -124,6 +125,8 @@ impl fmt::Display for Rendezvous {
 pub struct OutsideCoordinator {
     /// What the launcher and its workers prove to each other that they know.
     pub secret: Secret,
+    /// How long its service waits for a worker that was lost, where it says so.
+    pub recover_within: Option<Duration>,
 }
 
 /// The place of a process among the processes of its machine.

@@ -66,12 +66,15 @@ fn decide(reader: &mut Reader<'_>) -> Result<Option<Membership>, EnvError> {
     if let Some(rendezvous) = reader.rendezvous()? {
         membership.rendezvous = rendezvous;
     }
-    membership.launcher =
-        reader
-            .silent("PHALANX_LAUNCHER_SECRET")
-            .map(|secret| OutsideCoordinator {
-                secret: Secret::new(secret),
-            });
+    if let Some(secret) = reader.silent("PHALANX_LAUNCHER_SECRET") {
+        membership.launcher = Some(OutsideCoordinator {
+            secret: Secret::new(secret),
+            recover_within: reader.seconds(
+                "PHALANX_RECOVER_WITHIN",
+                "how many seconds a worker that was lost is waited for",
+            )?,
+        });
+    }
     if let Some(job) = reader.text("PHALANX_JOB_ID", "what tells this job from others") {
         job.clone_into(&mut membership.job);
     }

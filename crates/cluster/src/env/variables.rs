@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::{EnvError, Found, Read, Said};
 use crate::{AddressError, Rendezvous, Source};
@@ -157,6 +158,21 @@ impl<'a> Reader<'a> {
         match value.trim().parse() {
             Ok(port @ 1..) => Ok(Some(port)),
             _ => Err(wrong(name, value, "a port, 1 to 65535")),
+        }
+    }
+
+    pub(super) fn seconds(
+        &mut self,
+        name: &'static str,
+        meaning: &'static str,
+    ) -> Result<Option<Duration>, EnvError> {
+        let Some(value) = self.text(name, meaning) else {
+            return Ok(None);
+        };
+        let seconds = value.trim().parse().ok();
+        match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+            Some(time) => Ok(Some(time)),
+            None => Err(wrong(name, value, "a number of seconds, 0 or more")),
         }
     }
 

@@ -57,6 +57,8 @@ pub(super) fn of_workers(
         set("PHALANX_JOB_ID", launch.job.clone());
         set("PHALANX_RENDEZVOUS", coordinator.to_string());
         set("PHALANX_LAUNCHER_SECRET", secret.to_owned());
+        let recover_within = launch.recover_within.as_secs_f64();
+        set("PHALANX_RECOVER_WITHIN", recover_within.to_string());
         if launch.evaluator {
             set("PHALANX_EVALUATOR", "1".into());
         }
@@ -124,15 +126,13 @@ mod tests {
     use crate::{Source, membership_from_env};
     use phalanx_proof::Secret;
     use std::num::NonZeroUsize;
+    use std::time::Duration;
 
     #[test]
     fn what_is_set_is_read_as_one_membership_from_both_names() {
-        let launch = Launch::new(
-            vec!["x".into()],
-            NonZeroUsize::new(3).unwrap(),
-            "job",
-            "logs",
-        );
+        let workers = NonZeroUsize::new(3).unwrap();
+        let mut launch = Launch::new(vec!["x".into()], workers, "job", "logs");
+        launch.recover_within = Duration::from_millis(2500);
         let ports = Reserved::new(3, None).unwrap();
         let coordinator = ([127, 0, 0, 1], 77).into();
         let all = of_workers(&launch, &ports, coordinator, "secret").unwrap();
@@ -146,7 +146,9 @@ mod tests {
                 let membership = choose(source);
                 assert_eq!((membership.worker, membership.workers), (rank, 3));
                 assert_eq!(membership.rendezvous.address.port, 77);
-                assert_eq!(membership.launcher.unwrap().secret, Secret::new("secret"));
+                let launcher = membership.launcher.unwrap();
+                assert_eq!(launcher.secret, Secret::new("secret"));
+                assert_eq!(launcher.recover_within, Some(launch.recover_within));
                 assert_eq!(membership.local.unwrap().rank, rank);
                 assert_eq!(membership.job, "job");
             }

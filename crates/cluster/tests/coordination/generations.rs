@@ -39,6 +39,7 @@ fn hosted(host: &Host, workers: usize, worker: usize) -> Membership {
     let mut membership = member(workers, worker, host.address().port());
     membership.launcher = Some(OutsideCoordinator {
         secret: Secret::new("secret"),
+        recover_within: None,
     });
     membership
 }
@@ -128,6 +129,7 @@ fn strangers_are_refused_by_name_and_the_refusal_is_told() {
     let mut other_secret = hosted(&host, 1, 0);
     other_secret.launcher = Some(OutsideCoordinator {
         secret: Secret::new("guessed"),
+        recover_within: None,
     });
     let error = Coordinator::join(&other_secret, soon()).err().unwrap();
     assert!(error.to_string().contains("another secret"), "{error}");

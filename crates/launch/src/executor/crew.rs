@@ -84,6 +84,10 @@ impl Crew {
         [
             ("PHALANX_RENDEZVOUS", self.host.address().to_string()),
             ("PHALANX_LAUNCHER_SECRET", self.secret.clone()),
+            (
+                "PHALANX_RECOVER_WITHIN",
+                RECOVER_WITHIN.as_secs().to_string(),
+            ),
             ("PHALANX_RESTART_COUNT", restarts.clone()),
             ("TORCHELASTIC_RESTART_COUNT", restarts),
         ]

@@ -157,11 +157,13 @@ impl CommunicationOptions {
         }
     }
 
-    /// How a process meets the others.
+    /// How a process meets the others. It waits for as long as the service does, which a launcher decides that has it.
     pub(super) fn link(&self, membership: &Membership) -> Link {
+        let launcher = membership.launcher.as_ref();
+        let launchers = launcher.and_then(|launcher| launcher.recover_within);
         Link {
             group: self.of_group(membership),
-            recover_within: self.recover_within,
+            recover_within: launchers.unwrap_or(self.recover_within),
             least: self.least.unwrap_or(membership.workers),
         }
     }
@@ -328,12 +330,26 @@ mod tests {
         let secret = Secret::new("launcher");
         membership.launcher = Some(phalanx_cluster::OutsideCoordinator {
             secret: secret.clone(),
+            recover_within: None,
         });
         assert_eq!(of_group(&plain, &membership), Some(secret));
         assert_eq!(
             of_group(&plain.secret("own"), &membership),
             Some(Secret::new("own"))
         );
+    }
+
+    #[test]
+    fn a_lost_worker_is_waited_for_as_the_launch_says_and_else_as_the_program_does() {
+        let mut membership = Membership::new(2, 0, "localhost:1".parse().unwrap());
+        let options = CommunicationOptions::new().recover_within(Duration::from_secs(1));
+        let of = |membership: &Membership| options.link(membership).recover_within;
+        assert_eq!(of(&membership), Duration::from_secs(1));
+        membership.launcher = Some(phalanx_cluster::OutsideCoordinator {
+            secret: Secret::new("launcher"),
+            recover_within: Some(Duration::from_secs(120)),
+        });
+        assert_eq!(of(&membership), Duration::from_secs(120));
     }
 
     #[test]
