@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
         version: String::new(),
         generation: 1,
         lease: Duration::from_secs(1),
-        join_within: Duration::from_secs(9),
+        join_within: Some(Duration::from_secs(9)),
         recovery: recovers.then_some(Recovery {
             within: Duration::from_secs(2),
             least: 1,

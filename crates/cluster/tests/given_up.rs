@@ -72,7 +72,7 @@ fn settings(least: usize) -> Settings {
         version: String::new(),
         generation: 1,
         lease: Duration::from_secs(10),
-        join_within: Duration::from_secs(100),
+        join_within: None,
         recovery: Some(Recovery {
             within: Duration::from_secs(100),
             least,
@@ -91,6 +91,7 @@ fn hello(version: &str, workers: usize, worker: usize, last: u64) -> Hello {
         data_address: SocketAddr::from(([127, 0, 0, 1], 1)),
         generation: last,
         progress: None,
+        within_ms: 100_000,
         group: 0,
     }
 }
@@ -162,6 +163,25 @@ fn a_worker_that_is_given_up_while_others_join_is_not_waited_for() {
     };
     service.on(closed);
     assert_eq!(welcomed(&service.give_up(0)), [[1]]);
+}
+
+/// A program may do what takes long before it joins: the time for joining begins with the first that comes, and is what that one waits.
+#[test]
+fn the_time_for_joining_begins_with_the_first_worker() {
+    let mut service = Service(Coordination::new(settings(3)), Duration::from_secs(1000));
+    assert!(service.on(Event::Tick).is_empty());
+    service.hello(0, 0);
+    service.1 += Duration::from_secs(50);
+    service.hello(1, 0);
+    service.1 += Duration::from_secs(49);
+    assert_eq!(welcomed(&service.hello(2, 0)), [[0, 1, 2]; 3]);
+
+    let mut service = Service(Coordination::new(settings(3)), Duration::from_secs(1000));
+    service.hello(0, 0);
+    service.1 += Duration::from_secs(100);
+    service.on(Event::Tick);
+    let failure = service.0.failure().unwrap();
+    assert_eq!(failure.reason, "did not join within 100 s");
 }
 
 /// How a comer is refused; the others are told nothing.

@@ -109,7 +109,7 @@ impl Simulation {
             version: "v".into(),
             generation: 1,
             lease: LEASE,
-            join_within: Duration::from_secs(60),
+            join_within: Some(Duration::from_secs(60)),
             recovery: None,
         });
         let ops = (0..random.below(8)).map(|_| {
@@ -413,6 +413,7 @@ fn event(worker: usize, workers: usize, sent: Sent) -> Event {
                 nonce: 0,
                 generation: 0,
                 progress: None,
+                within_ms: 0,
                 group: 0,
                 data_address: SocketAddr::from(([127, 0, 0, 1], worker as u16)),
             };

@@ -133,7 +133,7 @@ impl Coordinator {
             version: String::new(),
             generation: 1,
             lease: timing.lease,
-            join_within: Duration::MAX,
+            join_within: None,
             recovery: None,
         };
         let service = Service::start(settings, None, Box::new(|_| ())).expect("a thread");

@@ -21,8 +21,8 @@ pub struct Settings {
     pub generation: u64,
     /// How long a worker may be silent.
     pub lease: Duration,
-    /// How long all may take to join at first.
-    pub join_within: Duration,
+    /// How long all may take to join at first, from when the first has come; `None` for as long as that one waits.
+    pub join_within: Option<Duration>,
     /// What happens when a worker is lost; `None` ends the training.
     pub recovery: Option<Recovery>,
 }

@@ -99,6 +99,9 @@ pub struct Hello {
     /// How far its training is; none where it has not begun.
     #[serde(default)]
     pub progress: Option<u64>,
+    /// How long it waits for all to join, in milliseconds.
+    #[serde(default)]
+    pub within_ms: u64,
     /// Its process group, by which a launcher on its machine knows it; 0 if it does not say.
     #[serde(default)]
     pub group: i32,

@@ -13,7 +13,7 @@ use rustix::process::getpgrp;
 use super::client::Coordinator;
 use super::event::Settings;
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed, seal};
-use super::message::{Hello, Refusal, Reply, Request};
+use super::message::{Hello, Refusal, Reply, Request, millis};
 use super::report::{IN_LOBBY, Report, dial, reach};
 use super::request::{JoinRequest, Roster, Timing};
 use super::service::{Hosted, Service, prepare};
@@ -101,7 +101,7 @@ fn settings(membership: &Membership, request: &JoinRequest) -> Settings {
         version: request.version.clone(),
         generation: 1,
         lease: request.timing.lease,
-        join_within: request.deadline,
+        join_within: Some(request.deadline),
         recovery: request.recovery,
     }
 }
@@ -247,8 +247,7 @@ fn look_for_host(
     request: &JoinRequest,
     report: &mut Report,
 ) -> Result<(Coordinator, Roster), ClusterError> {
-    let mut pause = Duration::from_millis(20);
-    let (mut taken, mut heard) = (None, None);
+    let (mut taken, mut heard, mut pause) = (None, None, Duration::from_millis(20));
     loop {
         let mut whys = Vec::new();
         for address in membership.rendezvous.addresses() {
@@ -447,6 +446,7 @@ pub(super) fn introduce(
         data_address: request.data_address,
         generation: request.generation,
         progress: request.progress,
+        within_ms: millis(request.deadline),
         group: getpgrp().as_raw_nonzero().get(),
     };
     // If it cannot be sent, no answer comes.

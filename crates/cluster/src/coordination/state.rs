@@ -35,7 +35,7 @@ struct Member {
 #[derive(Debug, Clone)]
 pub struct State {
     settings: Settings,
-    /// When its workers could begin to join, and until when they may.
+    /// When its workers could begin to join (the first of all: when it came), and how long they may.
     opened: Duration,
     join_within: Duration,
     /// Workers that nobody waits for.
@@ -69,7 +69,7 @@ impl State {
     pub const fn new(settings: Settings) -> Self {
         Self {
             opened: Duration::ZERO,
-            join_within: settings.join_within,
+            join_within: Duration::MAX,
             gone: BTreeSet::new(),
             settings,
             members: BTreeMap::new(),
@@ -94,7 +94,7 @@ impl State {
         let within = settings.recovery.map(|recovery| recovery.within);
         Self {
             opened: now,
-            join_within: within.unwrap_or(settings.join_within),
+            join_within: within.unwrap_or(self.join_within),
             gone: self.gone.clone(),
             has_met: self.has_met,
             last_event: now,
@@ -250,6 +250,12 @@ impl State {
         if let Some(failure) = &self.failure {
             actions.send(connection, Reply::Failed(failure.clone()));
             return;
+        }
+        if !self.has_met && self.members.is_empty() {
+            // Before, nobody waited: a program may do what takes long before it joins.
+            let within = Duration::from_millis(hello.within_ms);
+            self.opened = now;
+            self.join_within = self.settings.join_within.unwrap_or(within);
         }
         let mut data_address = hello.data_address;
         if let (true, Some(from)) = (data_address.ip().is_unspecified(), from) {

@@ -36,9 +36,6 @@ pub use ports::Reserved as ReservedPorts;
 pub use process_group::{Output, ProcessGroup};
 pub use readers::Readers;
 
-/// How long workers may take to start.
-const JOIN_WITHIN: Duration = Duration::from_secs(300);
-
 /// What to start, and how.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -285,11 +282,7 @@ impl Launch {
             version: String::new(),
             generation: 1,
             lease: timing.lease,
-            // Workers of parameter servers meet there.
-            join_within: match self.servers {
-                0 => JOIN_WITHIN,
-                _ => Duration::MAX,
-            },
+            join_within: None,
             recovery: is_elastic.then_some(recovery),
         };
         let host = Host::start(settings, Some(Secret::new(secret)), tell);

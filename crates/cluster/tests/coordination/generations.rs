@@ -22,7 +22,7 @@ fn host(workers: usize, least: usize) -> (Host, Arc<Mutex<Vec<String>>>) {
         version: String::new(),
         generation: 1,
         lease: FAST.lease,
-        join_within: LONG,
+        join_within: None,
         recovery: Some(Recovery {
             within: LONG,
             least,

@@ -333,6 +333,7 @@ fn hello(worker: usize, workers: usize) -> Vec<u8> {
         nonce: 0,
         generation: 0,
         progress: None,
+        within_ms: 60_000,
         group: 0,
         data_address: data(worker),
     };

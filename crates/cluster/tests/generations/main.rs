@@ -102,7 +102,7 @@ impl Simulation {
             version: String::new(),
             generation: 1,
             lease: LEASE,
-            join_within: Duration::from_secs(20),
+            join_within: None,
             recovery: Some(Recovery {
                 within: WITHIN,
                 least,
@@ -380,6 +380,7 @@ impl Simulation {
             data_address: SocketAddr::from(([127, 0, 0, 1], number as u16)),
             generation: process.last,
             progress: process.steps.map(|(steps, _)| steps),
+            within_ms: 20_000,
             group: number as i32,
         };
         self.send(number, Request::Hello(hello), Vec::new());

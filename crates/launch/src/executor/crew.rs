@@ -11,8 +11,6 @@ use super::variables::Variables;
 use crate::lifecycle::TaskEnd;
 use crate::spec::Spec;
 
-/// How long workers may take to start.
-const JOIN_WITHIN: Duration = Duration::from_secs(300);
 /// How long the others wait for one that was started again.
 const RECOVER_WITHIN: Duration = Duration::from_secs(60);
 
@@ -58,7 +56,7 @@ impl Crew {
             version: String::new(),
             generation: 1,
             lease: Timing::default().lease,
-            join_within: JOIN_WITHIN,
+            join_within: None,
             recovery: Some(Recovery {
                 within: RECOVER_WITHIN,
                 least,

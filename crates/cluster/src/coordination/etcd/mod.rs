@@ -233,7 +233,7 @@ fn write_settings(settings: &Settings) -> Vec<u8> {
         .map(|recovery| json!({ "within_ms": millis(recovery.within), "least": recovery.least }));
     let value = json!({
         "workers": settings.workers, "generation": settings.generation, "recovery": recovery,
-        "lease_ms": millis(settings.lease), "join_within_ms": millis(settings.join_within),
+        "lease_ms": millis(settings.lease), "join_within_ms": settings.join_within.map(millis),
     });
     value.to_string().into_bytes()
 }
@@ -255,7 +255,7 @@ fn read_settings(bytes: &[u8], job: &str) -> Option<Settings> {
         version: String::new(),
         generation: value["generation"].as_u64()?,
         lease: time(&value["lease_ms"])?,
-        join_within: time(&value["join_within_ms"])?,
+        join_within: time(&value["join_within_ms"]),
         recovery,
     })
 }
