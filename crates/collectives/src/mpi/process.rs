@@ -19,8 +19,11 @@ use crate::sync::lock;
 
 /// The exit code of a job that lost a rank: `TRY_AGAIN` of phalanx-cluster, which this crate does not use.
 pub(super) const LOST: c_int = 75;
-/// How long the other processes may take to their end.
-const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long the other processes may take to their end after this one's. What one does after its last exchange (an export, an evaluation)
+/// is no failure, and the launcher ends all where one is lost: only a process that hangs is ended by this.
+const END_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often the end of the others is looked for, at first and later.
+const LOOK_EVERY: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
 
 /// MPI, started in this process.
 pub struct Mpi {
@@ -212,14 +215,22 @@ extern "C" fn at_exit() {
     }
     mpi.ending.store(true, Ordering::Release);
     owner.unpark();
-    let start = Instant::now();
-    while !mpi.ended.load(Ordering::Acquire) {
-        if start.elapsed() > END_WITHIN {
-            mpi.abort();
-            return;
-        }
-        thread::sleep(Duration::from_micros(200));
+    if !is_set_within(&mpi.ended, END_WITHIN) {
+        mpi.abort();
     }
+}
+
+/// Waits for a flag; whether it was set in time.
+fn is_set_within(flag: &AtomicBool, within: Duration) -> bool {
+    let (start, [least, most]) = (Instant::now(), LOOK_EVERY);
+    while !flag.load(Ordering::Acquire) {
+        let waited = start.elapsed();
+        if waited > within {
+            return false;
+        }
+        thread::sleep((waited / 16).clamp(least, most));
+    }
+    true
 }
 
 /// How long a program may take to say why it cannot go on before the job is ended.
@@ -249,4 +260,20 @@ impl Announce for EndOfJob {
     fn waits(&self) {}
 
     fn leaves(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_others_is_waited_for_and_not_for_ever() {
+        let flag = AtomicBool::new(false);
+        assert!(!is_set_within(&flag, Duration::from_millis(2)));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| is_set_within(&flag, END_WITHIN));
+            flag.store(true, Ordering::Release);
+            assert!(waiting.join().unwrap());
+        });
+    }
 }
