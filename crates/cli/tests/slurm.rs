@@ -13,6 +13,48 @@ const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slurm
 /// Nothing in these tests takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(90);
 
+/// A program of two lines that stands for another.
+fn write_program(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// With programs in the place of Slurm's, whose `srun` runs two tasks that end with these codes and then itself with the higher one.
+#[test]
+fn a_job_in_which_one_has_failed_for_good_is_not_requeued() {
+    let folder = std::env::temp_dir().join(format!("phalanx-codes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let srun = "shift; most=0; for code in $CODES; do
+CODE=$code \"$@\" || { code=$?; [ $code -le $most ] || most=$code; }; done; exit $most";
+    write_program(&folder.join("srun"), srun);
+    write_program(&folder.join("scontrol"), "echo \"$@\" >>requeued");
+    write_program(&folder.join("phalanx"), "echo \"$@\" >>tasks; exit $CODE");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let ended = |codes: &str| {
+        let mut job = Command::new("bash");
+        job.args([EXAMPLE, "a file.yaml"]).current_dir(&folder);
+        job.env("PATH", &path).env("CODES", codes);
+        job.env("SLURM_SUBMIT_DIR", &folder)
+            .env("SLURM_JOB_ID", "7");
+        let code = job.status().unwrap().code().unwrap();
+        let requeued = std::fs::remove_file(folder.join("requeued")).is_ok();
+        (code, requeued)
+    };
+    assert_eq!(ended("0 0"), (0, false));
+    assert_eq!(ended("75 2"), (2, false));
+    assert_eq!(ended("1 75"), (1, false));
+    assert_eq!(ended("75 137"), (137, false));
+    // What was left before is of no other start.
+    std::fs::write(folder.join("slurm-7.failed"), "2").unwrap();
+    assert_eq!(ended("75 75"), (75, true));
+    assert_eq!(ended("143 143"), (143, true));
+    let tasks = std::fs::read_to_string(folder.join("tasks")).unwrap();
+    let task = "train a file.yaml --resume\n";
+    assert_eq!(tasks, task.repeat(12));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// A cluster, and a folder for its jobs; both end with this.
 struct Slurm(PathBuf);
 
