@@ -220,6 +220,9 @@ pub struct LaunchArgs {
     /// How long the others may go on after the first failure
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub grace: u32,
+    /// How long workers may take to end once they were told to, such as to write a checkpoint; then they are killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub stop_grace: u32,
     /// Let the system choose the processors of each worker
     #[arg(long)]
     pub no_pin: bool,

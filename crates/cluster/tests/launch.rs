@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,31 +234,38 @@ fn what_workers_leave_behind_ends_with_them() {
     }
 }
 
+/// The end of two shells that run a script, which get these signals one after the other once both are ready, and the last again and
+/// again until the end where `insists`.
+fn stopped(script: &str, signals: &[fn(&Stop) -> &AtomicBool], insists: bool) -> (Outcome, String) {
+    let mut run = Run::new(2, script);
+    run.launch.stop_grace = LONG;
+    let outcome = thread::scope(|scope| {
+        let running = scope.spawn(|| run.outcome());
+        let ready = |rank: usize| run.launch.logs.join(format!("worker-{rank}.out"));
+        for rank in 0..2 {
+            while !std::fs::read_to_string(ready(rank)).is_ok_and(|text| text.contains("ready")) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let send = |signal: &fn(&Stop) -> &AtomicBool| {
+            signal(&run.stop).store(true, Ordering::Relaxed);
+            while signal(&run.stop).load(Ordering::Relaxed) && !running.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        signals.iter().for_each(send);
+        while insists && !running.is_finished() {
+            signals.last().into_iter().for_each(send);
+        }
+        running.join().unwrap()
+    });
+    (outcome, run.log("worker-1.out"))
+}
+
 #[test]
-fn signals_are_passed_on_and_the_second_ends_at_once() {
+fn signals_are_passed_on_and_another_ends_at_once() {
     let script = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done";
-    let stopped = |script: &str, times: usize| {
-        let run = Run::new(2, script);
-        let outcome = thread::scope(|scope| {
-            let running = scope.spawn(|| run.outcome());
-            let ready = |rank: usize| run.launch.logs.join(format!("worker-{rank}.out"));
-            for rank in 0..2 {
-                while !std::fs::read_to_string(ready(rank)).is_ok_and(|text| text.contains("ready"))
-                {
-                    thread::sleep(Duration::from_millis(5));
-                }
-            }
-            for _ in 0..times {
-                run.stop.terminate.store(true, Ordering::Relaxed);
-                while run.stop.terminate.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(1));
-                }
-            }
-            running.join().unwrap()
-        });
-        (outcome, run.log("worker-1.out"))
-    };
-    let (outcome, log) = stopped(script, 1);
+    let (outcome, log) = stopped(script, &[|stop| &stop.terminate], false);
     assert_eq!(outcome.exit_code(), 143);
     assert!(
         outcome.first_failure().is_none() && log.contains("saved"),
@@ -266,7 +273,7 @@ fn signals_are_passed_on_and_the_second_ends_at_once() {
     );
 
     let deaf = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
-    let (outcome, _) = stopped(deaf, 2);
+    let (outcome, _) = stopped(deaf, &[|stop| &stop.terminate], true);
     assert!(
         outcome
             .ended
@@ -274,6 +281,22 @@ fn signals_are_passed_on_and_the_second_ends_at_once() {
             .all(|ended| ended.how == How::Signal(9))
     );
     assert_eq!(outcome.exit_code(), 143);
+}
+
+/// A terminal that is closed says so twice, and some schedulers send several signals at once.
+#[test]
+fn signals_that_come_with_the_first_do_not_end_what_workers_save() {
+    let script = "trap 'trap \"\" HUP TERM; sleep 0.2; echo saved; exit 0' HUP TERM; echo ready; while :; do sleep 0.05; done";
+    let all: [[fn(&Stop) -> &AtomicBool; 2]; 3] = [
+        [|stop| &stop.hangup, |stop| &stop.hangup],
+        [|stop| &stop.terminate, |stop| &stop.hangup],
+        [|stop| &stop.terminate, |stop| &stop.terminate],
+    ];
+    for signals in all {
+        let (outcome, log) = stopped(script, &signals, false);
+        assert_eq!(outcome.exit_code(), 0, "{outcome:?}");
+        assert!(log.contains("saved"), "{log}");
+    }
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {
     launch.port = args.port;
     launch.pin = !args.no_pin;
     launch.grace = Duration::from_secs(args.grace.into());
+    launch.stop_grace = Duration::from_secs(args.stop_grace.into());
     launch.show = match &args.ranks {
         Some(ranks) => Show::Ranks(ranks.clone()),
         None if args.tee => Show::All,

@@ -17,6 +17,8 @@ use crate::coordination::Host;
 
 /// How often ends and signals are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long after the first signal others are the same wish: schedulers and terminals that close send several.
+const SAME: Duration = Duration::from_secs(1);
 /// How long output may come after a process has ended.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(1);
 
@@ -37,9 +39,10 @@ pub(super) struct Workers<'a> {
     start: Instant,
     /// When the first worker failed.
     failed: Option<Instant>,
-    /// When the workers were told to end, and by which exit code if by a signal from outside.
+    /// When the workers were told to end.
     told: Option<Instant>,
-    stopped: Option<u8>,
+    /// By which exit code they were if by a signal from outside, and when that came.
+    stopped: Option<(u8, Instant)>,
 }
 
 struct Running {
@@ -107,7 +110,7 @@ impl<'a> Workers<'a> {
                 .unwrap_or_default(),
             log: first.map(|rank| self.logs.path(rank, Stream::Err)),
             ended: self.ended,
-            stopped: self.stopped,
+            stopped: self.stopped.map(|(code, _)| code),
         }
     }
 
@@ -119,7 +122,7 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// Passes a signal on; the second ends all at once.
+    /// Passes a signal on; another ends all at once. That a terminal was closed is no wish for haste.
     fn pass_on(&mut self, stop: &Stop) {
         for (flag, signal, code) in [
             (&stop.interrupt, Signal::INT, 130),
@@ -130,10 +133,12 @@ impl<'a> Workers<'a> {
             if !flag.swap(false, Ordering::Relaxed) {
                 continue;
             }
-            match self.stopped.replace(code) {
+            match self.stopped {
                 None => self.signal(signal),
+                Some((_, at)) if signal == Signal::HUP || at.elapsed() < SAME => continue,
                 Some(_) => self.signal(Signal::KILL),
             }
+            self.stopped = Some((code, Instant::now()));
             self.told.get_or_insert_with(Instant::now);
         }
     }
