@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use phalanx_cluster::{Membership, Variables, membership_from_env};
 use phalanx_collectives::{Communicator, Element};
+use phalanx_proof::draw_hex;
 
 use super::{CommunicationOptions, Strategy};
 use crate::engine::{Engine, EngineOptions};
@@ -80,7 +81,7 @@ impl MultiWorkerMirroredStrategy {
         let options = &options.of_job(&Variables::of_process())?;
         let mpi = options.group_over_mpi(membership, |line| engine.notice(line))?;
         let membership = &match &mpi {
-            Some(group) => rendezvous_over(group, membership)?,
+            Some(group) => told_over(group, membership)?,
             None => membership.clone(),
         };
         let rendezvous = Rendezvous::new(membership, options.link(membership))?;
@@ -194,15 +195,22 @@ pub(super) fn devices_per_worker() -> Result<Option<usize>> {
     }
 }
 
-/// The membership with the rendezvous that rank 0 tells the others over MPI, where none is known.
-fn rendezvous_over(group: &Communicator, membership: &Membership) -> Result<Membership> {
-    let mut membership = membership.clone();
-    if membership.rendezvous.is_known() {
-        return Ok(membership);
-    }
-    let told = group.all_gather(phalanx_cluster::own_host().as_bytes(), Element::U8);
+/// The membership with what rank 0 tells the others over MPI where the launcher's variables do not say it: where they meet, and a name that
+/// no other job has, which may have the same port.
+fn told_over(group: &Communicator, membership: &Membership) -> Result<Membership> {
+    let job = draw_hex::<16>().map_err(|error| Error::Cluster(error.to_string()))?;
+    let own = format!("{job} {}", phalanx_cluster::own_host());
+    let told = group.all_gather(own.as_bytes(), Element::U8);
     let told = told.map_err(|error| Error::Cluster(error.to_string()))?;
-    membership.rendezvous.address.host = String::from_utf8_lossy(&told[0]).into_owned();
+    let told = String::from_utf8_lossy(&told[0]).into_owned();
+    let (job, host) = told.split_once(' ').unwrap_or_default();
+    let mut membership = membership.clone();
+    if !membership.rendezvous.is_known() {
+        host.clone_into(&mut membership.rendezvous.address.host);
+    }
+    if membership.job.is_empty() {
+        job.clone_into(&mut membership.job);
+    }
     Ok(membership)
 }
 
@@ -216,6 +224,34 @@ mod tests {
 
     use super::super::CustomTraining;
     use super::*;
+    use phalanx_collectives::CommunicatorOptions;
+
+    #[test]
+    fn a_job_of_mpi_without_a_name_gets_one_that_no_other_has() {
+        let variables = [("PMI_RANK", "0"), ("PMI_SIZE", "2")].into_iter().collect();
+        let unnamed = membership_from_env(&variables).unwrap().unwrap();
+        assert_eq!(
+            (unnamed.job.as_str(), unnamed.rendezvous.is_known()),
+            ("", false)
+        );
+        let mut named = unnamed.clone();
+        named.job = "7".into();
+        named.rendezvous.address.host = "node1".into();
+        let told = |membership: &Membership| {
+            let group = Communicator::in_memory(2, &CommunicatorOptions::default()).unwrap();
+            std::thread::scope(|scope| {
+                let told = |rank| scope.spawn(move || told_over(&rank, membership).unwrap());
+                let all: Vec<_> = group.into_iter().map(told).collect();
+                let mut all: Vec<_> = all.into_iter().map(|one| one.join().unwrap()).collect();
+                assert_eq!(all[0], all[1]);
+                all.remove(0)
+            })
+        };
+        assert_eq!(told(&named), named);
+        let (one, other) = (told(&unnamed), told(&unnamed));
+        assert!(one.rendezvous.is_known());
+        assert!(!one.job.is_empty() && one.job != other.job);
+    }
 
     /// Each process trains on its second device.
     #[test]
