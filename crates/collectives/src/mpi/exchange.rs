@@ -43,11 +43,27 @@ pub(super) struct ExchangeMemory {
     pub(super) requests: Vec<MpiHandle>,
 }
 
+/// Whether in a group of this size each rank sends its header to all others.
+const fn is_direct(ranks: usize) -> bool {
+    ranks <= DIRECT_RANKS
+}
+
+/// Whether an array of this length travels with the header, out of memory of ours.
+const fn is_inline(length: usize, ranks: usize) -> bool {
+    is_direct(ranks) && length <= INLINE
+}
+
+/// Whether the library may use an array of this length itself: small ones it has in our own memory, but in a gather, where another
+/// rank's may be large.
+const fn uses_array(call: Call, length: usize, ranks: usize) -> bool {
+    length > 0 && (matches!(call, Call::AllGather) || !is_inline(length, ranks))
+}
+
 impl MpiLinks {
     /// A communicator of its own over all processes, which all must make at the same time.
     pub(crate) fn new(mpi: &'static Mpi, state: &State) -> Result<Self, CollectiveError> {
         let size = mpi.size();
-        let direct = size <= DIRECT_RANKS;
+        let direct = is_direct(size);
         let inbox = || vec![0; if direct { HEADER + INLINE } else { 0 }];
         let memory = ExchangeMemory {
             outbox: vec![0; HEADER + INLINE],
@@ -104,7 +120,7 @@ impl MpiLinks {
         wait: &mut Wait<'_>,
     ) -> Result<Vec<Vec<u8>>, CollectiveError> {
         self.in_flight = true;
-        let done = if array.is_lent && array.length > INLINE {
+        let done = if array.is_lent && uses_array(call, array.length, self.mpi.size()) {
             self.exchange_copy(call, element, array, algorithm, wait)
         } else {
             self.exchange_in_place(call, element, array, algorithm, wait)
@@ -179,16 +195,15 @@ impl MpiLinks {
     }
 
     fn is_direct(&self) -> bool {
-        self.mpi.size() <= DIRECT_RANKS
+        is_direct(self.mpi.size())
     }
 
     /// Hears what all ranks are about to do, with their small arrays: the length of each rank's array.
     fn meet(&mut self, array: Array, wait: &Wait<'_>) -> Result<Vec<usize>, CollectiveError> {
         let (rank, size) = (self.mpi.rank(), self.mpi.size());
-        let small = if self.is_direct() && array.length <= INLINE {
-            array.length
-        } else {
-            0
+        let small = match is_inline(array.length, size) {
+            true => array.length,
+            false => 0,
         };
         let memory = &mut *self.memory;
         memory.outbox[..HEADER].copy_from_slice(&wait.header.encode());
@@ -305,5 +320,22 @@ impl Drop for MpiLinks {
             // SAFETY: no request is active, and it is not used again.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lent array that the library uses is copied: it may be freed where the exchange fails.
+    #[test]
+    fn the_library_uses_arrays_that_do_not_travel_with_the_header() {
+        let sum = Call::AllReduce(ReduceOp::Sum);
+        assert!(!uses_array(sum, INLINE, DIRECT_RANKS));
+        assert!(uses_array(sum, INLINE + 1, 2));
+        assert!(uses_array(sum, 4, DIRECT_RANKS + 1));
+        assert!(uses_array(Call::Broadcast(0), 4, DIRECT_RANKS + 1));
+        assert!(uses_array(Call::AllGather, 4, 2));
+        assert!(!uses_array(Call::Barrier, 0, DIRECT_RANKS + 1));
     }
 }
