@@ -83,11 +83,12 @@ impl Communicator {
     /// 75: MPI can neither take back an exchange nor go on without a rank.
     ///
     /// # Errors
-    /// Another rank has other options, or does not come within the timeout.
+    /// Another rank has other options, or does not come within the timeout; the options make no sense.
     pub fn over_mpi(
         mpi: &'static Mpi,
         options: &CommunicatorOptions,
     ) -> Result<Self, CollectiveError> {
+        options.check()?;
         let addresses = (0..mpi.size()).map(|rank| format!("rank {rank} of MPI's"));
         let state = State::new(
             mpi.rank(),
@@ -118,11 +119,12 @@ impl Communicator {
     /// Ranks in this process, for tests and simulations; hand each to a thread. They share memory whatever the options say.
     ///
     /// # Errors
-    /// The system has no address space for them.
+    /// The system has no address space for them; the options make no sense.
     pub fn in_memory(
         size: usize,
         options: &CommunicatorOptions,
     ) -> Result<Vec<Self>, CollectiveError> {
+        options.check()?;
         let arenas = (0..size).map(|_| Arena::in_process().map(Arc::new));
         let arenas = arenas.collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<String> = (0..size).map(|rank| format!("thread {rank}")).collect();

@@ -14,7 +14,6 @@ use rustix::net::sockopt;
 
 use crate::arena::Arena;
 use crate::callers::{Caller, Callers};
-use crate::element::Element;
 use crate::engine::Engine;
 use crate::error::CollectiveError;
 use crate::handshake::{HELLO, Hello, Verdict, hash, is_proven, options_hash, proof};
@@ -60,7 +59,11 @@ pub(crate) fn connect(
     listener: &TcpListener,
     options: &CommunicatorOptions,
 ) -> Result<Group, CollectiveError> {
-    check(rank, addresses.len(), options)?;
+    if rank >= addresses.len() {
+        let what = format!("as rank {rank} in a group of {}", addresses.len());
+        return Err(CollectiveError::Unsupported { what });
+    }
+    options.check()?;
     let arena = match options.transport {
         Transport::Tcp => None,
         Transport::SharedMemory => Some(Arc::new(Arena::create()?)),
@@ -76,19 +79,6 @@ pub(crate) fn connect(
     joining.accept_all(listener)?;
     let shared = joining.share_memory(arena.as_ref())?;
     joining.finish(shared, arena)
-}
-
-fn check(rank: usize, size: usize, options: &CommunicatorOptions) -> Result<(), CollectiveError> {
-    let wrong = if rank >= size {
-        format!("as rank {rank} in a group of {size}")
-    } else if !(1..=64).contains(&options.connections) {
-        format!("over {} connections; choose 1 to 64", options.connections)
-    } else if !matches!(options.wire, None | Some(Element::Bf16 | Element::F16)) {
-        "over a wire that is neither bf16 nor f16".into()
-    } else {
-        return Ok(());
-    };
-    Err(CollectiveError::Unsupported { what: wrong })
 }
 
 impl<'a> Joining<'a> {

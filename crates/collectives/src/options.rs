@@ -7,6 +7,7 @@ use std::time::Duration;
 use phalanx_proof::Secret;
 
 use crate::element::Element;
+use crate::error::CollectiveError;
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,5 +83,19 @@ impl Default for CommunicatorOptions {
             cancel: None,
             host: None,
         }
+    }
+}
+
+impl CommunicatorOptions {
+    /// Whether a group can be made with these.
+    pub(crate) fn check(&self) -> Result<(), CollectiveError> {
+        let wrong = if !(1..=64).contains(&self.connections) {
+            format!("over {} connections; choose 1 to 64", self.connections)
+        } else if !matches!(self.wire, None | Some(Element::Bf16 | Element::F16)) {
+            "over a wire that is neither bf16 nor f16".into()
+        } else {
+            return Ok(());
+        };
+        Err(CollectiveError::Unsupported { what: wrong })
     }
 }

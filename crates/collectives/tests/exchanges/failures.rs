@@ -211,6 +211,17 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
         }
         sum(rank, 3).unwrap();
     });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [listener.local_addr().unwrap()];
+    let wide = CommunicatorOptions {
+        wire: Some(Element::F32),
+        ..options()
+    };
+    let in_memory = Communicator::in_memory(2, &wide).map(drop);
+    let connected = Communicator::connect(0, &addresses, &listener, &wide).map(drop);
+    for wrong in [in_memory, connected] {
+        assert!(matches!(wrong, Err(CollectiveError::Unsupported { .. })));
+    }
 }
 
 #[test]
