@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use phalanx_proof::draw;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::error::CollectiveError;
 use crate::sync::lock;
@@ -83,6 +84,14 @@ impl Arena {
 
     /// An arena that peers open by [`Arena::path`].
     pub(crate) fn create() -> Result<Self, CollectiveError> {
+        // To make a file longer than the limit is a signal that ends the process.
+        let limit = getrlimit(Resource::Fsize).current;
+        if let Some(limit) = limit.filter(|limit| *limit < SIZE as u64) {
+            let reason = format!(
+                "files may have {limit} bytes (ulimit -f), and it has {SIZE}, of which only what is written takes memory; raise the limit, or choose TCP"
+            );
+            return Err(CollectiveError::local("make shared memory", reason));
+        }
         let failed = |error| CollectiveError::local("make shared memory", error);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("phalanx-collectives", flags).map_err(failed)?;

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{Communicator, CommunicatorOptions, Element, ReduceOp, Transport};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
@@ -27,6 +27,12 @@ fn a_rank() {
     let addresses: Vec<SocketAddr> = addresses.split(' ').map(|a| a.parse().unwrap()).collect();
     let transport = match std::env::var("TRANSPORT").unwrap().as_str() {
         "tcp" => Transport::Tcp,
+        "limited" => {
+            let current = Some(1 << 20);
+            let maximum = getrlimit(Resource::Fsize).maximum;
+            setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+            Transport::Auto
+        }
         _ => Transport::SharedMemory,
     };
     let options = CommunicatorOptions {
@@ -139,4 +145,11 @@ fn survivors_of_a_frozen_rank_name_it_after_the_timeout_and_it_hears_of_it() {
         group.signal(VICTIM, Signal::CONT);
         group.line(VICTIM, "error");
     }
+}
+
+/// Shared memory is a file, longer than any that these may have.
+#[test]
+fn ranks_that_may_have_no_long_files_exchange_over_connections() {
+    let mut group = Group::start("limited");
+    (0..RANKS).for_each(|rank| drop(group.line(rank, "ready")));
 }
