@@ -245,6 +245,11 @@ fn workers_meet_exchange_and_leave_nothing_behind() {
                 coordinator.set("key", b"value".to_vec()).unwrap();
             }
             assert_eq!(coordinator.get("key", SOON).unwrap(), b"value");
+            // etcd takes 1 MiB with what is around it, and no more than its limit.
+            let long = coordinator.exchange("long", vec![worker as u8; 1 << 20], SOON);
+            assert_eq!(long.unwrap()[2], vec![2; 1 << 20]);
+            let error = coordinator.set("long", vec![0; 2 << 20]).unwrap_err();
+            assert!(matches!(error, ClusterError::User(_)), "{error}");
             let late = coordinator.get("none", Duration::from_millis(300));
             assert!(matches!(late, Err(ClusterError::NotSet { .. })), "{late:?}");
             let agreed = coordinator.agree_equal("program", &(worker / 2).to_string(), SOON);

@@ -240,14 +240,16 @@ impl Coordinator {
         bytes: Vec<u8>,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, ClusterError> {
+        let shared = &self.0.shared;
+        shared.check_length(name, bytes.len(), self.workers())?;
         let request = |id| Request::Meet {
             id,
             name: name.into(),
             within_ms: millis(deadline),
         };
-        match self.0.shared.ask(name, request, bytes, deadline)? {
+        match shared.ask(name, request, bytes, deadline)? {
             (Reply::Met { sizes, .. }, all) => Ok(cut(&sizes, &all)),
-            (reply, _) => Err(self.0.shared.unhappy(name, reply, deadline)),
+            (reply, _) => Err(shared.unhappy(name, reply, deadline)),
         }
     }
 
@@ -286,14 +288,16 @@ impl Coordinator {
     /// # Errors
     /// A worker failed; the bytes are too many.
     pub fn set(&self, key: &str, bytes: Vec<u8>) -> Result<(), ClusterError> {
+        let shared = &self.0.shared;
+        shared.check_length(key, bytes.len(), 1)?;
         let request = |id| Request::Set {
             id,
             key: key.into(),
         };
-        let lease = self.0.shared.timing.lease;
-        match self.0.shared.ask(key, request, bytes, lease)? {
+        let lease = shared.timing.lease;
+        match shared.ask(key, request, bytes, lease)? {
             (Reply::Done { .. }, _) => Ok(()),
-            (reply, _) => Err(self.0.shared.unhappy(key, reply, lease)),
+            (reply, _) => Err(shared.unhappy(key, reply, lease)),
         }
     }
 

@@ -15,6 +15,10 @@ const MAGIC: [u8; 4] = *b"PHX1";
 const HEADER: usize = 12;
 /// No body is longer: what is exchanged here is small.
 const MOST_BYTES: usize = 64 << 20;
+/// The most bytes that all workers together bring to a meeting or to a key: the rest of a body is what is said with them.
+pub(super) const MOST_VALUE: usize = MOST_BYTES - (1 << 20);
+/// The most of one worker where etcd keeps them, which takes requests of 1.5 MiB.
+pub(super) const MOST_IN_ETCD: usize = 1 << 20;
 
 /// What a worker says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -322,6 +322,23 @@ fn a_lost_connection_is_blamed_on_the_one_that_was_lost() {
     });
 }
 
+/// The bytes of all go to all in one message.
+#[test]
+fn more_bytes_than_all_can_be_sent_are_refused_and_harm_nobody() {
+    both(2, |all| {
+        let errors = at_once(&all, |one| {
+            let bytes = vec![0; 33 << 20];
+            one.exchange("large", bytes, LONG).unwrap_err()
+        });
+        for error in errors {
+            assert!(matches!(error, ClusterError::User(_)), "{error}");
+        }
+        let error = all[0].set("large", vec![0; 64 << 20]).unwrap_err();
+        assert!(error.to_string().contains("for small values"), "{error}");
+        at_once(&all, |one| one.barrier("b", LONG).unwrap());
+    });
+}
+
 /// What a worker says that then stops (SIGSTOP, a dead machine): its connection stays and nothing comes.
 fn hello(worker: usize, workers: usize) -> Vec<u8> {
     let hello = Hello {

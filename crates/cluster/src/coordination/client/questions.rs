@@ -4,14 +4,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::{Answer, ON_THE_WAY, Shared};
+use super::{Answer, ON_THE_WAY, Place, Shared};
 use crate::coordination::ClusterError;
-use crate::coordination::message::{FrameError, Reply, Request};
+use crate::coordination::message::{FrameError, MOST_IN_ETCD, MOST_VALUE, Reply, Request};
 
 /// How long a flag may be set before who waits sees it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+const SMALL_VALUES: &str = "the coordinator is for small values, send large ones as data";
+
 impl Shared {
+    /// Whether the service can keep this many bytes, and send them to all with as many of each of some workers.
+    pub(super) fn check_length(
+        &self,
+        name: &str,
+        length: usize,
+        workers: usize,
+    ) -> Result<(), ClusterError> {
+        let most = match self.place {
+            Place::Etcd => MOST_IN_ETCD,
+            Place::FirstWorker | Place::Launcher => MOST_VALUE / workers.max(1),
+        };
+        if length <= most {
+            return Ok(());
+        }
+        Err(ClusterError::User(format!(
+            "{name:?}: {length} bytes, here at most {most} of one worker; {SMALL_VALUES}"
+        )))
+    }
+
     /// Asks the service and waits for the answer, for `deadline` and the time that the answer may be on its way.
     pub(super) fn ask(
         &self,
@@ -95,9 +116,7 @@ fn wait(answer: &Receiver<Answer>, within: Duration, stop: Option<&AtomicBool>) 
 }
 
 fn too_long(name: &str, error: &FrameError) -> ClusterError {
-    ClusterError::User(format!(
-        "{name:?}: {error}; the coordinator is for small values, send large ones as data"
-    ))
+    ClusterError::User(format!("{name:?}: {error}; {SMALL_VALUES}"))
 }
 
 #[cfg(test)]
