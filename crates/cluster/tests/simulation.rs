@@ -430,7 +430,13 @@ fn event(worker: usize, workers: usize, sent: Sent) -> Event {
         ),
         Sent::Set(id, key, bytes) => (Request::Set { id, key }, bytes),
         Sent::Get(id, key) => (Request::Get { id, key, within_ms }, Vec::new()),
-        Sent::Leave(id) => (Request::Leave { id }, Vec::new()),
+        Sent::Leave(id) => (
+            Request::Leave {
+                id,
+                within_ms: u64::MAX,
+            },
+            Vec::new(),
+        ),
     };
     Event::Message {
         connection: worker as u64,

@@ -389,7 +389,9 @@ impl Coordinator {
     pub fn leave(&self, deadline: Duration) -> Result<(), ClusterError> {
         const NAME: &str = "the end of the training";
         let shared = &self.0.shared;
-        let answer = shared.ask(NAME, |id| Request::Leave { id }, Vec::new(), deadline);
+        let within_ms = millis(deadline);
+        let request = |id| Request::Leave { id, within_ms };
+        let answer = shared.ask(NAME, request, Vec::new(), deadline);
         let done = match answer {
             Ok((Reply::Done { .. }, _)) => Ok(()),
             Ok((reply, _)) => Err(shared.unhappy(NAME, reply, deadline)),

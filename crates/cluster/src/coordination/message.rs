@@ -76,6 +76,9 @@ pub enum Request {
     Leave {
         /// What the answer carries.
         id: u64,
+        /// How long I wait for the others, in milliseconds.
+        #[serde(default)]
+        within_ms: u64,
     },
 }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use self::barriers::{Arrival, KeyWaiter};
+use self::barriers::{Arrival, KeyWaiter, Leaver};
 use super::Failure;
 use super::event::{Action, Actions, Connection, Event, Settings};
 use super::message::{Hello, Refusal, Reply, Request, Seat, millis};
@@ -48,6 +48,7 @@ pub struct State {
     meetings: BTreeMap<String, BTreeMap<usize, Arrival>>,
     values: BTreeMap<String, Vec<u8>>,
     readers: Vec<KeyWaiter>,
+    leavers: Vec<Leaver>,
     failure: Option<Failure>,
     /// What a worker said of another, which counts unless something is heard of that one itself before the time.
     suspicion: Option<(Duration, Failure)>,
@@ -78,6 +79,7 @@ impl State {
             meetings: BTreeMap::new(),
             values: BTreeMap::new(),
             readers: Vec::new(),
+            leavers: Vec::new(),
             failure: None,
             suspicion: None,
             notes: Vec::new(),
@@ -470,7 +472,9 @@ impl State {
                 worker: lost,
                 reason,
             } => self.suspect(now, worker, lost, &reason),
-            Request::Leave { id } => self.leave(worker, id, actions),
+            Request::Leave { id, within_ms } => {
+                self.leave(worker, id, until(within_ms), actions);
+            }
         }
     }
 
@@ -527,6 +531,7 @@ impl State {
         }
         self.end_late_meetings(now, actions);
         self.end_late_readers(now, actions);
+        self.answer_late_leavers(now, actions);
     }
 
     fn tell_who_is_missing(&self, actions: &mut Actions) {

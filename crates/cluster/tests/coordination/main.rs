@@ -303,6 +303,19 @@ fn a_worker_that_left_is_named_to_those_who_go_on() {
     });
 }
 
+#[test]
+fn those_who_have_not_left_in_time_are_named_to_those_who_have() {
+    both(2, |all| {
+        let late = all[0].leave(Duration::from_millis(50)).unwrap_err();
+        let ClusterError::Late { missing, .. } = late else {
+            panic!("{late}");
+        };
+        let workers: Vec<usize> = missing.iter().map(|missing| missing.worker).collect();
+        assert_eq!(workers, [1]);
+        all[1].leave(LONG).unwrap();
+    });
+}
+
 /// What one worker hears of another's end counts only if nothing is heard of that one itself.
 #[test]
 fn a_lost_connection_is_blamed_on_the_one_that_was_lost() {

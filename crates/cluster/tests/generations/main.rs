@@ -407,7 +407,10 @@ impl Simulation {
         self.processes[number].asked = Some(id);
         if steps == STEPS {
             let end = match self.processes[number].is_closed {
-                true => Request::Leave { id },
+                true => Request::Leave {
+                    id,
+                    within_ms: u64::MAX,
+                },
                 false => Request::Admit { id, comers: false },
             };
             return self.send(number, end, Vec::new());

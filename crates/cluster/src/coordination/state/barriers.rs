@@ -24,6 +24,14 @@ pub(super) struct KeyWaiter {
     pub(super) until: Duration,
 }
 
+/// Somebody who has left and waits for the others to.
+#[derive(Debug, Clone)]
+pub(super) struct Leaver {
+    worker: usize,
+    id: u64,
+    until: Duration,
+}
+
 impl State {
     pub(super) fn meet(
         &mut self,
@@ -103,10 +111,7 @@ impl State {
                 .members
                 .iter()
                 .filter(|(worker, _)| !meeting.contains_key(worker));
-            let silence = |member: &Member| millis(now.saturating_sub(member.heard));
-            let missing: Vec<_> = absent
-                .map(|(worker, member)| (*worker, silence(member)))
-                .collect();
+            let missing = silences(now, absent);
             for (worker, arrival) in meeting {
                 let reply = Reply::Late {
                     id: arrival.id,
@@ -133,7 +138,8 @@ impl State {
     }
 
     /// A worker has done its work: nobody waits for it at a meeting.
-    pub(super) fn leave(&mut self, worker: usize, id: u64, actions: &mut Actions) {
+    pub(super) fn leave(&mut self, worker: usize, id: u64, until: Duration, actions: &mut Actions) {
+        self.leavers.push(Leaver { worker, id, until });
         if let Some(member) = self.members.get_mut(&worker) {
             member.left = Some(id);
         }
@@ -152,4 +158,28 @@ impl State {
             }
         }
     }
+    /// Answers workers that have left and waited long enough for others to: with those that have not.
+    pub(super) fn answer_late_leavers(&mut self, now: Duration, actions: &mut Actions) {
+        let (late, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leavers)
+            .into_iter()
+            .partition(|leaver| leaver.until <= now);
+        self.leavers = waiting;
+        for Leaver { worker, id, .. } in late {
+            let at_work = self.members.iter();
+            let at_work = at_work.filter(|(_, member)| member.left.is_none());
+            let missing = silences(now, at_work);
+            self.reply(worker, Reply::Late { id, missing }, actions);
+        }
+    }
+}
+
+/// For how many milliseconds nothing was heard of each of some members.
+fn silences<'a>(
+    now: Duration,
+    members: impl Iterator<Item = (&'a usize, &'a Member)>,
+) -> Vec<(usize, u64)> {
+    let silence = |member: &Member| millis(now.saturating_sub(member.heard));
+    members
+        .map(|(worker, member)| (*worker, silence(member)))
+        .collect()
 }
