@@ -283,6 +283,10 @@ impl Training for Stepping<'_> {
     fn watch_replicas(&mut self, watch: Watch) {
         let trainer = &mut *self.trainer;
         trainer.stragglers.begin(watch, &trainer.compiled.placement);
+    fn planned_replicas(&self) -> usize {
+        self.trainer.compiled.placement.planned_replicas()
+    }
+
     }
 
     fn record_step(&mut self, full: usize, took: Duration) {

@@ -15,6 +15,7 @@ mod whole_examples;
 
 use four_devices::{careful_engine, engine, quick_engine};
 use phalanx::data::{AutoShardPolicy, Batch, Worker};
+use phalanx::fit::callbacks::from_config;
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;
 use phalanx_testkit::relative_difference as apart;
@@ -298,4 +299,46 @@ fn a_schedule_that_grows_with_the_replicas_knows_them() {
         "{expected:?}"
     );
     assert!(apart(&expected, &by_four) < 1e-4);
+}
+
+/// As a schedule of the optimizer does.
+#[test]
+fn a_schedule_of_a_callback_knows_the_replicas() {
+    let ramp = serde_json::json!({
+        "kind": "ramp_up_exponential_decay", "max_learning_rate": 0.1, "ramp_up_steps": 2, "decay_steps": 3
+    });
+    let schedule = Schedule::from_value(&ramp).unwrap();
+    // Shared by trainings of another size.
+    let callbacks = ["epoch", "step"].map(|per| {
+        let settings = serde_json::json!({"schedule": ramp, "per": per});
+        (
+            per,
+            from_config("learning_rate_scheduler", &settings).unwrap(),
+        )
+    });
+    for replicas in [2, 4] {
+        for (per, callback) in &callbacks {
+            let case = cases::everything();
+            let compile = Compile {
+                optimizer: Sgd::new(0.5).into(),
+                ..case.compile
+            };
+            let mut trainer = mirrored(replicas).compile(case.model, compile).unwrap();
+            let fit = Fit::epochs(3).progress(Progress::Silent);
+            let fit = fit.callback(std::sync::Arc::clone(callback));
+            let rates = trainer.fit(&cases::rows(8).batch(4), fit).unwrap();
+            let scaled = schedule.clone().for_replicas(replicas);
+            for (epoch, rate) in rates.of("learning_rate").into_iter().enumerate() {
+                let number = match *per {
+                    "epoch" => epoch,
+                    _ => 2 * epoch + 1,
+                };
+                let expected = scaled.value(number as u64);
+                assert!(
+                    (rate - expected).abs() < 1e-6,
+                    "{per} {epoch}: {rate} {expected}"
+                );
+            }
+        }
+    }
 }

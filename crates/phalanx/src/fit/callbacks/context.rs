@@ -106,6 +106,8 @@ pub(in crate::fit) trait Training {
     fn describe(&self, batch_size: usize) -> String;
     /// Begins to decide when replicas are timed.
     fn watch_replicas(&mut self, watch: Watch);
+    /// Copies of the model that the training was begun with.
+    fn planned_replicas(&self) -> usize;
     /// Notes a step of data whose batches have at most `full` rows.
     fn record_step(&mut self, full: usize, took: Duration);
     /// Times the replicas if an epoch that took this long makes it due.

@@ -107,6 +107,9 @@ impl Training for Fake {
     fn watch_replicas(&mut self, _: Watch) {}
     fn record_step(&mut self, _: usize, _: Duration) {}
     fn time_replicas_if_due(&mut self, _: Duration) -> Result<Option<ReplicaTimes>> {
+    fn planned_replicas(&self) -> usize {
+        1
+    }
         Ok(None)
     }
 }

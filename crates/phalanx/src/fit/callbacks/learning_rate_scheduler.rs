@@ -19,22 +19,32 @@ use crate::{Error, Result};
 #[derive(Clone)]
 pub struct LearningRateScheduler {
     source: RateSource,
-    set: Option<LastEpoch>,
-    /// Batches trained on before the epoch that runs, once its first batch has begun.
-    before_epoch: Option<u64>,
+    set: Option<ScheduledEpoch>,
+    /// Batches of the epoch trained on in this `fit` and before.
+    trained: usize,
 }
 
-/// The last epoch whose rate was set: what a checkpoint keeps, so that an epoch that is gone on with has the rate it began with.
+/// What a checkpoint keeps: the last epoch whose rate was set, so that one that is gone on with has the rate it began with; of rates of steps
+/// the epoch that runs, or comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LastEpoch {
+struct ScheduledEpoch {
     epoch: usize,
+    /// The number of its first step, of rates of steps: the device counts none that a rollback has undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_step: Option<u64>,
 }
 
 #[derive(Clone)]
 enum RateSource {
     Epoch(Arc<dyn Fn(usize, f64) -> f64 + Send + Sync>),
     Step(Arc<dyn Fn(u64) -> f64 + Send + Sync>),
+    /// As it was given, and for the replicas of the training.
+    Schedule {
+        given: Schedule,
+        scaled: Schedule,
+        per: Per,
+    },
 }
 
 /// The settings in a training file.
@@ -82,11 +92,11 @@ impl Default for ScheduleSettings {
 
 impl From<ScheduleSettings> for LearningRateScheduler {
     fn from(settings: ScheduleSettings) -> Self {
-        let schedule = settings.schedule;
-        match settings.per {
-            Per::Epoch => Self::per_epoch(move |epoch, _| schedule.value(epoch as u64)),
-            Per::Step => Self::per_step(move |step| schedule.value(step)),
-        }
+        Self::of(RateSource::Schedule {
+            scaled: settings.schedule.clone(),
+            given: settings.schedule,
+            per: settings.per,
+        })
     }
 }
 
@@ -97,9 +107,10 @@ impl LearningRateScheduler {
         Self::of(RateSource::Epoch(Arc::new(rate)))
     }
 
-    /// Before each step, by its number from 0 in all epochs; steps that a loss scale skips are counted. Waits for the device before
-    /// the first step of an epoch alone. Steps that would be [one program](crate::fit::Compile::steps_per_execution) are one each. Not
-    /// for parameter servers, whose workers train on several batches at once.
+    /// Before each step, by its number from 0 in all epochs; steps that a loss scale skips and those that a rollback undoes are counted.
+    /// Waits for the device before the first step of the training alone. Steps that would be
+    /// [one program](crate::fit::Compile::steps_per_execution) are one each. Not for parameter servers, whose workers train on several
+    /// batches at once.
     #[must_use]
     pub fn per_step(rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
         Self::of(RateSource::Step(Arc::new(rate)))
@@ -109,16 +120,24 @@ impl LearningRateScheduler {
         Self {
             source,
             set: None,
-            before_epoch: None,
+            trained: 0,
+        }
+    }
+
+    const fn is_per_step(&self) -> bool {
+        match self.source {
+            RateSource::Epoch(_) => false,
+            RateSource::Step(_) => true,
+            RateSource::Schedule { per, .. } => matches!(per, Per::Step),
         }
     }
 }
 
 impl fmt::Debug for LearningRateScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.source {
-            RateSource::Epoch(_) => "LearningRateScheduler per epoch",
-            RateSource::Step(_) => "LearningRateScheduler per step",
+        f.write_str(match self.is_per_step() {
+            false => "LearningRateScheduler per epoch",
+            true => "LearningRateScheduler per step",
         })
     }
 }
@@ -130,48 +149,81 @@ impl Callback for LearningRateScheduler {
 
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         cx.check_rate_can_be_set(self.kind())?;
-        if matches!(self.source, RateSource::Step(_)) && cx.training.has_servers() {
+        if self.is_per_step() && cx.training.has_servers() {
             return Err(Error::user(format!(
                 "{} sets the rate of each step, and workers of parameter servers train on several batches at once; give the optimizer a schedule, or set a rate for each epoch",
                 self.kind()
             )));
+        }
+        if let RateSource::Schedule { given, scaled, .. } = &mut self.source {
+            *scaled = given.clone().for_replicas(cx.training.planned_replicas());
         }
         self.set = cx.restored()?;
         Ok(())
     }
 
     fn on_epoch_begin(&mut self, epoch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
-        self.before_epoch = None;
-        let RateSource::Epoch(rate) = &self.source else {
+        self.trained = cx.steps_before();
+        if self.set.is_some_and(|set| set.epoch == epoch) {
             return Ok(());
-        };
-        let now = Some(LastEpoch { epoch });
-        if self.set != now {
-            cx.set_learning_rate(rate(epoch, cx.learning_rate()?))?;
-            self.set = now;
         }
+        let rate = match &self.source {
+            RateSource::Epoch(rate) => rate(epoch, cx.learning_rate()?),
+            RateSource::Schedule {
+                scaled,
+                per: Per::Epoch,
+                ..
+            } => scaled.value(epoch as u64),
+            RateSource::Step(_) | RateSource::Schedule { .. } => return Ok(()),
+        };
+        cx.set_learning_rate(rate)?;
+        self.set = Some(ScheduledEpoch {
+            epoch,
+            first_step: None,
+        });
         Ok(())
     }
 
-    /// The number of a step is where it is in its epoch, added to what came before: skipped steps are known to the device alone, and
-    /// rates are not to depend on when it is asked.
+    /// The number of a step is where it is in its epoch, added to what came before: what was skipped and undone the host does not see at
+    /// once, and rates are not to depend on when the device is asked.
     fn on_train_batch_begin(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
-        let RateSource::Step(rate) = &self.source else {
+        if !self.is_per_step() {
             return Ok(());
+        }
+        let (epoch, number) = (cx.epoch(), batch as u64);
+        let set = self.set.filter(|set| set.epoch == epoch);
+        let first = match set.and_then(|set| set.first_step) {
+            Some(first) => first,
+            None => (cx.training.counted_batches()?.unsigned_abs()).saturating_sub(number),
         };
-        let before = match self.before_epoch {
-            Some(before) => before,
-            None => (cx.training.counted_batches()?.unsigned_abs()).saturating_sub(batch as u64),
-        };
-        self.before_epoch = Some(before);
-        cx.set_learning_rate(rate(before + batch as u64))
+        self.set = Some(ScheduledEpoch {
+            epoch,
+            first_step: Some(first),
+        });
+        self.trained = batch + 1;
+        match &self.source {
+            RateSource::Step(rate) => cx.set_learning_rate(rate(first + number)),
+            RateSource::Schedule { scaled, .. } => {
+                cx.set_learning_rate(scaled.value(first + number))
+            }
+            RateSource::Epoch(_) => Ok(()),
+        }
     }
 
     fn batches_until_due(&self) -> Option<usize> {
-        matches!(self.source, RateSource::Step(_)).then_some(1)
+        self.is_per_step().then_some(1)
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
+        if let Some(ScheduledEpoch {
+            epoch,
+            first_step: Some(first),
+        }) = &mut self.set
+            && *epoch == done.epoch
+        {
+            *epoch += 1;
+            *first += self.trained as u64;
+        }
         done.logs
             .set("learning_rate", logged_rate(cx.learning_rate()?));
         Ok(())
