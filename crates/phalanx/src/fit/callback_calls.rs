@@ -267,6 +267,13 @@ impl Training for Stepping<'_> {
             .use_averages(&mut trainer.compiled, are_used)
     }
 
+    fn variables_of(&self, are_averages: bool) -> Result<NamedTensors> {
+        let trainer = &*self.trainer;
+        trainer
+            .replaced
+            .variables_of(&trainer.compiled, are_averages)
+    }
+
     fn has_servers(&self) -> bool {
         self.trainer.placement().servers().is_some()
     }

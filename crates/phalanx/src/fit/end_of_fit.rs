@@ -2,6 +2,7 @@
 
 use phalanx_graph::HostTensor;
 
+use super::Trainer;
 use super::compiled_model::CompiledModel;
 use super::setup::Setup;
 use super::train_loop::FitRun;
@@ -61,7 +62,42 @@ pub(super) struct ReplacedVariables {
     uses_averages: bool,
 }
 
+impl Trainer {
+    /// Runs what may exchange the variables and their moving averages; where it fails, they are as they were.
+    pub(super) fn keeping_variables<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let before = self.replaced.uses_averages;
+        run(self).inspect_err(|_| {
+            // That this fails too tells nobody more.
+            let _ = self.replaced.use_averages(&mut self.compiled, before);
+        })
+    }
+}
+
 impl ReplacedVariables {
+    /// Whether moving averages are in the place of the variables.
+    pub(super) const fn uses_averages(&self) -> bool {
+        self.uses_averages
+    }
+
+    /// The moving averages in the place of the variables, or the variables themselves, whichever are there now.
+    pub(super) fn variables_of(
+        &self,
+        model: &CompiledModel,
+        are_averages: bool,
+    ) -> Result<NamedTensors> {
+        let mut variables = model.variables()?;
+        if self.uses_averages != are_averages {
+            for (variable, slot) in model.setup.state.moving_averages() {
+                let (_, value) = &mut variables[variable];
+                *value = model.state.get(slot, value.shape())?;
+            }
+        }
+        Ok(variables)
+    }
+
     /// Exchanges the variables and their moving averages, where they are not as asked.
     pub(super) fn use_averages(&mut self, model: &mut CompiledModel, are_used: bool) -> Result<()> {
         if self.uses_averages == are_used {

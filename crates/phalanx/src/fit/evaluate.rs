@@ -60,12 +60,14 @@ impl Trainer {
         check_finite(batches, "evaluate")?;
         warn_lost(self.engine(), &batches.dataset().lost());
         let mut hooks = OwnHooks::new(callbacks, batches);
-        hooks.call(self, &mut |callback, cx| callback.on_test_begin(cx))?;
-        let mut watch = |trainer: &mut Self, at| hooks.call(trainer, &mut at_test(at));
-        let (logs, skipped) = Evaluation::of(self, &mut watch).run(batches)?;
-        warn_skipped(self.engine(), skipped, "evaluation");
-        hooks.call(self, &mut |callback, cx| callback.on_test_end(&logs, cx))?;
-        Ok(logs)
+        self.keeping_variables(|trainer| {
+            hooks.call(trainer, &mut |callback, cx| callback.on_test_begin(cx))?;
+            let mut watch = |trainer: &mut Self, at| hooks.call(trainer, &mut at_test(at));
+            let (logs, skipped) = Evaluation::of(trainer, &mut watch).run(batches)?;
+            warn_skipped(trainer.engine(), skipped, "evaluation");
+            hooks.call(trainer, &mut |callback, cx| callback.on_test_end(&logs, cx))?;
+            Ok(logs)
+        })
     }
 
     /// Loss and metrics of one batch, without training.

@@ -42,15 +42,17 @@ impl Trainer {
     ) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
         let mut hooks = OwnHooks::new(callbacks, batches);
-        hooks.call(self, &mut |callback, cx| callback.on_predict_begin(cx))?;
-        let outputs = Prediction {
-            trainer: self,
-            batches,
-            hooks: &mut hooks,
-        }
-        .run()?;
-        hooks.call(self, &mut |callback, cx| callback.on_predict_end(cx))?;
-        Ok(outputs)
+        self.keeping_variables(|trainer| {
+            hooks.call(trainer, &mut |callback, cx| callback.on_predict_begin(cx))?;
+            let outputs = Prediction {
+                trainer,
+                batches,
+                hooks: &mut hooks,
+            }
+            .run()?;
+            hooks.call(trainer, &mut |callback, cx| callback.on_predict_end(cx))?;
+            Ok(outputs)
+        })
     }
 
     /// The outputs of the model for one batch of inputs.

@@ -41,9 +41,10 @@ impl Trainer {
         };
         // Once, and again after each loss of another process.
         loop {
-            let trained = attempts.own_part(data).and_then(|own| {
+            let trained = self.keeping_variables(|trainer| {
+                let own = attempts.own_part(data)?;
                 let data = own.as_deref().unwrap_or(data);
-                let mut run = FitRun::begin(self, data, &attempts.fit)?;
+                let mut run = FitRun::begin(trainer, data, &attempts.fit)?;
                 while run.begin_epoch()? {
                     let results = run.train_epoch()?;
                     run.end_epoch(results)?;
@@ -162,6 +163,7 @@ impl<'r> FitRun<'r> {
                 execution: 1,
             },
             wishes: Wishes::default(),
+                ..HookPlace::default()
             snapshot: None,
             bad_states: 0,
             told: Told::default(),
@@ -199,6 +201,7 @@ impl<'r> FitRun<'r> {
         self.place.steps_before = self.trainer.progress.position.trained();
         self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
         if self.wants_stop() {
+        (self.place.is_validated_by_averages, self.place.is_undone) = (false, false);
             return Ok(false);
         }
         self.snapshot_or_roll_back()?;
@@ -482,6 +485,7 @@ impl<'r> FitRun<'r> {
         stopped_error(
             self.trainer.compiled.iterations,
             &self.trainer.progress.position,
+        self.place.is_validated_by_averages = self.trainer.replaced.uses_averages();
         )
     }
 

@@ -7,15 +7,15 @@ mod not_numbers;
 
 use std::sync::{Arc, Mutex};
 
-use phalanx::Result;
 use phalanx::checkpoint::CallbackState;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::EpochLogs;
 use phalanx::fit::callbacks::{
-    Callback, CallbackContext, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
-    ReduceLrOnPlateau, RemoteMonitor, SwapEmaWeights,
+    Callback, CallbackContext, EarlyStopping, IntoCallback, Lambda, LearningRateScheduler,
+    ModelCheckpoint, ReduceLrOnPlateau, RemoteMonitor, SwapEmaWeights,
 };
 use phalanx::prelude::*;
+use phalanx::{Error, Result};
 use phalanx_testkit::Scratch;
 
 /// A folder of these tests.
@@ -343,6 +343,85 @@ fn a_callback_that_sets_the_rate_is_refused_beside_a_schedule() {
             format!(
                 "{kind} sets the learning rate, and the rate of the optimizer follows a schedule; give the optimizer a number as its rate, or leave {kind} out"
             )
+/// With moving averages of its variables.
+fn averaging() -> Trainer {
+    let model = Sequential::new([4]).add(Dense::new(3));
+    let compile = Compile {
+        optimizer: Optimizer::from(Sgd::new(0.5)).ema(0.9),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let strategy = OneDeviceStrategy::new().unwrap();
+    strategy.compile(model, compile).unwrap()
+}
+
+#[test]
+fn the_best_epoch_is_kept_as_it_was_validated() {
+    for on_epoch in [false, true] {
+        let mut trainer = averaging();
+        let swap = SwapEmaWeights::new().swap_on_epoch(on_epoch);
+        let plan = fit(5).keep_best("val_loss").callback(swap);
+        let history = trainer.fit(&rows(12), plan).unwrap();
+        let best = history
+            .of("val_loss")
+            .into_iter()
+            .fold(f64::INFINITY, f64::min);
+        assert_eq!(trainer.evaluate(&rows(6)).unwrap()["loss"], best);
+    }
+}
+
+/// Fails in the second batch of a test or a prediction.
+struct Failing;
+
+impl Failing {
+    fn fail_at(batch: usize) -> Result<()> {
+        match batch {
+            0 => Ok(()),
+            _ => Err(Error::User("a bad batch".into())),
+        }
+    }
+}
+
+impl Callback for Failing {
+    fn kind(&self) -> &'static str {
+        "failing"
+    }
+    fn on_test_batch_begin(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        Self::fail_at(batch)
+    }
+    fn on_predict_batch_begin(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        Self::fail_at(batch)
+    }
+}
+
+#[test]
+fn averages_are_in_place_for_an_evaluation_and_a_prediction_alone() {
+    let mut trainer = averaging();
+    for batch in rows(12).iter(0, 0) {
+        trainer.train_on_batch(&batch.unwrap()).unwrap();
+    }
+    let (before, state) = (variables(&trainer), trainer.training_state().unwrap());
+    let swap = || SwapEmaWeights::new().into_shared();
+    let plain = trainer.predict(&rows(12)).unwrap();
+    let averaged = trainer.predict_with(&rows(12), [swap()]).unwrap();
+    assert_ne!(plain, averaged);
+    assert_eq!(variables(&trainer), before);
+    let failing = || [swap(), Failing.into_shared()];
+    trainer.evaluate_with(&rows(12), failing()).unwrap_err();
+    assert_eq!(variables(&trainer), before);
+    trainer.predict_with(&rows(12), failing()).unwrap_err();
+    assert_eq!(variables(&trainer), before);
+    let plan = fit(1).validation(&rows(12)).callback(SwapEmaWeights::new());
+    trainer.fit(&rows(12), plan.callback(Failing)).unwrap_err();
+    let trained = variables(&trainer);
+    trainer.set_training_state(&state).unwrap();
+    let mut steps = rows(12).iter(0, 0);
+    steps
+        .try_for_each(|batch| trainer.train_on_batch(&batch?).map(drop))
+        .unwrap();
+    assert_eq!(variables(&trainer), trained);
+}
+
         );
         assert_eq!(trainer.iterations(), 0);
     }
@@ -350,16 +429,6 @@ fn a_callback_that_sets_the_rate_is_refused_beside_a_schedule() {
 
 #[test]
 fn validation_and_saving_are_by_the_averages() {
-    let averaging = || {
-        let model = Sequential::new([4]).add(Dense::new(3));
-        let compile = Compile {
-            optimizer: Optimizer::from(Sgd::new(0.5)).ema(0.9),
-            loss: SparseCategoricalCrossentropy::from_logits().into(),
-            ..Compile::default()
-        };
-        let strategy = OneDeviceStrategy::new().unwrap();
-        strategy.compile(model, compile).unwrap()
-    };
     let saved = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&saved);
     let note = Lambda::new().on_epoch_end(move |_, cx| {

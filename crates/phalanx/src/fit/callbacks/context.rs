@@ -40,6 +40,10 @@ pub(in crate::fit) struct HookPlace {
     pub(in crate::fit) most_rows: usize,
     /// Training steps that the hook of a batch is called for.
     pub(in crate::fit) execution: usize,
+    /// Whether the validation of the epoch was by moving averages.
+    pub(in crate::fit) is_validated_by_averages: bool,
+    /// Whether all steps of the epoch were undone, so that it has no results.
+    pub(in crate::fit) is_undone: bool,
 }
 
 /// What callbacks have asked for and the loop does when all of them were called.
@@ -98,6 +102,8 @@ pub(in crate::fit) trait Training {
     fn first_bad_step(&mut self) -> Result<Option<u64>>;
     fn first_bad_tensor(&mut self, batch: Option<&Batch>) -> Result<String>;
     fn use_averages(&mut self, are_used: bool) -> Result<()>;
+    /// The moving averages in the place of the variables, or the variables themselves, whichever are there now.
+    fn variables_of(&self, are_averages: bool) -> Result<NamedTensors>;
     /// Whether no other process takes part.
     fn is_alone(&self) -> bool;
     /// Whether the variables are on parameter servers, and hooks of batches called behind them.
@@ -347,6 +353,18 @@ impl CallbackContext<'_> {
     /// Where the training runs.
     pub(super) fn describe(&self) -> String {
         self.training.describe(self.place.batch_size)
+    }
+
+    /// The variables that the epoch was validated with: the moving averages where it was by these.
+    pub(super) fn validated_variables(&self) -> Result<NamedTensors> {
+        self.training
+            .variables_of(self.place.is_validated_by_averages)
+    }
+
+    /// The value of a log of an epoch; none of an epoch whose steps were all undone, which has a loss of nothing.
+    pub(super) fn value_of(&self, logs: &Logs, name: &str) -> Option<f64> {
+        let value = logs.get(name);
+        value.filter(|value| !(self.place.is_undone && value.is_nan()))
     }
 
     pub(super) fn watch_bad_steps(&mut self, are_skipped: bool) -> Result<()> {

@@ -12,7 +12,8 @@ use crate::{Error, Result};
 /// Restores at the end the variables of the epoch with the best value of a log: what [`Fit::keep_best`](crate::fit::Fit::keep_best)
 /// adds, before all other callbacks.
 ///
-/// Epochs without the log are passed over, and those whose log is not a number are worse than all others.
+/// Epochs without the log are passed over, and those whose log is not a number are worse than all others. Where an epoch was validated by
+/// the moving averages of the variables ([`SwapEmaWeights`](super::SwapEmaWeights)), these are what is restored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeepBest {
     log: String,
@@ -123,7 +124,7 @@ impl Callback for KeepBest {
             self.found = Some(BestEpoch {
                 number: Some(done.epoch + 1),
                 value,
-                variables: cx.variables()?,
+                variables: cx.validated_variables()?,
             });
         }
         Ok(())

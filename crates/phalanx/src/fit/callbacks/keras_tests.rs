@@ -98,6 +98,9 @@ impl Training for Fake {
     fn has_servers(&self) -> bool {
         false
     }
+    fn variables_of(&self, _: bool) -> Result<NamedTensors> {
+        self.variables()
+    }
     fn is_alone(&self) -> bool {
         true
     }

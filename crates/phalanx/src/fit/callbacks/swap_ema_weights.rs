@@ -7,8 +7,9 @@ use crate::Result;
 use crate::config::{Component, Described, Field, Kind, setters};
 use crate::fit::{EpochLogs, Logs};
 
-/// Exchanges the variables and their moving averages ([`Optimizer::ema`](crate::optim::Optimizer::ema)) for validations: Keras'
-/// `SwapEMAWeights`. Checkpoints have each in its own place whether they are exchanged or not.
+/// Exchanges the variables and their moving averages ([`Optimizer::ema`](crate::optim::Optimizer::ema)) for validations, evaluations and
+/// predictions: Keras' `SwapEMAWeights`, which leaves the averages there after a prediction. Checkpoints have each in its own place whether
+/// they are exchanged or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapEmaWeights {
     swap_on_epoch: bool,
@@ -60,6 +61,14 @@ impl Callback for SwapEmaWeights {
     }
 
     fn on_test_end(&mut self, _: &Logs, cx: &mut CallbackContext<'_>) -> Result<()> {
+        cx.use_averages(false)
+    }
+
+    fn on_predict_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        cx.use_averages(true)
+    }
+
+    fn on_predict_end(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         cx.use_averages(false)
     }
 }
