@@ -142,6 +142,15 @@ impl CompiledModel {
         Ok(logs)
     }
 
+    /// Whether a step since the totals began counted an example, its loss a number or not.
+    pub(super) fn has_trained(&self) -> Result<bool> {
+        let (totals, epoch) = (
+            self.state.read_epoch_totals(&self.setup)?,
+            &self.setup.epoch_totals,
+        );
+        Ok(epoch.has_weight(&totals) || EpochTotals::first_non_finite(&totals).is_some())
+    }
+
     /// Whether the loss scale has skipped a step since the totals began.
     pub(super) fn has_skipped(&self) -> Result<bool> {
         Ok(self.skipped_steps()? > self.skipped_before)

@@ -27,8 +27,12 @@ impl FitRun<'_> {
         let is_averaged = take_averages(&mut self.trainer.compiled)?;
         // As in Keras, callbacks have the last word.
         let is_restored = self.call_train_end()?;
-        if !is_restored && !self.wishes.is_lost {
-            self.trainer.compiled.check_finite(&last)?;
+        if !self.wishes.is_lost {
+            let left = match is_restored {
+                true => &self.trainer.variables()?,
+                false => &last,
+            };
+            self.trainer.compiled.check_finite(left)?;
         }
         if is_restored || is_averaged {
             self.trainer.replaced.last = Some(last);
@@ -163,8 +167,12 @@ fn take_averages(model: &mut CompiledModel) -> Result<bool> {
     Ok(are_there)
 }
 
-/// The first tensor that is infinite or not a number, among the batch of each process, the variables and the slots.
+/// The first tensor that is infinite or not a number, among the batch of each process where it is still there, the variables and the slots.
 pub(super) fn first_bad_tensor(model: &CompiledModel, batch: Option<&Batch>) -> Result<String> {
+    let unseen = match batch {
+        Some(_) => "",
+        None => "its data were no longer there to be looked at; ",
+    };
     let own = batch.and_then(bad_of_batch).unwrap_or_default();
     if let Some(world) = model.placement.world() {
         let all = world.all_gather(own.as_bytes())?;
@@ -177,10 +185,17 @@ pub(super) fn first_bad_tensor(model: &CompiledModel, batch: Option<&Batch>) -> 
     }
     for (index, (name, shape)) in model.setup.state.arrays().into_iter().enumerate() {
         if !is_finite(&model.state.get(index, &shape)?) {
-            return Ok(format!("the first of the state that is, is `{name}`"));
+            return Ok(format!(
+                "{unseen}the first of the state that is, is `{name}`"
+            ));
         }
     }
-    Ok("its data and the state are numbers, so it overflowed within the step".to_owned())
+    Ok(match batch {
+        Some(_) => {
+            "its data and the state are numbers, so it overflowed within the step".to_owned()
+        }
+        None => format!("{unseen}the state has numbers alone"),
+    })
 }
 
 /// The first tensor of a batch that is not finite, and its first example.

@@ -188,11 +188,12 @@ impl Save {
 }
 
 impl FitRun<'_> {
-    /// Writes the checkpoints that callbacks have asked for.
+    /// Writes the checkpoints that callbacks have asked for; none of a state that is lost.
     pub(super) fn save_wished(&mut self) -> Result<()> {
         // One that was begun for this step is none to be left out for.
         let is_busy = self.trainer.writer.is_busy();
-        for wish in std::mem::take(&mut self.wishes.saves) {
+        let saves = std::mem::take(&mut self.wishes.saves);
+        for wish in saves.into_iter().filter(|_| !self.wishes.is_lost) {
             write_wished(self.trainer, (&self.fit, is_busy), &wish)?;
         }
         Ok(())

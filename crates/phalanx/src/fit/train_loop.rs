@@ -120,6 +120,8 @@ struct Told {
 struct CurrentEpoch {
     begun: Instant,
     is_resumed: bool,
+    /// Whether steps of it were undone.
+    is_rolled_back: bool,
 }
 
 impl<'r> FitRun<'r> {
@@ -244,6 +246,7 @@ impl<'r> FitRun<'r> {
         self.trainer.compiled.clock.enter(StepPart::Compute);
         finish_together(self.trainer.placement(), &mut flight)?;
         self.trainer.exchange_sums()?;
+        self.look_at_steps()?;
         if let Some(checksum) = batches.checksum() {
             agree_on_examples(self.trainer.placement(), checksum)?;
         }
@@ -365,7 +368,7 @@ impl<'r> FitRun<'r> {
         if wishes.rolls_back || wishes.takes_snapshot || !wishes.saves.is_empty() {
             flight.finish(self.trainer.compiled.placement.engine())?;
             self.trainer.exchange_sums()?;
-            self.snapshot_or_roll_back()?;
+            self.look_at_steps()?;
             self.save_wished()?;
         }
         if !self.trainer.is_stop_agreed(&self.fit, flight)? {
@@ -374,8 +377,18 @@ impl<'r> FitRun<'r> {
         flight.finish(self.trainer.compiled.placement.engine())?;
         self.trainer.compiled.results(0.0)?;
         self.trainer.exchange_sums()?;
+        self.look_at_steps()?;
         self.save_interrupted()?;
         Err(self.stopped())
+    }
+
+    /// Lets callbacks look at the steps done before something is read of them; no step is in flight.
+    fn look_at_steps(&mut self) -> Result<()> {
+        self.call(|callback, cx| callback.on_steps_done(cx))?;
+        match self.wishes.is_lost {
+            true => Ok(()),
+            false => self.snapshot_or_roll_back(),
+        }
     }
 
     /// The results of the epoch after `done` steps of this `fit`, with all its steps.
@@ -387,13 +400,12 @@ impl<'r> FitRun<'r> {
         let logs = self.trainer.compiled.results(f64::NAN)?;
         let (before, is_resumed) = (self.place.steps_before, self.epoch.is_resumed);
         self.warn_if_short(before + done);
-        let is_nothing = before == 0 && logs.get("loss").is_some_and(f64::is_nan);
-        if is_nothing
-            && !self.trainer.compiled.watches_bad_steps
-            && !self.trainer.compiled.has_skipped()?
-        {
+        let (model, is_rolled_back) = (&self.trainer.compiled, self.epoch.is_rolled_back);
+        let is_nothing = !model.has_trained()?;
+        if is_nothing && before == 0 && !is_rolled_back && !model.has_skipped()? {
             return Err(empty_epoch_error(done, input.skipped));
         }
+        self.place.is_undone = is_nothing && is_rolled_back;
         let done = if is_resumed { before + done } else { done };
         Ok((logs, done, input))
     }
@@ -450,10 +462,7 @@ impl<'r> FitRun<'r> {
         self.fit.call_after(&done)?;
         self.trainer.progress.end_epoch(done);
         self.trainer.kept_states = None;
-        if !self.wishes.is_lost {
-            self.snapshot_or_roll_back()?;
-            self.save_wished()?;
-        }
+        self.save_wished()?;
         if self.wants_stop() {
             self.epochs = 0..0;
         }
@@ -546,6 +555,7 @@ impl<'r> FitRun<'r> {
         }
         (trainer.progress.position, trainer.progress.is_mid_epoch) = (position, is_mid_epoch);
         trainer.progress.history = history;
+        self.epoch.is_rolled_back = true;
         if trainer.placement().world().is_some() {
             let counted = trainer.compiled.counted_batches()?;
             trainer.progress.rolled_back(counted);
@@ -572,6 +582,7 @@ impl CurrentEpoch {
         Self {
             begun: Instant::now(),
             is_resumed: false,
+            is_rolled_back: false,
         }
     }
 }

@@ -342,6 +342,11 @@ impl CallbackContext<'_> {
 
     /// Whether epochs have a validation.
     pub(super) const fn validates(&self) -> bool {
+    /// Whether the state of the device is one to be kept no longer.
+    pub(super) const fn is_state_lost(&self) -> bool {
+        self.wishes.is_lost || self.wishes.rolls_back
+    }
+
         self.place.validates
     }
 

@@ -197,7 +197,7 @@ impl Callback for EarlyStopping {
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
-        let Some(value) = done.logs.get(&self.monitor) else {
+        let Some(value) = cx.value_of(&done.logs, &self.monitor) else {
             return Ok(());
         };
         if done.epoch < self.start_from_epoch || !self.record(done.epoch, value, cx)? {

@@ -25,6 +25,7 @@ struct Fake(Rc<RefCell<FakeState>>);
 struct FakeState {
     rate: f32,
     weights: f64,
+    watches: bool,
     logs: Logs,
     saved: Vec<PathBuf>,
 }
@@ -83,11 +84,13 @@ impl Training for Fake {
         None
     }
     fn watch_bad_steps(&mut self, _: bool) -> Result<()> {
+        self.0.borrow_mut().watches = true;
         Ok(())
     }
     fn first_bad_step(&mut self) -> Result<Option<u64>> {
-        let loss = self.0.borrow().logs["loss"];
-        Ok((!loss.is_finite()).then_some(0))
+        let state = self.0.borrow();
+        let is_bad = state.watches && !state.logs["loss"].is_finite();
+        Ok(is_bad.then_some(0))
     }
     fn first_bad_tensor(&mut self, _: Option<&Batch>) -> Result<String> {
         Ok(String::new())

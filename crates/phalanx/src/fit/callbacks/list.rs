@@ -91,13 +91,13 @@ impl Callbacks {
         self.0.is_empty()
     }
 
-    /// After how many batches one of them has something to do.
+    /// After how many batches, 1 or more, one of them has something to do.
     pub(in crate::fit) fn batches_until_due(&self) -> Option<usize> {
         let due = self.0.iter().filter_map(|callback| {
             let callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
             callback.batches_until_due()
         });
-        due.min()
+        due.min().map(|batches| batches.max(1))
     }
 
     /// Calls a hook of each; `states` are from the checkpoint that training goes on from.

@@ -6,6 +6,7 @@
 //! on_train_begin
 //!   for each epoch: on_epoch_begin
 //!     for each batch: on_train_batch_begin, the step, on_train_batch_end
+//!     on_steps_done
 //!     for its validation: on_test_begin, (on_test_batch_begin, on_test_batch_end) for each batch, on_test_end
 //!   on_epoch_end
 //! on_train_end
@@ -151,6 +152,12 @@ pub trait Callback: Send {
 
     /// A batch of it was begun on the device.
     fn on_test_batch_end(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Steps are done of which something is read: the results of the epoch, or a checkpoint within it, before which this is called.
+    /// Keras has no such hook.
+    fn on_steps_done(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }
 

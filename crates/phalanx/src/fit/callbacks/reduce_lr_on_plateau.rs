@@ -147,7 +147,7 @@ impl Callback for ReduceLrOnPlateau {
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
         done.logs
             .set("learning_rate", logged_rate(cx.learning_rate()?));
-        let Some(value) = done.logs.get(&self.monitor) else {
+        let Some(value) = cx.value_of(&done.logs, &self.monitor) else {
             return Ok(());
         };
         if self.seen.cooldown > 0 {

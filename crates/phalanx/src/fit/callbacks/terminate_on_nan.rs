@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::{Callback, CallbackContext};
 use crate::config::{Component, Described, Field, Kind, setters};
 use crate::data::Batch;
-use crate::fit::EpochLogs;
 use crate::{Error, Result};
 
 /// Looks for a loss that is infinite or not a number, and says of which step it is and which tensor was the first: Keras'
 /// `TerminateOnNaN`, which looks after each step and says the batch.
 ///
-/// The device notes the step, so looking every few steps ([`every`](Self::every)) finds it as well and lets the device run on.
-/// Without this callback such a loss is an error.
+/// The device notes the step, so looking every few steps ([`every`](Self::every)) finds it as well and lets the device run on. It looks
+/// before the results of an epoch are read and before a checkpoint is written, too. Without this callback such a loss is an error, as it
+/// always is on parameter servers, whose workers do not step together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TerminateOnNan {
     policy: NanPolicy,
@@ -45,7 +45,7 @@ pub enum NanPolicy {
 impl Described for TerminateOnNan {
     const COMPONENT: Component = Component {
         name: "terminate_on_nan",
-        doc: "what is done where a loss is infinite or not a number",
+        doc: "what is done where a loss is infinite or not a number. Not with parameter servers",
         fields: &[
             Field::optional(
                 "policy",
@@ -87,6 +87,9 @@ impl TerminateOnNan {
 
     /// Looks, and acts where a step was not a number.
     fn look(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        if cx.is_state_lost() {
+            return Ok(());
+        }
         let Some(step) = cx.first_bad_step()? else {
             return Ok(());
         };
@@ -121,10 +124,14 @@ impl Default for TerminateOnNan {
     }
 }
 
+/// The most batches that are kept to find what in them is not a number.
+const MOST_BATCHES: usize = 8;
+
 setters!(TerminateOnNan {
     /// What is done.
     policy: NanPolicy,
-    /// Steps between two looks, each of which waits for the device; 1 by default.
+    /// Steps between two looks, each of which waits for the device; 1 by default. What it finds says which number of the batch is bad where
+    /// the batch is one of the last 8, and the last of those that are one program.
     every: usize,
     /// Steps between two states that [`NanPolicy::Rollback`] may go back to, each a copy of everything on the host; 100 by
     /// default, and the start of each epoch.
@@ -145,6 +152,12 @@ impl Callback for TerminateOnNan {
                 self.kind()
             )));
         }
+        if cx.training.has_servers() {
+            return Err(Error::user(format!(
+                "{} looks at the loss of each step, and workers of parameter servers do not step together: there a loss that is not a number ends the training with an error; leave it out",
+                self.kind()
+            )));
+        }
         self.recent.clear();
         self.rollbacks = 0;
         cx.watch_bad_steps(self.policy == NanPolicy::Skip)
@@ -160,7 +173,7 @@ impl Callback for TerminateOnNan {
     fn on_train_batch_end(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         if let Some(batch) = cx.batch() {
             self.recent.push_back((cx.iterations(), batch.clone()));
-            if self.recent.len() > self.every {
+            if self.recent.len() > self.every.min(MOST_BATCHES) {
                 self.recent.pop_front();
             }
         }
@@ -177,7 +190,7 @@ impl Callback for TerminateOnNan {
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, _: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
+    fn on_steps_done(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         self.look(cx)
     }
 }
