@@ -147,6 +147,46 @@ fn older_checkpoints_and_those_of_epochs_have_names_of_their_own() {
     assert!(scratch.names().is_empty());
 }
 
+/// As in Keras, also where it is of another trainer.
+#[test]
+fn the_best_value_stays_over_several_trainings() {
+    let scratch = scratch("over-several");
+    let path = scratch.join("best.safetensors");
+    let best = ModelCheckpoint::new(path.display().to_string()).monitor("loss");
+    let best = best.save_best_only(true).save_weights_only(true);
+    let best = Arc::new(Mutex::new(best));
+    let plan = |epochs| fit(epochs).callback(Arc::clone(&best));
+    let history = trainer().fit(&rows(12), plan(6)).unwrap();
+    let (value, written) = (best.lock().unwrap().best(), fs::read(&path).unwrap());
+    let worse = trainer().fit(&rows(12), plan(1)).unwrap();
+    assert!(worse.epochs[0].logs["loss"] > value.unwrap());
+    assert_eq!(best.lock().unwrap().best(), value);
+    assert_eq!(fs::read(&path).unwrap(), written);
+    assert!(history.of("loss").contains(&value.unwrap()));
+}
+
+/// A path may have what a callback adds, which is not known before.
+#[test]
+fn logs_of_callbacks_are_watched_and_named() {
+    let scratch = scratch("added");
+    let adding = || {
+        Lambda::new().on_epoch_end(|done, _| {
+            done.logs.set("f1", 0.25 * (done.epoch + 1) as f64);
+            Ok(())
+        })
+    };
+    let path = scratch.join("{epoch}-{f1:.2f}").display().to_string();
+    let saved = ModelCheckpoint::new(path);
+    let early = EarlyStopping::new("f1").mode(MonitorMode::Min);
+    let plan = fit(3).callback(adding()).callback(saved).callback(early);
+    trainer().fit(&rows(12), plan).unwrap();
+    assert_eq!(scratch.names(), ["1-0.25", "2-0.50"]);
+    let plan = fit(1).callback(adding()).callback(EarlyStopping::new("f1"));
+    let error = trainer().fit(&rows(12), plan).unwrap_err().to_string();
+    let hint = "; of a log that a callback adds, say with `mode` which values are better";
+    assert!(error.ends_with(hint), "{error}");
+}
+
 fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
     let mut trainer = trainer();
     let plan = fit(epochs).callback(halved());

@@ -294,23 +294,6 @@ impl CallbackContext<'_> {
         known
     }
 
-    /// An error where the log can never be there: Keras warns in each epoch.
-    pub(super) fn check_log(&self, who: &str, log: &str) -> Result<()> {
-        let known = self.goals();
-        if known.iter().any(|(name, _)| name == log) {
-            return Ok(());
-        }
-        let names: Vec<&str> = known.iter().map(|(name, _)| &**name).collect();
-        let hint = match self.place.validates {
-            true => "",
-            false => "; those that begin with val_ need a validation",
-        };
-        Err(Error::user(format!(
-            "{who} was given `{log}`, and the logs are {}; name one of them{hint}",
-            names.join(", ")
-        )))
-    }
-
     /// An error where a callback sets the learning rate and the optimizer has a schedule of its own.
     pub(super) fn check_rate_can_be_set(&self, who: &str) -> Result<()> {
         if !self.training.follows_schedule() {

@@ -100,7 +100,7 @@ pub trait Callback: Send {
     fn kind(&self) -> &'static str;
 
     /// Training begins: what is remembered of another training is forgotten here, and what
-    /// [`CallbackContext::restored`] has of this one taken over.
+    /// [`CallbackContext::restored`] has of this one taken over. [`ModelCheckpoint`] keeps its best value, as Keras' does.
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }

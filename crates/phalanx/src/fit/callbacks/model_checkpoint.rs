@@ -23,7 +23,8 @@ use crate::{Error, Result};
 /// `ckpt_{epoch:02d}-{val_loss:.2f}`. A checkpoint is a directory, which
 /// [`Trainer::restore_checkpoint`](crate::fit::Trainer::restore_checkpoint) goes on from; weights are a file such as
 /// `epoch_{epoch}.safetensors`. Both replace what this library wrote there before, in one step. Where Keras ends the training
-/// with a `KeyError`, as an epoch has no such log, nothing is written and a notice says so.
+/// with a `KeyError`, as an epoch has no such log, nothing is written and a notice says so. The best value stays over several trainings
+/// with the same callback, as in Keras.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModelCheckpoint {
     filepath: String,
@@ -177,13 +178,20 @@ impl ModelCheckpoint {
         self.seen.best.map(|JsonFloat(best)| best)
     }
 
-    /// Takes over what the checkpoint remembers that training goes on from; the best value where it is of the same log.
+    /// Takes over what the checkpoint remembers that training goes on from, or this callback of a training before; the best value where it
+    /// is of the same log.
     fn take_over(&mut self, cx: &CallbackContext<'_>) -> Result<()> {
         let first = self.initial_value_threshold.map(JsonFloat);
-        self.seen = cx.restored()?.unwrap_or_else(|| CheckpointsWritten {
-            best: first,
-            ..CheckpointsWritten::default()
-        });
+        self.seen = match cx.restored()? {
+            Some(seen) => seen,
+            // What another training has written is not removed.
+            None => CheckpointsWritten {
+                best: self.seen.best.or(first),
+                batches: self.seen.batches,
+                watched: self.seen.watched.take(),
+                ..CheckpointsWritten::default()
+            },
+        };
         if !self.save_best_only {
             return Ok(());
         }
@@ -198,12 +206,12 @@ impl ModelCheckpoint {
     }
 
     /// Whether what has these logs is written.
-    fn is_wanted(&mut self, logs: &Logs) -> bool {
+    fn is_wanted(&mut self, logs: &Logs, cx: &CallbackContext<'_>) -> bool {
         if !self.save_best_only {
             return true;
         }
         // As in Keras, what cannot be judged is written.
-        let Some(value) = logs.get(&self.monitor) else {
+        let Some(value) = cx.value_of(logs, &self.monitor) else {
             return true;
         };
         let better = self.better.unwrap_or(Better::Lower);
@@ -224,6 +232,10 @@ impl ModelCheckpoint {
         let Some(pattern) = &self.pattern else {
             return Ok(());
         };
+        // A callback after this one may be the one to find it.
+        if cx.is_state_lost() || cx.first_bad_step()?.is_some() {
+            return Ok(());
+        }
         let path = match pattern.path(epoch, batch, logs) {
             Ok(path) => path,
             Err(why) => {
@@ -235,7 +247,7 @@ impl ModelCheckpoint {
                 return Ok(());
             }
         };
-        if !self.is_wanted(logs) {
+        if !self.is_wanted(logs, cx) {
             return Ok(());
         }
         let removed = self.rotate(&path);
@@ -302,13 +314,6 @@ impl Callback for ModelCheckpoint {
         let pattern = PathPattern::parse(&self.filepath).map_err(wrong)?;
         if let Some(why) = foreign_ending(self.filepath.as_ref(), self.save_weights_only) {
             return Err(Error::User(format!("{kind}: {why}")));
-        }
-        for name in pattern.names() {
-            match name {
-                "epoch" | "learning_rate" => {}
-                "batch" if self.save_freq != SaveFreq::Epoch => {}
-                log => cx.check_log(kind, log)?,
-            }
         }
         let is_zero = self.keep == Some(0) || self.keep_every == Some(0);
         if is_zero || self.save_freq == SaveFreq::Batches(0) {

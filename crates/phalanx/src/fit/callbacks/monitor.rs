@@ -87,15 +87,29 @@ impl MonitorMode {
             Self::Max => return Ok(Better::Higher),
             Self::Auto => {}
         }
-        cx.check_log(who, log)?;
         let known = cx.goals();
-        let found = known.iter().find(|(name, _)| name == log);
-        found.and_then(|(_, better)| *better).ok_or_else(|| {
+        let Some((_, better)) = known.iter().find(|(name, _)| name == log) else {
+            return Err(unknown_log(who, log, &known, cx.validates()));
+        };
+        better.ok_or_else(|| {
             Error::user(format!(
                 "{who} watches `{log}`, of which it is not known whether more is better; say so with `mode`, or with `Metric::better_when`"
             ))
         })
     }
+}
+
+/// The error of a log that no epoch has by itself: Keras warns in each epoch.
+fn unknown_log(who: &str, log: &str, known: &[(String, Option<Better>)], validates: bool) -> Error {
+    let names: Vec<&str> = known.iter().map(|(name, _)| &**name).collect();
+    let hint = match validates {
+        true => "",
+        false => "; those that begin with val_ need a validation",
+    };
+    Error::user(format!(
+        "{who} was given `{log}`, and the logs are {}; name one of them{hint}; of a log that a callback adds, say with `mode` which values are better",
+        names.join(", ")
+    ))
 }
 
 /// Whether a value is better than the reference by more than `min_delta`; every value is better than none.
