@@ -183,7 +183,7 @@ pub(crate) const TENSORBOARD: &[Field] = &[
             ]),
         ),
         DefaultValue::Value("epoch"),
-        "when results are written: at the end of an `epoch`, or also after each `batch` or every given number of steps, and training waits for each",
+        "when results are written: at the end of an `epoch`, or also after each `batch` or every given number of steps, and training waits for each. Not with parameter servers, but for `epoch`",
     )
     .example("100"),
     Field::new(
@@ -199,7 +199,7 @@ pub(crate) const TENSORBOARD: &[Field] = &[
             "a step, or the first and the last of several, whole numbers from 2 to 1000000000",
             &Kind::Either(&[STEP, Kind::List(&STEP, 2, 2)]),
         ),
-        "the steps that TensorBoard's profiler plug-in shows, counted from 1 where the training begins or goes on; the first step, which is compiled in its course, is none of them",
+        "the steps that TensorBoard's profiler plug-in shows, counted from 1 where the training begins or goes on; the first step, which is compiled in its course, is none of them. Not with parameter servers",
     )
     .example("[10, 19]"),
 ];

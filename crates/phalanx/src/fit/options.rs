@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::data::{Batches, EpochLength, Position, TrainingData};
+use crate::replicas::Placement;
 use crate::{Error, Result};
 
 use super::callbacks::{
@@ -218,7 +219,8 @@ impl Fit {
 
     /// Writes a trace of `steps` steps, after `after` others, to a file that Perfetto and `chrome://tracing` open: what the host of each
     /// process does, and when its devices run steps, by one clock. Both are at least 1; the first step is compiled in its course. A
-    /// training that ends before writes nothing. Training waits for the devices where the trace begins and where it ends.
+    /// training that ends before writes nothing. Training waits for the devices where the trace begins and where it ends. A training
+    /// whose variables are on parameter servers is refused.
     #[must_use]
     pub fn trace(mut self, path: impl Into<PathBuf>, after: usize, steps: usize) -> Self {
         self.trace = Some(TracePlan {
@@ -230,9 +232,13 @@ impl Fit {
     }
 
     /// The trace to be written, if any: of these steps, or of those that TensorBoard's profiler is to show.
-    pub(super) fn trace_plan(&self) -> Result<Option<TracePlan>> {
+    pub(super) fn trace_plan(&self, placement: &Placement) -> Result<Option<TracePlan>> {
         let profile = self.tensorboard.as_ref().and_then(TensorBoard::profile);
         match (&self.trace, profile) {
+            (None, None) => Ok(None),
+            _ if placement.servers().is_some() => Err(Error::user(
+                "steps are not traced where variables are on parameter servers; leave out `trace`, and `profile_batch` of TensorBoard",
+            )),
             (Some(_), Some(_)) => Err(Error::user(
                 "one `fit` makes one trace: leave out `trace` or `profile_batch` of TensorBoard",
             )),

@@ -404,7 +404,7 @@ impl FitRun<'_> {
                 self.at_stop(done..reached)?;
             }
             done = reached;
-            if is_last {
+            if is_last || self.wants_stop() {
                 break;
             }
         }

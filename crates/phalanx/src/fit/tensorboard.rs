@@ -337,6 +337,11 @@ impl Events {
                 "gradients are not written where variables are on parameter servers or in stages; leave out `write_grads`",
             ));
         }
+        if every.is_some() && model.placement.servers().is_some() {
+            return Err(Error::user(
+                "results within an epoch are not written where variables are on parameter servers; leave out `update_freq`",
+            ));
+        }
         let mut events = Self {
             every,
             gradients_freq,

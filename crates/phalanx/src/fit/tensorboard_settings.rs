@@ -92,7 +92,8 @@ impl TensorBoard {
 
     /// When results of the epoch so far are written, as `batch_loss` and so on. They are in the run `train_steps`, and results of
     /// validations by the number of steps (`evaluation_loss_vs_iterations`) in `validation_steps`, where Keras has them in `train` and
-    /// `validation`: a training that goes on replaces what follows its first step there and what follows its first epoch here.
+    /// `validation`: a training that goes on replaces what follows its first step there and what follows its first epoch here. A training
+    /// whose variables are on parameter servers is refused, but for [`UpdateFreq::Epoch`].
     #[must_use]
     pub const fn update_freq(mut self, freq: UpdateFreq) -> Self {
         self.update_freq = freq;
@@ -108,7 +109,7 @@ impl TensorBoard {
 
     /// Profiles these steps of the `fit`, counted from 1, for TensorBoard's profiler plug-in: what the host of each process does and when
     /// its devices run steps. `first` is at least 2, since the first step compiles. As [`Fit::trace`](super::Fit::trace), of which there is
-    /// none then.
+    /// none then, not with parameter servers.
     #[must_use]
     pub const fn profile_batch(mut self, first: usize, last: usize) -> Self {
         let first = if first < 2 { 2 } else { first };

@@ -148,7 +148,7 @@ impl<'r> FitRun<'r> {
         });
         trainer.compiled.watches_bad_steps = false;
         trainer.events = Events::begin(&trainer.compiled, &fit, first)?;
-        trainer.trace = StepTrace::new(fit.trace_plan()?);
+        trainer.trace = StepTrace::new(fit.trace_plan(trainer.placement())?);
         let mut run = Self {
             steps,
             epochs: first..fit.epochs,
@@ -504,7 +504,7 @@ impl<'r> FitRun<'r> {
         model.clock.take(exchange_wait(&model.placement))
     }
 
-    const fn wants_stop(&self) -> bool {
+    pub(super) const fn wants_stop(&self) -> bool {
         self.wishes.stop.is_some()
     }
 

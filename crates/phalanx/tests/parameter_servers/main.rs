@@ -3,6 +3,7 @@
 
 mod agreement;
 mod cached_rows;
+mod callbacks;
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]
 mod cases;
