@@ -283,6 +283,10 @@ impl Training for Stepping<'_> {
         placement.world().is_none() && placement.servers().is_none()
     }
 
+    fn planned_replicas(&self) -> usize {
+        self.trainer.compiled.placement.planned_replicas()
+    }
+
     fn describe(&self, batch_size: usize) -> String {
         self.trainer.compiled.placement.describe(batch_size)
     }
@@ -290,10 +294,6 @@ impl Training for Stepping<'_> {
     fn watch_replicas(&mut self, watch: Watch) {
         let trainer = &mut *self.trainer;
         trainer.stragglers.begin(watch, &trainer.compiled.placement);
-    fn planned_replicas(&self) -> usize {
-        self.trainer.compiled.placement.planned_replicas()
-    }
-
     }
 
     fn record_step(&mut self, full: usize, took: Duration) {

@@ -163,9 +163,9 @@ impl<'r> FitRun<'r> {
                 batch_size: data.batch_size(),
                 most_rows: data.most_rows(),
                 execution: 1,
+                ..HookPlace::default()
             },
             wishes: Wishes::default(),
-                ..HookPlace::default()
             snapshot: None,
             bad_states: 0,
             told: Told::default(),
@@ -201,9 +201,9 @@ impl<'r> FitRun<'r> {
         self.place.steps = self.steps.filter(|_| !has_others);
         self.place.epoch = epoch;
         self.place.steps_before = self.trainer.progress.position.trained();
+        (self.place.is_validated_by_averages, self.place.is_undone) = (false, false);
         self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
         if self.wants_stop() {
-        (self.place.is_validated_by_averages, self.place.is_undone) = (false, false);
             return Ok(false);
         }
         self.snapshot_or_roll_back()?;
@@ -485,6 +485,7 @@ impl<'r> FitRun<'r> {
             self.save_interrupted()?;
         }
         let (logs, skipped) = tested?;
+        self.place.is_validated_by_averages = self.trainer.replaced.uses_averages();
         self.call(|callback, cx| callback.on_test_end(&logs, cx))?;
         self.trainer.compiled.clock.enter(StepPart::Callbacks);
         Ok(Some((logs, skipped)))
@@ -494,7 +495,6 @@ impl<'r> FitRun<'r> {
         stopped_error(
             self.trainer.compiled.iterations,
             &self.trainer.progress.position,
-        self.place.is_validated_by_averages = self.trainer.replaced.uses_averages();
         )
     }
 

@@ -338,6 +338,11 @@ fn a_callback_that_sets_the_rate_is_refused_beside_a_schedule() {
             format!(
                 "{kind} sets the learning rate, and the rate of the optimizer follows a schedule; give the optimizer a number as its rate, or leave {kind} out"
             )
+        );
+        assert_eq!(trainer.iterations(), 0);
+    }
+}
+
 /// With moving averages of its variables.
 fn averaging() -> Trainer {
     let model = Sequential::new([4]).add(Dense::new(3));
@@ -415,11 +420,6 @@ fn averages_are_in_place_for_an_evaluation_and_a_prediction_alone() {
         .try_for_each(|batch| trainer.train_on_batch(&batch?).map(drop))
         .unwrap();
     assert_eq!(variables(&trainer), trained);
-}
-
-        );
-        assert_eq!(trainer.iterations(), 0);
-    }
 }
 
 #[test]

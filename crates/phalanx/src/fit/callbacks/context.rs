@@ -106,14 +106,14 @@ pub(in crate::fit) trait Training {
     fn variables_of(&self, are_averages: bool) -> Result<NamedTensors>;
     /// Whether no other process takes part.
     fn is_alone(&self) -> bool;
+    /// Copies of the model that the training was begun with.
+    fn planned_replicas(&self) -> usize;
     /// Whether the variables are on parameter servers, and hooks of batches called behind them.
     fn has_servers(&self) -> bool;
     /// Where the training runs on batches of this size.
     fn describe(&self, batch_size: usize) -> String;
     /// Begins to decide when replicas are timed.
     fn watch_replicas(&mut self, watch: Watch);
-    /// Copies of the model that the training was begun with.
-    fn planned_replicas(&self) -> usize;
     /// Notes a step of data whose batches have at most `full` rows.
     fn record_step(&mut self, full: usize, took: Duration);
     /// Times the replicas if an epoch that took this long makes it due.
@@ -325,11 +325,6 @@ impl CallbackContext<'_> {
 
     /// Whether epochs have a validation.
     pub(super) const fn validates(&self) -> bool {
-    /// Whether the state of the device is one to be kept no longer.
-    pub(super) const fn is_state_lost(&self) -> bool {
-        self.wishes.is_lost || self.wishes.rolls_back
-    }
-
         self.place.validates
     }
 
@@ -343,6 +338,23 @@ impl CallbackContext<'_> {
         self.training.describe(self.place.batch_size)
     }
 
+    pub(super) fn watch_bad_steps(&mut self, are_skipped: bool) -> Result<()> {
+        self.training.watch_bad_steps(are_skipped)
+    }
+
+    /// Whether the state of the device is one to be kept no longer.
+    pub(super) const fn is_state_lost(&self) -> bool {
+        self.wishes.is_lost || self.wishes.rolls_back
+    }
+
+    pub(super) fn first_bad_step(&mut self) -> Result<Option<u64>> {
+        self.training.first_bad_step()
+    }
+
+    pub(super) fn first_bad_tensor(&mut self, batch: Option<&Batch>) -> Result<String> {
+        self.training.first_bad_tensor(batch)
+    }
+
     /// The variables that the epoch was validated with: the moving averages where it was by these.
     pub(super) fn validated_variables(&self) -> Result<NamedTensors> {
         self.training
@@ -353,18 +365,6 @@ impl CallbackContext<'_> {
     pub(super) fn value_of(&self, logs: &Logs, name: &str) -> Option<f64> {
         let value = logs.get(name);
         value.filter(|value| !(self.place.is_undone && value.is_nan()))
-    }
-
-    pub(super) fn watch_bad_steps(&mut self, are_skipped: bool) -> Result<()> {
-        self.training.watch_bad_steps(are_skipped)
-    }
-
-    pub(super) fn first_bad_step(&mut self) -> Result<Option<u64>> {
-        self.training.first_bad_step()
-    }
-
-    pub(super) fn first_bad_tensor(&mut self, batch: Option<&Batch>) -> Result<String> {
-        self.training.first_bad_tensor(batch)
     }
 
     /// Ends the training, whose state is worth nothing.

@@ -12,7 +12,8 @@ use crate::config::{Component, Described, Field, Kind, setters, write};
 use crate::fit::{EpochLogs, Logs};
 use crate::{Error, Result};
 
-/// Writes the results of each epoch to a CSV file as a row: Keras' `CSVLogger`, byte for byte.
+/// Writes the results of each epoch to a CSV file as a row: Keras' `CSVLogger`, byte for byte but for `learning_rate`, which has the digits
+/// that it was set with (`0.001`), where Keras writes the digits of its f32 (`0.0010000000474974513`).
 ///
 /// The columns are `epoch`, from 0, and the logs of the first epoch by name; where none of them is of a validation, a column
 /// beginning with `val_` for each. What an epoch lacks is `NA`. A training that goes on from a checkpoint goes on with its

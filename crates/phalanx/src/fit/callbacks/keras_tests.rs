@@ -98,14 +98,17 @@ impl Training for Fake {
     fn use_averages(&mut self, _: bool) -> Result<()> {
         Ok(())
     }
-    fn has_servers(&self) -> bool {
-        false
-    }
     fn variables_of(&self, _: bool) -> Result<NamedTensors> {
         self.variables()
     }
+    fn has_servers(&self) -> bool {
+        false
+    }
     fn is_alone(&self) -> bool {
         true
+    }
+    fn planned_replicas(&self) -> usize {
+        1
     }
     fn describe(&self, _: usize) -> String {
         String::new()
@@ -113,9 +116,6 @@ impl Training for Fake {
     fn watch_replicas(&mut self, _: Watch) {}
     fn record_step(&mut self, _: usize, _: Duration) {}
     fn time_replicas_if_due(&mut self, _: Duration) -> Result<Option<ReplicaTimes>> {
-    fn planned_replicas(&self) -> usize {
-        1
-    }
         Ok(None)
     }
 }

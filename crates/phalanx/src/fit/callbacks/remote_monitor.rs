@@ -1,7 +1,7 @@
 //! Results of epochs sent to a server.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -122,6 +122,20 @@ impl RemoteMonitor {
         }
     }
 
+    /// Waits for what is not sent yet.
+    fn finish(&mut self) {
+        let Some(Sender { bodies, failures }) = self.sender.take() else {
+            return;
+        };
+        drop(bodies);
+        let begun = Instant::now();
+        // The thread ends it, when all is sent.
+        while failures
+            .recv_timeout(PATIENCE.saturating_sub(begun.elapsed()))
+            .is_ok()
+        {}
+    }
+
     fn start(&mut self) -> Result<()> {
         let (host, path) = self.target()?;
         let kind = match self.send_as_json {
@@ -183,11 +197,12 @@ impl Callback for RemoteMonitor {
     }
 
     fn on_train_end(&mut self, _: &mut CallbackContext<'_>) -> Result<()> {
-        if let Some(Sender { bodies, failures }) = self.sender.take() {
-            drop(bodies);
-            // Its end is that of the thread, or a failure.
-            let _ = failures.recv_timeout(PATIENCE);
-        }
+        self.finish();
+        Ok(())
+    }
+
+    fn on_interrupted(&mut self, _: &mut CallbackContext<'_>) -> Result<()> {
+        self.finish();
         Ok(())
     }
 }
