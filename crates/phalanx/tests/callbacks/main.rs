@@ -5,7 +5,11 @@ mod any_device;
 mod checkpoints;
 mod not_numbers;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use phalanx::checkpoint::CallbackState;
 use phalanx::engine::{Engine, EngineOptions};
@@ -460,39 +464,69 @@ fn validation_and_saving_are_by_the_averages() {
     );
 }
 
+/// A server that results are sent to, and its address.
+fn listener() -> (TcpListener, String) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", server.local_addr().unwrap());
+    (server, address)
+}
+
+/// What was sent in the next request, once `answer` was called.
+fn received(server: &TcpListener, answer: impl FnOnce()) -> String {
+    let (mut stream, _) = server.accept().unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).unwrap();
+    let mut text = Vec::new();
+    let mut byte = [0];
+    let complete = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text);
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let length = head.split_once("Content-Length: ")?.1;
+        let length: usize = length.split("\r\n").next()?.parse().ok()?;
+        (body.len() == length).then(|| body.to_owned())
+    };
+    let body = loop {
+        stream.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+        if let Some(body) = complete(&text) {
+            break body;
+        }
+    };
+    assert!(text.starts_with(b"POST /publish/epoch/end/ HTTP/1.1\r\n"));
+    answer();
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+    body
+}
+
+#[test]
+fn results_are_sent_before_an_interrupted_training_returns() {
+    let (server, address) = listener();
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_answered = Arc::new(AtomicBool::new(false));
+    let (set, told) = (Arc::clone(&stop), Arc::clone(&is_answered));
+    let answering = std::thread::spawn(move || {
+        received(&server, || {
+            // Longer than what is left of the training.
+            std::thread::sleep(Duration::from_millis(100));
+            told.store(true, Ordering::Relaxed);
+        })
+    });
+    let stopping = Lambda::new().on_epoch_end(move |_, _| {
+        set.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    let plan = fit(2).callback(RemoteMonitor::new(address));
+    let plan = plan.callback(stopping).stop_when(&stop);
+    let stopped = trainer().fit(&rows(12), plan).unwrap_err();
+    assert!(matches!(stopped, Error::Stopped(_)), "{stopped}");
+    assert!(is_answered.load(Ordering::Relaxed));
+    answering.join().unwrap();
+}
+
 #[test]
 fn results_are_sent_and_a_silent_server_costs_nothing() {
-    use std::io::{Read, Write};
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}", server.local_addr().unwrap());
-    let answered = std::thread::spawn(move || {
-        let mut texts = Vec::new();
-        for _ in 0..2 {
-            let (mut stream, _) = server.accept().unwrap();
-            let timeout = Some(std::time::Duration::from_secs(20));
-            stream.set_read_timeout(timeout).unwrap();
-            let mut text = Vec::new();
-            let mut byte = [0];
-            let complete = |text: &[u8]| {
-                let text = String::from_utf8_lossy(text);
-                let (head, body) = text.split_once("\r\n\r\n")?;
-                let length = head.split_once("Content-Length: ")?.1;
-                let length: usize = length.split("\r\n").next()?.parse().ok()?;
-                (body.len() == length).then(|| body.to_owned())
-            };
-            let body = loop {
-                stream.read_exact(&mut byte).unwrap();
-                text.push(byte[0]);
-                if let Some(body) = complete(&text) {
-                    break body;
-                }
-            };
-            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
-            assert!(text.starts_with(b"POST /publish/epoch/end/ HTTP/1.1\r\n"));
-            texts.push(body);
-        }
-        texts
-    });
+    let (server, address) = listener();
+    let answered = std::thread::spawn(move || [(); 2].map(|()| received(&server, || ())));
     let sent = RemoteMonitor::new(&*address).send_as_json(true);
     // Nobody listens there.
     let lost = RemoteMonitor::new("http://127.0.0.1:1");
