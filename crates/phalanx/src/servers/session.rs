@@ -128,11 +128,18 @@ impl Servers {
     }
 
     /// Places the arrays, and gives the servers their first values unless they have some.
+    ///
+    /// Once only: servers would go on with the values, the slots and the updates of the model before.
     pub(crate) fn create(
         &self,
         layout: impl FnOnce(&Partitioner, usize) -> StateLayout,
         state: &[HostTensor],
     ) -> Result<()> {
+        if locked(&self.layout).is_some() {
+            return Err(Error::user(
+                "a model is on the parameter servers already, and they hold one model a job; go on with its trainer or state, or train the next model in another job",
+            ));
+        }
         let layout = Arc::new(layout(&self.exchange.partitioner, self.client.servers()));
         *locked(&self.layout) = Some(Arc::clone(&layout));
         let held = format!("{:?}", layout.held);

@@ -60,6 +60,10 @@ fn session(address: &str, (worker, incarnation): (usize, u64), workers: usize) -
 
 /// Variable `a`, the optimizer's learning rate, and the number of updates: what servers hold, and its value.
 fn create(servers: &Servers, state: &[HostTensor]) {
+    try_create(servers, state).unwrap();
+}
+
+fn try_create(servers: &Servers, state: &[HostTensor]) -> Result<()> {
     let shape = Shape::f32([2]);
     let optimizer = Optimizer::from(Sgd::new(1.0));
     let param = ParamSpec {
@@ -72,7 +76,7 @@ fn create(servers: &Servers, state: &[HostTensor]) {
         let (optimizer, places) = ((&optimizer, 1), (partitioner, count));
         StateLayout::new(variables, slots, vec![0], optimizer, places, Vec::new())
     };
-    servers.create(layout, state).unwrap();
+    servers.create(layout, state)
 }
 
 fn state(a: f32) -> Vec<HostTensor> {
@@ -128,6 +132,19 @@ fn a_first_worker_that_came_back_sets_values_once_it_is_where_the_job_is() {
     after.set_state(&state(5.0)).unwrap();
     assert_eq!(value(&after), [5.0; 2]);
     drop(after);
+    running.join().unwrap().unwrap();
+}
+
+/// It would begin with the values of the first one after its training.
+#[test]
+fn a_second_model_on_the_same_servers_is_refused() {
+    let (running, address) = server(Duration::from_secs(60));
+    let servers = session(&address, (0, 1), 1);
+    create(&servers, &state(1.0));
+    let error = try_create(&servers, &state(2.0)).unwrap_err();
+    assert!(matches!(error, Error::User(_)), "{error}");
+    assert!(error.to_string().contains("one model a job"), "{error}");
+    drop(servers);
     running.join().unwrap().unwrap();
 }
 
