@@ -2,10 +2,10 @@
 //!
 //! `snapshot` is one frame that names a log; `log-<n>` has a frame for each request that changed something, in the order in which they
 //! did. A snapshot is written beside and renamed, then the next log is begun; so at every instant the two belong together. A log may
-//! end in half a frame, which was never acknowledged and is cut off. `job` says whose all this is.
+//! end in half a frame, which was never acknowledged and is cut off; all else that cannot be read is an error. `job` says whose all this is.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::PsError;
-use crate::message::{Frame, Request, decode_frame, encode_frame};
+use crate::message::{Frame, FrameProblem, MAGIC, Request, decode_frame, encode_frame};
 
 /// What survives what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,21 +70,9 @@ impl Log {
     ) -> Result<(Self, Found<S>), PsError> {
         let made = fs::create_dir_all(folder);
         made.map_err(|source| io("make", folder, source))?;
-        let path = folder.join("snapshot");
-        let snapshot: Option<Frame<Snapshot<S>>> = match File::open(&path) {
-            Ok(file) => {
-                let read = decode_frame(&mut BufReader::new(file));
-                read.map_err(|why| {
-                    PsError::Protocol(format!(
-                        "{}: {why}; remove the folder to begin anew",
-                        path.display()
-                    ))
-                })?
-            }
-            Err(_) => None,
-        };
+        let snapshot: Option<Frame<Snapshot<S>>> = read_snapshot(&folder.join("snapshot"))?;
         let number = snapshot.as_ref().map_or(0, |frame| frame.message.log);
-        let (file, requests, bytes) = read_log(&log_path(folder, number))?;
+        let (file, requests, bytes) = read_log(&log_path(folder, number), snapshot.is_some())?;
         let syncs = durability == Durability::Disk;
         if syncs {
             // Its name and the log's.
@@ -238,24 +226,50 @@ fn log_path(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("log-{number}"))
 }
 
-/// The whole frames of a log, and the file, cut after them.
-fn read_log(path: &Path) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
+/// The snapshot, unless there is none.
+fn read_snapshot<S: DeserializeOwned>(path: &Path) -> Result<Option<Frame<S>>, PsError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(io("open", path, source)),
+    };
+    match decode_frame(&mut BufReader::new(file)) {
+        Ok(Some(frame)) => Ok(Some(frame)),
+        Ok(None) => Err(unreadable(path, "the file is empty")),
+        Err(why) => Err(unreadable(path, &why.to_string())),
+    }
+}
+
+/// The whole frames of a log, and the file, cut after them where half a frame follows. A log that a snapshot names was there with it.
+fn read_log(path: &Path, is_named: bool) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
     let opened = OpenOptions::new()
-        .create(true)
+        .create(!is_named)
         .read(true)
         .write(true)
         .truncate(false)
         .open(path);
-    let mut file = opened.map_err(|source| io("open", path, source))?;
+    let mut file = opened.map_err(|source| match source.kind() {
+        ErrorKind::NotFound => unreadable(path, "the log that the snapshot names is gone"),
+        _ => io("open", path, source),
+    })?;
+    let failed = |source| io("read", path, source);
     let mut requests = Vec::new();
     let mut whole = 0;
-    {
-        let mut reader = BufReader::new(&file);
-        while let Ok(Some(frame)) = decode_frame(&mut reader) {
-            whole = reader
-                .stream_position()
-                .map_err(|source| io("read", path, source))?;
-            requests.push(frame);
+    let mut reader = BufReader::new(&file);
+    loop {
+        match decode_frame(&mut reader) {
+            Ok(Some(frame)) => {
+                whole = reader.stream_position().map_err(failed)?;
+                requests.push(frame);
+            }
+            Ok(None) => break,
+            Err(FrameProblem::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                if has_frame_after(&file, whole).map_err(failed)? {
+                    return Err(unreadable(path, "a message in it has another length"));
+                }
+                break;
+            }
+            Err(why) => return Err(unreadable(path, &why.to_string())),
         }
     }
     let cut = file
@@ -263,6 +277,23 @@ fn read_log(path: &Path) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
         .and_then(|()| file.seek(SeekFrom::End(0)));
     cut.map_err(|source| io("cut", path, source))?;
     Ok((file, requests, whole))
+}
+
+/// Whether a whole frame follows somewhere after the begin of one at `from`: that one was written to its end, then, and is damaged.
+fn has_frame_after(mut file: &File, from: u64) -> std::io::Result<bool> {
+    let mut rest = Vec::new();
+    file.seek(SeekFrom::Start(from))?;
+    file.read_to_end(&mut rest)?;
+    let mut begins = (1..rest.len()).filter(|at| rest[*at..].starts_with(&MAGIC));
+    Ok(begins.any(|at| decode_frame::<Entry>(&mut &rest[at..]).is_ok()))
+}
+
+/// What was kept cannot be taken up, and nothing of it is changed.
+fn unreadable(path: &Path, why: &str) -> PsError {
+    PsError::Protocol(format!(
+        "{}: {why}; remove the folder to begin anew",
+        path.display()
+    ))
 }
 
 fn io(action: &'static str, path: &Path, source: std::io::Error) -> PsError {
@@ -312,6 +343,46 @@ pub(crate) mod tests {
         fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// What was acknowledged is not thrown away unread: the one who starts the server decides.
+    #[test]
+    fn a_damaged_log_is_an_error_and_stays_as_it_is() {
+        let folder = folder("damaged");
+        let (mut log, _) = open(&folder);
+        let put = Request::Put { key: "k".into() };
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            log.append(0, &put, &[1; 50]).unwrap();
+            ends.push(log.bytes as usize);
+        }
+        let path = log_path(&folder, 0);
+        let good = fs::read(&path).unwrap();
+        let read = || Log::open::<()>(&folder, Durability::Process);
+        let refused = || {
+            let shown = read().err().unwrap().to_string();
+            assert!(shown.contains("remove the folder to begin anew"), "{shown}");
+        };
+        // The magic, the checksum, the lengths of the text and the bytes, and what follows.
+        for at in [0, 5, 9, 13, 30, ends[1] - ends[0] - 1] {
+            let mut bad = good.clone();
+            bad[ends[0] + at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            refused();
+            assert_eq!(fs::read(&path).unwrap(), bad, "byte {at}");
+        }
+        for torn in [ends[1] + 1, ends[1] + 10, ends[2] - 1] {
+            fs::write(&path, &good[..torn]).unwrap();
+            assert_eq!(read().unwrap().1.requests.len(), 2, "{torn}");
+            assert_eq!(fs::read(&path).unwrap(), good[..ends[1]]);
+        }
+        let (mut log, _) = open(&folder);
+        log.snapshot(&(), &[]).unwrap();
+        fs::remove_file(log_path(&folder, 1)).unwrap();
+        refused();
+        fs::write(folder.join("snapshot"), []).unwrap();
+        refused();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_log_that_cannot_be_cut_takes_nothing_more() {
         let folder = folder("broken");
@@ -320,7 +391,7 @@ pub(crate) mod tests {
         log.fail();
         let error = log.append(0, &Request::CloseTasks, &[]).unwrap_err();
         assert!(matches!(error, PsError::Io { .. }), "{error}");
-        let (file, ..) = read_log(&log_path(&folder, 0)).unwrap();
+        let (file, ..) = read_log(&log_path(&folder, 0), false).unwrap();
         log.file = file;
         let error = log.append(0, &Request::CloseTasks, &[]).unwrap_err();
         assert!(

@@ -12,7 +12,7 @@ use crate::control::{Grant, PhaseKind};
 use crate::task_queue::{Task, TaskEnd};
 use crate::{ControlSettings, PsError};
 
-const MAGIC: [u8; 4] = *b"PHXP";
+pub(crate) const MAGIC: [u8; 4] = *b"PHXP";
 const HEADER: usize = 20;
 /// No text of a message is longer.
 const MOST_TEXT: usize = 16 << 20;
