@@ -179,6 +179,10 @@ impl Connection {
             }
             Request::Leave => {
                 let counts = control.leave(worker, incarnation);
+                if counts && worker == 0 {
+                    // A server that comes back is not to wait for it.
+                    state.keep(worker, request, &[], &self.shared.options)?;
+                }
                 self.shared.changed.notify_all();
                 drop(state);
                 if counts {

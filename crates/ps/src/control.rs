@@ -166,10 +166,20 @@ pub struct Control {
     /// Whether a worker has said so, rather than been lost.
     #[serde(default)]
     was_failed: bool,
+    /// Whether the first worker has left in good order.
+    #[serde(default)]
+    pub(crate) has_chief_left: bool,
     #[serde(skip)]
     pub(crate) members: BTreeMap<usize, Member>,
+    /// When somebody came first.
     #[serde(skip)]
     pub(crate) started: Option<Duration>,
+    /// When the clock was looked at last.
+    #[serde(skip)]
+    pub(crate) looked: Option<Duration>,
+    /// Whether it was made of what another has kept.
+    #[serde(skip)]
+    pub(crate) is_recovered: bool,
 }
 
 impl Control {
@@ -190,8 +200,11 @@ impl Control {
             is_stopping: false,
             failure: None,
             was_failed: false,
+            has_chief_left: false,
             members: BTreeMap::new(),
             started: None,
+            looked: None,
+            is_recovered: false,
         }
     }
 

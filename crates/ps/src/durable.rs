@@ -176,6 +176,7 @@ fn change(
         Request::Stop => control.stop(None),
         Request::StopAt { end } => control.stop(*end),
         Request::Fail { reason } => control.fail_by(worker, reason.clone()),
+        Request::Leave => control.has_chief_left |= worker == 0,
         _ => {}
     }
     Ok(())

@@ -16,6 +16,10 @@ pub(crate) struct Member {
 
 /// How long workers may take to come before those that are there go on without them.
 pub const JOIN_WITHIN: Duration = Duration::from_secs(300);
+/// The same where the control was started again: who is alive connects at once, and who was lost before does not come.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+/// A longer time between two looks at the clock is one in which nobody could be heard.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 impl Control {
     /// A worker is there.
@@ -62,6 +66,7 @@ impl Control {
             has_left: false,
         };
         self.members.insert(worker, member);
+        self.has_chief_left &= worker != 0;
         Ok(())
     }
 
@@ -91,6 +96,12 @@ impl Control {
 
     /// Time went by: who was silent for longer than the lease is lost, and so is work that takes longer than `work_within`.
     pub fn tick(&mut self, now: Duration, lease: Duration, work_within: Duration) {
+        let gap = now.saturating_sub(self.looked.replace(now).unwrap_or(now));
+        if gap > LOOK_WITHIN {
+            for member in self.members.values_mut() {
+                member.heard = now.min(member.heard + gap);
+            }
+        }
         let silent = self.members.iter().filter(|(_, member)| {
             member.is_there && !member.has_left && now.saturating_sub(member.heard) > lease
         });
@@ -143,20 +154,23 @@ impl Control {
             return false;
         };
         (member.has_left, member.is_there) = (true, false);
+        self.has_chief_left |= worker == 0;
         self.take_back(worker);
         true
     }
 
-    /// Whether the first worker has done all its work.
-    pub(crate) fn chief_has_left(&self) -> bool {
-        self.members.get(&0).is_some_and(|chief| chief.has_left)
+    /// Whether the first worker has done all its work, also when that was before a restart.
+    pub(crate) const fn chief_has_left(&self) -> bool {
+        self.has_chief_left
     }
 
-    /// Whether workers have left in good order and no other is there.
+    /// Whether workers have left in good order, the first one among them, and no other is there: only the first one writes files.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut members = self.members.values();
-        members.clone().any(|member| member.has_left) && members.all(|member| !member.is_there)
+        self.has_chief_left
+            && members.clone().any(|member| member.has_left)
+            && members.all(|member| !member.is_there)
     }
 
     /// Whether each worker of the job has been there.
@@ -171,7 +185,11 @@ impl Control {
             Some(member) => member.is_there,
             None => {
                 let since = self.started.unwrap_or(now);
-                now.saturating_sub(since) < JOIN_WITHIN
+                let within = match self.is_recovered {
+                    true => BACK_WITHIN,
+                    false => JOIN_WITHIN,
+                };
+                now.saturating_sub(since) < within
             }
         }
     }

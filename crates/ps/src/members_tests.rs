@@ -63,3 +63,51 @@ fn what_a_worker_has_not_done_when_it_leaves_goes_to_others() {
         assert_eq!(next, Some(left.id), "{mode}");
     }
 }
+
+/// The first worker may die while it writes the last checkpoint: another in its place finds all that it needs.
+#[test]
+fn a_job_is_not_over_before_its_first_worker_has_left() {
+    let mut control = training(Mode::Async);
+    assert!(control.leave(1, 1));
+    control.gone(0, 1);
+    assert!(!control.is_over());
+    let settings = settings(Mode::Async);
+    control.hello(Duration::ZERO, 0, 2, &settings).unwrap();
+    assert!(control.leave(0, 2) && control.is_over());
+}
+
+/// Worker 1 was lost before the control was started again.
+#[test]
+fn a_control_that_comes_back_does_not_wait_long_for_a_worker_that_was_lost() {
+    let mode = Mode::Sync { backup_workers: 0 };
+    let settings = settings(mode);
+    let mut control = training(mode);
+    control.members.clear();
+    control.started = None;
+    control.recovered();
+    let now = Duration::from_secs(5);
+    control.hello(now, 0, 1, &settings).unwrap();
+    assert!(control.is_expected(now, 1));
+    assert!(!control.is_expected(now + BACK_WITHIN, 1));
+}
+
+#[test]
+fn nobody_is_lost_while_the_server_itself_sleeps() {
+    let mut control = training(Mode::Async);
+    let (lease, work_within) = (Duration::from_secs(10), Duration::from_secs(600));
+    let tick = |control: &mut Control, second| {
+        control.tick(Duration::from_secs(second), lease, work_within);
+        (0..2)
+            .map(|worker| control.members[&worker].is_there)
+            .collect::<Vec<_>>()
+    };
+    for second in [0, 1, 61, 62] {
+        assert_eq!(tick(&mut control, second), [true; 2], "{second}");
+    }
+    assert!(control.heard(Duration::from_secs(62), 0, 1));
+    for second in 63..71 {
+        assert_eq!(tick(&mut control, second), [true; 2], "{second}");
+    }
+    // Worker 1 was silent for the second before the pause, and for ten after it.
+    assert_eq!(tick(&mut control, 71), [true, false]);
+}

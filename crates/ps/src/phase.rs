@@ -289,6 +289,7 @@ impl Control {
     /// The next item is handed out when all before it are with workers or done, so none is further than what they can have.
     /// Where workers step together, the part of a step that did not count is not applied either.
     pub fn recovered(&mut self) {
+        self.is_recovered = true;
         let in_hand = (MOST_IN_HAND * self.settings().workers) as u64;
         if let Some(phase) = self.current()
             && phase.parts.is_empty()

@@ -31,7 +31,7 @@ pub struct ServerOptions {
     pub folder: Option<PathBuf>,
     /// What survives what.
     pub durability: Durability,
-    /// How long a worker may be silent.
+    /// How long a worker may be silent, three seconds at least: it says each second that it is alive.
     pub lease: Duration,
     /// A connection that is silent for longer is closed; a worker opens another.
     pub idle_within: Duration,
@@ -89,6 +89,8 @@ impl ServerOptions {
 
 /// How often the server looks at its clock and at who connects.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The shortest lease.
+const LEAST_LEASE: Duration = Duration::from_secs(3);
 /// Connections at a time; more are closed as they come.
 const MOST_CONNECTIONS: usize = 16_384;
 /// How long workers may take to hear that the job has failed, or to connect again before it is over.
@@ -129,8 +131,14 @@ impl Server {
     /// A server whose updates are computed by `values`. What a server of the same job before it has kept in the folder is taken up.
     ///
     /// # Errors
-    /// The folder cannot be read or written, or holds the state of another job.
+    /// The folder cannot be read or written, or holds the state of another job; the lease is too short.
     pub fn new(options: ServerOptions, values: Box<dyn Values>) -> Result<Self, PsError> {
+        if options.lease < LEAST_LEASE {
+            return Err(PsError::User(format!(
+                "a lease of {:?} is shorter than what a worker on a busy machine may be silent; give it {LEAST_LEASE:?} or more",
+                options.lease
+            )));
+        }
         let mut control = ControlState::default();
         let mut shards = ShardState::new(values);
         if let Some(folder) = options.kept_in() {
@@ -272,12 +280,14 @@ impl Shared {
         }
         let mut state = locked(&self.control);
         let (mut failure, mut is_over, mut all_came) = (None, false, false);
+        let mut chief_has_left = false;
         if let Some(control) = &mut state.control {
             if self.options.server == 0 {
                 control.tick(self.now(), self.options.lease, self.options.work_within);
             }
             failure = control.failure().cloned();
             is_over = control.is_over();
+            chief_has_left = control.chief_has_left();
             all_came = control.all_have_come();
             self.changed.notify_all();
         }
@@ -299,7 +309,7 @@ impl Shared {
         }
         let is_over = match self.options.server {
             0 => is_over && nobody,
-            _ => any_left && nobody && (all_left || since > HEARD_WITHIN),
+            _ => any_left && chief_has_left && nobody && (all_left || since > HEARD_WITHIN),
         };
         if is_over && (all_came || since > LATE_WITHIN) {
             return Some(Ok(()));
