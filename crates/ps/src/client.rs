@@ -1,7 +1,7 @@
 //! A worker's side: connections to all servers, which are opened again when they break.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -37,8 +37,10 @@ pub struct ClientOptions {
 
 /// How often a worker says that it is alive.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// How long one attempt to connect may take.
+/// How long one attempt to connect may take, and the answer to a heartbeat.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long the answer to a farewell may take.
+const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 /// The time between two attempts.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 /// After how long it is said which server is waited for.
@@ -56,8 +58,9 @@ pub struct Client {
 }
 
 /// Why a server is waited for no longer.
-#[derive(Default)]
 struct News {
+    /// Of each server whether it was seen to have values: one that comes back without them has lost them.
+    held: Vec<AtomicBool>,
     /// Who ended the job and why, as the heartbeat has heard it: a server that has ended with the job cannot say so any more.
     failure: Mutex<Option<(String, String)>>,
     /// Set when this worker is to stop.
@@ -67,6 +70,15 @@ struct News {
 }
 
 impl News {
+    fn of(servers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            held: (0..servers).map(|_| AtomicBool::new(false)).collect(),
+            failure: Mutex::default(),
+            stop: Mutex::default(),
+            has_given_up: AtomicBool::new(false),
+        })
+    }
+
     fn is_to_stop(&self) -> bool {
         let stop = locked(&self.stop);
         stop.as_ref()
@@ -78,14 +90,27 @@ impl News {
 struct Line {
     server: usize,
     wire: Option<Wire>,
+    hold: Hold,
     welcome: bool,
-    was_open: bool,
     news: Arc<News>,
+}
+
+/// A hold on the connection of a line, by which another thread ends what the line waits for.
+#[derive(Clone, Default)]
+struct Hold(Arc<Mutex<Option<TcpStream>>>);
+
+impl Hold {
+    fn shut_down(&self) {
+        if let Some(stream) = &*locked(&self.0) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 /// Says to a server that this worker is alive, whatever else it asks.
 struct Heartbeat {
     stop: Arc<(Mutex<bool>, Condvar)>,
+    hold: Hold,
     thread: JoinHandle<()>,
 }
 
@@ -95,7 +120,7 @@ impl Client {
     /// # Errors
     /// One is not there in time, or refuses this worker.
     pub fn connect(options: ClientOptions) -> Result<Self, PsError> {
-        let news = Arc::<News>::default();
+        let news = News::of(options.servers.len());
         let line = |server| Mutex::new(Line::to(server, &news));
         let mut client = Self {
             values: (0..options.servers.len()).map(line).collect(),
@@ -115,7 +140,12 @@ impl Client {
         client.has_values = have_values.iter().all(|has| *has);
         client.check_values(&have_values)?;
         locked(&client.control).open(&client.options, Instant::now() + within)?;
-        let beat = |server| Heartbeat::start(server, &client.options, &client.news);
+        let beat = |server| {
+            let control = (server == 0).then_some(&client.control);
+            let lines = control.into_iter().chain([&client.values[server]]);
+            let holds = lines.map(|line| locked(line).hold.clone()).collect();
+            Heartbeat::start(server, &client.options, (&client.news, holds))
+        };
         let beats = (0..client.servers()).map(beat).collect::<Result<_, _>>()?;
         client.beats = Mutex::new(beats);
         Ok(client)
@@ -234,11 +264,16 @@ impl Client {
         self.tell_all(&Request::Leave);
     }
 
-    /// Tells each server something, the first one last; what goes wrong then is no matter.
+    /// Tells each server something, the first one last; what goes wrong then is no matter, and a server that does not answer is
+    /// not waited for.
     fn tell_all(&self, request: &Request) {
+        let options = hasty(&self.options, LEAVE_WITHIN);
         for server in (1..self.servers()).chain([0]) {
-            let until = Instant::now() + CONNECT_WITHIN;
-            let _ = locked(&self.values[server]).try_ask(&self.options, request, &[], until);
+            let mut line = locked(&self.values[server]);
+            if let Some(wire) = &mut line.wire {
+                let _ = wire.trust(options.answer_within);
+            }
+            let _ = line.try_ask(&options, request, &[], CONNECT_WITHIN);
         }
     }
 
@@ -256,6 +291,7 @@ impl Client {
             let (stop, wake) = &*beat.stop;
             *locked(stop) = true;
             wake.notify_all();
+            beat.hold.shut_down();
         }
         for beat in beats {
             let _ = beat.thread.join();
@@ -270,19 +306,32 @@ impl Drop for Client {
 }
 
 impl Heartbeat {
-    fn start(server: usize, options: &ClientOptions, news: &Arc<News>) -> Result<Self, PsError> {
+    /// Begins to say it. `lines` are the connections that wait for the server's answers: where it is silent for as long as it may be away,
+    /// they are ended, since a machine that has vanished ends none.
+    fn start(
+        server: usize,
+        options: &ClientOptions,
+        (news, lines): (&Arc<News>, Vec<Hold>),
+    ) -> Result<Self, PsError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (theirs, options) = (Arc::clone(&stop), options.clone());
+        let (theirs, options) = (Arc::clone(&stop), hasty(options, CONNECT_WITHIN));
         let news = Arc::clone(news);
         let is_over = AtomicBool::new(false);
+        let mut line = Line::to(server, &news);
+        let hold = line.hold.clone();
         let body = move || {
-            let mut line = Line::to(server, &news);
+            let mut heard = Instant::now();
             while !is_over.load(Ordering::Relaxed) {
                 // Whether the server is there is found by who asks it.
-                let until = Instant::now() + CONNECT_WITHIN;
-                let beat = line.try_ask(&options, &Request::Heartbeat, &[], until);
-                if let Ok((Reply::Failed { who, why }, _)) = beat {
-                    locked(&news.failure).get_or_insert((who, why));
+                let beat = line.try_ask(&options, &Request::Heartbeat, &[], Duration::ZERO);
+                if let Ok((Reply::Failed { who, why }, _)) = &beat {
+                    locked(&news.failure).get_or_insert((who.clone(), why.clone()));
+                }
+                if beat.is_ok() {
+                    heard = Instant::now();
+                } else if heard.elapsed() > options.server_within {
+                    lines.iter().for_each(Hold::shut_down);
+                    heard = Instant::now();
                 }
                 let stopped = locked(&theirs.0);
                 let waited = theirs
@@ -298,7 +347,7 @@ impl Heartbeat {
         let thread = thread
             .spawn(body)
             .map_err(|error| PsError::Lost(format!("cannot start a thread: {error}")))?;
-        Ok(Self { stop, thread })
+        Ok(Self { stop, hold, thread })
     }
 }
 
@@ -307,10 +356,15 @@ impl Line {
         Self {
             server,
             wire: None,
+            hold: Hold::default(),
             welcome: false,
-            was_open: false,
             news: Arc::clone(news),
         }
+    }
+
+    fn close(&mut self) {
+        self.wire = None;
+        *locked(&self.hold.0) = None;
     }
 
     /// Connects until it works.
@@ -318,7 +372,7 @@ impl Line {
         let (start, mut said, mut is_to_stop) = (Instant::now(), Duration::ZERO, false);
         loop {
             let why = match self.try_open(options) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return self.check_values(),
                 Err(PsError::Lost(why)) => why,
                 Err(error) => return Err(error),
             };
@@ -347,6 +401,20 @@ impl Line {
         }
     }
 
+    /// Refuses a server that had values and comes without.
+    fn check_values(&mut self) -> Result<(), PsError> {
+        let held = &self.news.held[self.server];
+        let had_values = held.fetch_or(self.welcome, Ordering::Relaxed);
+        if !had_values || self.welcome {
+            return Ok(());
+        }
+        self.close();
+        Err(PsError::Lost(format!(
+            "parameter server {} was started again without what it held; give it a folder that survives it, or start the job again",
+            self.server
+        )))
+    }
+
     /// The error that the server is not reached.
     fn out_of_reach(&self, options: &ClientOptions, why: &str, is_to_stop: bool) -> PsError {
         let (server, address) = (self.server, &options.servers[self.server]);
@@ -371,6 +439,7 @@ impl Line {
         let within = Some(options.answer_within);
         stream.set_read_timeout(within).map_err(lost)?;
         stream.set_write_timeout(within).map_err(lost)?;
+        *locked(&self.hold.0) = Some(stream.try_clone().map_err(lost)?);
         self.wire = Some(Wire::new(stream));
         let welcomed = self.knock(options).and_then(|()| {
             let hello = Request::Hello(options.hello.clone());
@@ -378,13 +447,7 @@ impl Line {
         });
         match welcomed {
             Ok((Reply::Welcome { has_values, .. }, _)) => {
-                if self.was_open && self.welcome && !has_values {
-                    return Err(PsError::User(format!(
-                        "parameter server {} was started again without what it held; give it a folder that survives it, or start the job again",
-                        self.server
-                    )));
-                }
-                (self.welcome, self.was_open) = (has_values, true);
+                self.welcome = has_values;
                 if let Some(wire) = &mut self.wire {
                     wire.trust(options.answer_within).map_err(lost)?;
                 }
@@ -397,7 +460,7 @@ impl Line {
                 self.server
             ))),
             Err(error) => {
-                self.wire = None;
+                self.close();
                 Err(PsError::Lost(error.to_string()))
             }
         }
@@ -442,13 +505,13 @@ impl Line {
         request: &Request,
         bytes: &[u8],
     ) -> Result<(Reply, Vec<u8>), PsError> {
-        let until = Instant::now() + options.server_within;
-        let answer = self.try_ask(options, request, bytes, until);
+        let answer = self.try_ask(options, request, bytes, options.server_within);
         let (reply, bytes) = answer.inspect_err(|_| {
             self.news.has_given_up.store(true, Ordering::Relaxed);
         })?;
-        if matches!(request, Request::Create { .. }) {
-            self.welcome = true;
+        let is_created = matches!((request, &reply), (Request::Create { .. }, Reply::Done));
+        if is_created || matches!(reply, Reply::Values(_)) {
+            self.news.held[self.server].store(true, Ordering::Relaxed);
         }
         match reply {
             Reply::Failed { who, why } => Err(PsError::Failed { who, why }),
@@ -461,21 +524,25 @@ impl Line {
         }
     }
 
+    /// Asks until there is an answer; `within` is how long the server may be away, from when that is seen.
     fn try_ask(
         &mut self,
         options: &ClientOptions,
         request: &Request,
         bytes: &[u8],
-        until: Instant,
+        within: Duration,
     ) -> Result<(Reply, Vec<u8>), PsError> {
+        let mut until = None;
         loop {
             if self.wire.is_none() {
+                let until = *until.get_or_insert_with(|| Instant::now() + within);
                 self.open(options, until)?;
             }
             match self.exchange(request, bytes) {
                 Ok(answer) => return Ok(answer),
                 Err(why) => {
-                    self.wire = None;
+                    self.close();
+                    let until = *until.get_or_insert_with(|| Instant::now() + within);
                     if Instant::now() >= until {
                         return Err(PsError::Lost(format!(
                             "parameter server {} does not answer: {why}; start the job again",
@@ -500,6 +567,14 @@ impl Line {
             }
             Err(why) => Err(PsError::Lost(why.to_string())),
         }
+    }
+}
+
+/// The same where an answer needs no work.
+fn hasty(options: &ClientOptions, within: Duration) -> ClientOptions {
+    ClientOptions {
+        answer_within: options.answer_within.min(within),
+        ..options.clone()
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use phalanx_proof::Secret;
 use phalanx_ps::{
-    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PushKey, Reply, Request, Server,
-    ServerOptions, Tell, Values,
+    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, PushKey, Reply, Request,
+    Server, ServerOptions, Tell, Values,
 };
 
 const WORKERS: usize = 3;
@@ -98,6 +98,11 @@ fn start(port: u16, folder: &Path) -> Child {
 }
 
 fn client(port: u16, worker: usize) -> Client {
+    client_within(port, worker, Duration::from_secs(30))
+}
+
+/// A worker that waits this long for a server that is away.
+fn client_within(port: u16, worker: usize, server_within: Duration) -> Client {
     let settings = ControlSettings {
         workers: WORKERS,
         mode: Mode::Async,
@@ -113,7 +118,7 @@ fn client(port: u16, worker: usize) -> Client {
             settings,
         },
         join_within: Duration::from_secs(30),
-        server_within: Duration::from_secs(30),
+        server_within,
         stop_within: Duration::from_millis(100),
         answer_within: Duration::from_secs(30),
         secret: Some(Secret::new("crashes")),
@@ -232,6 +237,84 @@ fn a_worker_that_is_to_stop_does_not_wait_long_for_a_server() {
     let expected = "worker 0 was asked to stop and does not reach parameter server 0 at 127.0.0.1";
     assert!(shown.starts_with(expected), "{shown}");
     assert!(start.elapsed() < Duration::from_secs(10), "{start:?}");
+}
+
+/// A folder of this test, and a server that keeps its state there.
+fn started(name: &str, port: u16) -> Child {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    start(port, &folder)
+}
+
+fn kill(mut server: Child) {
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+/// Who asks a server for longer than it may be away waits for the next one all the same.
+#[test]
+fn how_long_a_server_is_away_counts_from_when_it_goes() {
+    let port = free_port();
+    let server = started("goes", port);
+    let client = client_within(port, 1, Duration::from_secs(3));
+    let asked = thread::spawn(move || {
+        let (key, within_ms) = ("key".to_owned(), 4_000);
+        let answer = client.ask(&Request::Get { key, within_ms }, &[]);
+        answer.map(|(reply, _)| reply)
+    });
+    thread::sleep(Duration::from_millis(3_500));
+    kill(server);
+    let next = started("comes", port);
+    let reply = asked.join().unwrap().unwrap();
+    assert!(matches!(reply, Reply::NotYet { .. }), "{reply:?}");
+    kill(next);
+}
+
+/// Every line to it is told, also of a worker that has brought it nothing.
+#[test]
+fn a_server_that_comes_back_with_nothing_is_lost() {
+    let port = free_port();
+    let server = started("had-values", port);
+    let clients = [0, 1].map(|worker| client(port, worker));
+    let create = Request::Create {
+        description: String::new(),
+    };
+    clients[0].ask_server(0, &create, &[]).unwrap();
+    clients.iter().for_each(|client| drop(applied(client)));
+    kill(server);
+    let next = started("has-none", port);
+    for client in &clients {
+        let heartbeat = client.ask(&Request::Heartbeat, &[]);
+        let pull = client.ask_server(0, &create, &[]);
+        for answer in [heartbeat, pull] {
+            let error = answer.unwrap_err();
+            assert!(matches!(error, PsError::Lost(_)), "{error}");
+            let shown = error.to_string();
+            assert!(shown.contains("without what it held"), "{shown}");
+        }
+    }
+    kill(next);
+}
+
+/// A machine that has vanished says nothing, and closes nothing.
+#[test]
+fn a_server_that_is_silent_holds_up_no_worker() {
+    let port = free_port();
+    let server = started("silent", port);
+    let client = client_within(port, 0, Duration::from_secs(1));
+    let signal = |name: &str| {
+        let pid = server.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    let start = Instant::now();
+    // The signal may come after an answer.
+    while client.ask_server(0, &Request::Heartbeat, &[]).is_ok() {}
+    drop(client);
+    // An answer may take 30 s.
+    assert!(start.elapsed() < Duration::from_secs(28), "{start:?}");
+    kill(server);
 }
 
 #[test]
