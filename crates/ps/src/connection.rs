@@ -221,9 +221,13 @@ impl Connection {
         drop(state);
         let mut shards = locked(&self.shared.shards);
         let request = Request::Hello(hello.clone());
+        let is_new = shards.shards.is_new(hello.worker, hello.incarnation);
         shards.handle(hello.worker, &request, &[], options)?;
         let has_values = shards.shards.has_values();
         drop(shards);
+        if hello.worker == 0 && is_new {
+            locked(&self.shared.control).chief_is_new(hello, options)?;
+        }
         if self.hello.is_none() {
             let mut connections = locked(&self.shared.connections);
             *connections.open.entry(hello.worker).or_insert(0) += 1;

@@ -161,7 +161,7 @@ pub struct Control {
     pub(crate) all_done: u64,
     #[serde(with = "crate::hex_bytes")]
     values: BTreeMap<String, Vec<u8>>,
-    is_stopping: bool,
+    pub(crate) is_stopping: bool,
     failure: Option<(String, String)>,
     /// Whether a worker has said so, rather than been lost.
     #[serde(default)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::PsError;
 use crate::control::{Control, Results};
 use crate::log::{Durability, Found, Log};
-use crate::message::{Frame, Pulled, Reply, Request};
+use crate::message::{Frame, Hello, Pulled, Reply, Request};
 use crate::pushes::{Shards, Values};
 use crate::server::ServerOptions;
 
@@ -21,6 +21,8 @@ pub(crate) struct ShardState {
     pub(crate) shards: Shards,
     pub(crate) values: Box<dyn Values>,
     pub(crate) log: Option<Log>,
+    /// The bytes of its last snapshot.
+    snapshot: u64,
 }
 
 impl ControlState {
@@ -83,6 +85,21 @@ impl ControlState {
         };
         self.keep(worker, request, &bytes, options)?;
         change(self.known()?, worker, request, bytes)
+    }
+
+    /// A process that was not there before is the first worker now, which its kept [`Request::Hello`] says; the first of a log made the
+    /// control. Where the job was asked to stop before this control came back, it was
+    /// started again to go on.
+    pub(crate) fn chief_is_new(
+        &mut self,
+        hello: &Hello,
+        options: &ServerOptions,
+    ) -> Result<(), PsError> {
+        if !self.known()?.was_to_stop() {
+            return Ok(());
+        }
+        let request = Request::Hello(hello.clone());
+        self.settle(hello.worker, &request, Vec::new(), options)
     }
 
     /// The control of a job that somebody has joined.
@@ -158,8 +175,7 @@ fn change(
             begun,
         } => {
             let result = failure.clone().map_or(Ok(bytes), Err);
-            let tasks = &mut control.tasks;
-            tasks.finish_among(begun.as_deref(), worker, *task, result);
+            (control.tasks).finish_among(begun.as_deref(), worker, *task, result);
         }
         Request::Acknowledge {
             tasks,
@@ -176,6 +192,7 @@ fn change(
         Request::Stop => control.stop(None),
         Request::StopAt { end } => control.stop(*end),
         Request::Fail { reason } => control.fail_by(worker, reason.clone()),
+        Request::Hello(_) => control.go_on(),
         Request::Leave => control.has_chief_left |= worker == 0,
         _ => {}
     }
@@ -188,6 +205,7 @@ impl ShardState {
             shards: Shards::default(),
             values,
             log: None,
+            snapshot: 0,
         }
     }
 
@@ -200,6 +218,7 @@ impl ShardState {
             Log::open(&folder.join("shards"), durability)?;
         if let Some(((shards, lengths), bytes)) = found.snapshot {
             self.shards = shards;
+            self.snapshot = bytes.len() as u64;
             let mut rest = &bytes[..];
             let mut take = |length: u64| {
                 let (part, others) = rest.split_at((length as usize).min(rest.len()));
@@ -252,9 +271,9 @@ impl ShardState {
             }
             Request::Stage { key, version, what } => {
                 let duplicate = self.shards.stage(key, *version, what, bytes.to_vec())?;
-                let squares = match (version, duplicate) {
-                    (None, false) => values.squares(what, bytes).map_err(PsError::Values)?,
-                    _ => Vec::new(),
+                let squares = match version {
+                    Some(_) => Vec::new(),
+                    None => self.norms(key.work, duplicate, (what, bytes))?,
                 };
                 let reply = Reply::Staged { squares, duplicate };
                 (!duplicate, reply, Vec::new())
@@ -276,6 +295,22 @@ impl ShardState {
             }
             _ => (false, Reply::Done, Vec::new()),
         })
+    }
+
+    /// The squared norms of a gradient that is a step by itself: of what was applied, where one of its piece of work was.
+    fn norms(
+        &mut self,
+        work: u64,
+        was_applied: bool,
+        (what, bytes): (&str, &[u8]),
+    ) -> Result<Vec<f64>, PsError> {
+        if was_applied {
+            return Ok(self.shards.norms(work));
+        }
+        let squares = self.values.squares(what, bytes);
+        let squares = squares.map_err(PsError::Values)?;
+        self.shards.keep_norms(work, &squares);
+        Ok(squares)
     }
 
     pub(crate) fn handle(
@@ -329,7 +364,7 @@ impl ShardState {
         let Some(log) = &mut self.log else {
             return Ok(());
         };
-        if log.bytes < options.snapshot_bytes {
+        if log.bytes < options.snapshot_bytes.max(self.snapshot) {
             return Ok(());
         }
         let values = self.values.save().map_err(PsError::Values)?;
@@ -339,6 +374,7 @@ impl ShardState {
             lengths.push(part.len() as u64);
             bytes.extend_from_slice(part);
         }
+        self.snapshot = bytes.len() as u64;
         log.snapshot(&(&self.shards, lengths), &bytes)
     }
 }

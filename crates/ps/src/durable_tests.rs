@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::control::{ControlSettings, Phase, PhaseKind};
-use crate::message::Hello;
+use crate::message::{Hello, PushKey};
+use crate::pushes::tests::Bytes;
 use crate::{Clock, Grant, Mode, TaskEnd, Work};
 use std::time::Duration;
 
@@ -41,20 +42,27 @@ impl Recorded {
         };
         let mut state = ControlState::default();
         state.recover(&folder, Durability::Process).unwrap();
-        let first = Request::Hello(Hello {
-            job: String::new(),
-            version: String::new(),
-            worker: 0,
-            incarnation: 1,
-            settings: settings.clone(),
-        });
-        state.keep(0, &first, &[], &options).unwrap();
         state.control = Some(Control::new(settings.clone()));
-        Self {
+        let mut recorded = Self {
             state,
             settings,
             options,
             folder,
+        };
+        let first = Request::Hello(recorded.hello(1));
+        let kept = recorded.state.keep(0, &first, &[], &recorded.options);
+        kept.unwrap();
+        recorded
+    }
+
+    /// The first worker's.
+    fn hello(&self, incarnation: u64) -> Hello {
+        Hello {
+            job: String::new(),
+            version: String::new(),
+            worker: 0,
+            incarnation,
+            settings: self.settings.clone(),
         }
     }
 
@@ -223,6 +231,33 @@ fn no_clock_falls_back_when_a_control_comes_back() {
     }
 }
 
+/// A job that was asked to stop, was killed before it had, and is started again under its name.
+#[test]
+fn a_job_that_is_started_again_goes_on_after_a_stop() {
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 2 }] {
+        let mut recorded = Recorded::new("goes-on", mode);
+        recorded.begin(10);
+        recorded.come(0);
+        recorded.given(0);
+        recorded.say(0, &Request::Stop, Vec::new());
+        let hello = recorded.hello(2);
+        let options = recorded.options.clone();
+        let is_new = |state: &mut ControlState| state.chief_is_new(&hello, &options).unwrap();
+        is_new(&mut recorded.state);
+        assert!(recorded.control().is_stopping, "the control was there");
+        recorded.restart();
+        is_new(&mut recorded.state);
+        recorded.restart();
+        recorded.come(0);
+        for _ in 0..10 {
+            recorded.work(0);
+        }
+        let over = recorded.over();
+        assert_eq!((over.end, over.stopped), (10, false), "{mode}");
+        std::fs::remove_dir_all(&recorded.folder).unwrap();
+    }
+}
+
 /// A log of an earlier version of the program, whose requests to stop had no end.
 #[test]
 fn a_request_to_stop_of_an_older_log_is_read() {
@@ -339,4 +374,87 @@ fn a_control_that_comes_back_does_not_cancel_what_was_begun() {
         serde_json::from_str::<Request>(old).unwrap(),
         finish(1, Some("no"))
     );
+}
+
+/// Shards that are kept in a folder.
+fn kept(folder: &std::path::Path) -> ShardState {
+    let mut state = ShardState::new(Box::new(Bytes));
+    state.recover(folder, Durability::Process).unwrap();
+    state
+}
+
+const fn key(worker: usize) -> PushKey {
+    PushKey {
+        work: 7,
+        worker,
+        incarnation: 1,
+        done_below: 0,
+    }
+}
+
+/// A large model would be written again and again: its log grows as large as the snapshot that it replaces.
+#[test]
+fn the_log_of_shards_grows_to_the_size_of_their_snapshot() {
+    let folder = folder("shards");
+    let _ = std::fs::remove_dir_all(&folder);
+    let options = ServerOptions {
+        snapshot_bytes: 1000,
+        ..ServerOptions::default()
+    };
+    let act = Request::Act {
+        what: String::new(),
+    };
+    let staged = Request::Stage {
+        key: key(0),
+        version: Some(0),
+        what: String::new(),
+    };
+    let mut state = kept(&folder);
+    // The snapshot has the gradient that waits.
+    state.handle(0, &staged, &[1; 50_000], &options).unwrap();
+    let bytes = |state: &ShardState| state.log.as_ref().unwrap().bytes;
+    assert_eq!(bytes(&state), 0, "no snapshot was written");
+    for _ in 0..2 {
+        let before = bytes(&state);
+        state.handle(0, &act, &[1; 20_000], &options).unwrap();
+        assert!(bytes(&state) > before, "a snapshot was written too soon");
+        state = kept(&folder);
+    }
+    state.handle(0, &act, &[1; 20_000], &options).unwrap();
+    assert_eq!(bytes(&state), 0);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A worker was lost between the first server and the second: who takes its batch clips by the norm over both.
+#[test]
+fn norms_of_what_was_applied_are_there_for_who_pushes_it_again() {
+    let folder = folder("norms");
+    let _ = std::fs::remove_dir_all(&folder);
+    let options = ServerOptions::default();
+    let stage = |worker| Request::Stage {
+        key: key(worker),
+        version: None,
+        what: String::new(),
+    };
+    let staged = |state: &mut ShardState, worker| {
+        let (reply, _) = state
+            .handle(worker, &stage(worker), &[1; 3], &options)
+            .unwrap();
+        let Reply::Staged { squares, duplicate } = reply else {
+            panic!("{reply:?}");
+        };
+        (squares, duplicate)
+    };
+    let mut state = kept(&folder);
+    assert_eq!(staged(&mut state, 0), (vec![3.0], false));
+    let apply = Request::Apply {
+        key: key(0),
+        factors: None,
+    };
+    state.handle(0, &apply, &[], &options).unwrap();
+    for _ in 0..2 {
+        assert_eq!(staged(&mut state, 1), (vec![3.0], true));
+        state = kept(&folder);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -39,6 +39,9 @@ pub(crate) struct PhaseState {
     pub(crate) given_end: u64,
     /// The end, which is sooner where the training is stopped.
     pub(crate) end: u64,
+    /// The end before it was stopped, where it was.
+    #[serde(default)]
+    end_before_stop: Option<u64>,
     /// The number of the first piece of work.
     pub(crate) base: u64,
     pub(crate) parts_of_item: u64,
@@ -76,6 +79,7 @@ impl PhaseState {
             end: items
                 .end
                 .clamp(items.start, items.start.saturating_add(MOST_ITEMS)),
+            end_before_stop: None,
             base,
             parts_of_item: parts.unwrap_or(1) as u64,
             next: items.start,
@@ -114,9 +118,19 @@ impl PhaseState {
             return;
         }
         let end = end.unwrap_or_else(|| self.end_of_begun());
-        self.results.stopped |= end < self.end;
-        self.end = self.end.min(end);
+        if end < self.end {
+            self.results.stopped = true;
+            self.end_before_stop.get_or_insert(self.end);
+            self.end = end;
+        }
         self.end_if_done();
+    }
+
+    /// Goes on to the end that it had before it was stopped.
+    fn go_on(&mut self) {
+        if let Some(end) = self.end_before_stop.take() {
+            (self.end, self.results.stopped) = (end, false);
+        }
     }
 
     /// Ends where the data do, but not before what is done.
@@ -126,7 +140,9 @@ impl PhaseState {
             Some(last) => last + 1,
             None => self.done_below + u64::from(self.parts.iter().any(is_done)),
         };
-        self.end = self.end.min(item.max(begun));
+        let end = item.max(begun);
+        self.end = self.end.min(end);
+        self.end_before_stop = self.end_before_stop.map(|before| before.min(end));
         self.next = self.next.min(self.end);
         self.given.retain(|given, _| *given < item);
         self.end_if_done();
@@ -295,6 +311,19 @@ impl Control {
             && phase.parts.is_empty()
         {
             phase.begun_below = phase.next.saturating_add(in_hand);
+        }
+    }
+
+    /// Whether this control was asked to stop before it was started again.
+    pub(crate) const fn was_to_stop(&self) -> bool {
+        self.is_recovered && self.is_stopping
+    }
+
+    /// The job was started again after it was asked to stop.
+    pub(crate) fn go_on(&mut self) {
+        self.is_stopping = false;
+        if let Some(phase) = self.current() {
+            phase.go_on();
         }
     }
 

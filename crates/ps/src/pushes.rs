@@ -88,6 +88,10 @@ struct Staged {
     bytes: Vec<u8>,
 }
 
+/// Squared norms by array.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Norms(#[serde(with = "crate::numbers")] Vec<f64>);
+
 /// Which pieces of work were applied: all below a number, and some above.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Applied {
@@ -124,6 +128,10 @@ pub struct Shards {
     /// has had it applied.
     #[serde(with = "crate::numbers")]
     squares: Option<(u64, Vec<f64>)>,
+    /// The squared norms of gradients that are steps by themselves, by piece of work: who comes in the place of a worker that was lost
+    /// when one server had applied its gradient clips by what that server has applied.
+    #[serde(default)]
+    norms: BTreeMap<u64, Norms>,
 }
 
 impl Shards {
@@ -158,6 +166,12 @@ impl Shards {
         let answer = values.act(what, bytes).map_err(PsError::Values)?;
         self.revision += 1;
         Ok(answer)
+    }
+
+    /// Whether a worker's process is later than all that were there.
+    pub(crate) fn is_new(&self, worker: usize, incarnation: u64) -> bool {
+        let latest = self.incarnations.get(&worker);
+        latest.is_none_or(|latest| *latest < incarnation)
     }
 
     /// A worker's process is there: older ones of its number push no more.
@@ -239,6 +253,17 @@ impl Shards {
             }
         }
         Ok(false)
+    }
+
+    /// Keeps the squared norms of a gradient that is a step by itself.
+    pub(crate) fn keep_norms(&mut self, work: u64, squares: &[f64]) {
+        self.norms.insert(work, Norms(squares.to_vec()));
+    }
+
+    /// The squared norms of the gradient of a piece of work that was applied.
+    pub(crate) fn norms(&self, work: u64) -> Vec<f64> {
+        let norms = self.norms.get(&work).cloned();
+        norms.unwrap_or_default().0
     }
 
     /// Applies the gradient that is kept of a piece of work.
@@ -341,6 +366,7 @@ impl Shards {
 
     fn check(&mut self, key: &PushKey) -> Result<(), PsError> {
         self.applied.forget_below(key.done_below);
+        self.norms = self.norms.split_off(&key.done_below);
         let latest = self.incarnations.get(&key.worker).copied().unwrap_or(0);
         if key.incarnation < latest {
             return Err(PsError::Lost(format!(

@@ -39,7 +39,7 @@ pub struct ServerOptions {
     pub work_within: Duration,
     /// How long the server waits for workers when there are none.
     pub alone_within: Duration,
-    /// The bytes of the log after which a snapshot is written.
+    /// The bytes of the log after which a snapshot is written; it grows to the size of its last snapshot at least.
     pub snapshot_bytes: u64,
     /// The same of the log of the control; it grows to twice its last snapshot at least.
     pub control_snapshot_bytes: u64,
