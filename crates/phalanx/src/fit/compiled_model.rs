@@ -90,7 +90,7 @@ impl CompiledModel {
             )));
         }
         let index = self.setup.model.variables().len() + slot;
-        self.state.set(index, &HostTensor::scalar(rate as f32))
+        self.state.set(&[(index, &HostTensor::scalar(rate as f32))])
     }
 
     /// Whether the learning rate follows a schedule, and cannot be set.
@@ -262,7 +262,7 @@ impl CompiledModel {
             }
             found.push((index, value));
         }
-        (found.into_iter()).try_for_each(|(index, value)| self.state.set(index, value))
+        self.state.set(&found)
     }
 
     /// Refuses variables that are not numbers: nobody wants to keep them, and the loss of a last update is never computed.

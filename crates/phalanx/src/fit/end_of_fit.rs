@@ -113,13 +113,13 @@ impl ReplacedVariables {
                 "swap_ema_weights needs an optimizer that averages the variables; add `ema` to it",
             ));
         }
+        let mut exchanged = Vec::with_capacity(2 * averages.len());
         for (variable, slot) in averages {
-            let shape = model.setup.model.variables()[variable].shape.clone();
-            let values = [variable, slot].map(|index| model.state.get(index, &shape));
-            let [value, average] = values;
-            model.state.set(variable, &average?)?;
-            model.state.set(slot, &value?)?;
+            let shape = &model.setup.model.variables()[variable].shape;
+            exchanged.push((slot, model.state.get(variable, shape)?));
+            exchanged.push((variable, model.state.get(slot, shape)?));
         }
+        model.state.set(&by_position(&exchanged))?;
         self.uses_averages = are_used;
         Ok(())
     }
@@ -159,12 +159,20 @@ fn take_averages(model: &mut CompiledModel) -> Result<bool> {
     if !are_there {
         return Ok(false);
     }
+    let mut taken = Vec::with_capacity(averages.len());
     for (variable, slot) in averages {
         let shape = &model.setup.model.variables()[variable].shape;
-        let average = model.state.get(slot, shape)?;
-        model.state.set(variable, &average)?;
+        taken.push((variable, model.state.get(slot, shape)?));
     }
+    model.state.set(&by_position(&taken))?;
     Ok(are_there)
+}
+
+fn by_position(values: &[(usize, HostTensor)]) -> Vec<(usize, &HostTensor)> {
+    values
+        .iter()
+        .map(|(index, value)| (*index, value))
+        .collect()
 }
 
 /// The first tensor that is infinite or not a number, among the batch of each process where it is still there, the variables and the slots.

@@ -215,19 +215,26 @@ impl TrainState {
         Ok(&self.arrays)
     }
 
-    /// Sets an array, of all replicas.
-    pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
+    /// Sets arrays by their positions, of all replicas.
+    pub(super) fn set(&mut self, values: &[(usize, &HostTensor)]) -> Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
         if let Some(servers) = self.placement.servers().cloned() {
             let mut state = servers.state()?.to_vec();
-            state[index] = value.clone();
+            for (index, value) in values {
+                state[*index] = (*value).clone();
+            }
             servers.set_state(&state)?;
             return self.pull();
         }
         self.arrays()?;
         self.copies.clear();
-        let placed = self.placed(index, value)?;
-        for (arrays, array) in self.arrays.iter_mut().zip(placed) {
-            arrays[index] = array;
+        for (index, value) in values {
+            let placed = self.placed(*index, value)?;
+            for (arrays, array) in self.arrays.iter_mut().zip(placed) {
+                arrays[*index] = array;
+            }
         }
         Ok(())
     }

@@ -219,6 +219,18 @@ impl StateLayout {
         shapes
     }
 
+    /// Whether an array of the whole state is among the values, as a whole.
+    pub(super) fn is_in_values(&self, index: usize) -> bool {
+        index < self.variables.len() && self.tables.iter().all(|(table, _)| *table != index)
+    }
+
+    /// Slots of the whole, such as the learning rate, of which each server has a copy: their positions in the whole state, and shapes.
+    pub(super) fn common_slots(&self) -> impl Iterator<Item = (usize, Shape)> {
+        let slots = self.slots.iter().enumerate();
+        let common = slots.filter(|(_, slot)| slot.param.is_none());
+        common.map(|(index, slot)| (self.variables.len() + index, slot.shape.clone()))
+    }
+
     pub(super) fn has_tables(&self) -> bool {
         !self.tables.is_empty()
     }
@@ -465,6 +477,12 @@ impl StateLayout {
             .iter()
             .map(|own| own.iter().map(of).collect())
             .collect()
+    }
+
+    /// Whether gradients are added up over some batches before they are clipped.
+    pub(super) fn accumulates(&self) -> bool {
+        let steps = self.optimizer.options().gradient_accumulation_steps;
+        steps.is_some_and(|steps| steps > 1)
     }
 
     pub(super) fn clips(&self) -> bool {

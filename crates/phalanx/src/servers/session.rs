@@ -141,6 +141,13 @@ impl Servers {
             ));
         }
         let layout = Arc::new(layout(&self.exchange.partitioner, self.client.servers()));
+        let is_apart = self.workers() > 1 && self.mode.backup_workers().is_none();
+        if is_apart && layout.clips() && layout.accumulates() {
+            return Err(Error::User(format!(
+                "gradients are accumulated over batches and clipped by their norm, and in the mode {} another worker may add to them between the two; leave `gradient_accumulation` out, clip by value, or train in the mode `sync`",
+                self.mode
+            )));
+        }
         *locked(&self.layout) = Some(Arc::clone(&layout));
         let held = format!("{:?}", layout.held);
         let facts = vec![("what the servers hold".to_owned(), held)];
@@ -211,7 +218,7 @@ impl Servers {
     }
 
     /// Whether this process goes through what the job has done before it: the servers know better than it what the values are.
-    fn is_behind(&self) -> Result<bool> {
+    pub(crate) fn is_behind(&self) -> Result<bool> {
         if !self.client.had_values() {
             return Ok(false);
         }

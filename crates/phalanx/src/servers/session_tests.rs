@@ -60,12 +60,11 @@ fn session(address: &str, (worker, incarnation): (usize, u64), workers: usize) -
 
 /// Variable `a`, the optimizer's learning rate, and the number of updates: what servers hold, and its value.
 fn create(servers: &Servers, state: &[HostTensor]) {
-    try_create(servers, state).unwrap();
+    try_create(servers, Sgd::new(1.0).into(), state).unwrap();
 }
 
-fn try_create(servers: &Servers, state: &[HostTensor]) -> Result<()> {
+fn try_create(servers: &Servers, optimizer: Optimizer, state: &[HostTensor]) -> Result<()> {
     let shape = Shape::f32([2]);
-    let optimizer = Optimizer::from(Sgd::new(1.0));
     let param = ParamSpec {
         name: "a".into(),
         shape: shape.clone(),
@@ -141,9 +140,40 @@ fn a_second_model_on_the_same_servers_is_refused() {
     let (running, address) = server(Duration::from_secs(60));
     let servers = session(&address, (0, 1), 1);
     create(&servers, &state(1.0));
-    let error = try_create(&servers, &state(2.0)).unwrap_err();
+    let error = try_create(&servers, Sgd::new(1.0).into(), &state(2.0)).unwrap_err();
     assert!(matches!(error, Error::User(_)), "{error}");
     assert!(error.to_string().contains("one model a job"), "{error}");
+    drop(servers);
+    running.join().unwrap().unwrap();
+}
+
+/// Between the norm of one worker's gradient and its update another may add to the sum.
+#[test]
+fn sums_of_workers_that_are_apart_are_not_clipped_by_their_norm() {
+    let (running, address) = server(Duration::from_secs(60));
+    let both = [0, 1].map(|worker| session(&address, (worker, 1), 2));
+    let optimizer = || Optimizer::from(Sgd::new(1.0)).gradient_accumulation(2);
+    for clipped in [optimizer().clipnorm(1.0), optimizer().global_clipnorm(1.0)] {
+        let error = try_create(&both[0], clipped, &state(1.0)).unwrap_err();
+        assert!(matches!(error, Error::User(_)), "{error}");
+    }
+    drop(both);
+    running.join().unwrap().unwrap();
+}
+
+#[test]
+fn arrays_that_are_asked_for_one_by_one_are_those_of_the_whole_state() {
+    let (running, address) = server(Duration::from_secs(60));
+    let servers = session(&address, (0, 1), 1);
+    create(&servers, &state(1.0));
+    for rate in [0.5f32, 0.25] {
+        let mut changed = state(3.0 * rate);
+        changed[1] = HostTensor::scalar(rate);
+        servers.set_state(&changed).unwrap();
+        for (index, array) in changed.iter().enumerate() {
+            assert_eq!(servers.array(index).unwrap(), *array, "{index}");
+        }
+    }
     drop(servers);
     running.join().unwrap().unwrap();
 }

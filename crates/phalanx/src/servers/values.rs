@@ -1,5 +1,6 @@
 //! The values of a server on its device, updated by compiled programs of the optimizer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_graph::{Graph, HostTensor, Program, Shape, Tensor};
@@ -19,6 +20,8 @@ pub(super) const VALUES: &str = "";
 pub(super) const NARROW_VALUES: &str = "bf16";
 pub(super) const ROWS: &str = "rows";
 pub(super) const NARROW_ROWS: &str = "rows_bf16";
+/// The slots of the whole optimizer.
+pub(super) const COMMON_SLOTS: &str = "common_slots";
 
 /// The values that a server holds.
 pub(crate) struct HeldValues {
@@ -88,6 +91,7 @@ impl Values for HeldValues {
             VALUES => holding.values(engine, Wire::Same).map_err(text),
             NARROW_VALUES => holding.values(engine, Wire::Bf16).map_err(text),
             "state" => holding.state(engine).map_err(text).map(Arc::new),
+            COMMON_SLOTS => holding.common_slots(engine).map_err(text).map(Arc::new),
             ROWS => holding.rows(wanted, Wire::Same).map(Arc::new),
             NARROW_ROWS => holding.rows(wanted, Wire::Bf16).map(Arc::new),
             "tables" => Ok(Arc::new(holding.changed_rows())),
@@ -248,6 +252,7 @@ impl Holding {
         }
         let found = self.row_programs.iter().find(|(of, _)| *of == key);
         let (_, compiled) = found.ok_or("an update of rows is missing")?;
+        let common = self.common_range().map_err(text)?;
         let store = &mut self.tables[table];
         let before = store.gathered(&rows.numbers, padded)?;
         let mut gradient = rows.values.clone();
@@ -256,11 +261,8 @@ impl Holding {
         let put = before.iter().chain([&gradient]);
         let put = put.map(|tensor| engine.put(0, tensor));
         let put: Vec<Buffer> = put.collect::<Result<_>>().map_err(text)?;
-        let first_slot = 1 + self.held.arrays.len();
-        let of_all = self.held.slots().map_err(text)?;
-        let of_all = of_all.iter().filter(|slot| slot.param.is_none()).count();
-        let of_all = &self.state[first_slot..first_slot + of_all];
-        let arguments: Vec<&Buffer> = self.state[..1].iter().chain(of_all).chain(&put).collect();
+        let common = &self.state[common];
+        let arguments: Vec<&Buffer> = self.state[..1].iter().chain(common).chain(&put).collect();
         let (outputs, done) = compiled.run(&[&arguments]).map_err(text)?;
         let shape = gradient.shape();
         let read = outputs.iter().flatten();
@@ -276,7 +278,7 @@ impl Holding {
         {
             return Ok(Arc::clone(pulled));
         }
-        let mut values = self.bytes(engine, 1 + self.held.arrays.len())?;
+        let mut values = self.bytes(engine, 0..1 + self.held.arrays.len())?;
         if wire != Wire::Same {
             values = self.narrowed(&values, wire);
         }
@@ -302,19 +304,31 @@ impl Holding {
     }
 
     fn state(&self, engine: &Engine) -> Result<Vec<u8>> {
-        self.bytes(engine, self.state.len())
+        self.bytes(engine, 0..self.shapes.len())
     }
 
-    fn bytes(&self, engine: &Engine, count: usize) -> Result<Vec<u8>> {
+    fn common_slots(&self, engine: &Engine) -> Result<Vec<u8>> {
+        self.bytes(engine, self.common_range()?)
+    }
+
+    /// The places of slots that belong to no variable, which come before the others.
+    fn common_range(&self) -> Result<Range<usize>> {
+        let slots = self.held.slots()?;
+        let count = slots.iter().filter(|slot| slot.param.is_none()).count();
+        let first = 1 + self.held.arrays.len();
+        Ok(first..first + count)
+    }
+
+    fn bytes(&self, engine: &Engine, arrays: Range<usize>) -> Result<Vec<u8>> {
         if self.state.is_empty() {
             return Err(Error::Training(
                 "the values of this server were lost in an update that failed".into(),
             ));
         }
-        let shapes = self.shapes.iter().take(count);
-        let mut bytes = vec![0; shapes.clone().map(Shape::byte_len).sum()];
+        let shapes = &self.shapes[arrays.clone()];
+        let mut bytes = vec![0; shapes.iter().map(Shape::byte_len).sum()];
         let mut rest = &mut bytes[..];
-        for (array, shape) in self.state.iter().zip(shapes) {
+        for (array, shape) in self.state[arrays].iter().zip(shapes) {
             let (own, others) = std::mem::take(&mut rest).split_at_mut(shape.byte_len());
             engine.read(array, shape, own)?;
             rest = others;

@@ -294,7 +294,7 @@ impl ParameterServerStrategy {
                 Ok(None)
             }
             TaskKind::Evaluator => Err(Error::user(
-                "this process is the evaluator of its cluster, which does not train; parameter servers have no evaluator yet: leave it out of the cluster",
+                "this process is the evaluator of its cluster, which does not train: it evaluates checkpoints; start it by `phalanx launch --evaluator`, or call `Trainer::follow` in it",
             )),
         }
     }

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::HostTensor;
+use phalanx_graph::{HostTensor, Shape};
 use phalanx_ps::{Clock, Commit, Reply, Request};
 
+use super::super::contents::divided;
+use super::super::explained;
 use super::super::layout::StateLayout;
 use super::super::narrow::Wire;
 use super::super::row_cache;
-use super::super::values::{NARROW_ROWS, NARROW_VALUES, ROWS, VALUES};
+use super::super::values::{COMMON_SLOTS, NARROW_ROWS, NARROW_VALUES, ROWS, VALUES};
 use super::{Servers, locked, unexpected};
 
 use crate::{Error, Result};
@@ -151,6 +153,24 @@ impl Servers {
                 })
             })
             .collect())
+    }
+
+    /// An array of the state, with as few others as there must be.
+    pub(crate) fn array(&self, index: usize) -> Result<HostTensor> {
+        let layout = self.layout()?;
+        if layout.is_in_values(index) {
+            return Ok(self.values()?.variables[index].clone());
+        }
+        let (positions, shapes): (Vec<usize>, Vec<Shape>) = layout.common_slots().unzip();
+        let Some(at) = positions.iter().position(|position| *position == index) else {
+            return Ok(self.state()?[index].clone());
+        };
+        // With the last step that was taken together.
+        self.newest()?;
+        let asked = self.client.ask_server(0, &asks(COMMON_SLOTS), &[]);
+        let (_, bytes) = asked.map_err(explained)?;
+        let slots = divided(shapes, &bytes).map_err(Error::Cluster)?;
+        Ok(slots[at].clone())
     }
 
     /// All of the state: variables, slots, iterations.
