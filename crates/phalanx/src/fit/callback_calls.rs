@@ -217,6 +217,14 @@ impl Training for Stepping<'_> {
         self.trainer.variables()
     }
 
+    fn variables_after(&self, epoch: usize) -> Result<Option<NamedTensors>> {
+        let servers = self.trainer.placement().servers();
+        match servers.map_or(Ok(false), |servers| servers.is_behind())? {
+            true => Ok(self.trainer.kept_epochs.find(epoch).cloned()),
+            false => self.trainer.variables().map(Some),
+        }
+    }
+
     fn set_variables(&mut self, values: &[(String, HostTensor)]) -> Result<()> {
         self.trainer.set_variables(values)
     }

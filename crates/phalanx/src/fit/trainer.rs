@@ -3,7 +3,7 @@
 use phalanx_graph::{HostTensor, Program};
 
 use super::callback_calls::KeptStates;
-use super::callbacks::{CallbackStates, Callbacks};
+use super::callbacks::{CallbackStates, Callbacks, KeptEpochs};
 use super::checkpoint::OwnCheckpoints;
 use super::compile::Compile;
 use super::compiled_model::CompiledModel;
@@ -38,6 +38,8 @@ pub struct Trainer {
     pub(super) callbacks: Callbacks,
     /// What callbacks remember of the last `fit`, or of the checkpoint that was restored.
     pub(super) callback_states: CallbackStates,
+    /// Variables of epochs that servers have gone past and this process goes through again.
+    pub(super) kept_epochs: KeptEpochs,
     /// What a `fit` that fails goes back to, where its callbacks have done a part of what they do at one place.
     pub(super) kept_states: Option<KeptStates>,
     pub(super) own_checkpoints: OwnCheckpoints,
@@ -63,6 +65,7 @@ impl Trainer {
             replaced: ReplacedVariables::default(),
             callbacks: Callbacks::default(),
             callback_states: CallbackStates::new(),
+            kept_epochs: KeptEpochs::default(),
             kept_states: None,
             own_checkpoints: OwnCheckpoints::default(),
             writer: CheckpointWriter::default(),

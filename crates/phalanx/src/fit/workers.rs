@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::callbacks::KeptEpochs;
 use super::in_flight::InFlight;
 use super::step_times::StepPart;
 use super::{Fit, Trainer};
@@ -117,10 +118,11 @@ impl Trainer {
         if let Some(servers) = model.placement.servers() {
             let own = progress.position.clone();
             let first = progress.begin_with_servers(servers, first)?;
-            if progress.position != own {
-                // What callbacks remember is of epochs whose results come again.
-                self.callback_states.clear();
-            }
+            // Otherwise what callbacks remember is of epochs whose results come again.
+            self.kept_epochs = match progress.position == own {
+                true => KeptEpochs::default(),
+                false => KeptEpochs::take_from(&mut self.callback_states, first),
+            };
             return Ok(first);
         }
         if model.placement.world().is_none() {

@@ -89,6 +89,8 @@ pub(in crate::fit) trait Training {
     /// Whether the learning rate follows a schedule, and cannot be set.
     fn follows_schedule(&self) -> bool;
     fn variables(&self) -> Result<NamedTensors>;
+    /// The variables after an epoch that has just ended, or that is gone through again since another process was there before this one.
+    fn variables_after(&self, epoch: usize) -> Result<Option<NamedTensors>>;
     fn set_variables(&mut self, values: &[(String, HostTensor)]) -> Result<()>;
     fn save_weights(&mut self, path: &Path) -> Result<()>;
     fn save_model(&mut self, path: &Path) -> Result<()>;
@@ -202,6 +204,19 @@ impl CallbackContext<'_> {
     /// When the device fails.
     pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
         self.training.variables()
+    }
+
+    /// The variables after the epoch of this hook. Parameter servers may be further than a first worker that came in the place of another:
+    /// then there are those that a callback had kept in the checkpoint, or none.
+    pub(super) fn variables_after_epoch(&self) -> Result<Option<NamedTensors>> {
+        self.training.variables_after(self.place.epoch)
+    }
+
+    /// Tells that the variables of the best epoch are gone.
+    pub(super) fn notice_lost_best(&self, epoch: usize, log: &str) {
+        self.notice(&format!(
+            "warning: the variables of epoch {epoch}, the best by `{log}`, were lost with the process that was the first worker then; the model has the last ones"
+        ));
     }
 
     /// Sets variables by name, the same in every process; the others stay.
@@ -355,10 +370,13 @@ impl CallbackContext<'_> {
         self.training.first_bad_tensor(batch)
     }
 
-    /// The variables that the epoch was validated with: the moving averages where it was by these.
-    pub(super) fn validated_variables(&self) -> Result<NamedTensors> {
-        self.training
-            .variables_of(self.place.is_validated_by_averages)
+    /// The variables that the epoch was validated with: the moving averages where it was by these, else as
+    /// [`variables_after_epoch`](Self::variables_after_epoch).
+    pub(super) fn validated_variables(&self) -> Result<Option<NamedTensors>> {
+        match self.place.is_validated_by_averages {
+            true => self.training.variables_of(true).map(Some),
+            false => self.variables_after_epoch(),
+        }
     }
 
     /// The value of a log of an epoch; none of an epoch whose steps were all undone, which has a loss of nothing.

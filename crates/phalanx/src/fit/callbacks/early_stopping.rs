@@ -27,6 +27,7 @@ pub struct EarlyStopping {
     seen: Patience,
     #[serde(skip)]
     better: Option<Better>,
+    /// Empty where they were lost.
     #[serde(skip)]
     best_weights: Option<NamedTensors>,
 }
@@ -131,7 +132,7 @@ impl EarlyStopping {
     fn record(&mut self, epoch: usize, value: f64, cx: &CallbackContext<'_>) -> Result<bool> {
         let keeps = self.restore_best_weights;
         if keeps && self.best_weights.is_none() {
-            self.best_weights = Some(cx.variables()?);
+            self.best_weights = Some(cx.variables_after_epoch()?.unwrap_or_default());
             self.seen.best_epoch = epoch;
         }
         self.seen.wait += 1;
@@ -141,7 +142,7 @@ impl EarlyStopping {
         self.seen.best = Some(JsonFloat(value));
         self.seen.best_epoch = epoch;
         if keeps {
-            self.best_weights = Some(cx.variables()?);
+            self.best_weights = Some(cx.variables_after_epoch()?.unwrap_or_default());
         }
         if self.baseline.is_none() || self.is_better(value, self.baseline) {
             self.seen.wait = 0;
@@ -218,6 +219,10 @@ impl Callback for EarlyStopping {
             return Ok(());
         };
         let epoch = self.seen.best_epoch + 1;
+        if weights.is_empty() {
+            cx.notice_lost_best(epoch, &self.monitor);
+            return Ok(());
+        }
         cx.notice(&format!(
             "note: the model has the variables of epoch {epoch}, the best by `{}`",
             self.monitor

@@ -27,6 +27,7 @@ struct BestEpoch {
     /// Its number from 1; checkpoints of before have none.
     number: Option<usize>,
     value: f64,
+    /// None where they were lost.
     variables: NamedTensors,
 }
 
@@ -124,7 +125,7 @@ impl Callback for KeepBest {
             self.found = Some(BestEpoch {
                 number: Some(done.epoch + 1),
                 value,
-                variables: cx.validated_variables()?,
+                variables: cx.validated_variables()?.unwrap_or_default(),
             });
         }
         Ok(())
@@ -134,6 +135,11 @@ impl Callback for KeepBest {
         let Some(best) = &self.found else {
             return Ok(());
         };
+        let number = best.number.unwrap_or_default();
+        if best.variables.is_empty() {
+            cx.notice_lost_best(number, &self.log);
+            return Ok(());
+        }
         if let Some(number) = best.number {
             cx.notice(&format!(
                 "note: the model has the variables of epoch {number}, the best by `{}`",

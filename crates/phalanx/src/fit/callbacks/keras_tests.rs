@@ -28,6 +28,8 @@ struct FakeState {
     watches: bool,
     logs: Logs,
     saved: Vec<PathBuf>,
+    /// What is known of epochs that servers have gone past, where they have.
+    behind: Option<KeptEpochs>,
 }
 
 impl Training for Fake {
@@ -56,6 +58,12 @@ impl Training for Fake {
     fn variables(&self) -> Result<NamedTensors> {
         let value = HostTensor::scalar(self.0.borrow().weights);
         Ok(vec![("w".to_owned(), value)])
+    }
+    fn variables_after(&self, epoch: usize) -> Result<Option<NamedTensors>> {
+        match &self.0.borrow().behind {
+            Some(kept) => Ok(kept.find(epoch).cloned()),
+            None => self.variables().map(Some),
+        }
     }
     fn set_variables(&mut self, values: &[(String, HostTensor)]) -> Result<()> {
         self.0.borrow_mut().weights = values[0].1.to_f64()[0];
@@ -412,4 +420,47 @@ fn losses_that_are_not_numbers_end_it_at_the_batch_of_keras() {
         }
         assert_eq!(batches, decided["batches"], "{index}");
     });
+}
+
+/// Three epochs of which the second is the best, gone through again by a process that came in the place of the first worker, and one
+/// more with this loss; the variables at the end.
+fn taken_over<C: IntoCallback>(make: impl Fn() -> C, has_checkpoint: bool, last: f64) -> f64 {
+    let logs = |loss: f64| -> Logs { [("loss".to_owned(), loss)].into_iter().collect() };
+    let over = [3.0, 1.0, 2.0].map(logs);
+    let mut before = Drive::new(make(), CallbackStates::new());
+    for (epoch, logs) in over.iter().enumerate() {
+        before.epoch(epoch, logs);
+    }
+    let mut states = before.callbacks.states();
+    states.retain(|_| has_checkpoint);
+    let kept = KeptEpochs::take_from(&mut states, 0);
+    let mut after = Drive::new(make(), states);
+    after.fake.0.borrow_mut().behind = Some(kept);
+    for (epoch, logs) in over.iter().enumerate() {
+        after.epoch(epoch, logs);
+    }
+    after.fake.0.borrow_mut().behind = None;
+    after.epoch(3, &logs(last));
+    after.each(|callback, cx| callback.on_train_end(cx));
+    let weights = after.fake.0.borrow().weights;
+    weights
+}
+
+/// Parameter servers have the values of now, and no more of the epochs that are over.
+#[test]
+fn the_best_of_epochs_before_a_restart_is_what_the_checkpoint_has() {
+    let early = || {
+        EarlyStopping::new("loss")
+            .patience(9)
+            .restore_best_weights(true)
+    };
+    let taken = |has_checkpoint, last| {
+        let best = taken_over(|| KeepBest::new("loss"), has_checkpoint, last);
+        assert_eq!(taken_over(early, has_checkpoint, last), best);
+        best
+    };
+    assert_eq!(taken(true, 4.0), 1.0);
+    assert_eq!(taken(true, 0.5), 3.0);
+    // Lost: the last ones stay.
+    assert_eq!(taken(false, 4.0), 3.0);
 }
