@@ -472,9 +472,7 @@ impl State {
                 worker: lost,
                 reason,
             } => self.suspect(now, worker, lost, &reason),
-            Request::Leave { id, within_ms } => {
-                self.leave(worker, id, until(within_ms), actions);
-            }
+            Request::Leave { id, within_ms } => self.leave(worker, id, until(within_ms), actions),
         }
     }
 
