@@ -44,6 +44,14 @@ impl PathPattern {
         Ok(Self(parts))
     }
 
+    /// The names of the numbers.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Number { name, .. } => Some(&**name),
+            Part::Text(_) => None,
+        })
+    }
+
     /// The path of an epoch, and of a batch where it is one; both are counted from 1 in it. An error says what is missing.
     pub(super) fn path(
         &self,
