@@ -258,6 +258,20 @@ fn a_job_that_is_started_again_goes_on_after_a_stop() {
     }
 }
 
+#[test]
+fn a_control_that_comes_back_knows_that_the_first_worker_has_left() {
+    let mut recorded = Recorded::new("left", Mode::Async);
+    recorded.come(0);
+    assert!(recorded.control().leave(0, 1));
+    let kept = (recorded.state).keep(0, &Request::Leave, &[], &recorded.options);
+    kept.unwrap();
+    recorded.restart();
+    assert!(recorded.control().chief_has_left());
+    recorded.come(0);
+    assert!(!recorded.control().chief_has_left());
+    std::fs::remove_dir_all(&recorded.folder).unwrap();
+}
+
 /// A log of an earlier version of the program, whose requests to stop had no end.
 #[test]
 fn a_request_to_stop_of_an_older_log_is_read() {

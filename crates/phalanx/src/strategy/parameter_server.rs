@@ -131,7 +131,7 @@ impl ParameterServerOptions {
         self
     }
 
-    /// Sets how long a worker may be silent before its work goes to others.
+    /// Sets how long a worker may be silent before its work goes to others: three seconds at least.
     #[must_use]
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;

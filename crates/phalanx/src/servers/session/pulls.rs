@@ -165,9 +165,12 @@ impl Servers {
         let Some(at) = positions.iter().position(|position| *position == index) else {
             return Ok(self.state()?[index].clone());
         };
-        // With the last step that was taken together.
-        self.newest()?;
-        let asked = self.client.ask_server(0, &asks(COMMON_SLOTS), &[]);
+        let request = Request::Pull {
+            have: None,
+            commit: self.commits(&layout)?.swap_remove(0),
+            what: COMMON_SLOTS.to_owned(),
+        };
+        let asked = self.client.ask_server(0, &request, &[]);
         let (_, bytes) = asked.map_err(explained)?;
         let slots = divided(shapes, &bytes).map_err(Error::Cluster)?;
         Ok(slots[at].clone())
