@@ -224,7 +224,6 @@ mod tests {
 
     use super::super::CustomTraining;
     use super::*;
-    use phalanx_collectives::CommunicatorOptions;
 
     #[test]
     fn a_job_of_mpi_without_a_name_gets_one_that_no_other_has() {
@@ -239,7 +238,7 @@ mod tests {
         named.rendezvous.address.host = "node1".into();
         let told = |membership: &Membership| {
             let group = Communicator::in_memory(2, &CommunicatorOptions::default()).unwrap();
-            std::thread::scope(|scope| {
+            thread::scope(|scope| {
                 let told = |rank| scope.spawn(move || told_over(&rank, membership).unwrap());
                 let all: Vec<_> = group.into_iter().map(told).collect();
                 let mut all: Vec<_> = all.into_iter().map(|one| one.join().unwrap()).collect();

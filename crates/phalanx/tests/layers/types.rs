@@ -30,7 +30,7 @@ fn the_mean_of_integers_is_no_integer() {
 #[test]
 fn recurrent_layers_take_every_activation_in_mixed_precision() {
     let x = ramp(&[2, 3, 4]);
-    for activation in [softmax, Activation::LogSoftmax] {
+    for activation in [Activation::Softmax, Activation::LogSoftmax] {
         let layers: [LayerSpec; 3] = [
             SimpleRnn::new(4).activation(activation).into(),
             Gru::new(4).activation(activation).into(),

@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn what_is_beyond_a_limit_is_named() {
         let default = ParquetOptions::default;
-        let limits: [(ParquetOptions, &str); 4] = [
+        let limits: [(ParquetOptions, &str); 6] = [
             (
                 ParquetOptions {
                     max_rows: 69,
