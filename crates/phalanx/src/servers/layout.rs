@@ -479,12 +479,6 @@ impl StateLayout {
             .collect()
     }
 
-    /// Whether gradients are added up over some batches before they are clipped.
-    pub(super) fn accumulates(&self) -> bool {
-        let steps = self.optimizer.options().gradient_accumulation_steps;
-        steps.is_some_and(|steps| steps > 1)
-    }
-
     pub(super) fn clips(&self) -> bool {
         let options = self.optimizer.options();
         options.clipnorm.is_some() || options.global_clipnorm.is_some()

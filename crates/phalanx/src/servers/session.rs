@@ -141,13 +141,6 @@ impl Servers {
             ));
         }
         let layout = Arc::new(layout(&self.exchange.partitioner, self.client.servers()));
-        let is_apart = self.workers() > 1 && self.mode.backup_workers().is_none();
-        if is_apart && layout.clips() && layout.accumulates() {
-            return Err(Error::User(format!(
-                "gradients are accumulated over batches and clipped by their norm, and in the mode {} another worker may add to them between the two; leave `gradient_accumulation` out, clip by value, or train in the mode `sync`",
-                self.mode
-            )));
-        }
         *locked(&self.layout) = Some(Arc::clone(&layout));
         let held = format!("{:?}", layout.held);
         let facts = vec![("what the servers hold".to_owned(), held)];

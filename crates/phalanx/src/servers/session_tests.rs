@@ -147,20 +147,6 @@ fn a_second_model_on_the_same_servers_is_refused() {
     running.join().unwrap().unwrap();
 }
 
-/// Between the norm of one worker's gradient and its update another may add to the sum.
-#[test]
-fn sums_of_workers_that_are_apart_are_not_clipped_by_their_norm() {
-    let (running, address) = server(Duration::from_secs(60));
-    let both = [0, 1].map(|worker| session(&address, (worker, 1), 2));
-    let optimizer = || Optimizer::from(Sgd::new(1.0)).gradient_accumulation(2);
-    for clipped in [optimizer().clipnorm(1.0), optimizer().global_clipnorm(1.0)] {
-        let error = try_create(&both[0], clipped, &state(1.0)).unwrap_err();
-        assert!(matches!(error, Error::User(_)), "{error}");
-    }
-    drop(both);
-    running.join().unwrap().unwrap();
-}
-
 #[test]
 fn arrays_that_are_asked_for_one_by_one_are_those_of_the_whole_state() {
     let (running, address) = server(Duration::from_secs(60));
