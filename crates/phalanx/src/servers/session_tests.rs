@@ -60,11 +60,12 @@ fn session(address: &str, (worker, incarnation): (usize, u64), workers: usize) -
 
 /// Variable `a`, the optimizer's learning rate, and the number of updates: what servers hold, and its value.
 fn create(servers: &Servers, state: &[HostTensor]) {
-    try_create(servers, Sgd::new(1.0).into(), state).unwrap();
+    try_create(servers, state).unwrap();
 }
 
-fn try_create(servers: &Servers, optimizer: Optimizer, state: &[HostTensor]) -> Result<()> {
+fn try_create(servers: &Servers, state: &[HostTensor]) -> Result<()> {
     let shape = Shape::f32([2]);
+    let optimizer = Optimizer::from(Sgd::new(1.0));
     let param = ParamSpec {
         name: "a".into(),
         shape: shape.clone(),
@@ -140,7 +141,7 @@ fn a_second_model_on_the_same_servers_is_refused() {
     let (running, address) = server(Duration::from_secs(60));
     let servers = session(&address, (0, 1), 1);
     create(&servers, &state(1.0));
-    let error = try_create(&servers, Sgd::new(1.0).into(), &state(2.0)).unwrap_err();
+    let error = try_create(&servers, &state(2.0)).unwrap_err();
     assert!(matches!(error, Error::User(_)), "{error}");
     assert!(error.to_string().contains("one model a job"), "{error}");
     drop(servers);

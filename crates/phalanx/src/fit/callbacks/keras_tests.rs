@@ -442,8 +442,7 @@ fn taken_over<C: IntoCallback>(make: impl Fn() -> C, has_checkpoint: bool, last:
     after.fake.0.borrow_mut().behind = None;
     after.epoch(3, &logs(last));
     after.each(|callback, cx| callback.on_train_end(cx));
-    let weights = after.fake.0.borrow().weights;
-    weights
+    after.fake.0.borrow().weights
 }
 
 /// Parameter servers have the values of now, and no more of the epochs that are over.
