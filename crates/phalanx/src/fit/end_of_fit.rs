@@ -72,11 +72,14 @@ impl Trainer {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let before = self.replaced.uses_averages;
-        run(self).inspect_err(|_| {
-            // That this fails too tells nobody more.
-            let _ = self.replaced.use_averages(&mut self.compiled, before);
-        })
+        let has_averages = self.replaced.uses_averages;
+        run(self).inspect_err(|_| self.put_back(has_averages))
+    }
+
+    /// After a failure: the averages in the place of the variables, or the variables themselves, as they were before.
+    pub(super) fn put_back(&mut self, has_averages: bool) {
+        // That this fails too tells nobody more.
+        let _ = self.replaced.use_averages(&mut self.compiled, has_averages);
     }
 }
 

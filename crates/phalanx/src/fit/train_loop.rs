@@ -41,16 +41,17 @@ impl Trainer {
         };
         // Once, and again after each loss of another process.
         loop {
-            let trained = self.keeping_variables(|trainer| {
-                let own = attempts.own_part(data)?;
+            let has_averages = self.replaced.uses_averages();
+            let trained = attempts.own_part(data).and_then(|own| {
                 let data = own.as_deref().unwrap_or(data);
-                let mut run = FitRun::begin(trainer, data, &attempts.fit)?;
+                let mut run = FitRun::begin(self, data, &attempts.fit)?;
                 while run.begin_epoch()? {
                     let results = run.train_epoch()?;
                     run.end_epoch(results)?;
                 }
                 run.take_results()
             });
+            let trained = trained.inspect_err(|_| self.put_back(has_averages));
             let closed = self.close_fit(&attempts.fit, trained.is_ok());
             let trained = trained.and(closed).map(|()| self.progress.history.clone());
             if let Some(history) = attempts.end(self, trained)? {
