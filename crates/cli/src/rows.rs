@@ -173,14 +173,18 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     }
     facts.inputs = inputs(data, &header, &facts).map_err(|error| (data.inputs.at, error))?;
     if data.label_type == LabelType::Class {
-        facts.classes.clone_from(&data.classes.value);
-        if facts.classes.is_empty() {
-            let paths = data.csv.iter().map(|path| &path.value);
-            let texts = csv_label_texts(paths, &options).map_err(wrong)?;
-            facts.classes = texts.unwrap_or_default();
-        }
+        facts.classes = classes_of(data, &options).map_err(wrong)?;
     }
     Ok(facts)
+}
+
+/// The classes that the file names, else the texts of the labels; nothing where these are numbers.
+fn classes_of(data: &Csv, options: &CsvOptions) -> Read<Vec<String>> {
+    if !data.classes.value.is_empty() {
+        return Ok(data.classes.value.clone());
+    }
+    let paths = data.csv.iter().map(|path| &path.value);
+    Ok(csv_label_texts(paths, options)?.unwrap_or_default())
 }
 
 /// The column of the weights, which the first file must have.

@@ -287,7 +287,8 @@ fn signals_are_passed_on_and_another_ends_at_once() {
 #[test]
 fn signals_that_come_with_the_first_do_not_end_what_workers_save() {
     let script = "trap 'trap \"\" HUP TERM; sleep 0.2; echo saved; exit 0' HUP TERM; echo ready; while :; do sleep 0.05; done";
-    let all: [[fn(&Stop) -> &AtomicBool; 2]; 3] = [
+    type Signal = fn(&Stop) -> &AtomicBool;
+    let all: [[Signal; 2]; 3] = [
         [|stop| &stop.hangup, |stop| &stop.hangup],
         [|stop| &stop.terminate, |stop| &stop.hangup],
         [|stop| &stop.terminate, |stop| &stop.terminate],

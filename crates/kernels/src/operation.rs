@@ -158,7 +158,7 @@ impl Operation {
         })
     }
 
-    /// The offset of so many bytes of the scratchpad.
+    /// The offset of bytes of the scratchpad.
     fn reserve(&mut self, bytes: usize) -> usize {
         let offset = self.scratchpad;
         self.scratchpad += bytes.next_multiple_of(ALIGNMENT);

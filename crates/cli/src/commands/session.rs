@@ -228,7 +228,6 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         seed: config.fit.seed,
         precision: config.precision,
         steps_per_execution: config.fit.steps_per_execution,
-        ..Compile::default()
     })
 }
 

@@ -9,10 +9,28 @@ use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
 use super::training_file::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
-use super::{Data, ImageSettings, ImageTest, Images, Located, Mix};
+use super::{Data, ImageSettings, ImageTest, Images, Located, Mix, TrainConfig};
 use phalanx_yaml::{Node, Value};
 
 impl Reader {
+    /// Mixed images have shares of several classes.
+    pub(super) fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
+        let mix = data.images().and_then(|images| images.mix.as_ref());
+        let Some(Located { at, .. }) = mix else {
+            return;
+        };
+        if loss.name != "categorical_crossentropy" {
+            self.problem(
+                *at,
+                format!(
+                    "mixed images have shares of several classes, and the loss is {}",
+                    loss.name
+                ),
+                "write `loss: categorical_crossentropy`",
+            );
+        }
+    }
+
     /// The section `data` of a folder of images.
     pub(super) fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
         let section = self.section(node, "data", IMAGES)?;

@@ -24,6 +24,7 @@ mod sections;
 mod tensorboard;
 mod texts;
 mod training_file;
+mod weights;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -7,11 +7,10 @@ use phalanx::nn::Policy;
 
 use super::component::{Component, catalog};
 use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
-use super::inputs::{column, shown_column};
+use super::inputs::column;
 use super::keras_compile::ANSWERED;
 use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
-use super::texts::is_label;
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
     Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
@@ -363,24 +362,6 @@ impl Reader {
         }
     }
 
-    /// Mixed images have shares of several classes.
-    fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
-        let mix = data.images().and_then(|images| images.mix.as_ref());
-        let Some(Located { at, .. }) = mix else {
-            return;
-        };
-        if loss.name != "categorical_crossentropy" {
-            self.problem(
-                *at,
-                format!(
-                    "mixed images have shares of several classes, and the loss is {}",
-                    loss.name
-                ),
-                "write `loss: categorical_crossentropy`",
-            );
-        }
-    }
-
     /// What makes no sense together.
     fn check_together(&mut self, config: &TrainConfig) {
         self.check_validation(config);
@@ -394,32 +375,6 @@ impl Reader {
                 csv,
                 config.fit.class_weight.as_ref().map(|weights| weights.at),
             );
-        }
-    }
-
-    /// The column of the weights has no other use.
-    fn check_weight(&mut self, csv: &Csv) {
-        let Some(Located { value, at }) = &csv.weight else {
-            return;
-        };
-        let shown = shown_column(value);
-        if let (Column::Name(_), Some(false)) = (value, csv.header) {
-            let message = format!("`weight` is the column named {shown}, and `header` is false");
-            let next = "give the position of the column, from 0, or set `header: true`";
-            self.problem(*at, message, next);
-        }
-        let is_one = |columns: &[Column]| columns.contains(value);
-        let mut texts = csv.text.iter();
-        let uses = [
-            ("label", is_label(&csv.label.value, value)),
-            ("columns` or `inputs", is_one(&csv.columns)),
-            ("one_hot", is_one(&csv.one_hot.value)),
-            ("text", texts.any(|text| text.column.value == *value)),
-        ];
-        if let Some((key, _)) = uses.into_iter().find(|(_, is_used)| *is_used) {
-            let message =
-                format!("the column {shown} is the `weight` of rows, and `{key}` names it");
-            self.problem(*at, message, "leave it out of one of them");
         }
     }
 

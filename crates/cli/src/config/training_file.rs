@@ -94,7 +94,7 @@ pub(crate) const FILE: &[Field] = &[
         "weighted_metrics",
         Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
-        "the same, where the weights of examples count: those that the column `weight` of CSV files has and, in training, those of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
+        "the same, where the weights of examples count: the numbers in the column `weight` of CSV files and, in training, the weights of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
     )
     .example("[accuracy]"),
     Field::new(

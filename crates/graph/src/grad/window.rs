@@ -149,7 +149,7 @@ pub(crate) fn check_places(window: &[WindowDim], dims: &[usize]) -> Result<(), S
     Ok(())
 }
 
-/// The elements of windows that lie side by side, those of a window along a last dim of their own.
+/// The elements of windows that lie side by side: each window's along a last dim of their own.
 fn apart(x: &Tensor, window: &[WindowDim]) -> Tensor {
     let count = windows(&x.dims(), window);
     let whole = |(count, w): (&usize, &WindowDim)| SliceDim {

@@ -119,7 +119,24 @@ mod tests {
                 .to_string();
             assert!(error.contains(expected), "{error}");
         }
-        // Weights, and columns by name in another order; a label by position is another column there.
+        // The name of a file that looks like a pattern.
+        let odd = Dataset::from_csv(pattern(&folder, "c[1].csv"), &options).unwrap();
+        assert_eq!(
+            odd.get(0, 0).unwrap().x[0],
+            HostTensor::new([2], &[7.0f32, 8.0])
+        );
+    }
+
+    #[test]
+    fn columns_by_name_may_be_anywhere_and_others_may_not() {
+        let folder = test_folder::create("csv_by_name");
+        for (name, text) in [
+            ("a.csv", "a,b,label\n1,2,0\n3,4,2\n"),
+            ("d.csv", "b,a,label\n6,5,1\n"),
+            ("e.csv", "a,b,label,more\n6,5,1,2\n"),
+        ] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
         let named = CsvOptions {
             label: LabelColumn::Name("label".into()),
             columns: vec![CsvColumn::Name("a".into())],
@@ -146,12 +163,6 @@ mod tests {
             error
                 .to_string()
                 .contains("column 2 is among the columns of the features twice")
-        );
-        // The name of a file that looks like a pattern.
-        let odd = Dataset::from_csv(pattern(&folder, "c[1].csv"), &options).unwrap();
-        assert_eq!(
-            odd.get(0, 0).unwrap().x[0],
-            HostTensor::new([2], &[7.0f32, 8.0])
         );
     }
 

@@ -49,37 +49,8 @@ impl<'a> CsvTable<'a> {
             )));
         }
         let label = label_column(lines, &names, columns, &options.label)?;
-        let chosen = options.columns.iter();
-        let chosen = chosen.map(|column| column_of(lines, &names, columns, column, "column"));
-        let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
-        let weight = options.weight.iter();
-        let weight =
-            weight.map(|column| column_of(lines, &names, columns, column, "weight column"));
-        let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
-        if weight.is_some() && weight == label {
-            return Err(lines.error(
-                "the column of the weights is also the label; say which column is the label",
-            ));
-        }
-        let no_features = [("label is", label), ("weights are", weight)];
-        for (what, column) in no_features {
-            if column.is_some_and(|column| chosen.contains(&column)) {
-                return Err(lines.error(&format!(
-                    "the {what} also among the columns of the features; leave the column out of them"
-                )));
-            }
-        }
-        let twice = (1..chosen.len()).find(|&at| chosen[..at].contains(&chosen[at]));
-        if let Some(at) = twice {
-            return Err(lines.error(&format!(
-                "column {} is among the columns of the features twice; name it once",
-                chosen[at] + 1
-            )));
-        }
-        if chosen.is_empty() {
-            let is_feature = |column: &usize| label != Some(*column) && weight != Some(*column);
-            chosen = (0..columns).filter(is_feature).collect();
-        }
+        let weight = weight_column(lines, &names, columns, options, label)?;
+        let chosen = columns_of_features(lines, &names, columns, options, [label, weight])?;
         let chosen = feature_columns(lines, &names, columns, &chosen, options)?;
         if chosen.is_empty() {
             return Err(lines.error(match weight {
@@ -297,6 +268,57 @@ impl<'a> CsvTable<'a> {
             dropped: self.dropped,
         })
     }
+}
+
+/// The column of the weights, if there is one.
+fn weight_column(
+    lines: &CsvLines<'_>,
+    names: &[String],
+    columns: usize,
+    options: &CsvOptions,
+    label: Option<usize>,
+) -> Result<Option<usize>> {
+    let weight = options.weight.iter();
+    let weight = weight.map(|column| column_of(lines, names, columns, column, "weight column"));
+    let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
+    if weight.is_some() && weight == label {
+        return Err(lines
+            .error("the column of the weights is also the label; say which column is the label"));
+    }
+    Ok(weight)
+}
+
+/// The columns of the features, which are neither the label nor the weights.
+fn columns_of_features(
+    lines: &CsvLines<'_>,
+    names: &[String],
+    columns: usize,
+    options: &CsvOptions,
+    [label, weight]: [Option<usize>; 2],
+) -> Result<Vec<usize>> {
+    let chosen = options.columns.iter();
+    let chosen = chosen.map(|column| column_of(lines, names, columns, column, "column"));
+    let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
+    let no_features = [("label is", label), ("weights are", weight)];
+    for (what, column) in no_features {
+        if column.is_some_and(|column| chosen.contains(&column)) {
+            return Err(lines.error(&format!(
+                "the {what} also among the columns of the features; leave the column out of them"
+            )));
+        }
+    }
+    let twice = (1..chosen.len()).find(|&at| chosen[..at].contains(&chosen[at]));
+    if let Some(at) = twice {
+        return Err(lines.error(&format!(
+            "column {} is among the columns of the features twice; name it once",
+            chosen[at] + 1
+        )));
+    }
+    if chosen.is_empty() {
+        let is_feature = |column: &usize| label != Some(*column) && weight != Some(*column);
+        chosen = (0..columns).filter(is_feature).collect();
+    }
+    Ok(chosen)
 }
 
 pub(super) fn label_column(

@@ -252,25 +252,19 @@ fn padding_is_left_out_of_the_statistics_of_a_batch() {
         let strategy = mirrored(replicas);
         let mut state = strategy.state(3).unwrap();
         let normal = BatchNorm::new().synchronized(true).momentum(0.0);
-        let model = Sequential::new([6, 2])
-            .add(Masking::new(0.0))
-            .add(normal.clone());
-        let model = state.add_model("masked", model).unwrap();
+        let masking = || Sequential::new([6, 2]).add(Masking::new(0.0));
+        let mut add = |name, model: Sequential| state.add_model(name, model).unwrap();
+        let model = add("masked", masking().add(normal.clone()));
         // The same as two models, of which the first finds the padding.
-        let masking = Sequential::new([6, 2]).add(Masking::new(0.0));
-        let masking = state.add_model("masking", masking).unwrap();
-        let apart = Sequential::new([6, 2]).add(normal);
-        let apart = state.add_model("apart", apart).unwrap();
-        let reshaped = Sequential::new([6, 2])
-            .add(Masking::new(0.0))
-            .add(Reshape::new([6, 2]));
-        let reshaped = state.add_model("reshaped", reshaped).unwrap();
+        let masked = add("masking", masking());
+        let apart = add("apart", Sequential::new([6, 2]).add(normal));
+        let reshaped = add("reshaped", masking().add(Reshape::new([6, 2])));
         let masks = Cell::new([true; 3]);
         let mut function = strategy.function(|cx, batch: Inputs| {
             let normal = cx.train(&model, &batch.x).remove(0);
             let same = cx.train(&reshaped, &batch.x).remove(0);
-            let masked = cx.train(&masking, &batch.x);
-            let second = cx.train(&apart, &masked).remove(0);
+            let steps = cx.train(&masked, &batch.x);
+            let second = cx.train(&apart, &steps).remove(0);
             masks.set([&normal, &second, &same].map(|y| cx.padding_mask(y).is_some()));
             [cx.per_example(&normal), cx.per_example(&same)]
         });
