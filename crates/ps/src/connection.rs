@@ -217,6 +217,7 @@ impl Connection {
         }
         let control = state.known()?;
         control.hello(now, hello.worker, hello.incarnation, &hello.settings)?;
+        let has_left = control.has_left(hello.worker, hello.incarnation);
         self.shared.changed.notify_all();
         drop(state);
         let mut shards = locked(&self.shared.shards);
@@ -231,7 +232,9 @@ impl Connection {
         if self.hello.is_none() {
             let mut connections = locked(&self.shared.connections);
             *connections.open.entry(hello.worker).or_insert(0) += 1;
-            connections.has_left.remove(&hello.worker);
+            if !has_left {
+                connections.has_left.remove(&hello.worker);
+            }
             connections.last = Some(Instant::now());
         }
         self.hello = Some(hello.clone());

@@ -46,6 +46,10 @@ impl Control {
             )));
         }
         self.started.get_or_insert(now);
+        if self.has_left(worker, incarnation) {
+            // Its heartbeat's was on the way while it said farewell, or it did not hear that this was heard.
+            return Ok(());
+        }
         let known = self.members.get(&worker);
         let (latest, was_there) = known.map_or((0, false), |m| (m.incarnation, m.is_there));
         if latest > incarnation {
@@ -68,6 +72,13 @@ impl Control {
         self.members.insert(worker, member);
         self.has_chief_left &= worker != 0;
         Ok(())
+    }
+
+    /// Whether a worker's process has done its work and said so.
+    #[must_use]
+    pub fn has_left(&self, worker: usize, incarnation: u64) -> bool {
+        let member = self.members.get(&worker);
+        member.is_some_and(|member| member.has_left && member.incarnation == incarnation)
     }
 
     /// Something was heard of a worker. Whether its process is the one that counts.

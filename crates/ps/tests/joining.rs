@@ -207,6 +207,22 @@ fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
     }
 }
 
+/// A heartbeat that opened its connection while its worker left.
+#[test]
+fn what_comes_late_of_a_worker_that_has_left_is_no_worker() {
+    let (running, addresses) = two_servers(Duration::from_secs(120));
+    let first = join_as((0, 2), &addresses, None).unwrap();
+    first.leave();
+    drop(first);
+    drop(join_as((0, 2), &addresses, None).unwrap());
+    let second = join_as((1, 2), &addresses, None).unwrap();
+    second.leave();
+    drop(second);
+    for server in running {
+        server.join().unwrap().unwrap();
+    }
+}
+
 /// A server of a job that keeps its state in a folder, and where it is.
 fn keeping(job: &str, folder: &Path) -> Result<(String, JoinHandle<Result<(), PsError>>), PsError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
