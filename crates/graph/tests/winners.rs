@@ -185,6 +185,12 @@ fn the_first_nan_of_a_window_takes_its_gradient() {
     assert_eq!(slope, [0.0, 10.0, 0.0, 0.0, 0.0, 20.0, 0.0, 0.0]);
 }
 
+/// The elements that are not 0, with their places.
+fn not_zero(slope: Vec<f32>) -> Vec<(usize, f32)> {
+    let all = slope.into_iter().enumerate();
+    all.filter(|(_, g)| *g != 0.0).collect()
+}
+
 /// Places of windows with more than 256 elements do not fit into a byte.
 #[test]
 fn windows_of_any_size_have_a_winner() {
@@ -199,12 +205,7 @@ fn windows_of_any_size_have_a_winner() {
     let x = HostTensor::new([1, 17, 36, 1], &x);
     let r = HostTensor::new([1, 1, 2, 1], &[3.0f32, 4.0]);
     let slope = support::run(&program, &[x, r]).remove(0).f32s();
-    let found: Vec<(usize, f32)> = slope
-        .into_iter()
-        .enumerate()
-        .filter(|(_, g)| *g != 0.0)
-        .collect();
-    assert_eq!(found, [(16 * 36 + 17, 3.0), (16 * 36 + 35, 4.0)]);
+    assert_eq!(not_zero(slope), [(16 * 36 + 17, 3.0), (16 * 36 + 35, 4.0)]);
 }
 
 /// A window of many places that lie side by side takes a few ops, and its winner is the one that is found place after place.
@@ -231,12 +232,7 @@ fn large_windows_side_by_side_take_few_ops() {
             HostTensor::new([2], &[10.0f32, 20.0]),
         ];
         let slope = support::run(&program, &given).remove(0).f32s();
-        let found: Vec<(usize, f32)> = slope
-            .into_iter()
-            .enumerate()
-            .filter(|(_, g)| *g != 0.0)
-            .collect();
-        assert_eq!(found, [(first, 10.0), (130, 20.0)]);
+        assert_eq!(not_zero(slope), [(first, 10.0), (130, 20.0)]);
     }
 }
 

@@ -136,6 +136,11 @@ fn lie_side_by_side(window: &[WindowDim]) -> bool {
     dims.all(|w| w.dilation == 1 && w.stride == w.size)
 }
 
+/// Whether the winners of all places are found at once.
+fn is_by_reduction(window: &[WindowDim]) -> bool {
+    places(window) > MOST_IN_TURN && lie_side_by_side(window)
+}
+
 /// Refuses windows over an input of these dims that no program can be made for.
 pub(crate) fn check_places(window: &[WindowDim], dims: &[usize]) -> Result<(), String> {
     let places = places(window);
@@ -149,9 +154,8 @@ pub(crate) fn check_places(window: &[WindowDim], dims: &[usize]) -> Result<(), S
     Ok(())
 }
 
-/// The elements of windows that lie side by side: each window's along a last dim of their own.
-fn apart(x: &Tensor, window: &[WindowDim]) -> Tensor {
-    let count = windows(&x.dims(), window);
+/// The elements of this many windows that lie side by side in a padded input: each window's along a last dim of their own.
+fn apart(padded: &Tensor, window: &[WindowDim], count: &[usize]) -> Tensor {
     let whole = |(count, w): (&usize, &WindowDim)| SliceDim {
         start: 0,
         limit: count * w.size,
@@ -165,22 +169,14 @@ fn apart(x: &Tensor, window: &[WindowDim]) -> Tensor {
         .collect();
     let split = count.iter().zip(window);
     let split: Vec<usize> = split.flat_map(|(&count, w)| [count, w.size]).collect();
-    let together = [&count[..], &[places(window)]].concat();
-    let cut = x.slice(&whole).reshape(&split);
+    let together = [count, &[places(window)]].concat();
+    let cut = padded.slice(&whole).reshape(&split);
     cut.transpose(&order).reshape(&together)
 }
 
-/// As [`winner`], of `padded` with windows side by side.
-fn winner_side_by_side(kind: ReduceOp, window: &[WindowDim], padded: &Tensor) -> Tensor {
-    let unpadded: Vec<WindowDim> = window
-        .iter()
-        .map(|w| WindowDim {
-            low: 0,
-            high: 0,
-            ..*w
-        })
-        .collect();
-    let x = apart(padded, &unpadded).computed_once();
+/// As [`winner`], of windows whose elements are [`apart`].
+fn winner_by_reduction(kind: ReduceOp, window: &[WindowDim], apart: &Tensor) -> Tensor {
+    let x = apart.computed_once();
     let last = x.rank() - 1;
     let best = match kind {
         ReduceOp::Min => x.min(&[last]),
@@ -199,8 +195,8 @@ fn winner_side_by_side(kind: ReduceOp, window: &[WindowDim], padded: &Tensor) ->
     first.convert(place_dtype(window)).computed_once()
 }
 
-/// As [`to_winner`], in a padded input of these dims with windows side by side.
-fn to_winner_side_by_side(
+/// As [`to_winner`], in a padded input of these dims whose winners were found at once.
+fn to_winner_at_once(
     window: &[WindowDim],
     padded: &[usize],
     winner: &Tensor,
@@ -242,10 +238,10 @@ fn to_winner_side_by_side(
 /// take the gradient.
 pub(crate) fn winner(kind: ReduceOp, window: &[WindowDim], x: &Tensor) -> Tensor {
     let padded = x.pad(&edges(window), kind.identity(x.dtype()).to_f64()[0]);
-    if places(window) > MOST_IN_TURN && lie_side_by_side(window) {
-        return winner_side_by_side(kind, window, &padded);
-    }
     let count = windows(&x.dims(), window);
+    if is_by_reduction(window) {
+        return winner_by_reduction(kind, window, &apart(&padded, window, &count));
+    }
     let at = |offset: &Vec<usize>| padded.slice(&place(offset, window, &count));
     let offsets = offsets(window);
     let mut best = at(&offsets[0]);
@@ -290,8 +286,8 @@ pub(crate) fn to_winner(
         .zip(window)
         .map(|(n, w)| n + w.low + w.high)
         .collect();
-    if places(window) > MOST_IN_TURN && lie_side_by_side(window) {
-        let total = to_winner_side_by_side(window, &padded, winner, g);
+    if is_by_reduction(window) {
+        let total = to_winner_at_once(window, &padded, winner, g);
         return super::unpad(&total, dims, &edges);
     }
     let count = g.dims();
