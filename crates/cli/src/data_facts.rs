@@ -197,7 +197,7 @@ impl Facts {
         let first = batch.x.len().saturating_sub(self.texts.len());
         let texts = self.encoded(&batch.x[first..], texts)?;
         if self.inputs.is_empty() {
-            return in_memory(Batch { x: texts, ..batch });
+            return Dataset::from_batch(Batch { x: texts, ..batch });
         }
         let mut read = batch.x[..first].iter();
         let numbers = match self.inputs.iter().any(|fact| fact.width.is_some()) {
@@ -216,19 +216,7 @@ impl Facts {
                 _ => inputs.extend(read.next().cloned()),
             }
         }
-        in_memory(Batch { x: inputs, ..batch })
-    }
-}
-
-/// The rows of a batch.
-///
-/// # Errors
-/// When its arrays do not have the same rows.
-pub(crate) fn in_memory(batch: Batch) -> Read<Dataset> {
-    let rows = Dataset::from_arrays(batch.x, batch.y)?;
-    match &batch.weight {
-        None => Ok(rows),
-        Some(weight) => rows.with_weights(weight),
+        Dataset::from_batch(Batch { x: inputs, ..batch })
     }
 }
 

@@ -19,6 +19,7 @@ mod image_rows;
 mod locate;
 mod machine;
 pub mod model;
+mod named_columns;
 mod output;
 pub mod predictions;
 mod record;

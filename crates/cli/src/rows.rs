@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use phalanx::config::suggest;
 use phalanx::data::{
     ClassWeights, CsvColumn, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn,
     LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values, csv_width,
@@ -14,9 +13,10 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
     TrainConfig, Validation,
 };
-use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact, WeightFact, in_memory};
+use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
 use crate::example_rows;
 use crate::image_rows;
+use crate::named_columns;
 use crate::scaling::{Scaling, length};
 use crate::split::stratified;
 use crate::texts;
@@ -66,7 +66,7 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     let facts = match known {
         Some(known) => known.clone(),
         None => {
-            texts::check_columns(data, &options(data))?;
+            named_columns::check(data, &options(data))?;
             facts(data).map_err(|(at, error)| unreadable(at, &error))?
         }
     };
@@ -139,7 +139,11 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         Label::Name(name) => header.iter().position(|other| other == name),
     };
     facts.label = label.and_then(|label| header.get(label).cloned());
-    facts.weight = weight(data, &header, &options)?;
+    facts.weight = named_columns::weight(
+        data,
+        &header,
+        facts.layout.map_or(0, |layout| layout.columns),
+    )?;
     let weight = facts.weight.as_ref().map(|fact| fact.index);
     facts.columns = match data.columns.is_empty() {
         true => {
@@ -185,45 +189,6 @@ fn classes_of(data: &Csv, options: &CsvOptions) -> Read<Vec<String>> {
     }
     let paths = data.csv.iter().map(|path| &path.value);
     Ok(csv_label_texts(paths, options)?.unwrap_or_default())
-}
-
-/// The column of the weights, which the first file must have.
-fn weight(
-    data: &Csv,
-    header: &[String],
-    options: &CsvOptions,
-) -> Result<Option<WeightFact>, (Position, Error)> {
-    let Some(Located { value, at }) = &data.weight else {
-        return Ok(None);
-    };
-    let index = match value {
-        Column::Index(index) => *index,
-        Column::Name(name) => {
-            let found = header.iter().position(|other| other == name);
-            found.ok_or_else(|| (*at, no_weight(name, header)))?
-        }
-    };
-    let columns = csv_width(&data.csv[0].value, options).map_err(|error| (*at, error))?;
-    if index >= columns {
-        let message = format!(
-            "the weights are in column {index}, counted from 0, and the files have {columns}; choose an index below {columns}"
-        );
-        return Err((*at, Error::User(message)));
-    }
-    let name = header.get(index).cloned().unwrap_or_default();
-    Ok(Some(WeightFact { index, name }))
-}
-
-fn no_weight(name: &str, header: &[String]) -> Error {
-    Error::User(match header.is_empty() {
-        true => format!(
-            "the weights are in the column {name:?}, and the files have no names of columns; give its position, from 0, or write `header: true`"
-        ),
-        false => format!(
-            "there is no column {name:?} of weights; {}",
-            suggest(name, header.iter().map(String::as_str))
-        ),
-    })
 }
 
 /// Whether columns may be in another order in later files, as they are chosen by name.
@@ -550,7 +515,7 @@ pub(crate) const fn label_kind(label: LabelType) -> LabelKind {
 
 /// The rows in one array.
 fn gathered(dataset: &Dataset) -> Read<Dataset> {
-    in_memory(dataset.batch(length(dataset)).get(0, 0)?)
+    Dataset::from_batch(dataset.batch(length(dataset)).get(0, 0)?)
 }
 
 /// The classes of rows in memory, in their order; nothing where labels are values.

@@ -6,7 +6,6 @@ use phalanx::{DType, Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, Missing};
-use crate::data_facts::in_memory;
 
 /// What features become, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -76,7 +75,7 @@ impl Scaling {
             _ => x.clone(),
         });
         let x = x.collect();
-        in_memory(Batch { x, ..batch })
+        Dataset::from_batch(Batch { x, ..batch })
     }
 
     fn apply_to(&self, x: &HostTensor) -> HostTensor {

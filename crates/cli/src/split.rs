@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::{Error, Result as Read};
 
-use crate::data_facts::in_memory;
 use crate::rows::classes;
 use crate::scaling::length;
 
@@ -81,7 +80,7 @@ fn chosen_rows(all: &Dataset, rows: &[usize]) -> Read<Dataset> {
             .ok_or_else(|| Error::Bug("rows of another size than their shape".into()))
     };
     let tensors = |list: &[HostTensor]| list.iter().map(pick).collect::<Read<Vec<_>>>();
-    in_memory(Batch {
+    Dataset::from_batch(Batch {
         x: tensors(&batch.x)?,
         y: tensors(&batch.y)?,
         weight: batch.weight.as_ref().map(pick).transpose()?,

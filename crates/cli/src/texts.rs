@@ -1,14 +1,12 @@
 //! Columns of texts: the words of the training rows, which are kept with the model, and rows as their numbers.
 
-use phalanx::config::suggest;
 use phalanx::data::{
-    CsvColumns, CsvOptions, Dataset, HostTensor, TextOptions, TextSplit, TextStandardize,
-    TextVectorizer, csv_header,
+    CsvColumns, Dataset, HostTensor, TextOptions, TextSplit, TextStandardize, TextVectorizer,
 };
 use phalanx::{Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Column, Csv, Located, Problem, Source, TrainConfig};
+use crate::config::{Column, Csv, Problem, Source, TrainConfig};
 use crate::data_facts::Facts;
 use crate::scaling::length;
 
@@ -106,34 +104,6 @@ impl TextFact {
     pub(crate) const fn length(&self) -> usize {
         self.vectorizer.options().length
     }
-}
-
-/// Whether the first file has the columns of texts by their names.
-///
-/// # Errors
-/// The first that it has not, at its line. That it cannot be read is for its reader to say.
-pub(crate) fn check_columns(data: &Csv, options: &CsvOptions) -> Result<(), Problem> {
-    let path = &data.csv[0].value;
-    let (Ok(header), file) = (csv_header(path, options), path.display()) else {
-        return Ok(());
-    };
-    let known = || header.iter().map(String::as_str);
-    for Located { value, at } in data.text.iter().map(|text| &text.column) {
-        let Column::Name(name) = value else {
-            continue;
-        };
-        if header.is_empty() {
-            let message =
-                format!("the texts are in the column {name:?}, and {file} has no names of columns");
-            let next = "give the position of the column, from 0, or write `header: true`";
-            return Err(Problem::new(*at, message, next));
-        }
-        if !known().any(|known| known == name) {
-            let message = format!("{file} has no column {name:?} of texts");
-            return Err(Problem::new(*at, message, suggest(name, known())));
-        }
-    }
-    Ok(())
 }
 
 /// The columns of texts, with the words of these rows, those to train on; `columns` has the texts of all.

@@ -10,10 +10,10 @@ use std::io::Read;
 
 use phalanx_graph::HostTensor;
 
-use super::Dataset;
 use super::csv_lines::{CsvLines, shown};
 use super::csv_one_hot::{OneHotColumn, TextColumn};
 use super::csv_table::{CsvTable, is_missing};
+use super::{Batch, Dataset};
 use crate::{Error, Result};
 
 /// How to read a CSV file; the defaults fit a header that is detected and an integer class in the last column.
@@ -176,35 +176,15 @@ pub fn parse_csv_with(
     options: &CsvOptions,
     columns: &mut CsvColumns,
 ) -> Result<Dataset> {
-    columns.read(reader, name, options)?.dataset()
-}
-
-/// What the rows of a CSV file are.
-pub(super) struct CsvInputs {
-    /// The inputs: the numbers, if there are any, then each column of indices, then each of texts.
-    pub(super) x: Vec<HostTensor>,
-    /// The label, if there is one.
-    pub(super) y: Vec<HostTensor>,
-    /// The weights of the rows, if a column holds them.
-    pub(super) weight: Option<HostTensor>,
-}
-
-impl CsvInputs {
-    pub(super) fn dataset(self) -> Result<Dataset> {
-        let rows = Dataset::from_arrays(self.x, self.y)?;
-        match &self.weight {
-            None => Ok(rows),
-            Some(weight) => rows.with_weights(weight),
-        }
-    }
+    Dataset::from_batch(columns.read(reader, name, options)?)
 }
 
 /// What a CSV file holds.
 pub(super) struct CsvArrays {
     /// The names of the columns, none where there is no header.
     pub(super) names: Vec<String>,
-    /// The rows, without their texts.
-    pub(super) inputs: CsvInputs,
+    /// The rows, without their texts: the numbers, if there are any, then each column of indices.
+    pub(super) rows: Batch,
     /// The texts of the rows, for each column of texts.
     pub(super) texts: Vec<Vec<String>>,
     /// The rows left out because a value is missing.
@@ -355,16 +335,16 @@ impl CsvColumns {
         &self.texts
     }
 
-    /// The rows of one more file.
+    /// The rows of one more file: the numbers, if there are any, then each column of indices, then each of texts.
     pub(super) fn read(
         &mut self,
         reader: impl Read,
         name: &str,
         options: &CsvOptions,
-    ) -> Result<CsvInputs> {
+    ) -> Result<Batch> {
         let CsvArrays {
             names,
-            inputs: CsvInputs { mut x, y, weight },
+            mut rows,
             texts,
             dropped,
             feature_columns,
@@ -385,10 +365,11 @@ impl CsvColumns {
                     "{name} and the files before it have more texts than i32 counts; give fewer files"
                 ))
             };
-            x.push(HostTensor::new([texts.len()], &places.map_err(too_many)?));
+            let places = places.map_err(too_many)?;
+            rows.x.push(HostTensor::new([texts.len()], &places));
             all.extend(texts);
         }
-        Ok(CsvInputs { x, y, weight })
+        Ok(rows)
     }
 
     /// Compares the columns of one more file; a file without a header is taken to have the same columns.

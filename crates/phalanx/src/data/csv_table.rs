@@ -5,9 +5,8 @@ use std::collections::HashMap;
 
 use phalanx_graph::HostTensor;
 
-use super::csv::{
-    CsvArrays, CsvColumn, CsvInputs, CsvOptions, LabelColumn, LabelKind, MissingValues,
-};
+use super::Batch;
+use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, LabelKind, MissingValues};
 use super::csv_lines::{CsvLines, shown};
 use super::csv_one_hot::{FeatureColumn, feature_columns, unknown_value};
 use crate::{Error, Result};
@@ -259,10 +258,11 @@ impl<'a> CsvTable<'a> {
             feature_columns: feature_columns.collect(),
             one_hot: one_hot.collect(),
             names: self.names,
-            inputs: CsvInputs {
+            rows: Batch {
                 x: numbers.into_iter().chain(indices).collect(),
                 y,
                 weight,
+                first: 0,
             },
             texts: self.texts,
             dropped: self.dropped,

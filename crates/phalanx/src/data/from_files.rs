@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use phalanx_graph::DType;
 
+use super::Batch;
 use super::concat_files::concat_rows;
-use super::csv::{CsvInputs, add_texts, read_header, read_width};
+use super::csv::{add_texts, read_header, read_width};
 use super::csv_one_hot::TextColumn;
 use super::csv_table::is_missing;
 use super::formats::{ParsedTfRecords, files_of};
@@ -137,7 +138,7 @@ impl Dataset {
         for path in files_of(path.as_ref())? {
             let file = open(&path)?;
             let name = path.to_string_lossy().into_owned();
-            let CsvInputs { x, y, weight } = columns.read(file, &name, options)?;
+            let Batch { x, y, weight, .. } = columns.read(file, &name, options)?;
             rows += x[0].rows();
             (inputs, outputs) = (x.len(), y.len());
             if rows > options.max_rows {
@@ -151,7 +152,12 @@ impl Dataset {
         let mut x = concat_rows(parts)?;
         let mut y = x.split_off(inputs);
         let weight = y.split_off(outputs).pop();
-        CsvInputs { x, y, weight }.dataset()
+        Self::from_batch(Batch {
+            x,
+            y,
+            weight,
+            first: 0,
+        })
     }
 
     /// TFRecord files by pattern, each record made an example by `parse`.
@@ -200,12 +206,14 @@ impl Dataset {
     /// As [`read_idx`], or when images and labels differ in number.
     pub fn from_idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Self> {
         let labels = read_idx(labels, MAX_IDX_BYTES)?;
-        let mut numbers = labels.to_f64().into_iter();
-        if let Some(at) = numbers.position(|label| f64::from(label as i32) != label) {
-            return Err(Error::User(format!(
-                "label {at} of the IDX file is {}, expected the number of a class; give a file of whole numbers",
-                labels.to_f64()[at]
-            )));
+        if labels.dtype().is_float() {
+            let is_no_class = |(_, label): &(usize, f64)| f64::from(*label as i32) != *label;
+            let mut numbers = labels.to_f64().into_iter().enumerate();
+            if let Some((at, label)) = numbers.find(is_no_class) {
+                return Err(Error::User(format!(
+                    "label {at} of the IDX file is {label}, expected the number of a class; give a file of whole numbers"
+                )));
+            }
         }
         let labels = labels.convert(DType::I32);
         Self::from_arrays(read_idx(images, MAX_IDX_BYTES)?, labels)

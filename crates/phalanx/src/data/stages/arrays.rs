@@ -32,6 +32,18 @@ impl Dataset {
         Ok(Self::of(Arrays::new(x.into(), y.into())?))
     }
 
+    /// The rows of a batch as arrays in memory, with its weights.
+    ///
+    /// # Errors
+    /// As [`from_arrays`](Self::from_arrays) and [`with_weights`](Self::with_weights); weights of steps do not fit.
+    pub fn from_batch(batch: Batch) -> Result<Self> {
+        let rows = Self::from_arrays(batch.x, batch.y)?;
+        match &batch.weight {
+            None => Ok(rows),
+            Some(weight) => rows.with_weights(weight),
+        }
+    }
+
     /// The same arrays with a weight per example, a float tensor `[examples]`.
     ///
     /// # Errors

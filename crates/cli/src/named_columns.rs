@@ -1,0 +1,74 @@
+//! The columns of texts and of weights, as the first CSV file has them.
+
+use std::path::Path;
+
+use phalanx::Error;
+use phalanx::config::suggest;
+use phalanx::data::{CsvOptions, csv_header};
+
+use crate::config::{Column, Csv, Located, Position, Problem};
+use crate::data_facts::WeightFact;
+
+/// Whether the first file has the columns of texts and of weights by their names.
+///
+/// # Errors
+/// The first that it has not, at its line. That it cannot be read is for its reader to say.
+pub(crate) fn check(data: &Csv, options: &CsvOptions) -> Result<(), Problem> {
+    let path = &data.csv[0].value;
+    let Ok(header) = csv_header(path, options) else {
+        return Ok(());
+    };
+    let texts = data.text.iter().map(|text| (&text.column, "texts"));
+    let weights = data.weight.iter().map(|weight| (weight, "weights"));
+    let mut columns = texts.chain(weights);
+    columns.try_for_each(|(column, what)| check_column(path, &header, column, what))
+}
+
+fn check_column(
+    path: &Path,
+    header: &[String],
+    Located { value, at }: &Located<Column>,
+    what: &str,
+) -> Result<(), Problem> {
+    let (Column::Name(name), file) = (value, path.display()) else {
+        return Ok(());
+    };
+    if header.is_empty() {
+        let message =
+            format!("the {what} are in the column {name:?}, and {file} has no names of columns");
+        let next = "give the position of the column, from 0, or write `header: true`";
+        return Err(Problem::new(*at, message, next));
+    }
+    let mut known = header.iter().map(String::as_str);
+    if known.clone().any(|known| known == name) {
+        return Ok(());
+    }
+    let message = format!("{file} has no column {name:?} of {what}");
+    Err(Problem::new(*at, message, suggest(name, &mut known)))
+}
+
+/// The column of the weights in files with this header and this many columns.
+pub(crate) fn weight(
+    data: &Csv,
+    header: &[String],
+    columns: usize,
+) -> Result<Option<WeightFact>, (Position, Error)> {
+    let Some(Located { value, at }) = &data.weight else {
+        return Ok(None);
+    };
+    let index = match value {
+        Column::Index(index) => *index,
+        Column::Name(name) => {
+            let found = header.iter().position(|other| other == name);
+            found.ok_or_else(|| (*at, Error::Bug(format!("weights of no column {name:?}"))))?
+        }
+    };
+    if index >= columns {
+        let message = format!(
+            "the weights are in column {index}, counted from 0, and the files have {columns}; choose an index below {columns}"
+        );
+        return Err((*at, Error::User(message)));
+    }
+    let name = header.get(index).cloned().unwrap_or_default();
+    Ok(Some(WeightFact { index, name }))
+}
