@@ -1,4 +1,4 @@
-//! Owners of oneDNN's objects: memory descriptors, primitive descriptors, and operations that are ready to run.
+//! Owners of oneDNN's objects: memories, their descriptors, primitives and theirs.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;

@@ -38,7 +38,8 @@ impl Graph {
     /// Combinations of every replica's tensors, in one exchange of all of them.
     ///
     /// Sums of 16-bit floats are sent in 16 bits, added in f32 and rounded once ([`Via::Hierarchical`], and replicas of several
-    /// processes: once in groups and once across them). Truth values are combined with `And`, `Or`, `Max` and `Min`. Sums alone have a derivative.
+    /// processes: once in groups and once across them). Truth values are combined with `And`, `Or`, `Max` and `Min`. Sums alone have a
+    /// derivative.
     #[must_use]
     #[track_caller]
     pub fn all_reduce(&self, tensors: &[&Tensor], kind: ReduceOp, via: Via) -> Vec<Tensor> {

@@ -25,8 +25,9 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// values, are the products of its dims of inputs and of outputs.
 ///
 /// Unlike Keras': `use_causal_mask` is a setting of the layer; sequences have one dim; attention scores are not
-/// returned; with dropout, too, a query that may look nowhere looks everywhere alike, where Keras' is then given zeros. Inputs keep their padding masks, which Keras' layer takes off them: in a stack of blocks, Keras' sum of an input and
-/// its attention has no mask, and the attention of the next block looks at padding, unlike here.
+/// returned; with dropout, too, a query that may look nowhere looks everywhere alike, where Keras' is then given zeros. Inputs keep
+/// their padding masks, which Keras' layer takes off them: in a stack of blocks, Keras' sum of an input and its attention has no mask,
+/// and the attention of the next block looks at padding, unlike here.
 ///
 /// ```
 /// use phalanx::nn::{MultiHeadAttention, Sequential};

@@ -81,7 +81,6 @@ impl EmbeddingBag {
         self
     }
 
-    /// The weight of each index, 0 for padding.
     /// Whether each index is none of padding; unsigned ones are never below 0.
     #[track_caller]
     fn kept(&self, index: &Tensor) -> Option<Tensor> {
