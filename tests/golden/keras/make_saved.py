@@ -208,6 +208,24 @@ def stated():
     return keras.Model(words, layers.Concatenate()(parts), name="stated")
 
 
+def backbone():
+    """A model for images of any size in a model that gives it two sizes."""
+    inner_input = keras.Input((None, None, 3), name="image")
+    y = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu")(layers.ZeroPadding2D()(inner_input))
+    inner = keras.Model(inner_input, layers.BatchNormalization()(y), name="features")
+    x = keras.Input((8, 6, 3), name="x")
+    parts = [layers.GlobalAveragePooling2D()(inner(image)) for image in (x, layers.AveragePooling2D(2)(x))]
+    return keras.Model(x, layers.Dense(2)(layers.Concatenate()(parts)), name="backbone")
+
+
+def anywhere():
+    """Stacks in a stack, all for images of any size."""
+    inner = keras.Sequential([keras.Input((None, None, 3)), layers.Conv2D(3, 2, strides=2), layers.ReLU()], name="inner")
+    middle = keras.Sequential([keras.Input((None, None, 3)), inner, layers.Conv2D(4, 2)], name="middle")
+    model = [keras.Input((None, None, 3)), layers.Rescaling(0.5), middle, layers.UpSampling2D(2), layers.GlobalMaxPooling2D()]
+    return keras.Sequential(model + [layers.Dense(2)], name="anywhere")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -276,7 +294,8 @@ if __name__ == "__main__":
     compiled = vision()
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
-              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"])]
+              (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

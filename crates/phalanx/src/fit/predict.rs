@@ -206,10 +206,10 @@ impl CompiledModel {
         })
     }
 
-    /// The shape of an example of each output; where inputs have any length it is what the program has made.
+    /// The shape of an example of each output; where inputs have open dims it is what the program has made.
     fn output_shapes(&self, predicted: &PendingPrediction) -> Result<Vec<Shape>> {
         let mut shapes = self.setup.model.outputs();
-        if self.setup.model.any_length().is_some() {
+        if self.setup.model.open_dims() > 0 {
             for (shape, output) in shapes.iter_mut().zip(&predicted.outputs[0]) {
                 let dims = output
                     .dims()

@@ -82,9 +82,9 @@ impl StepLayout {
         }
     }
 
-    /// Refuses examples of any length where the parts of a step are planned or agreed on before the batch is known.
+    /// Refuses examples of any length or size where the parts of a step are planned or agreed on before the batch is known.
     fn check_lengths(&self, setup: &Setup) -> Result<()> {
-        let Some(input) = setup.model.any_length() else {
+        let Some(open) = setup.model.open_input() else {
             return Ok(());
         };
         let place = match self {
@@ -95,7 +95,7 @@ impl StepLayout {
             Self::Servers => "with parameter servers",
         };
         Err(Error::User(format!(
-            "input `{input}` has any length, and {place} every batch must have the same; give the input one length and pad all batches to it, or train on one device or on replicas in one process"
+            "{open}, and {place} every batch must have the same; give the input fixed dims and pad or resize all batches to them, or train on one device or on replicas in one process"
         )))
     }
 

@@ -76,10 +76,8 @@ impl FineTune {
                 outputs.len()
             )));
         };
-        let mut input = crate::nn::Input::new(input.dims.clone()).dtype(input.dtype);
-        if self.base.any_length().is_some() {
-            input = input.any_length();
-        }
+        let input = crate::nn::Input::new(input.dims.clone()).dtype(input.dtype);
+        let input = input.open_dims(self.base.open_dims());
         let base = LayerSpec::from(self.base.clone()).named(name);
         let mut stack = Sequential::new(input).named("fine_tune").add(base);
         match features.rank() {

@@ -1,6 +1,7 @@
 //! Models as JSON: layers, settings, connections and names; no values of variables.
 //!
-//! An input is `{"name", "shape", "dtype"}`, and `"any_length": true` where its examples have any.
+//! An input is `{"name", "shape", "dtype"}`, `"any_length": true` where its examples have any, or how many of the first dims are open
+//! as `"open_dims"`.
 //! A stack is `{"name", "input", "layers"}`, any other model `{"name", "inputs", "layers", "calls", "outputs"}`.
 //! A layer is `{kind: settings}`; a model as a layer has the kind `model`. A call is `{"layer", "inputs"}`. A value
 //! is the name of an input or of a layer, of which `name:1` is the second call, and `name:1.2` its third output.
@@ -121,8 +122,10 @@ fn switches_on(config: &Value, setting: &str) -> bool {
 fn input_value(input: &NamedInput) -> Value {
     let shape = &input.shape;
     let mut value = json!({"name": input.name, "shape": shape.dims, "dtype": shape.dtype.name()});
-    if input.any_length {
-        value["any_length"] = true.into();
+    match input.open {
+        0 => {}
+        1 => value["any_length"] = true.into(),
+        open => value["open_dims"] = open.into(),
     }
     value
 }
@@ -431,7 +434,11 @@ fn check_marks(path: &Path, name: &str) -> Result<()> {
 
 fn read_input(path: &Path, value: &Value) -> Result<Input> {
     let fields = object(path, value)?;
-    check_fields(path, fields, &["name", "shape", "dtype", "any_length"])?;
+    check_fields(
+        path,
+        fields,
+        &["name", "shape", "dtype", "any_length", "open_dims"],
+    )?;
     let shape = path.field("shape");
     let size = |(i, item): (usize, &Value)| {
         let size = item.as_u64().and_then(|size| usize::try_from(size).ok());
@@ -460,6 +467,14 @@ fn read_input(path: &Path, value: &Value) -> Result<Input> {
             let message = format!("expected true or false, got {}", brief(other));
             return Err(path.field("any_length").error(message));
         }
+    }
+    if let Some(count) = fields.get("open_dims") {
+        let open = count.as_u64().and_then(|count| usize::try_from(count).ok());
+        let message = format!(
+            "expected how many of the first dims are open, got {}",
+            brief(count)
+        );
+        input = input.open_dims(open.ok_or_else(|| path.field("open_dims").error(message))?);
     }
     match fields.get("name") {
         Some(name) => Ok(input.named(text(&path.field("name"), name)?)),

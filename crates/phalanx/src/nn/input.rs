@@ -8,7 +8,8 @@ pub struct Input {
     pub(super) name: Option<String>,
     pub(super) dims: Vec<usize>,
     pub(super) dtype: DType,
-    pub(super) any_length: bool,
+    /// How many of the first dims may be others.
+    pub(super) open: usize,
 }
 
 impl Input {
@@ -19,7 +20,7 @@ impl Input {
             name: None,
             dims: dims.into(),
             dtype: DType::F32,
-            any_length: false,
+            open: 0,
         }
     }
 
@@ -29,8 +30,17 @@ impl Input {
     /// Keras' `Input(shape=(None, ..))`, but for the length that is shown. The layers must have the same variables for every length,
     /// and training is on one device or on replicas of one process.
     #[must_use]
-    pub const fn any_length(mut self) -> Self {
-        self.any_length = true;
+    pub const fn any_length(self) -> Self {
+        self.open_dims(1)
+    }
+
+    /// Examples whose first `count` dims may be others than the ones given: 2 for images of any height and width. What
+    /// [`any_length`](Self::any_length) says of a length holds for each of them.
+    ///
+    /// Keras' `Input(shape=(None, None, ..))`, but for the dims that are shown.
+    #[must_use]
+    pub const fn open_dims(mut self, count: usize) -> Self {
+        self.open = count;
         self
     }
 
@@ -84,17 +94,24 @@ impl From<&[usize]> for Input {
 pub(super) struct NamedInput {
     pub(super) name: String,
     pub(super) shape: Shape,
-    /// Whether the first dim of an example may be another.
-    pub(super) any_length: bool,
+    /// How many of the first dims of an example may be others.
+    pub(super) open: usize,
 }
 
 impl NamedInput {
     /// Whether an example may have these dims.
     pub(super) fn takes(&self, dims: &[usize]) -> bool {
-        let own = &self.shape.dims[..];
-        match (own, dims) {
-            ([_, own @ ..], [length, dims @ ..]) if self.any_length => *length > 0 && own == dims,
-            _ => own == dims,
+        let own = &self.shape.dims;
+        let open = self.open.min(own.len());
+        own.len() == dims.len() && own[open..] == dims[open..] && !dims[..open].contains(&0)
+    }
+
+    /// What examples have any of, in words: `any length` or `any size`; nothing where all dims are fixed.
+    pub(super) const fn any(&self) -> Option<&'static str> {
+        match self.open {
+            0 => None,
+            1 => Some("any length"),
+            _ => Some("any size"),
         }
     }
 }

@@ -171,9 +171,7 @@ fn one_or_all(mut values: Vec<Value>) -> Value {
 fn input_object(input: &NamedInput) -> Value {
     let mut dims: Vec<Value> = vec![Value::Null];
     dims.extend(input.shape.dims.iter().map(|&dim| Value::from(dim)));
-    if input.any_length {
-        dims[1] = Value::Null;
-    }
+    dims[1..=input.open].fill(Value::Null);
     let config =
         json!({"batch_shape": dims, "dtype": dtype_name(input.shape.dtype), "name": input.name});
     object("keras.layers", "InputLayer", &config)

@@ -308,6 +308,7 @@ impl Model {
     }
 
     /// The same layers for inputs of other dims or elements, under the names that they have: for images of another size, say.
+    /// Models inside take what they are called with then.
     ///
     /// Keras' `clone_model(model, input_tensors=..)`.
     ///
@@ -324,10 +325,11 @@ impl Model {
         let mut model = self.clone();
         for (own, given) in model.inputs.iter_mut().zip(inputs) {
             own.shape = Shape::new(given.dtype, given.dims.clone());
-            own.any_length = given.any_length;
+            own.open = given.open;
         }
-        model.variables.clear();
-        model.shapes.clear();
+        model.open_inside();
+        model.trace()?;
+        model.close_inside(self);
         model.trace()?;
         model.check_lengths()?;
         let mut variables = self.variables.iter().zip(&model.variables);
@@ -346,10 +348,10 @@ impl Model {
         for input in &self.inputs {
             let what = format!("input `{}`", input.name);
             check_dims(&what, &input.shape.dims).map_err(Error::user)?;
-            if input.any_length && input.shape.dims.is_empty() {
+            if let Some(any) = input.any().filter(|_| input.open > input.shape.rank()) {
+                let (name, open, rank) = (&self.name, input.open, input.shape.rank());
                 return Err(Error::User(format!(
-                    "{what} of model `{}` has any length, but its examples are single numbers; give it dims",
-                    self.name
+                    "{what} of model `{name}` has {any}, {open} open dims, but its examples have {rank} dims; give it more"
                 )));
             }
             let mut shape = input.shape.clone();
@@ -362,6 +364,7 @@ impl Model {
         if let Some(error) = graph.error() {
             return Err(mistake(&self.name, &error));
         }
+        self.fit_inside(&results)?;
         let calls = results.0.into_iter().skip(self.inputs.len());
         self.shapes = calls
             .map(|outputs| outputs.iter().map(Tensor::shape).collect())
@@ -374,6 +377,59 @@ impl Model {
             )));
         }
         self.settle_shardings()
+    }
+
+    /// Gives models inside whose inputs have open dims the ones of the values that they are first called with.
+    fn fit_inside(&mut self, results: &Results) -> Result<()> {
+        let mut fitted = vec![false; self.layers.len()];
+        for call in &self.calls {
+            let Body::Model(inner) = &mut self.layers[call.layer].body else {
+                continue;
+            };
+            if std::mem::replace(&mut fitted[call.layer], true) {
+                continue;
+            }
+            let mut differs = false;
+            for (input, place) in inner.inputs.iter_mut().zip(&call.inputs) {
+                let dims = results.0[place.node][place.output].shape().dims;
+                differs |= input.shape.dims != dims[1..];
+                input.shape.dims = dims[1..].to_vec();
+            }
+            if differs {
+                inner.trace()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has models inside take examples of any dims.
+    fn open_inside(&mut self) {
+        for inner in self.inner_models() {
+            for input in &mut inner.inputs {
+                input.open = input.shape.rank();
+            }
+            inner.open_inside();
+        }
+    }
+
+    /// Has models inside take what they do in `other`, of the same layers.
+    fn close_inside(&mut self, other: &Self) {
+        let bodies = other.layers.iter().map(|layer| &layer.body);
+        for (layer, body) in self.layers.iter_mut().zip(bodies) {
+            if let (Body::Model(inner), Body::Model(other)) = (&mut layer.body, body) {
+                let inputs = inner.inputs.iter_mut().zip(&other.inputs);
+                inputs.for_each(|(input, other)| input.open = other.open);
+                inner.close_inside(other);
+            }
+        }
+    }
+
+    fn inner_models(&mut self) -> impl Iterator<Item = &mut Self> {
+        let bodies = self.layers.iter_mut().map(|layer| &mut layer.body);
+        bodies.filter_map(|body| match body {
+            Body::Model(model) => Some(&mut **model),
+            Body::Layer { .. } => None,
+        })
     }
 
     #[track_caller]
@@ -490,7 +546,7 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<NamedLayer>)> {
     let inputs = plan.inputs.iter().map(|input| NamedInput {
         name: names.settle(input.name.as_deref(), "input"),
         shape: Shape::new(input.dtype, input.dims.clone()),
-        any_length: input.any_length,
+        open: input.open,
     });
     let inputs = inputs.collect();
     let layers = plan.layers.iter().map(|layer| {

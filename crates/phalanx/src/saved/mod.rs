@@ -172,7 +172,8 @@ impl SavedModel {
     /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`), whose results have no padding mask. A mask that a layer is called with
     /// must be the one that its values have here anyway. Optimizer, loss and metrics are what
     /// [`Compile::of_keras`](crate::fit::Compile::of_keras) reads. Dims of inputs that are open in Keras are
-    /// 128, until [`with_inputs`](Self::with_inputs) gives others; where the first alone is open, examples may have any length. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose
+    /// shown as 128, and examples may have any there, where they are the first ones ([`Input::open_dims`](crate::nn::Input::open_dims));
+    /// [`with_inputs`](Self::with_inputs) fixes them. A model in another that gives it other dims takes those. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose
     /// layers are a Python program cannot be read, and no code in a file is run.
     ///
     /// # Errors

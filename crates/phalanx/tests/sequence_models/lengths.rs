@@ -174,6 +174,33 @@ fn a_written_model_keeps_that_it_takes_any_length() {
 }
 
 #[test]
+fn images_of_any_size_are_answered_as_by_a_model_for_their_size() {
+    let model = |input: Input| {
+        Sequential::new(input)
+            .add(Conv2d::new(4, 3))
+            .add(GlobalAveragePool2d::new())
+            .add(Dense::new(3))
+    };
+    let any = model(Input::new([9, 8, 2]).open_dims(2)).build().unwrap();
+    let read = Model::from_config(&any.config()).unwrap();
+    assert_eq!(read.config(), any.config());
+    let mut any = trainer(read, tokens_loss());
+    for [height, width] in [[5, 7], [9, 8], [3, 12]] {
+        let mut fixed = trainer(model(Input::new([height, width, 2])), tokens_loss());
+        let numbers: Vec<f32> = (0..4 * height * width).map(|i| (i % 7) as f32).collect();
+        let images = [HostTensor::new([2, height, width, 2], &numbers)];
+        let got = any.predict_on_batch(&images).unwrap();
+        let expected = fixed.predict_on_batch(&images).unwrap();
+        assert_close("images", &got[0].to_f64(), &expected[0].to_f64(), 1e-6);
+    }
+    let flat = Sequential::new(Input::new([6, 6, 2]).open_dims(2))
+        .add(Flatten)
+        .add(Dense::new(3));
+    let error = flat.build().unwrap_err().to_string();
+    assert!(error.contains("has any size, but variable"), "{error}");
+}
+
+#[test]
 fn lengths_that_a_layer_or_a_strategy_cannot_take_are_refused() {
     let flat = Sequential::new(Input::new([6, 2]).any_length())
         .add(Flatten)
@@ -202,7 +229,7 @@ fn lengths_that_a_layer_or_a_strategy_cannot_take_are_refused() {
     let single = Sequential::new(Input::new([]).any_length()).add(Dense::new(3));
     let error = single.build().unwrap_err().to_string();
     assert!(
-        error.contains("are single numbers; give it dims"),
+        error.contains("has any length, 1 open dims, but its examples have 0 dims"),
         "{error}"
     );
 

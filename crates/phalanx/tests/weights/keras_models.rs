@@ -253,6 +253,15 @@ fn inputs_of_other_sizes_are_given_later() {
         .with_inputs(&[Input::new([9]).dtype(DType::I32)])
         .unwrap();
     assert_eq!(shape(&short).dims, [9]);
+    // Models inside follow, whose own sizes are open or not.
+    for (file, dims) in [
+        ("anywhere.keras", [12, 14, 3]),
+        ("backbone.keras", [10, 12, 3]),
+        ("backbone.h5", [4, 4, 3]),
+    ] {
+        let wide = read(file).with_inputs(&[Input::new(dims)]).unwrap();
+        assert_eq!(shape(&wide).dims, dims, "{file}");
+    }
     let vision = read("vision.keras");
     let wide = vision
         .clone()

@@ -110,8 +110,8 @@ fn stack(model: &KerasLayer<'_>, object: &Value, depth: usize) -> Translated<Val
             let shape = shape.ok_or_else(|| {
                 format!("`{}` does not say what it takes; call or build the model in Keras before it is saved", cut(model.name))
             })?;
-            let (dims, any_length) = dims(shape)?;
-            input_value("input", &dims, "f32", any_length)
+            let (dims, open) = dims(shape)?;
+            input_value("input", &dims, "f32", open)
         }
     };
     let layers = layers.iter().map(|layer| entry(layer, depth));
@@ -119,12 +119,8 @@ fn stack(model: &KerasLayer<'_>, object: &Value, depth: usize) -> Translated<Val
     Ok(json!({"input": input, "layers": layers}))
 }
 
-fn input_value(name: &str, dims: &[usize], dtype: &str, any_length: bool) -> Value {
-    let mut value = json!({"name": plain(name), "shape": dims, "dtype": dtype});
-    if any_length {
-        value["any_length"] = true.into();
-    }
-    value
+fn input_value(name: &str, dims: &[usize], dtype: &str, open: usize) -> Value {
+    json!({"name": plain(name), "shape": dims, "dtype": dtype, "open_dims": open})
 }
 
 pub(super) fn input(layer: &KerasLayer<'_>) -> Translated<Value> {
@@ -136,7 +132,7 @@ pub(super) fn input(layer: &KerasLayer<'_>) -> Translated<Value> {
     }
     let shapes = ["batch_shape", "batch_input_shape"].map(|field| layer.setting(field));
     let shape = shapes.into_iter().find(|shape| shape.is_array());
-    let (dims, any_length) = dims(shape.unwrap_or(&Value::Null)).map_err(wrong)?;
+    let (dims, open) = dims(shape.unwrap_or(&Value::Null)).map_err(wrong)?;
     let name = layer.setting("dtype");
     let name = name
         .as_str()
@@ -151,11 +147,11 @@ pub(super) fn input(layer: &KerasLayer<'_>) -> Translated<Value> {
             cut(name)
         ))
     })?;
-    Ok(input_value(layer.name, &dims, dtype.name(), any_length))
+    Ok(input_value(layer.name, &dims, dtype.name(), open))
 }
 
-/// The dims of an example of a shape with the batch, and whether the first of them may be any.
-fn dims(shape: &Value) -> Translated<(Vec<usize>, bool)> {
+/// The dims of an example of a shape with the batch, and how many of the first may be any; open ones behind a fixed one have one size.
+fn dims(shape: &Value) -> Translated<(Vec<usize>, usize)> {
     let wrong = || {
         let shape = brief(shape);
         format!("its shape is {shape}, expected the batch, and a size or null for each dimension")
@@ -163,8 +159,8 @@ fn dims(shape: &Value) -> Translated<(Vec<usize>, bool)> {
     let [_, sizes @ ..] = &shape.as_array().ok_or_else(wrong)?[..] else {
         return Err(wrong());
     };
-    let open = sizes.iter().filter(|size| size.is_null()).count();
-    let any_length = open == 1 && sizes[0].is_null();
+    let open = sizes.iter().take_while(|size| size.is_null()).count();
+    let are_first = !sizes[open..].contains(&Value::Null);
     let size = |size: &Value| match size {
         Value::Null => Ok(OPEN_SIZE),
         size => size
@@ -173,7 +169,7 @@ fn dims(shape: &Value) -> Translated<(Vec<usize>, bool)> {
             .ok_or_else(wrong),
     };
     let dims = sizes.iter().map(size).collect::<Translated<_>>()?;
-    Ok((dims, any_length))
+    Ok((dims, if are_first { open } else { 0 }))
 }
 
 #[cfg(test)]
