@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 use crate::Kernel;
-use crate::op::{ConvDims, DotDims, Node, Op, Subgraph, Via, WindowDim};
+use crate::op::{ConvDims, DotDims, Node, Op, Subgraph, Via, WindowDim, any_node};
 use crate::{Program, Shape};
 
 /// Work of one run of a program on one replica.
@@ -56,6 +56,12 @@ impl Program {
     #[must_use]
     pub fn cost(&self) -> Cost {
         count(&self.nodes, self.replicas)
+    }
+
+    /// Whether a loop that ends by a condition is in it, at any depth: its cost is counted as if it turned once.
+    #[must_use]
+    pub fn has_open_loops(&self) -> bool {
+        any_node(&self.nodes, &|_, node| matches!(node.op, Op::While { .. }))
     }
 }
 

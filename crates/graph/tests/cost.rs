@@ -15,6 +15,35 @@ fn input(graph: &Graph, dims: &[usize]) -> Tensor {
 }
 
 #[test]
+fn loops_without_a_known_end_are_found_at_any_depth() {
+    let found = |inner: bool, outer: bool| {
+        let g = Graph::new();
+        let x = input(&g, &[4]);
+        let repeated = |x: &Tensor| {
+            let end = |c: &[Tensor]| c[0].sum_all().less(&c[0].like(9.0).sum_all());
+            let graph = x.graph();
+            graph
+                .while_loop(&[x], end, |c| vec![&c[0] + 1.0])
+                .swap_remove(0)
+        };
+        let (carried, _) = g.scan(3, &[&x], &[], &[], |carry, _, _| {
+            let next = match inner {
+                true => repeated(&carry[0]),
+                false => &carry[0] + 1.0,
+            };
+            (vec![next], vec![])
+        });
+        let last = match outer {
+            true => repeated(&carried[0]),
+            false => carried[0].clone(),
+        };
+        g.finish(&[("last", &last)]).unwrap().has_open_loops()
+    };
+    assert!(!found(false, false));
+    assert!(found(true, false) && found(false, true));
+}
+
+#[test]
 fn elementwise_and_movements() {
     let g = Graph::new();
     let (x, y) = (input(&g, &[3, 4]), input(&g, &[3, 4]));

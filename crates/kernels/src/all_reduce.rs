@@ -64,6 +64,8 @@ struct Arrivals {
     arrays: Vec<Option<Vec<ReducedArray>>>,
     /// The error that the others get when they arrive.
     failed: Option<CustomCallError>,
+    /// Replicas that have got it.
+    told: usize,
 }
 
 /// One array of one replica: what it adds, and where the sums go.
@@ -94,8 +96,36 @@ impl PendingSums {
         call.result::<u32>(0)?.fill(replica);
         let key = (call.run_id()?, call.int("number")?);
         let arrays = arrays(call)?;
-        let rendezvous = self.arrive(key, replicas, replica as usize, arrays)?;
-        rendezvous.reduce(replicas, replica as usize, timeout)
+        self.add(key, [replicas, replica as usize], arrays, timeout)
+    }
+
+    /// Adds the arrays of one of the replicas to the others', when all are there.
+    fn add(
+        &self,
+        key: (i64, i64),
+        [replicas, replica]: [usize; 2],
+        arrays: Vec<ReducedArray>,
+        timeout: Duration,
+    ) -> Result<(), CustomCallError> {
+        let arrived = self.arrive(key, replicas, replica, arrays);
+        let reduced = arrived.and_then(|sum| sum.reduce(replicas, replica, timeout));
+        reduced.inspect_err(|_| self.leave(key, replicas))
+    }
+
+    /// Notes that a replica has heard of a failure. The last of them ends the rendezvous.
+    fn leave(&self, key: (i64, i64), replicas: usize) {
+        let mut pending = lock(&self.0);
+        let Some(rendezvous) = pending.get(&key) else {
+            return;
+        };
+        let told = {
+            let mut arrivals = lock(&rendezvous.arrivals);
+            arrivals.told += 1;
+            arrivals.told
+        };
+        if told >= replicas {
+            pending.remove(&key);
+        }
     }
 
     /// Adds a replica to the rendezvous of a key; the last one to arrive releases the others.
@@ -125,6 +155,7 @@ impl Rendezvous {
             arrivals: Mutex::new(Arrivals {
                 arrays: (0..replicas).map(|_| None).collect(),
                 failed: None,
+                told: 0,
             }),
             all: OnceLock::new(),
             added: AtomicUsize::new(0),
@@ -435,11 +466,14 @@ mod tests {
     fn who_waits_too_long_and_who_comes_later_hear_of_it() {
         let pending = PendingSums::default();
         let wait = Duration::from_millis(5);
-        let rendezvous = pending.arrive((1, 1), 3, 1, Vec::new()).unwrap();
-        let error = rendezvous.reduce(3, 1, wait).unwrap_err();
+        let add = |replica| pending.add((1, 1), [3, replica], Vec::new(), wait);
+        let error = add(1).unwrap_err();
         assert_eq!(error.code, StatusCode::DeadlineExceeded);
         assert!(error.message.contains("replicas [0, 2]"), "{error}");
-        assert_eq!(pending.arrive((1, 1), 3, 0, Vec::new()).err(), Some(error));
+        assert_eq!(add(0), Err(error.clone()));
+        assert_eq!(lock(&pending.0).len(), 1);
+        assert_eq!(add(2), Err(error));
+        assert!(lock(&pending.0).is_empty());
     }
 
     #[test]

@@ -524,15 +524,15 @@ pub(crate) fn replicas(call: &CustomCallFrame<'_>) -> Result<usize, CustomCallEr
     }
 }
 
+/// What a user can do about a kernel that fails.
+const WITHOUT_KERNELS: &str = "PHALANX_KERNELS=off, or KernelsMode::Off in a program that names a mode, computes it with XLA alone";
+
 pub(crate) fn worker_error(why: &WorkerError) -> CustomCallError {
     let code = match why {
         WorkerError::Busy(_) => StatusCode::DeadlineExceeded,
         WorkerError::NotStarted(_) => StatusCode::ResourceExhausted,
     };
-    CustomCallError::new(
-        code,
-        format!("{why}; PHALANX_KERNELS=off computes it with XLA alone"),
-    )
+    CustomCallError::new(code, format!("{why}; {WITHOUT_KERNELS}"))
 }
 
 pub(crate) fn refusal(refused: &OneDnnError, key: &dyn std::fmt::Debug) -> CustomCallError {
@@ -542,10 +542,7 @@ pub(crate) fn refusal(refused: &OneDnnError, key: &dyn std::fmt::Debug) -> Custo
         sys::UNIMPLEMENTED => StatusCode::Unimplemented,
         _ => StatusCode::Internal,
     };
-    CustomCallError::new(
-        code,
-        format!("{refused}: {key:?}; PHALANX_KERNELS=off computes it with XLA alone"),
-    )
+    CustomCallError::new(code, format!("{refused}: {key:?}; {WITHOUT_KERNELS}"))
 }
 
 pub(crate) fn invalid(message: String) -> CustomCallError {

@@ -13,6 +13,10 @@ const MIN_ELEMENTS: usize = 1 << 14;
 /// Numbers of a row from which the call's partial results are filled.
 const MIN_COLUMNS: usize = 32;
 
+/// Rows of a column from which the call divides its work among threads, and columns up to which it need not: few long rows are left to the compiler.
+const MIN_ROWS: usize = 32;
+const MAX_COLUMNS_OF_FEW_ROWS: usize = 1 << 16;
+
 /// What a reduction is of a matrix.
 #[derive(Clone, Copy)]
 enum Matrix {
@@ -74,8 +78,11 @@ fn matrix(kind: ReduceOp, x: &Shape, dims: &[usize]) -> Option<Matrix> {
     let kept = x.len() / reduced;
     let follow = |first: usize| dims.iter().copied().eq(first..first + dims.len());
     let some_are_kept = dims.len() < x.rank();
+    let gains_by_columns = reduced >= MIN_ROWS || kept <= MAX_COLUMNS_OF_FEW_ROWS;
     match kind {
-        ReduceOp::Sum if some_are_kept && follow(0) => Some(Matrix::Columns([reduced, kept])),
+        ReduceOp::Sum if some_are_kept && follow(0) && gains_by_columns => {
+            Some(Matrix::Columns([reduced, kept]))
+        }
         ReduceOp::Sum | ReduceOp::Max
             if some_are_kept && follow(x.rank() - dims.len()) && reduced >= MIN_COLUMNS =>
         {

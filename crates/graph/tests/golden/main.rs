@@ -409,6 +409,10 @@ fn reductions_beside_16_bit_floats_are_calls_where_they_are_registered() {
         assert_eq!(calls(dtype, sizes, &[2, 3], true), [0, 2]);
         assert_eq!(calls(dtype, sizes, &[3], false), [0, 0]);
     }
+    // Few rows, of which the long ones are the compiler's.
+    assert_eq!(calls(DType::F32, &[2, 1 << 16], &[0], true), [1, 0]);
+    assert_eq!(calls(DType::F32, &[2, 1 << 17], &[0], true), [0, 0]);
+    assert_eq!(calls(DType::F32, &[32, 1 << 17], &[0], true), [1, 0]);
     // Dims in the middle, all of them, short rows, few elements, whole numbers and f64.
     assert_eq!(calls(DType::F32, sizes, &[1, 2], true), [0, 0]);
     assert_eq!(calls(DType::F32, sizes, &[0, 1, 2, 3], true), [0, 0]);

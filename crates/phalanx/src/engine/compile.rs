@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use phalanx_graph::{
-    CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Op, Prepared, Program,
+    CompilerOption, HostAllReduce, HostMatmul, Lowering, NodeCost, Prepared, Program,
     compiler_options,
 };
 use phalanx_kernels::has_fast_bf16;
@@ -287,11 +287,8 @@ impl ThreadPlan {
 
 /// Whether one thread computes it in about a millisecond. How often a loop turns that ends by a condition is not known.
 fn is_short(program: &Program) -> bool {
-    let loops = |op: &Op| matches!(op, Op::While { .. });
     let cost = program.cost().total;
-    cost.flops <= SHORT.flops
-        && cost.bytes <= SHORT.bytes
-        && !program.nodes.iter().any(|node| loops(&node.op))
+    cost.flops <= SHORT.flops && cost.bytes <= SHORT.bytes && !program.has_open_loops()
 }
 
 /// Leaves XLA's operations whole.

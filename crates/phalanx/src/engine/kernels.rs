@@ -17,7 +17,7 @@ use crate::{Error, Result};
 const VARIABLE: &str = "PHALANX_KERNELS";
 
 /// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and of
-/// `phalanx-kernels` the sums over replicas, the products, the long short-term memories and the rows of large tables, which need no library.
+/// `phalanx-kernels` the sums over replicas, the products, the long short-term memories, the rows of large tables, softmax, and the reductions of 16-bit programs, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
@@ -73,6 +73,11 @@ impl EngineKernels {
             rows: OnceLock::new(),
             softmax: OnceLock::new(),
         })
+    }
+
+    /// Whether no program has any: so it is for all platforms but the CPU.
+    pub(super) fn are_off(&self) -> bool {
+        self.mode == KernelsMode::Off
     }
 
     /// The kernels that the program may call, if it gains from them; searched for once.

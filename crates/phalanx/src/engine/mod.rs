@@ -117,17 +117,18 @@ impl Engine {
             // Before the plugin starts threads. Without, programs are slower and no less right.
             let _ = keep_freed_memory();
         }
-        if options.platform == Platform::Cpu && options.kernels != KernelsMode::Off {
-            // Before the plugin starts threads, too.
-            if !phalanx_kernels::set_openmp_wait_policy() {
-                tell_once(
-                    &options.notice,
-                    "other threads run already, so that OMP_WAIT_POLICY cannot be set: idle threads of kernels take processors for a while; set OMP_WAIT_POLICY=passive, or start the engine before other threads",
-                );
-            }
+        let search = PluginSearch::from_process();
+        let kernels = EngineKernels::new(options, &search)?;
+        // Before the plugin starts threads, too.
+        if !kernels.are_off() && !phalanx_kernels::set_openmp_wait_policy() {
+            tell_once(
+                &options.notice,
+                "other threads run already, so that OMP_WAIT_POLICY cannot be set: idle threads of kernels take processors for a while; set OMP_WAIT_POLICY=passive, or start the engine before other threads",
+            );
+        }
+        if options.platform == Platform::Cpu {
             phalanx_pjrt::limit_xla_threads();
         }
-        let search = PluginSearch::from_process();
         let path = plugin_path(&search, options)?;
         let plugin = Plugin::load(&path).map_err(Error::device)?;
         let count = i64::try_from(options.cpu_devices.max(1)).unwrap_or(i64::MAX);
@@ -156,7 +157,7 @@ impl Engine {
         Ok(Self(Arc::new(Inner {
             client,
             platform: options.platform,
-            kernels: EngineKernels::new(options, &search)?,
+            kernels,
             cache,
             quick_compile: options.quick_compile && options.platform == Platform::Cpu,
             full_f32: !options.tensor_float_32 && options.platform != Platform::Cpu,
