@@ -38,6 +38,9 @@ pub struct FileLayout {
     pub has_header: bool,
     /// How many columns they have, the label and the weights among them.
     pub columns: usize,
+    /// The position of the label; `None` of trainings by a version that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<usize>,
 }
 
 /// An input of a model that has several.

@@ -126,24 +126,22 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     let wrong = |error| (first.at, error);
     let options = options(data);
     let header = csv_header(&first.value, &options).map_err(wrong)?;
-    let mut facts = Facts {
-        layout: Some(FileLayout {
-            has_header: !header.is_empty(),
-            columns: csv_width(&first.value, &options).map_err(wrong)?,
-        }),
-        ..Facts::default()
-    };
+    let columns = csv_width(&first.value, &options).map_err(wrong)?;
     let label = match &data.label.value {
-        Label::Last => header.len().checked_sub(1),
+        Label::Last => columns.checked_sub(1),
         Label::Index(index) => Some(*index),
         Label::Name(name) => header.iter().position(|other| other == name),
     };
-    facts.label = label.and_then(|label| header.get(label).cloned());
-    facts.weight = named_columns::weight(
-        data,
-        &header,
-        facts.layout.map_or(0, |layout| layout.columns),
-    )?;
+    let mut facts = Facts {
+        layout: Some(FileLayout {
+            has_header: !header.is_empty(),
+            columns,
+            label,
+        }),
+        label: label.and_then(|label| header.get(label).cloned()),
+        ..Facts::default()
+    };
+    facts.weight = named_columns::weight(data, &header, columns)?;
     let weight = facts.weight.as_ref().map(|fact| fact.index);
     facts.columns = match data.columns.is_empty() {
         true => {
@@ -313,29 +311,39 @@ pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<(Dataset, usize)
 
 /// How a file is read for a model that was trained: by the names of its columns, where both have them.
 pub(crate) fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
-    let mut options = CsvOptions {
+    let options = by_positions(data, facts);
+    let has_header = !csv_header(path, &options)?.is_empty();
+    Ok(match has_header && !facts.columns.is_empty() {
+        true => by_names(options, facts),
+        false => options,
+    })
+}
+
+/// How a file is read for a model that was trained, by the positions that its columns have in the files of the training.
+pub(crate) fn by_positions(data: &Csv, facts: &Facts) -> CsvOptions {
+    CsvOptions {
         header: header(data, facts),
         features: facts.dims.clone(),
         classes: facts.classes.clone(),
         one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
         ..options(data)
-    };
-    let has_header = !csv_header(path, &options)?.is_empty();
-    if has_header && !facts.columns.is_empty() {
-        let names = facts.columns.iter().cloned();
-        options.columns = names.map(CsvColumn::Name).collect();
-        options.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
-        let texts = facts.texts.iter();
-        options.texts = texts
-            .map(|fact| CsvColumn::Name(fact.name.clone()))
-            .collect();
-        let indices = facts.inputs.iter();
-        let indices = indices.filter(|fact| fact.width.is_none() && fact.text.is_none());
-        let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
-        options.indices = indices.map(CsvColumn::Name).collect();
-        options = with_named_label(options, facts);
     }
-    Ok(options)
+}
+
+/// The same by the names of its columns.
+pub(crate) fn by_names(mut options: CsvOptions, facts: &Facts) -> CsvOptions {
+    let names = facts.columns.iter().cloned();
+    options.columns = names.map(CsvColumn::Name).collect();
+    options.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
+    let texts = facts.texts.iter();
+    options.texts = texts
+        .map(|fact| CsvColumn::Name(fact.name.clone()))
+        .collect();
+    let indices = facts.inputs.iter();
+    let indices = indices.filter(|fact| fact.width.is_none() && fact.text.is_none());
+    let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
+    options.indices = indices.map(CsvColumn::Name).collect();
+    with_named_label(options, facts)
 }
 
 /// Whether a file has a header: where all of its columns may hold texts, it has one if the files of the training have.

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use phalanx::data::{CsvColumn, CsvOptions, Dataset, LabelColumn, MissingValues, csv_width};
+use phalanx::data::{
+    CsvColumn, CsvOptions, Dataset, Header, LabelColumn, MissingValues, csv_header, csv_width,
+};
 use phalanx::{Error, Result as Read};
 
 use crate::config::{Csv, Label};
-use crate::data_facts::{Facts, FileLayout};
-use crate::rows::{as_trained, read_prepared};
+use crate::data_facts::Facts;
+use crate::rows::{by_names, by_positions, read_prepared};
 
 /// The rows of a file to predict, without a label and weights: where it has a header, the columns that the model was trained on; else
 /// by their positions in the files of the training, whose label and weights it may leave out, together.
@@ -15,18 +17,23 @@ use crate::rows::{as_trained, read_prepared};
 /// # Errors
 /// A file that cannot be read, whose rows do not fit the model, or with a missing value in a row that a training would leave out.
 pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
-    let mut options = CsvOptions {
-        label: LabelColumn::None,
-        weight: None,
-        ..as_trained(data, facts, path)?
+    let mut options = without_label(by_positions(data, facts));
+    // First, as it decides which columns may hold texts in a line that is no header.
+    let fits = choose_columns(&mut options, (data, facts), path);
+    let header = csv_header(path, &options)?;
+    options.header = match header.is_empty() {
+        true => Header::No,
+        false => Header::Yes,
     };
+    if !header.is_empty() && !facts.columns.is_empty() {
+        options = without_label(by_names(options, facts));
+    }
+    if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
+        fits?;
+        check_label(&options, (facts, &header), path)?;
+    }
     if options.missing == MissingValues::Drop {
         options.missing = MissingValues::Fail;
-    }
-    let by_name = matches!(options.columns.first(), Some(CsvColumn::Name(_)));
-    if !by_name {
-        let width = csv_width(path, &options)?;
-        without_label(&mut options, (data, facts), (path, width))?;
     }
     let (rows, dropped) = read_prepared(path, &options, facts)?;
     match dropped {
@@ -35,52 +42,110 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     }
 }
 
-/// Chooses the columns of a file with this many, by their positions.
-fn without_label(
+fn without_label(options: CsvOptions) -> CsvOptions {
+    CsvOptions {
+        label: LabelColumn::None,
+        weight: None,
+        ..options
+    }
+}
+
+/// Chooses the columns of a file by their positions, of which it has as many as the files of the training, or the others alone.
+fn choose_columns(
     options: &mut CsvOptions,
     (data, facts): (&Csv, &Facts),
-    (path, width): (&Path, usize),
+    path: &Path,
 ) -> Read<()> {
     let columns = match facts.layout {
-        Some(FileLayout { columns, .. }) => columns,
+        Some(layout) => layout.columns,
         None if !options.columns.is_empty() => return Ok(()),
         None => columns_of_training(facts),
     };
-    let label = match &data.label.value {
-        Label::Index(index) => *index,
-        Label::Last | Label::Name(_) => columns.saturating_sub(1),
+    let label = label_of_training(data, facts, columns);
+    let weight = facts.weight.as_ref().map(|weight| weight.index);
+    let without = match weight {
+        None => "the label",
+        Some(_) => "the label and the weights",
     };
-    let (of_training, without) = match &facts.weight {
-        None => (vec![label], "the label"),
-        Some(weight) => (vec![label, weight.index], "the label and the weights"),
+    let of_training: Vec<usize> = label.into_iter().chain(weight).collect();
+    let first_line = CsvOptions {
+        header: Header::No,
+        ..options.clone()
     };
-    if width == columns {
-        if options.columns.is_empty() {
-            let others = (0..width).filter(|column| !of_training.contains(column));
-            options.columns = others.map(CsvColumn::Index).collect();
-        }
-        return Ok(());
-    }
-    if width + of_training.len() != columns {
+    let width = csv_width(path, &first_line)?;
+    let is_whole = width == columns;
+    let left_out = 1 + usize::from(weight.is_some());
+    if !is_whole && width + left_out != columns {
         return Err(Error::User(format!(
             "{} has {width} columns, and the files of the training {columns} with {without}; give a file with the same columns, or the same without {without}",
             path.display()
         )));
     }
-    let all = options.columns.iter_mut().chain(&mut options.texts);
+    if is_whole && !options.columns.is_empty() {
+        return Ok(());
+    }
     let one_hot = options
         .one_hot
         .iter_mut()
         .map(|one_hot| &mut one_hot.column);
-    for column in all.chain(&mut options.indices).chain(one_hot) {
-        if let CsvColumn::Index(index) = column {
-            *index -= of_training.iter().filter(|left| *left < index).count();
-        }
+    let others = options.texts.iter_mut().chain(&mut options.indices);
+    let used = options.columns.iter_mut().chain(others).chain(one_hot);
+    let mut positions: Vec<&mut usize> = used.filter_map(position).collect();
+    if label.is_none() && (is_whole || !positions.is_empty()) {
+        return Err(Error::User(format!(
+            "the training did not keep which of its columns is the label, and {} does not name them as it did; name the columns in its first line, or train again",
+            path.display()
+        )));
+    }
+    if is_whole {
+        let others = (0..width).filter(|column| !of_training.contains(column));
+        options.columns = others.map(CsvColumn::Index).collect();
+        return Ok(());
+    }
+    for index in &mut positions {
+        **index -= of_training.iter().filter(|left| **left < **index).count();
     }
     Ok(())
 }
 
-/// The same of a training that did not keep it: its features, of which the values of a one-hot column are one column, and the label.
+fn position(column: &mut CsvColumn) -> Option<&mut usize> {
+    match column {
+        CsvColumn::Index(index) => Some(index),
+        CsvColumn::Name(_) => None,
+    }
+}
+
+/// The position of the label in the files of the training, if it is known.
+fn label_of_training(data: &Csv, facts: &Facts, columns: usize) -> Option<usize> {
+    let kept = facts.layout.and_then(|layout| layout.label);
+    kept.or(match &data.label.value {
+        Label::Last => columns.checked_sub(1),
+        Label::Index(index) => Some(*index),
+        Label::Name(_) => None,
+    })
+}
+
+/// Whether the file has its label where it is no feature: its columns are chosen by their positions in the files of the training.
+fn check_label(
+    options: &CsvOptions,
+    (facts, header): (&Facts, &[String]),
+    path: &Path,
+) -> Read<()> {
+    let label = facts.label.as_ref();
+    let found = header.iter().position(|name| Some(name) == label);
+    let is_feature = |column: &usize| {
+        options.columns.is_empty() || options.columns.contains(&CsvColumn::Index(*column))
+    };
+    match found.filter(is_feature) {
+        None => Ok(()),
+        Some(column) => Err(Error::User(format!(
+            "{} has the label in column {column}, counted from 0, where the files of the training have a feature; give its columns their order",
+            path.display()
+        ))),
+    }
+}
+
+/// The columns of a training that did not keep them: its features, of which the values of a one-hot column are one column, and the label.
 fn columns_of_training(facts: &Facts) -> usize {
     let values: usize = facts.one_hot.iter().map(|fact| fact.values.len()).sum();
     let features: usize = facts.dims.iter().product();

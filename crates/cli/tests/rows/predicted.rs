@@ -86,3 +86,93 @@ fn columns_chosen_by_name_may_be_in_another_order_in_the_next_file() {
     assert_eq!(batch.x[0].f32s(), expected);
     assert_eq!(batch.y[0].to_f64(), [0.0, 1.0, 1.0]);
 }
+
+#[test]
+fn the_label_is_no_feature_wherever_the_training_had_it() {
+    let files = [
+        ("twice.csv", "y,x,x\n0,1,2\n1,3,4\n"),
+        ("bare-twice.csv", "1,2\n3,4\n"),
+        ("turned.csv", "x,y,x\n1,0,2\n"),
+        ("cut.csv", "y,x\n0,1\n"),
+        ("first.csv", "y,a,b\n0,1,2\n1,3,4\n"),
+        ("plain.csv", "0,5,6\n"),
+        ("second.csv", "a,y,b,c\n1,0,2,3\n4,1,5,6\n"),
+        ("bare.csv", "7,8,9\n"),
+    ];
+    let folder = Folder::new("label-place", &files);
+    // Two features of one name, which are chosen by their positions.
+    let twice = "csv: twice.csv, label: y";
+    let expected = [vec![1.0, 2.0], vec![3.0, 4.0]];
+    assert_eq!(predicted(&folder, twice, "twice.csv").unwrap(), expected);
+    assert_eq!(
+        predicted(&folder, twice, "bare-twice.csv").unwrap(),
+        expected
+    );
+    for (file, place) in [("turned.csv", 1), ("cut.csv", 0)] {
+        let error = predicted(&folder, twice, file).unwrap_err();
+        let told = format!("{file} has the label in column {place}");
+        assert!(error.contains(&told), "{error}");
+    }
+    let first = "csv: first.csv, label: y";
+    assert_eq!(
+        predicted(&folder, first, "plain.csv").unwrap(),
+        [[5.0, 6.0]]
+    );
+    let second = "csv: second.csv, label: y, columns: [0, 2]";
+    assert_eq!(
+        predicted(&folder, second, "bare.csv").unwrap(),
+        [[7.0, 8.0]]
+    );
+}
+
+#[test]
+fn a_label_that_its_training_did_not_keep_is_not_guessed() {
+    let files = [
+        ("first.csv", "y,a,b\n0,1,2\n1,3,4\n"),
+        ("plain.csv", "0,5,6\n"),
+        ("bare.csv", "5,6\n"),
+    ];
+    let folder = Folder::new("label-unknown", &files);
+    let data = "csv: first.csv, label: y";
+    let mut facts = folder.load(data, "").unwrap().facts;
+    if let Some(layout) = &mut facts.layout {
+        layout.label = None;
+    }
+    let predicted = |file: &str| {
+        let rows = to_predict(&folder.csv(data), &facts, &folder.0.join(file));
+        rows.map(|rows| rows.get(0, 0).unwrap().x[0].f32s())
+    };
+    let error = predicted("plain.csv").unwrap_err().to_string();
+    assert!(
+        error.contains("did not keep which of its columns is the label"),
+        "{error}"
+    );
+    assert_eq!(predicted("bare.csv").unwrap(), [5.0, 6.0]);
+    assert_eq!(predicted("first.csv").unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn labels_that_are_texts_make_no_header_of_the_first_row() {
+    let files = [
+        ("iris.csv", "5,3,rose\n4,2,lily\n"),
+        ("bare.csv", "7,8\n"),
+        ("answers.csv", "no,red,2\nyes,blue,4\n"),
+        ("values.csv", "1.5,red,2\n2.5,blue,4\n"),
+        ("colours.csv", "blue,3\n"),
+    ];
+    let folder = Folder::new("label-texts", &files);
+    let iris = "csv: iris.csv";
+    let whole = [[5.0, 3.0], [4.0, 2.0]];
+    assert_eq!(predicted(&folder, iris, "iris.csv").unwrap(), whole);
+    assert_eq!(predicted(&folder, iris, "bare.csv").unwrap(), [[7.0, 8.0]]);
+    for data in [
+        "csv: answers.csv, label: 0, one_hot: [1]",
+        "csv: values.csv, label: 0, label_type: value, one_hot: [1]",
+    ] {
+        let colours = predicted(&folder, data, "colours.csv").unwrap();
+        assert_eq!(colours, [[1.0, 0.0, 3.0]], "{data}");
+    }
+    let answers = "csv: answers.csv, label: 0, one_hot: [1]";
+    let rows = predicted(&folder, answers, "answers.csv").unwrap();
+    assert_eq!(rows, [[0.0, 1.0, 2.0], [1.0, 0.0, 4.0]]);
+}
