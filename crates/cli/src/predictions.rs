@@ -16,8 +16,8 @@ pub enum Format {
 /// Writes a line for each row of `outputs`, `[rows, ..]`.
 ///
 /// First comes the `file` of a row where rows have `names`; `class` is the name or, where `classes` has none, the index of the
-/// greatest score, first among equals, where the label is a class and a row has several scores; then come the scores. Where a row
-/// is one number, it is `value`. JSON has no NaN and no infinity: they are null.
+/// greatest score, first among equals, where the label is a class and a row has several scores; it is empty where none of them is a
+/// number. Then come the scores. Where a row is one number, it is `value`. JSON has no NaN and no infinity: they are null.
 #[must_use]
 pub fn lines(
     outputs: &HostTensor,
@@ -25,9 +25,8 @@ pub fn lines(
     names: Option<&[String]>,
     format: Format,
 ) -> String {
-    let rows = outputs.rows();
     let values = outputs.f32s();
-    let width = values.len().checked_div(rows).unwrap_or_default();
+    let width = row_width(outputs);
     // Names of another number of classes name nothing.
     let classes = classes.map(|classes| if classes.len() == width { classes } else { &[] });
     let mut text = match format {
@@ -44,6 +43,20 @@ pub fn lines(
         text.push('\n');
     }
     text
+}
+
+/// How many rows have no score that is a number.
+#[must_use]
+pub fn without_scores(outputs: &HostTensor) -> usize {
+    let values = outputs.f32s();
+    let rows = values.chunks(row_width(outputs).max(1));
+    rows.filter(|row| row.iter().all(|score| score.is_nan()))
+        .count()
+}
+
+fn row_width(outputs: &HostTensor) -> usize {
+    let all: usize = outputs.dims().iter().product();
+    all.checked_div(outputs.rows()).unwrap_or_default()
 }
 
 fn header(width: usize, classes: Option<&[String]>, names: bool) -> String {
@@ -63,7 +76,8 @@ fn header(width: usize, classes: Option<&[String]>, names: bool) -> String {
 fn csv(name: Option<&String>, row: &[f32], classes: Option<&[String]>) -> String {
     let mut fields: Vec<String> = name.map(|name| quoted(name)).into_iter().collect();
     if classes.is_some() && row.len() > 1 {
-        fields.push(quoted(&class(greatest(row), classes)));
+        let best = greatest(row).map(|best| class(best, classes));
+        fields.push(quoted(&best.unwrap_or_default()));
     }
     fields.extend(row.iter().map(ToString::to_string));
     fields.join(",")
@@ -89,7 +103,8 @@ fn object(name: Option<&String>, row: &[f32], classes: Option<&[String]>) -> Val
     let mut object = match &scores[..] {
         [value] => json!({ "value": value }),
         _ if classes.is_some_and(|classes| !classes.is_empty()) => {
-            json!({ "class": class(greatest(row), classes), "scores": scores })
+            let best = greatest(row).map(|best| class(best, classes));
+            json!({ "class": best, "scores": scores })
         }
         _ if classes.is_some() => json!({ "class": greatest(row), "scores": scores }),
         _ => json!({ "scores": scores }),
@@ -105,11 +120,13 @@ fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
-fn greatest(row: &[f32]) -> usize {
-    let mut best = 0;
+/// The place of the greatest score that is a number, if there is one.
+fn greatest(row: &[f32]) -> Option<usize> {
+    let mut best: Option<usize> = None;
     for (index, value) in row.iter().enumerate() {
-        if *value > row[best] || row[best].is_nan() {
-            best = index;
+        let is_greater = best.is_none_or(|best| *value > row[best]);
+        if !value.is_nan() && is_greater {
+            best = Some(index);
         }
     }
     best
@@ -127,6 +144,21 @@ mod tests {
         let json =
             "{\"class\":1,\"scores\":[0.25,0.5,0.5]}\n{\"class\":2,\"scores\":[null,-1.0,1e-8]}\n";
         assert_eq!(lines(&outputs, Some(&[]), None, Format::Jsonl), json);
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_tell_no_class() {
+        let outputs = HostTensor::new([2, 2], &[f32::NAN, f32::NAN, f32::NAN, 0.5]);
+        assert_eq!(without_scores(&outputs), 1);
+        let csv = "class,score_0,score_1\n,NaN,NaN\n1,NaN,0.5\n";
+        assert_eq!(lines(&outputs, Some(&[]), None, Format::Csv), csv);
+        let names = ["cat".to_owned(), "dog".to_owned()];
+        for (classes, dog) in [(&[][..], "1"), (&names[..], "\"dog\"")] {
+            let json = format!(
+                "{{\"class\":null,\"scores\":[null,null]}}\n{{\"class\":{dog},\"scores\":[null,0.5]}}\n"
+            );
+            assert_eq!(lines(&outputs, Some(classes), None, Format::Jsonl), json);
+        }
     }
 
     #[test]

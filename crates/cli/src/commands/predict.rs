@@ -8,7 +8,7 @@ use super::trained_model::used;
 use crate::args::PredictArgs;
 use crate::config::{Data, LabelType};
 use crate::failure::{Exit, Failure};
-use crate::predictions::lines;
+use crate::predictions::{lines, without_scores};
 
 /// Prints a prediction for each row, or writes them to a file.
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
@@ -24,6 +24,13 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
     let Some(outputs) = outputs.first() else {
         return Err(Failure::new(Exit::Failed, "the model has no output").next("train it again"));
     };
+    let unknown = without_scores(outputs);
+    if unknown > 0 {
+        context.warn(&format!(
+            "{unknown} of {} rows have no score that is a number: look at the values of these rows, and at the loss of the training",
+            outputs.rows()
+        ));
+    }
     let classes = match &used.config.data {
         Data::Csv(data) if data.label_type == LabelType::Value => None,
         Data::Examples(data) if data.label_type == LabelType::Value => None,

@@ -258,6 +258,10 @@ impl Used {
             if csv.standardize || csv.missing == Missing::Mean {
                 return Err(self.lacks("the means of the columns"));
             }
+            if let Missing::Number(number) = csv.missing {
+                let features = facts.dims.iter().product();
+                facts.scaling.fill = Some(vec![number as f32; features]);
+            }
         }
         Ok(facts)
     }

@@ -262,3 +262,17 @@ fn a_model_of_several_inputs_without_a_record_is_used_by_the_training_file() {
         &["the values of the one-hot columns"],
     );
 }
+
+#[test]
+fn a_model_without_a_record_is_given_the_number_for_missing_values() {
+    let folder = Folder::new("no-fill", "adam");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let text = text.replace("csv: a.csv,", "csv: a.csv, missing: 5,");
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    run(&folder, "train t.yaml --quiet --epochs 1");
+    fs::write(folder.0.join("gap.csv"), "1,,0\n").unwrap();
+    let expected = run(&folder, "predict out gap.csv");
+    fs::remove_file(folder.0.join("out/model/training.json")).unwrap();
+    assert_eq!(run(&folder, "predict t.yaml gap.csv"), expected);
+    assert!(!expected.contains("NaN"), "{expected}");
+}
