@@ -87,6 +87,9 @@ pub struct Facts {
     pub classes: Vec<String>,
     /// What is done to features.
     pub scaling: Scaling,
+    /// How many examples there were before a part was held out; `None` of trainings by a version that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub examples: Option<usize>,
 }
 
 impl Facts {
@@ -139,6 +142,7 @@ impl Default for Facts {
                 divide_by: 1.0,
                 ..Scaling::default()
             },
+            examples: None,
         }
     }
 }

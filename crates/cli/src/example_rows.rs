@@ -12,6 +12,7 @@ use crate::config::{
 use crate::data_facts::Facts;
 use crate::encoded;
 use crate::rows::{Rows, held_out, label_column, label_kind, prepared};
+use crate::split::check_test;
 
 /// The examples of files, in their order, with augmentation for those to train on.
 ///
@@ -41,6 +42,8 @@ pub(crate) fn read(
         _ => None,
     };
     let all = open(&data.files, &fixed).map_err(wrong)?;
+    let examples = all.len();
+    check_test(config, known, examples)?;
     let Divided {
         mut train,
         validation,
@@ -57,6 +60,7 @@ pub(crate) fn read(
         test,
         facts: Facts {
             dims,
+            examples,
             ..Facts::default()
         },
         dropped: 0,

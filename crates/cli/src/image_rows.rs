@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use phalanx::data::{
-    Batch, Batches, CorruptPolicy, Dataset, HostTensor, ImageFolder, cut_mix, mix_up,
+    Batch, Batches, CorruptPolicy, Dataset, HostTensor, ImageFolder, Records, cut_mix, mix_up,
 };
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
@@ -13,6 +13,7 @@ use crate::config::{
 };
 use crate::data_facts::Facts;
 use crate::rows::{Rows, prepared};
+use crate::split::check_test;
 
 /// The most bytes of an image file.
 pub(crate) const MAX_BYTES: u64 = 1 << 28;
@@ -29,8 +30,9 @@ pub(crate) fn read(
         train,
         validation,
         test,
+        count,
         warnings,
-    } = parts(config, images)?;
+    } = parts(config, images, known)?;
     if let Some(known) = known {
         check_classes(&images.folder.value, train.classes(), &known.classes)
             .map_err(wrong_at(at))?;
@@ -38,6 +40,7 @@ pub(crate) fn read(
     let facts = Facts {
         dims: images.settings.plan.dims().to_vec(),
         classes: train.classes().to_vec(),
+        examples: Some(count),
         ..Facts::default()
     };
     let fixed = images.settings.plan.without_augmentation();
@@ -61,6 +64,8 @@ struct Parts {
     train: ImageFolder,
     validation: Option<ImageFolder>,
     test: Option<ImageFolder>,
+    /// The images before a part was held out.
+    count: usize,
     warnings: Vec<String>,
 }
 
@@ -75,10 +80,12 @@ fn left_out(folder: &ImageFolder, path: &Path) -> Option<String> {
     })
 }
 
-fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
+fn parts(config: &TrainConfig, images: &Images, known: Option<&Facts>) -> Result<Parts, Problem> {
     let at = images.folder.at;
     let seed = config.fit.seed;
     let whole = ImageFolder::open(&images.folder.value, MAX_BYTES).map_err(wrong_at(at))?;
+    let count = whole.len();
+    check_test(config, known, Some(count))?;
     let mut warnings = Vec::from_iter(left_out(&whole, &images.folder.value));
     let (rest, test) = match &images.test {
         None => (whole, None),
@@ -115,6 +122,7 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
         train,
         validation,
         test,
+        count,
         warnings,
     })
 }
@@ -215,6 +223,7 @@ pub(crate) fn to_predict(
 pub(crate) fn test_to_predict(
     config: &TrainConfig,
     images: &Images,
+    known: Option<&Facts>,
 ) -> Result<Option<(Dataset, Vec<String>)>, Problem> {
     let (root, at) = match &images.test {
         Some(Located {
@@ -223,7 +232,7 @@ pub(crate) fn test_to_predict(
         }) => (path, *at),
         _ => (&images.folder.value, images.folder.at),
     };
-    let test = parts(config, images)?.test;
+    let test = parts(config, images, known)?.test;
     let test = test.map(|folder| named(&folder, images, root));
     test.transpose().map_err(wrong_at(at))
 }

@@ -18,7 +18,7 @@ use crate::example_rows;
 use crate::image_rows;
 use crate::named_columns;
 use crate::scaling::{Scaling, length};
-use crate::split::stratified;
+use crate::split::{check_test, stratified};
 use crate::texts;
 
 /// What a model trains on, and what it is measured on.
@@ -77,6 +77,8 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
         columns: CsvColumns::default(),
     };
     let all = files.read(&data.csv)?;
+    let all_rows = all.len();
+    check_test(config, known, all_rows)?;
     let (rest, test) = match &data.test {
         None => (all, None),
         Some(Located { value, at }) => match value {
@@ -101,6 +103,7 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     let (train, validation) = held_out(config, rest, test.as_ref(), |csv| files.read(csv))?;
     let wrong = |error| unreadable(data.csv[0].at, &error);
     if known.is_none() {
+        files.facts.examples = all_rows;
         files.facts.scaling = Scaling::of(data, &train, &files.columns).map_err(wrong)?;
         files.find_words(config, &train)?;
     }

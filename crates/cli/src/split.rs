@@ -5,8 +5,74 @@ use std::collections::BTreeMap;
 use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::{Error, Result as Read};
 
+use crate::config::{
+    Data, ExampleTest, ImageTest, Located, Position, Problem, Test, TrainConfig, Validation,
+};
+use crate::data_facts::Facts;
 use crate::rows::classes;
 use crate::scaling::length;
+
+/// Refuses a test on a part of other examples than a training held it out of, since it may have learnt them.
+pub(crate) fn check_test(
+    config: &TrainConfig,
+    known: Option<&Facts>,
+    now: Option<usize>,
+) -> Result<(), Problem> {
+    check_number(known, now, |is_fewer| test_part(config, is_fewer))
+}
+
+/// The same of a training that goes on, and of its validation where that is drawn by the seed.
+pub(crate) fn check_parts(
+    config: &TrainConfig,
+    before: &Facts,
+    now: Option<usize>,
+) -> Result<(), Problem> {
+    check_number(Some(before), now, |is_fewer| {
+        let validation = config.fit.validation.as_ref();
+        let drawn = validation.filter(|part| matches!(part.value, Validation::Split(_)));
+        let drawn = drawn.filter(|_| matches!(config.data, Data::Images(_)));
+        test_part(config, is_fewer).or_else(|| drawn.map(|part| part.at))
+    })
+}
+
+fn check_number(
+    known: Option<&Facts>,
+    now: Option<usize>,
+    part: impl Fn(bool) -> Option<Position>,
+) -> Result<(), Problem> {
+    let then = known.and_then(|known| known.examples);
+    let Some((then, now)) = then.zip(now).filter(|(then, now)| then != now) else {
+        return Ok(());
+    };
+    let Some(at) = part(now < then) else {
+        return Ok(());
+    };
+    let message = format!(
+        "this is a part of {now} examples, and the training held it out of {then}: the model may have learnt some that are in it now"
+    );
+    let next = "bring the data back to what they were, name data of their own, or train again";
+    Err(Problem::new(at, message, next))
+}
+
+/// The line of a test on a part of the examples which has others where their number is another, or only where there are fewer.
+fn test_part(config: &TrainConfig, is_fewer: bool) -> Option<Position> {
+    fn at<T>(test: Option<&Located<T>>, is_part: impl Fn(&T) -> bool) -> Option<Position> {
+        test.filter(|test| is_part(&test.value)).map(|test| test.at)
+    }
+    match &config.data {
+        Data::Csv(csv) => at(csv.test.as_ref(), |test| match test {
+            Test::Split(_) => true,
+            Test::Last(_) => is_fewer,
+            Test::First(_) | Test::Csv(_) => false,
+        }),
+        Data::Images(images) => at(images.test.as_ref(), |test| {
+            matches!(test, ImageTest::Split(_))
+        }),
+        Data::Examples(examples) => at(examples.test.as_ref(), |test| {
+            matches!(test, ExampleTest::Split(_))
+        }),
+    }
+}
 
 /// The rows to train on and those that are held out, both in the order of `all`: `fraction` of them, drawn by the seed; where
 /// labels are classes, of each class as near to its share as whole rows allow, so that both parts have all classes that have two

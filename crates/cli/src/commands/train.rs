@@ -22,6 +22,7 @@ use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::signals::Signals;
+use crate::split::check_parts;
 use crate::{args, checks, model, output};
 
 /// Trains, saves the model and the logs, and tests.
@@ -243,7 +244,7 @@ fn resume(
             "write `seed: {there}` to go on, or train without --resume"
         )));
     }
-    check_facts(folder, facts)?;
+    check_facts(&session.config, folder, facts)?;
     let restored = session.trainer.set_training_state(&state);
     restored.map_err(|error| match error {
         Error::User(message) => {
@@ -270,11 +271,13 @@ fn resume(
     Ok(true)
 }
 
-/// Words that had other numbers would have the vectors of other words.
-fn check_facts(folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
+/// Words that had other numbers would have the vectors of other words, and a test on other rows some that were trained on.
+fn check_facts(config: &TrainConfig, folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
     let Some(before) = Record::read(folder.path())?.map(|record| record.facts) else {
         return Ok(());
     };
+    check_parts(config, &before, facts.examples)
+        .map_err(|problem| session::wrong(config.problems(vec![problem])))?;
     let shown = folder.path().display();
     let mut pairs = before.texts.iter().zip(&facts.texts);
     let words = pairs.find(|(before, now)| before.vectorizer != now.vectorizer);

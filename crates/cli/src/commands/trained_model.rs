@@ -364,7 +364,8 @@ impl Used {
     }
 
     fn test_images(&self, images: &Images) -> Result<Option<(Dataset, Vec<String>)>, Failure> {
-        image_rows::test_to_predict(&self.config, images)
+        let facts = self.record.as_ref().map(|record| &record.facts);
+        image_rows::test_to_predict(&self.config, images, facts)
             .map_err(|problem| wrong(self.config.problems(vec![problem])))
     }
 

@@ -137,3 +137,36 @@ fn a_trace_of_few_steps_warns_of_nothing() {
     assert!(!told.contains("warning"), "{told}");
     assert!(folder.0.join("trace.json").exists());
 }
+
+#[test]
+fn a_test_on_a_part_of_other_rows_than_the_training_had_is_refused() {
+    let folder = Folder::new("grown", "adam");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let file = |test: &str| {
+        let text = text.replace("test: {last: 20}", test);
+        fs::write(folder.0.join("t.yaml"), text).unwrap();
+    };
+    let rows = fs::read_to_string(folder.0.join("a.csv")).unwrap();
+    let train = ["train", "t.yaml", "--quiet", "--overwrite", "--epochs", "1"];
+    let told = ["t.yaml:1:", "a part of 61 examples", "held it out of 60"];
+    file("test: {split: 0.2}");
+    folder.succeed(&[&train[..], &["--set", "fit.save_freq=epoch"]].concat());
+    fs::write(folder.0.join("a.csv"), format!("{rows}5,3,1\n")).unwrap();
+    folder.fail(&["evaluate", "out"], 2, &told);
+    folder.fail(&["predict", "out"], 2, &told);
+    folder.fail(
+        &["train", "t.yaml", "--resume", "--epochs", "2"],
+        2,
+        &told[1..],
+    );
+    folder.succeed(&["evaluate", "out", "a.csv"]);
+    // The last rows are new where rows came to them, and were trained on where some of them went.
+    fs::write(folder.0.join("a.csv"), &rows).unwrap();
+    file("test: {last: 20}");
+    folder.succeed(&train);
+    fs::write(folder.0.join("a.csv"), format!("{rows}5,3,1\n")).unwrap();
+    folder.succeed(&["evaluate", "out"]);
+    let fewer = &rows[..rows.trim_end().rfind('\n').unwrap() + 1];
+    fs::write(folder.0.join("a.csv"), fewer).unwrap();
+    folder.fail(&["evaluate", "out"], 2, &["a part of 59 examples"]);
+}
