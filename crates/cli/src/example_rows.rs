@@ -1,13 +1,13 @@
 //! The examples of IDX, CIFAR, TFRecord, WebDataset and Parquet files that a `train.yaml` speaks of.
 
 use phalanx::DType;
-use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, ParquetOptions};
+use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, Parquet, ParquetOptions};
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    ExampleFiles, ExampleParts, ExampleTest, Examples, LabelType, Located, Position, Problem,
-    TrainConfig,
+    ExampleFiles, ExampleParts, ExampleTest, Examples, Label, LabelType, Located, Position,
+    Problem, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::encoded;
@@ -24,6 +24,7 @@ pub(crate) fn read(
     known: Option<&Facts>,
 ) -> Result<Rows, Problem> {
     let wrong = |error: Error| unreadable(data.at, &error);
+    let data = &with_names(data, known).map_err(wrong)?;
     let dims = match known {
         Some(known) => known.dims.clone(),
         None => dims(data).map_err(wrong)?,
@@ -61,11 +62,47 @@ pub(crate) fn read(
         facts: Facts {
             dims,
             examples,
-            ..Facts::default()
+            ..facts_of_table(data)
         },
         dropped: 0,
         warnings: Vec::new(),
     })
+}
+
+/// The data with the names that the columns of a table have in the first file of the training: in others they may be in another order.
+fn with_names(data: &Examples, known: Option<&Facts>) -> Read<Examples> {
+    let mut data = data.clone();
+    let ExampleFiles::Parquet { pattern } = &data.files else {
+        return Ok(data);
+    };
+    let names = match known {
+        Some(known) if !known.columns.is_empty() => (known.columns.clone(), known.label.clone()),
+        _ => {
+            let first = Parquet::open(pattern, &parquet_options(&data))?;
+            let columns = first.columns().into_iter().map(str::to_owned).collect();
+            (columns, first.label().map(str::to_owned))
+        }
+    };
+    if let (columns, Some(label)) = names {
+        let label = Label::Name(label);
+        data.parts = ExampleParts::Columns { columns, label };
+    }
+    Ok(data)
+}
+
+/// The names of the columns, where files have some.
+fn facts_of_table(data: &Examples) -> Facts {
+    match &data.parts {
+        ExampleParts::Columns {
+            columns,
+            label: Label::Name(label),
+        } => Facts {
+            columns: columns.clone(),
+            label: Some(label.clone()),
+            ..Facts::default()
+        },
+        _ => Facts::default(),
+    }
 }
 
 struct Divided {

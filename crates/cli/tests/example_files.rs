@@ -39,8 +39,27 @@ impl Folder {
 
     /// Two row groups with the columns `kind`, `other`, `x` and `y`.
     fn write_parquet(&self, part: &str, rows: &[([u8; 2], u8)]) {
-        let message = "message rows { required int32 kind; required double other; required double x; required double y; }";
-        let schema = Arc::new(parse_message_type(message).unwrap());
+        let values: [(&str, fn(&[u8; 2]) -> f64); 3] = [
+            ("other", |_| 0.5),
+            ("x", |x| f64::from(x[0])),
+            ("y", |x| f64::from(x[1])),
+        ];
+        self.write_table(part, rows, &values);
+    }
+
+    /// Two row groups with the columns `kind` and these.
+    fn write_table(
+        &self,
+        part: &str,
+        rows: &[([u8; 2], u8)],
+        columns: &[(&str, fn(&[u8; 2]) -> f64)],
+    ) {
+        let fields: String = columns
+            .iter()
+            .map(|(name, _)| format!("required double {name}; "))
+            .collect();
+        let message = format!("message rows {{ required int32 kind; {fields}}}");
+        let schema = Arc::new(parse_message_type(&message).unwrap());
         let file = fs::File::create(self.0.join(format!("{part}-0.parquet"))).unwrap();
         let properties = Arc::new(WriterProperties::builder().build());
         let mut writer = SerializedFileWriter::new(file, schema, properties).unwrap();
@@ -51,9 +70,7 @@ impl Folder {
             let written = column.typed::<Int32Type>().write_batch(&kinds, None, None);
             written.unwrap();
             column.close().unwrap();
-            let values: [fn(&[u8; 2]) -> f64; 3] =
-                [|_| 0.5, |x| f64::from(x[0]), |x| f64::from(x[1])];
-            for value in values {
+            for (_, value) in columns {
                 let values: Vec<f64> = rows.iter().map(|(x, _)| value(x)).collect();
                 let mut column = group.next_column().unwrap().unwrap();
                 let written = column
@@ -224,6 +241,34 @@ fn the_same_rows_train_the_same_model() {
         assert_eq!(evaluated, csv.1, "{name}");
         assert_eq!(predicted, csv.2, "{name}");
     }
+}
+
+#[test]
+fn columns_of_a_table_are_found_by_their_names_in_its_test() {
+    let folder = Folder::new("table-order");
+    let rows: Vec<_> = (ROWS - 20..ROWS).map(row).collect();
+    let turned: [(&str, fn(&[u8; 2]) -> f64); 3] = [
+        ("y", |x| f64::from(x[1])),
+        ("x", |x| f64::from(x[0])),
+        ("other", |_| 0.5),
+    ];
+    folder.write_table("turned", &rows, &turned);
+    let data = "{parquet: 'train-*.parquet', label: 0, test: {parquet: 'NAME-*.parquet'}}";
+    let expected = folder.trained("as-trained", &data.replace("NAME", "test"));
+    let found = folder.trained("by-name", &data.replace("NAME", "turned"));
+    assert_eq!(found, expected);
+    // A table that was written again after the training, too.
+    fs::copy(
+        folder.0.join("turned-0.parquet"),
+        folder.0.join("test-0.parquet"),
+    )
+    .unwrap();
+    fs::copy(
+        folder.0.join("turned-0.parquet"),
+        folder.0.join("train-0.parquet"),
+    )
+    .unwrap();
+    assert_eq!(folder.succeed(&["evaluate", "as-trained"]), expected.1);
 }
 
 #[test]

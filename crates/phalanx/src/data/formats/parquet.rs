@@ -134,6 +134,13 @@ impl Parquet {
             .collect()
     }
 
+    /// The name of the column of the label, if there is one.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        let file = &self.files[0];
+        file.label.map(|at| file.column(at).name())
+    }
+
     /// The row group of a row and the index in it.
     fn locate(&self, i: usize) -> Result<(usize, usize)> {
         if i >= self.len {
