@@ -5,6 +5,14 @@ use phalanx::data::{
     csv_is_missing,
 };
 
+/// How CSV files are read of which no training file says anything: with a class in the last column, and of any size, as trainings read them.
+pub(crate) fn csv_options() -> CsvOptions {
+    CsvOptions {
+        max_bytes: u64::MAX,
+        ..CsvOptions::default()
+    }
+}
+
 /// The rows of files that have a header.
 pub(crate) struct CsvFields {
     names: Vec<String>,
@@ -17,12 +25,12 @@ impl CsvFields {
     /// The rows, if a column holds texts or names, or the label in the last column is a number that is no class; `None` where
     /// something else is in the way of reading numbers, such as a field of text in a column of numbers.
     pub(crate) fn read(data: &str) -> Option<Self> {
-        let names = csv_header(data, &CsvOptions::default()).ok()?;
+        let names = csv_header(data, &csv_options()).ok()?;
         let options = CsvOptions {
             label: LabelColumn::None,
             texts: (0..names.len()).map(CsvColumn::Index).collect(),
             missing: MissingValues::Keep,
-            ..CsvOptions::default()
+            ..csv_options()
         };
         let mut read = CsvColumns::default();
         Dataset::from_csv_with(data, &options, &mut read).ok()?;

@@ -70,7 +70,7 @@ struct Parts {
 }
 
 /// What is to be said of the images of a folder that are left out.
-fn left_out(folder: &ImageFolder, path: &Path) -> Option<String> {
+pub(crate) fn left_out(folder: &ImageFolder, path: &Path) -> Option<String> {
     let count = folder.left_out();
     (count > 0).then(|| {
         format!(

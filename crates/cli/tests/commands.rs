@@ -283,6 +283,63 @@ fn rows_of_texts_and_values_are_inspected_as_they_are_written() {
 }
 
 #[test]
+fn a_folder_is_its_images_or_its_files_of_one_format() {
+    let home = folder("of-data");
+    std::fs::create_dir_all(home.join("shards")).unwrap();
+    std::fs::write(home.join("rows.csv"), "1,2,0\n3,4,1\n").unwrap();
+    let shard = [
+        "data", "shard", "rows.csv", "--to", "shards", "--shards", "1",
+    ];
+    assert!(phalanx(&home, &shard).status.success());
+    for (file, line) in [("shards/README.txt", "first"), ("shards/a.csv", "5,6,1")] {
+        std::fs::write(home.join(file), format!("{line}\n")).unwrap();
+    }
+    for class in ["cat", "dog"] {
+        std::fs::create_dir_all(home.join("pets").join(class)).unwrap();
+        std::fs::write(home.join("pets").join(class).join("0.jpg"), "image").unwrap();
+    }
+    std::fs::write(home.join("pets/labels.csv"), "1,0\n").unwrap();
+    std::fs::write(home.join("pets/notes.txt"), "note\n").unwrap();
+    let first_line = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let output = phalanx(&home, &[&["data", "inspect"], &arguments[..]].concat());
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        shown.lines().next().unwrap().to_owned()
+    };
+    for (arguments, expected) in [
+        ("shards --format tfrecord", "tfrecord: 2 examples in 1 file"),
+        ("shards --format text", "text: 1 examples in 1 file"),
+        ("shards", "csv: 1 examples"),
+        ("pets", "images: 2 examples"),
+        ("pets --format csv", "csv: 1 examples"),
+    ] {
+        assert_eq!(first_line(arguments), expected, "{arguments}");
+    }
+    std::fs::remove_file(home.join("shards/a.csv")).unwrap();
+    assert_eq!(first_line("shards"), "tfrecord: 2 examples in 1 file");
+    let bench = ["data", "bench", "shards", "--seconds", "0"];
+    expect(&phalanx(&home, &bench), 0, &["0 examples"], &[]);
+}
+
+#[test]
+fn images_that_are_left_out_are_told() {
+    let home = folder("left-out");
+    for (class, file) in [("a", "0.jpg"), ("b", "0.png"), ("b", "1.bmp")] {
+        std::fs::create_dir_all(home.join("pictures").join(class)).unwrap();
+        std::fs::write(home.join("pictures").join(class).join(file), "image").unwrap();
+    }
+    let told = ["warning: 1 images below pictures are left out"];
+    for arguments in [
+        &["data", "shard", "pictures", "--to", "out"][..],
+        &["data", "inspect", "pictures"],
+        &["data", "bench", "pictures", "--seconds", "0"],
+    ] {
+        expect(&phalanx(&home, arguments), 0, &[], &told);
+    }
+}
+
+#[test]
 fn data_are_inspected_and_sharded() {
     let home = folder("data");
     std::fs::write(home.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    CorruptPolicy, CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder,
-    LabelColumn, LostBytes, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
+    CorruptPolicy, Dataset, EncodedImage, Example, Feature, Features, ImageFolder, LabelColumn,
+    LostBytes, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
     TfRecordWriter, TfRecords, WebDataset, files_matching, read_idx, shard_path,
 };
 
 use super::Context;
 use crate::args::{DataCommand, DataFormat};
-use crate::csv_fields::CsvFields;
+use crate::csv_fields::{CsvFields, csv_options};
 use crate::failure::{Exit, Failure};
+use crate::image_rows::left_out;
 use crate::machine::bytes;
 use crate::synth::Synth;
 
@@ -93,8 +94,7 @@ fn failed(error: &phalanx::Error) -> Failure {
     Failure::of(Exit::Failed, error)
 }
 
-/// The files that `data` names, as a path or a pattern, and their format: the one that was named, or what their names say. A
-/// folder with files of a format is all of these files.
+/// The files that `data` names, as a path or a pattern, and their format: the one that was named, or what their names say.
 fn find(data: &str, format: Option<DataFormat>) -> Result<(String, DataFormat), Failure> {
     let path = Path::new(data);
     let is_pattern = data.contains(['*', '?', '[']);
@@ -103,19 +103,7 @@ fn find(data: &str, format: Option<DataFormat>) -> Result<(String, DataFormat), 
         return Err(Failure::new(Exit::Failed, message).next("correct the path"));
     }
     if path.is_dir() {
-        let inside = names_in(path);
-        let known = inside.iter().find_map(|name| Some((name, kind(name)?)));
-        return Ok(match (format, known) {
-            (Some(format), None) => (data.to_owned(), format),
-            (None, None) => (data.to_owned(), DataFormat::Images),
-            (_, Some((name, kind))) => {
-                let end = ending(name);
-                (
-                    format!("{}/*{end}*", data.trim_end_matches('/')),
-                    format.unwrap_or(kind),
-                )
-            }
-        });
+        return Ok(in_folder(data, format));
     }
     let matched = files_matching(data).map_err(|error| failed(&error))?;
     let of_names = || {
@@ -131,6 +119,41 @@ fn find(data: &str, format: Option<DataFormat>) -> Result<(String, DataFormat), 
         )
         .next("say it with --format")),
     }
+}
+
+/// A folder with folders of images, or all files of a format in it: of the one that was named, else of the first by their names, a text
+/// only where there is nothing else.
+fn in_folder(data: &str, format: Option<DataFormat>) -> (String, DataFormat) {
+    let path = Path::new(data);
+    let is_images = match format {
+        Some(format) => format == DataFormat::Images,
+        None => ImageFolder::open(path, MAX_BYTES).is_ok(),
+    };
+    if is_images {
+        return (data.to_owned(), DataFormat::Images);
+    }
+    let inside = names_in(path);
+    let mut known = inside.iter().filter_map(|name| Some((name, kind(name)?)));
+    let found = match format {
+        Some(format) => known.find(|(_, kind)| *kind == format),
+        None => known.min_by_key(|(_, kind)| *kind == DataFormat::Text),
+    };
+    match found {
+        Some((name, kind)) => {
+            let (folder, end) = (data.trim_end_matches('/'), ending(name));
+            (format!("{folder}/*{end}*"), kind)
+        }
+        None => (data.to_owned(), format.unwrap_or(DataFormat::Images)),
+    }
+}
+
+/// The images of a folder; that some are left out is said.
+fn images(context: &Context, data: &str) -> phalanx::Result<ImageFolder> {
+    let folder = ImageFolder::open(data, MAX_BYTES)?;
+    if let Some(warning) = left_out(&folder, Path::new(data)) {
+        context.warn(&warning);
+    }
+    Ok(folder)
 }
 
 /// The names of the files in a folder, in their order.
@@ -197,7 +220,7 @@ impl Items {
     }
 
     /// What can be read of the files, whatever else is in them.
-    fn open(data: &str, kind: DataFormat) -> phalanx::Result<Self> {
+    fn open(context: &Context, data: &str, kind: DataFormat) -> phalanx::Result<Self> {
         let skipping = TfRecordOptions {
             corrupt: CorruptPolicy::Skip,
             ..TfRecordOptions::default()
@@ -228,7 +251,7 @@ impl Items {
                 |line| shortened(line),
             ),
             DataFormat::Images => {
-                let folder = ImageFolder::open(data, MAX_BYTES)?;
+                let folder = images(context, data)?;
                 let classes = folder.classes().to_vec();
                 Self::new(
                     folder,
@@ -260,7 +283,7 @@ impl Items {
 
     /// Rows of numbers with a class, or else the fields of rows that a training file can make numbers of.
     fn of_csv(data: &str) -> phalanx::Result<Self> {
-        let numbers = Dataset::from_csv(data, &CsvOptions::default());
+        let numbers = Dataset::from_csv(data, &csv_options());
         let fields = match numbers {
             Ok(numbers) => return Ok(Self::of_dataset(numbers)),
             Err(error) => Arc::new(CsvFields::read(data).ok_or(error)?),
@@ -333,7 +356,7 @@ fn inspect(
     kind: DataFormat,
     rows: usize,
 ) -> Result<(), Failure> {
-    let items = Items::open(data, kind).map_err(|error| failed(&error))?;
+    let items = Items::open(context, data, kind).map_err(|error| failed(&error))?;
     let files = match items.per_file.len() {
         0 => String::new(),
         1 => " in 1 file".into(),
@@ -362,7 +385,6 @@ fn inspect(
         .next("write the files again, or choose to skip corrupt records"))
 }
 
-/// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number.
 /// Removes the files that an earlier run wrote under this name, where that is allowed: files of another number of shards beside
 /// the new ones would be read with them.
 fn clear(to: &Path, name: &str, overwrite: bool) -> Result<(), Failure> {
@@ -401,14 +423,14 @@ fn is_shard(file: &str, name: &str) -> bool {
     numbers.is_some_and(|(shard, of)| is_number(shard) && is_number(of))
 }
 
-/// Writes the shards; where one fails none is left.
+/// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number; where one fails none is left.
 fn shard(
     context: &mut Context,
     data: &str,
     (to, name, overwrite): (&Path, &str, bool),
     shards: usize,
 ) -> Result<(), Failure> {
-    let (len, example) = examples(data).map_err(|error| failed(&error))?;
+    let (len, example) = examples(context, data).map_err(|error| failed(&error))?;
     clear(to, name, overwrite)?;
     std::fs::create_dir_all(to).map_err(|error| {
         Failure::new(
@@ -440,9 +462,10 @@ fn shard(
 
 type ToFeatures = Box<dyn Fn(usize) -> phalanx::Result<Features>>;
 
-fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
+fn examples(context: &Context, data: &str) -> phalanx::Result<(usize, ToFeatures)> {
     if Path::new(data).is_dir() {
-        let folder = ImageFolder::open(data, MAX_BYTES)?;
+        let folder = images(context, data)?;
+        let len = folder.len();
         let example = move |i| {
             let EncodedImage { bytes, class } = folder.get(i)?;
             let text = folder.classes()[class as usize].clone().into_bytes();
@@ -451,10 +474,9 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
                 .with_ints("image/class/label", vec![i64::from(class)])
                 .with_bytes("image/class/text", vec![text]))
         };
-        let folder = ImageFolder::open(data, MAX_BYTES)?;
-        return Ok((folder.len(), Box::new(example)));
+        return Ok((len, Box::new(example)));
     }
-    let rows = Dataset::from_csv(data, &CsvOptions::default())?;
+    let rows = Dataset::from_csv(data, &csv_options())?;
     let len = rows.len().unwrap_or(0);
     let example = move |i| {
         let example = rows.get(0, i)?;
@@ -471,7 +493,7 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
 }
 
 fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> Result<(), Failure> {
-    let items = Items::open(data, kind).map_err(|error| failed(&error))?;
+    let items = Items::open(context, data, kind).map_err(|error| failed(&error))?;
     for lost in &items.lost {
         context.output.line(lost)?;
     }
