@@ -4,45 +4,72 @@ use std::collections::BTreeSet;
 
 use phalanx::data::{Batch, Dataset, HostTensor};
 
-use crate::config::{Csv, Data, Examples, Located, Problem, Test, TrainConfig, Validation};
+use crate::config::{
+    Csv, Data, Examples, Images, Located, Position, Problem, Test, TrainConfig, Validation,
+};
 use crate::rows::{Rows, classes};
 
 /// Rows that are looked at at once.
 const ROWS: usize = 4096;
 
-/// Checks labels, indices and the weights of classes; `check_batch` is the model's. What is no mistake but looks like one
-/// is returned as warnings.
+/// Checks labels, indices and the weights of classes; `check_batch` is the model's, which tells this number of `classes`. What is no mistake
+/// but looks like one is returned as warnings.
 pub(crate) fn check(
     config: &TrainConfig,
     rows: &Rows,
+    classes: usize,
     check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
 ) -> Result<Vec<String>, Problem> {
     match &config.data {
         Data::Csv(csv) => check_rows(config, csv, rows, check_batch),
         Data::Examples(examples) if examples.images.is_some() => {
-            check_first(config, examples, rows, check_batch)
+            check_first(config, examples, rows, check_batch)?;
+            // Which classes there are is not known, but that no example is of one that the model cannot tell.
+            if classes > 1 {
+                check_class_weights(config, &numbered(classes))?;
+            }
+            Ok(Vec::new())
         }
         Data::Examples(examples) => check_examples(config, examples, rows, check_batch),
         Data::Images(images) => {
             let count = rows.facts.classes.len();
-            let last = HostTensor::new([1], &[i32::try_from(count).unwrap_or(i32::MAX) - 1]);
-            let batch = Batch {
-                x: Vec::new(),
-                y: vec![last],
-                weight: None,
-                first: 0,
-            };
-            if images.settings.mix.is_none() && check_batch(&batch).is_err() {
-                let folder = images.folder.value.display();
-                let message = format!("{folder} has {count} classes, more than the model tells");
-                let next = format!("give the last layer {count} units");
-                return Err(Problem::new(images.folder.at, message, next));
+            if images.settings.mix.is_none() {
+                check_last_class(images, count, check_batch)?;
             }
-            let there: BTreeSet<i64> = (0..count as i64).collect();
-            check_class_weights(config, &there)?;
+            check_class_weights(config, &numbered(count))?;
             Ok(Vec::new())
         }
     }
+}
+
+fn numbered(classes: usize) -> BTreeSet<i64> {
+    (0..classes as i64).collect()
+}
+
+/// Whether the model can be trained on the last of its classes, and so on all.
+fn check_last_class(
+    images: &Images,
+    count: usize,
+    check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
+) -> Result<(), Problem> {
+    let last = HostTensor::new([1], &[i32::try_from(count).unwrap_or(i32::MAX) - 1]);
+    let batch = Batch {
+        x: Vec::new(),
+        y: vec![last],
+        weight: None,
+        first: 0,
+    };
+    let Err(error) = check_batch(&batch) else {
+        return Ok(());
+    };
+    let (at, why) = (images.folder.at, error.to_string());
+    if !why.contains("the class ") {
+        return Err(unfit_example(at, &why));
+    }
+    let folder = images.folder.value.display();
+    let message = format!("{folder} has {count} classes, more than the model tells");
+    let next = format!("give the last layer {count} units");
+    Err(Problem::new(at, message, next))
 }
 
 /// Looks at the first batch of each part: to decode all images would take as long as an epoch.
@@ -51,7 +78,7 @@ fn check_first(
     examples: &Examples,
     rows: &Rows,
     check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
-) -> Result<Vec<String>, Problem> {
+) -> Result<(), Problem> {
     let mixes = examples
         .images
         .as_ref()
@@ -65,14 +92,14 @@ fn check_first(
             None => Ok(()),
         };
         checked
-            .map_err(|error| unfit_example(examples, &format!("of the {name} rows: {error}")))?;
+            .map_err(|error| unfit_example(examples.at, &format!("of the {name} rows: {error}")))?;
     }
-    Ok(Vec::new())
+    Ok(())
 }
 
-fn unfit_example(examples: &Examples, why: &str) -> Problem {
+fn unfit_example(at: Position, why: &str) -> Problem {
     let (message, next) = why.rsplit_once("; ").unwrap_or((why, "correct the data"));
-    Problem::new(examples.at, message, next)
+    Problem::new(at, message, next)
 }
 
 /// The parts of the data that are there.
@@ -100,7 +127,7 @@ fn check_examples(
             there.extend(classes.unwrap_or_default().into_iter().map(i64::from));
             check_batch(batch)
         };
-        check_part(name, part, note).map_err(|why| unfit_example(examples, &why))?;
+        check_part(name, part, note).map_err(|why| unfit_example(examples.at, &why))?;
     }
     check_class_weights(config, &there)?;
     Ok(Vec::new())

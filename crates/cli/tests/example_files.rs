@@ -342,6 +342,24 @@ fn mixed_images_of_records_have_shares_of_classes() {
     );
 }
 
+#[test]
+fn a_weight_of_a_class_that_no_image_can_have_is_refused() {
+    let folder = Folder::new("image-weights");
+    folder.write_images();
+    let records = "tfrecord: 'photos-*.tfrecord', input: image/encoded, label: image/class/label";
+    for data in ["webdataset: photos.tar", records] {
+        let text = format!(
+            "data: {{{data}, image_size: [8, 8]}}\nmodel: [flatten, {{dense: {{units: 3, activation: softmax}}}}]\n\
+             optimizer: sgd\nloss: sparse_categorical_crossentropy\nfit: {{class_weight: {{0: 1, 3: 2}}}}\n"
+        );
+        fs::write(folder.0.join("t.yaml"), text).unwrap();
+        let refused = folder.phalanx(&["train", "t.yaml", "--dry-run"]);
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        assert!(told.contains("`class_weight` weighs class 3"), "{told}");
+    }
+}
+
 /// What a training file says of its data, and what is told of it.
 const IMAGE_MISTAKES: [(&str, &str); 17] = [
     (

@@ -53,7 +53,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let (rows, model) = data_and_model(context, &config)?;
     let mut session = Session::start(context, &config, model)?;
     let folder = folder.written_by(session.trainer.placement());
-    check(context, &config, &rows, |batch| {
+    check(context, &config, &rows, session.classes(), |batch| {
         session.trainer.check_batch(batch)
     })?;
     let goes_on = args.resume || folder.is_of_restart()?;
@@ -133,7 +133,10 @@ fn dry_run(context: &mut Context, config: &mut TrainConfig) -> Result<(), Failur
     let (rows, model) = data_and_model(context, config)?;
     let step = session::estimator(context, config, model)?;
     let config = &*config;
-    check(context, config, &rows, |batch| step.check_batch(batch))?;
+    let classes = session::classes_of(step.model());
+    check(context, config, &rows, classes, |batch| {
+        step.check_batch(batch)
+    })?;
     for warning in step.warnings() {
         context.warn(&warning);
     }
@@ -203,9 +206,10 @@ fn check(
     context: &Context,
     config: &TrainConfig,
     rows: &Rows,
+    classes: usize,
     check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
 ) -> Result<(), Failure> {
-    let warnings = checks::check(config, rows, check_batch);
+    let warnings = checks::check(config, rows, classes, check_batch);
     let warnings = warnings.map_err(|problem| session::wrong(config.problems(vec![problem])))?;
     for warning in rows.warnings.iter().chain(&warnings) {
         context.warn(warning);

@@ -227,6 +227,14 @@ fn data_and_models(told: &mut Told) {
     told.change("data", "{csv: a.csv, test: {last: 60}}");
     told.change("data", "{csv: a.csv, label: 7}");
     told.change("data", "{image_folder: pictures, size: [8, 8]}");
+    // Pictures of three classes, and a model of two.
+    let synth = "data synth --to photos --classes 3 --count 6 --width 8 --height 8";
+    told.folder.succeed(synth);
+    let photos = ("data", "{image_folder: photos, image_size: [8, 8]}");
+    let one = "[flatten, {dense: {units: 1, activation: sigmoid}}]";
+    told.train(&[photos, ("model", one), ("loss", "binary_crossentropy")]);
+    let two = "[flatten, {dense: {units: 2, activation: softmax}}]";
+    told.train(&[photos, ("model", two)]);
     // Models.
     told.change("model", "[{dens: {units: 2}}]");
     told.change("model", "[{dense: {units: 0}}]");
