@@ -29,6 +29,8 @@ enum Answer {
 
 use Answer::{Hint, Means};
 
+const MOMENTUM: &str = "write `batch_norm: {momentum: 0.9}` for PyTorch's 0.1, which is the share of the new statistics and not of the old ones";
+
 #[rustfmt::skip]
 const SPELLINGS: &[(At, &str, Answer)] = &[
     // Layers.
@@ -87,6 +89,10 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "GlobalAveragePooling3D", Means("global_average_pool3d", "{}")),
     (At::Layer, "GlobalMaxPooling3D", Means("global_max_pool3d", "{}")),
     (At::Layer, "BatchNorm3d", Means("batch_norm", "{}")),
+    (At::Layer, "BatchNormalization: {momentum: 0.9}", Means("batch_norm", r#"{"momentum":0.9}"#)),
+    (At::Layer, "BatchNorm2d: {momentum: 0.1}", Hint(MOMENTUM)),
+    (At::Layer, "batch_norm3d: {eps: 0.1, momentum: 0.1}", Hint(MOMENTUM)),
+    (At::Layer, "TimeDistributed: {layer: {BatchNorm2d: {momentum: 0.1}}}", Hint(MOMENTUM)),
     (At::Layer, "ZeroPadding1D: {padding: [1, 0]}", Means("zero_padding1d", r#"{"padding":[1,0]}"#)),
     (At::Layer, "ZeroPadding3D", Means("zero_padding3d", "{}")),
     (At::Layer, "Cropping1D: {cropping: 2}", Means("cropping1d", r#"{"cropping":2}"#)),

@@ -4,6 +4,7 @@
 //! `CategoricalCrossentropy` is `categorical_crossentropy`.
 
 use phalanx::config::Family;
+use serde_json::Value as Json;
 
 use super::component::catalog;
 
@@ -413,6 +414,26 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
 ];
 
+/// Layers of PyTorch with a setting that means something else under the name that they have here, and what to do.
+const OTHERWISE: [(&str, &str, &str); 2] = [
+    ("batch_norm2d", "momentum", MOMENTUM),
+    ("batch_norm3d", "momentum", MOMENTUM),
+];
+const MOMENTUM: &str = "write `batch_norm: {momentum: 0.9}` for PyTorch's 0.1, which is the share of the new statistics and not of the old ones";
+
+/// The setting that a layer of PyTorch has and that means something else here, and what to do.
+pub(super) fn otherwise(
+    family: Family,
+    written: &str,
+    settings: &Json,
+) -> Option<(&'static str, &'static str)> {
+    let settings = settings.as_object().filter(|_| family == Family::Layer)?;
+    let (_, setting, hint) = OTHERWISE.iter().find(|(layer, setting, _)| {
+        plain(layer) == plain(written) && settings.keys().any(|key| plain(key) == *setting)
+    })?;
+    Some((setting, hint))
+}
+
 /// What a spelling stands for among the names of a family.
 pub(super) fn name(family: Family, written: &str, known: &[&'static str]) -> Option<&'static str> {
     resolve(written, known, names_of(family))
@@ -432,6 +453,12 @@ pub(super) fn name_hint(family: Family, written: &str) -> Option<String> {
     let hint = hint(names_of(family), written);
     if hint.is_some() || family != Family::Layer {
         return hint;
+    }
+    if let Some((.., hint)) = OTHERWISE
+        .iter()
+        .find(|(layer, ..)| plain(layer) == plain(written))
+    {
+        return Some((*hint).to_owned());
     }
     let mut names = catalog(Family::Activation)
         .iter()

@@ -67,6 +67,12 @@ impl Component {
 
     /// Whether the library knows the name and the settings.
     fn check(&self) -> Result<(), Problem> {
+        if let Some((setting, hint)) = aliases::otherwise(self.family, &self.name, &self.settings) {
+            let name = shown(&self.name);
+            let message =
+                format!("`{setting}` of PyTorch's {name} means something else here; {hint}");
+            return Err(self.problem(&message));
+        }
         let known: Vec<&str> = catalog(self.family).iter().map(|one| one.name).collect();
         if !known.contains(&self.name.as_str()) && self.family == Family::Layer {
             // The library reads layers and whole models apart, and here both are names of a list.
@@ -94,6 +100,9 @@ impl Component {
     fn use_known_names(&mut self) {
         let all = catalog(self.family);
         let names: Vec<&str> = all.iter().map(|one| one.name).collect();
+        if aliases::otherwise(self.family, &self.name, &self.settings).is_some() {
+            return;
+        }
         if let Some(name) = aliases::name(self.family, &self.name, &names) {
             name.clone_into(&mut self.name);
         }
