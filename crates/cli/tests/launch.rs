@@ -265,3 +265,26 @@ fn env_says_what_was_read_and_what_follows() {
     let error = "error: RANK=2 and WORLD_SIZE=2 contradict each other: numbers go from 0 to 1";
     expect(&env(&["--explain"], &wrong), 2, &["RANK=2"], &[error]);
 }
+
+#[test]
+fn an_evaluator_leaves_the_trace_to_the_workers_and_a_server_has_none() {
+    let home = folder("trace");
+    let trace = |kind: &str| {
+        let cluster = r#"{"cluster": {"chief": ["127.0.0.1:9"], "ps": ["127.0.0.1:10"]}"#;
+        let config = format!(r#"{cluster}, "task": {{"type": "{kind}", "index": 0}}}}"#);
+        let mut command = phalanx(&home);
+        // Nothing reads the file.
+        command
+            .args(["trace", "none.yaml"])
+            .env("TF_CONFIG", config);
+        command.output().unwrap()
+    };
+    expect(&trace("evaluator"), 0, &[], &[]);
+    expect(
+        &trace("ps"),
+        2,
+        &[],
+        &["a parameter server takes no steps to trace"],
+    );
+    expect(&trace("chief"), 2, &[], &["none.yaml"]);
+}

@@ -6,12 +6,20 @@ use super::Context;
 use super::buckets;
 use super::session::{self, Session, failed};
 use crate::args::TraceArgs;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::{model, rows};
 
 /// Trains for some steps and writes where their time went, of all workers.
 pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure> {
     context.find_workers()?;
+    if context.is_evaluator {
+        // It takes no steps, and the file is the first worker's.
+        return Ok(());
+    }
+    if context.is_server() {
+        let message = "a parameter server takes no steps to trace";
+        return Err(Failure::new(Exit::Usage, message).next("launch `phalanx trace` without --ps"));
+    }
     let mut config = session::config(&args.file, &args.set)?;
     buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
