@@ -75,8 +75,7 @@ fn test_part(config: &TrainConfig, is_fewer: bool) -> Option<Position> {
 }
 
 /// The rows to train on and those that are held out, both in the order of `all`: `fraction` of them, drawn by the seed; where
-/// labels are classes, of each class as near to its share as whole rows allow, so that both parts have all classes that have two
-/// rows.
+/// labels are classes, of each class as near to its share as whole rows allow, which may be none of a class with few rows.
 ///
 /// # Errors
 /// When a part would be empty, or a row cannot be read.

@@ -40,7 +40,7 @@ pub(crate) fn run(context: &mut Context, args: &CompareArgs) -> Result<(), Failu
     Ok(())
 }
 
-/// The last and the best of each log, the test, and the time: a row each, with a value for each run.
+/// The last of each log, the test, and the time: a row each, with a value for each run.
 fn results(runs: &[PastRun]) -> Vec<(String, Vec<String>)> {
     let mut logs: Vec<&String> = runs.iter().flat_map(|run| run.logs.keys()).collect();
     logs.sort();
