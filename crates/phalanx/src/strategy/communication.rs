@@ -20,7 +20,7 @@ pub enum CommunicationImplementation {
     Ring,
     /// The MPI library of the cluster. A lost process ends the job, which goes on from its last checkpoint.
     Mpi,
-    /// NVIDIA's library between GPUs.
+    /// NVIDIA's library between GPUs: refused, since processes that train together are on CPUs.
     Nccl,
 }
 

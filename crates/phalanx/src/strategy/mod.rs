@@ -16,6 +16,7 @@ mod mesh;
 mod mirrored;
 mod multi_worker;
 mod named;
+mod named_fields;
 mod one_device;
 mod parameter_server;
 mod per_replica;

@@ -39,7 +39,8 @@ impl MultiWorkerMirroredStrategy {
     /// The processes that the environment describes, each with the devices of its engine. Returns when all are there.
     ///
     /// # Errors
-    /// [`Error::User`] when the environment contradicts itself, or this process is a task that does not train;
+    /// [`Error::User`] when the environment contradicts itself, this process is a task that does not train, or one of several whose
+    /// engine has other devices than CPUs;
     /// [`Error::Cluster`] when a process is missing, gone, of another version or with another number of devices.
     pub fn from_env_with(engine: &Engine, options: &CommunicationOptions) -> Result<Self> {
         Self::from_env_on(Placement::all(engine), options)

@@ -9,12 +9,18 @@ use serde_json::Value;
 use super::communication_settings::CommunicationSettings;
 use super::default_devices::idle_warning;
 use super::multi_worker::devices_per_worker;
+use super::named_fields::{
+    AXES, BACKUP_WORKERS, CACHE_ROWS, CACHE_STEPS, COMMUNICATION, DEVICES, DEVICES_OF_WORKER,
+    GO_ON_WITHOUT_CHIEF, MAX_SHARD_BYTES, MICRO_BATCHES, MIN_SHARD_BYTES, MODE, OVERLAP,
+    PARAMETER_DEVICE, REDUCTION, SHARDS, SHARES, STAGES, STALENESS, STARTING_AT, TABLE_BYTES,
+    VERIFY_EVERY, WIRE,
+};
 use super::{
     CentralStorageStrategy, MeshStrategy, MirroredStrategy, Mode, MultiWorkerMirroredStrategy,
     OneDeviceStrategy, ParameterServerOptions, ParameterServerStrategy, Partitioner,
     PipelineStrategy, Strategy,
 };
-use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
+use crate::config::{self, Component, Description, Field};
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Placement, Reduction, WireFormat};
 use crate::{Error, Result};
@@ -71,7 +77,7 @@ impl StrategyKind {
             ),
             Self::MultiWorker => (
                 "as `mirrored`, on the devices of every process of a cluster: `phalanx launch`, TF_CONFIG, Slurm, Kubernetes or MPI say which there are",
-                &[DEVICES, REDUCTION, COMMUNICATION],
+                &[DEVICES_OF_WORKER, REDUCTION, COMMUNICATION],
             ),
             Self::CentralStorage => (
                 "one copy of the variables, on one device; all devices compute",
@@ -111,136 +117,6 @@ impl StrategyKind {
         }
     }
 }
-
-const DEVICES: Field = Field::new(
-    "devices",
-    ValueKind::Text,
-    DefaultValue::Words("the CPU, in as many parts as `mesh` and `pipeline` need"),
-    "`cpu:4` for the CPU in 4 parts, `gpu` or `tpu` for all of them, `gpu:0,gpu:1` for these",
-)
-.example("cpu:2");
-const PARAMETER_DEVICE: Field = Field::new(
-    "parameter_device",
-    ValueKind::Text,
-    DefaultValue::Words("`cpu:0`, or the one device that computes"),
-    "the device of the variables",
-);
-const REDUCTION: Field = Field::optional(
-    "reduction",
-    ValueKind::Section(Reduction::FIELDS),
-    "how gradients are added",
-);
-const COMMUNICATION: Field = Field::optional(
-    "communication",
-    ValueKind::Section(CommunicationSettings::FIELDS),
-    "what carries values between processes, and how long they wait for each other; in what packs and element type gradients travel is in `reduction`",
-);
-const SHARES: Field = Field::new(
-    "shares",
-    ValueKind::List(&ValueKind::Whole(1, u32::MAX as i64), 1, usize::MAX),
-    DefaultValue::Words("equal parts"),
-    "the part of each batch that each device gets, such as its speed; every device needs the memory of the largest part",
-)
-.example("[2, 1]");
-const VERIFY_EVERY: Field = Field::new(
-    "verify_every",
-    ValueKind::POSITIVE,
-    DefaultValue::Words("never"),
-    "number of steps after which the copies are compared; a difference ends the training and names the variable",
-);
-const AXES: Field = Field::required(
-    "axes",
-    ValueKind::Map(&ValueKind::POSITIVE),
-    "names of axes with their sizes, whose product is the number of devices; more devices stay idle, with a warning",
-)
-.example("{data: 2, model: 2}");
-const STAGES: Field =
-    Field::required("stages", ValueKind::POSITIVE, "number of stages").example("2");
-const MICRO_BATCHES: Field = Field::new(
-    "micro_batches",
-    ValueKind::POSITIVE,
-    DefaultValue::Words("as many as stages"),
-    "number of parts that a batch is cut into",
-);
-const STARTING_AT: Field = Field::new(
-    "starting_at",
-    ValueKind::TEXTS,
-    DefaultValue::Words("stages of equal memory"),
-    "the names of the layers that the second stage and all later ones begin with",
-);
-const MODE: Field = Field::new(
-    "mode",
-    ValueKind::OneOf(&["async", "bounded_staleness", "sync"]),
-    DefaultValue::Words("async"),
-    "`async`: nobody waits; `bounded_staleness`: nobody is more than `staleness` steps ahead; `sync`: all step together",
-)
-.example("sync");
-const STALENESS: Field = Field::new(
-    "staleness",
-    ValueKind::Whole(0, i64::MAX),
-    DefaultValue::Words("10"),
-    "of `bounded_staleness`: the most steps that a worker is ahead of another",
-);
-const BACKUP_WORKERS: Field = Field::new(
-    "backup_workers",
-    ValueKind::Whole(0, i64::MAX),
-    DefaultValue::Words("0"),
-    "of `sync`: the number of workers that a step does not wait for",
-);
-const SHARDS: Field = Field::new(
-    "shards",
-    ValueKind::POSITIVE,
-    DefaultValue::Words("variables are whole"),
-    "number of shards of each variable; with a size in bytes the most shards",
-);
-const MIN_SHARD_BYTES: Field = Field::new(
-    "min_shard_bytes",
-    ValueKind::POSITIVE,
-    DefaultValue::Words("no bound"),
-    "cuts variables into shards of at least this number of bytes, as many as `shards` allows",
-);
-const MAX_SHARD_BYTES: Field = Field::new(
-    "max_shard_bytes",
-    ValueKind::POSITIVE,
-    DefaultValue::Words("no bound"),
-    "cuts variables into shards of at most this number of bytes",
-);
-const TABLE_BYTES: Field = Field::new(
-    "table_bytes",
-    ValueKind::COUNT,
-    DefaultValue::Words("16777216"),
-    "an `embedding` whose table has at least this number of bytes is kept by its rows: only the rows that a batch names travel, where the optimizer leaves the others alone",
-);
-const OVERLAP: Field = Field::new(
-    "overlap",
-    ValueKind::Bool,
-    DefaultValue::Words("false"),
-    "each worker pulls and pushes while it computes, with values that lack its own last update; not for `sync`",
-);
-const WIRE: Field = Field::new(
-    "wire",
-    ValueKind::OneOf(&["same", "bf16", "bfloat16"]),
-    DefaultValue::Words("same"),
-    "the element type in which 32-bit gradients and values travel between workers and servers, which keep 32 bits; `same` is their own",
-);
-const CACHE_ROWS: Field = Field::new(
-    "cache_rows",
-    ValueKind::COUNT,
-    DefaultValue::Words("0"),
-    "of tables that are kept by their rows: the most rows that each worker keeps after it has pulled them, to use them again while the mode permits; such rows lack its own last updates too",
-);
-const CACHE_STEPS: Field = Field::new(
-    "cache_steps",
-    ValueKind::Whole(0, i64::MAX),
-    DefaultValue::Words("0"),
-    "of `async`, with `cache_rows`: for how many of its next batches a worker uses a row that it keeps; `bounded_staleness` keeps its own bound, `sync` keeps none",
-);
-const GO_ON_WITHOUT_CHIEF: Field = Field::new(
-    "go_on_without_chief",
-    ValueKind::Bool,
-    DefaultValue::Words("false"),
-    "when the first worker is lost the others go on to the end of the epoch and wait there for another in its place",
-);
 
 /// As they are written; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -27,8 +27,9 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Every process of the job runs the same program. Results do not depend on which worker does what, but for the order of updates; a
 /// worker that dies costs the batch that it had, which another takes, and one that comes later joins in. Unlike TensorFlow's it
 /// places variables by bytes, applies each push at most once, evaluates exactly, predicts with all workers, and its servers end with
-/// the job. Training loops of your own are functions of a [`ClusterCoordinator`](super::ClusterCoordinator). The functions of
-/// [`CustomTraining`](super::CustomTraining), dynamic loss scales and `train_on_batch` are not for it.
+/// the job. Training loops of your own are functions of a [`ClusterCoordinator`](super::ClusterCoordinator), which take steps of a
+/// trainer or, by [`TaskContext::step`](super::TaskContext::step), run functions of [`CustomTraining`](super::CustomTraining). Dynamic
+/// loss scales and `train_on_batch` are not for it.
 #[derive(Clone, Debug)]
 pub struct ParameterServerStrategy(Placement);
 
@@ -252,7 +253,8 @@ impl ParameterServerOptions {
 
 impl ParameterServerStrategy {
     /// This worker of the cluster that TF_CONFIG describes. In a process that is a parameter server it serves until the job ends, and
-    /// returns `None` then: there is nothing left to do.
+    /// returns `None` then: there is nothing left to do. The worker trains on the CPU, also where there are GPUs, in as many parts as
+    /// PHALANX_DEVICES_PER_WORKER says.
     ///
     /// # Errors
     /// As for [`from_env_with`](Self::from_env_with).
