@@ -89,7 +89,7 @@ pub struct SlurmKeys {
 /// Settings that Kubernetes gets as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KubernetesKeys {
-    /// The namespace; `default` where it is not given.
+    /// The namespace; where it is not given the context's, then `default`.
     pub namespace: Option<String>,
     /// The image, where no `imageUri` is given.
     pub image: Option<String>,
@@ -103,6 +103,7 @@ pub struct KubernetesKeys {
     pub server: Option<String>,
 }
 
+/// All keys under `phalanx`, under its `elastic`, `slurm` and `kubernetes`; `docs/jobs.md` describes each.
 const FIELDS: [&str; 12] = [
     "executor",
     "program",
@@ -116,6 +117,16 @@ const FIELDS: [&str; 12] = [
     "secrets",
     "slurm",
     "kubernetes",
+];
+const ELASTIC: [&str; 2] = ["minWorkers", "maxWorkers"];
+const SLURM: [&str; 5] = ["partition", "account", "qos", "constraint", "nodes"];
+const KUBERNETES: [&str; 6] = [
+    "namespace",
+    "image",
+    "packageImage",
+    "serviceAccount",
+    "claim",
+    "server",
 ];
 
 /// How the names of variables begin that belong to the script that starts tasks.
@@ -211,12 +222,7 @@ fn check_variable(key: &str, name: &str, fields: &Fields<'_>, notes: &mut Notes)
 }
 
 fn elastic(node: &Node, notes: &mut Notes) -> Option<(usize, usize)> {
-    let fields = Fields::of(
-        node,
-        "phalanx.elastic",
-        &["minWorkers", "maxWorkers"],
-        notes,
-    );
+    let fields = Fields::of(node, "phalanx.elastic", &ELASTIC, notes);
     let least = fields.whole("minWorkers", 1, MOST_TASKS, notes)?;
     let most = fields.whole("maxWorkers", 1, MOST_TASKS, notes)?;
     if least > most {
@@ -279,8 +285,7 @@ fn slurm(node: Option<&Node>, notes: &mut Notes) -> SlurmKeys {
     let Some(node) = node else {
         return SlurmKeys::default();
     };
-    let known = ["partition", "account", "qos", "constraint", "nodes"];
-    let fields = Fields::of(node, "phalanx.slurm", &known, notes);
+    let fields = Fields::of(node, "phalanx.slurm", &SLURM, notes);
     SlurmKeys {
         partition: word(&fields, "partition", notes),
         account: word(&fields, "account", notes),
@@ -296,15 +301,7 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
     let Some(node) = node else {
         return KubernetesKeys::default();
     };
-    let known = [
-        "namespace",
-        "image",
-        "packageImage",
-        "serviceAccount",
-        "claim",
-        "server",
-    ];
-    let fields = Fields::of(node, "phalanx.kubernetes", &known, notes);
+    let fields = Fields::of(node, "phalanx.kubernetes", &KUBERNETES, notes);
     KubernetesKeys {
         namespace: object_name(&fields, "namespace", false, notes),
         image: word(&fields, "image", notes),
@@ -319,7 +316,32 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
 mod tests {
     use serde_json::json;
 
+    use super::{ELASTIC, FIELDS, KUBERNETES, SLURM};
     use crate::spec::{Source, Spec};
+
+    #[test]
+    fn every_key_has_a_row_in_the_page() {
+        let page = include_str!("../../../../docs/jobs.md");
+        let rows: Vec<&str> = (page.lines())
+            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+            .collect();
+        let inner = [
+            ("elastic.", &ELASTIC[..]),
+            ("slurm.", &SLURM),
+            ("kubernetes.", &KUBERNETES),
+        ];
+        let is_inner = |name: &&&str| !["elastic", "slurm", "kubernetes"].contains(name);
+        let own = FIELDS
+            .iter()
+            .filter(is_inner)
+            .map(|name| (*name).to_owned());
+        let inner = inner.into_iter();
+        let inner =
+            inner.flat_map(|(of, names)| names.iter().map(move |name| format!("{of}{name}")));
+        for name in own.chain(inner) {
+            assert!(rows.contains(&&*name), "docs/jobs.md has no row of {name}");
+        }
+    }
 
     #[test]
     fn nodes_of_slurm_have_a_task_each() {
