@@ -7,7 +7,6 @@
 use phalanx::data::Batch;
 use phalanx::engine::EngineOptions;
 use phalanx::prelude::*;
-use phalanx_graph::{DType, Tensor};
 
 const EPOCHS: u64 = 200;
 const GLOBAL_BATCH: usize = 64;

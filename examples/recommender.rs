@@ -1,8 +1,8 @@
-//! Two towers that learn who clicks what, from 200,000 made-up clicks of 4,000 users on 1,000 items: an AUC of 0.92 on clicks that
+//! Two towers that learn who clicks what, from 200,000 made-up clicks of 4,000 users on 1,000 items: an AUC of 0.91 on clicks that
 //! they were not trained on, where 0.94 is the best that there can be.
 //!
 //! `cargo run --release --example recommender` trains in this process. The tables lie on parameter servers, and only the rows that a
-//! batch names travel, with
+//! batch names travel, with `cargo build --release --example recommender` and then
 //! `phalanx launch --workers 2 --ps 2 -- target/release/examples/recommender`. With `PHALANX_EXAMPLE_STEPS` set it takes one epoch of
 //! that many steps.
 
@@ -53,11 +53,12 @@ fn train(strategy: &impl Strategy, is_first: bool) -> phalanx::Result<()> {
     let mut trainer = strategy.compile(model, compile)?;
     let few = std::env::var("PHALANX_EXAMPLE_STEPS").ok();
     let few: Option<usize> = few.and_then(|steps| steps.parse().ok());
-    let mut fit = Fit::epochs(few.map_or(6, |_| 1));
-    if let Some(steps) = few {
-        fit = fit.steps_per_epoch(steps);
-    }
-    trainer.fit(&train.shuffle(7).batch(256), fit)?;
+    let batches = train.shuffle(7).batch(256);
+    let fit = match few {
+        Some(steps) => Fit::epochs(1).steps_per_epoch(batches.len().unwrap_or(1).min(steps)),
+        None => Fit::epochs(6),
+    };
+    trainer.fit(&batches, fit)?;
     let logs = trainer.evaluate(&test.batch(1000))?;
     if is_first {
         println!("on clicks that it was not trained on: {logs}");

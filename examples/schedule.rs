@@ -1,8 +1,9 @@
 //! A training loop of its own on parameter servers: the first worker schedules a function that takes some steps, the others run it,
 //! each on its own batches of the handwritten digits. The accuracy on digits that it was not trained on is 0.9.
 //!
+//! Build it by `cargo build --release --example schedule`, and start it by
 //! `phalanx launch --workers 3 --ps 1 -- target/release/examples/schedule`. Without a cluster it says so and ends. With
-//! `PHALANX_EXAMPLE_STEPS` set it takes that many steps.
+//! `PHALANX_EXAMPLE_STEPS` set it takes that many steps, in twenties.
 
 use std::process::ExitCode;
 
@@ -62,7 +63,7 @@ fn program() -> phalanx::Result<()> {
     let few = std::env::var("PHALANX_EXAMPLE_STEPS").ok();
     let few: Option<usize> = few.and_then(|steps| steps.parse().ok());
     for round in 1..=few.map_or(5, |_| 1) {
-        let calls = few.map_or(10, |few| few.div_ceil(STEPS));
+        let calls = few.map_or(10, |few| few.div_ceil(STEPS).max(1));
         let losses = (0..calls).map(|_| cluster.schedule(&steps, &STEPS));
         let losses = losses.collect::<Result<Vec<_>, _>>()?;
         cluster.join()?;

@@ -43,7 +43,7 @@ fn main() -> phalanx::Result<()> {
     )?;
     let few = std::env::var("PHALANX_EXAMPLE_STEPS").ok();
     let fit = match few.and_then(|steps| steps.parse().ok()) {
-        Some(steps) => Fit::epochs(1).steps_per_epoch(steps),
+        Some(steps) => Fit::epochs(1).steps_per_epoch(batches.len().unwrap_or(1).min(steps)),
         None => Fit::epochs(EPOCHS),
     };
     trainer.fit(&batches, fit)?;

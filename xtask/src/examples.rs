@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::built;
 use crate::process::run;
+use crate::source::words;
 use crate::workspace::Workspace;
 
 /// How an example learns that it is to run for a few steps.
@@ -24,6 +25,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     let arguments = ["build", "--examples", "--bin", "phalanx"];
     let built = built::programs(workspace, "examples", &arguments)?;
     let mut problems = undeclared(workspace)?;
+    for path in files(workspace, "rs")? {
+        let name = workspace.relative(&path).display();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {name}: {error}"))?;
+        problems.extend(inner_crates(&text).map(|(line, inner)| {
+            format!("{name}:{line}: a program of a reader has no {inner}; name what `phalanx` has")
+        }));
+    }
     let mut runs: Vec<Run> = built
         .iter()
         .filter(|program| program.name != "phalanx")
@@ -111,6 +120,14 @@ fn undeclared(workspace: &Workspace) -> Result<Vec<String>, String> {
         .collect())
 }
 
+/// The crates behind `phalanx` that a program names, with their lines: one that depends on `phalanx` alone cannot.
+fn inner_crates(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().flat_map(|(index, line)| {
+        let inner = words(line).filter(|word| word.starts_with("phalanx_"));
+        inner.map(move |word| (index + 1, word))
+    })
+}
+
 /// The files of `examples/` with an extension, in order; none if there is no such folder.
 fn files(workspace: &Workspace, extension: &str) -> Result<Vec<PathBuf>, String> {
     let folder = workspace.root.join("examples");
@@ -152,4 +169,22 @@ fn make_folder(workspace: &Workspace, folder: &Path) -> std::io::Result<()> {
         std::fs::copy(entry.path(), examples.join(entry.file_name()))?;
     }
     std::os::unix::fs::symlink(workspace.root.join("crates"), folder.join("crates"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inner_crates_are_found() {
+        let text = "use phalanx::prelude::*;\nuse phalanx_graph::{DType, Tensor};\n";
+        assert_eq!(
+            inner_crates(text).collect::<Vec<_>>(),
+            [(2, "phalanx_graph")]
+        );
+        assert_eq!(
+            inner_crates("//! `phalanx launch`, PHALANX_RANK").next(),
+            None
+        );
+    }
 }
