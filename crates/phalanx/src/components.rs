@@ -35,6 +35,20 @@ mod tests {
     use serde_json::{Map, json};
     use std::ops::Bound;
 
+    #[test]
+    fn the_readme_counts_them() {
+        let page = include_str!("../../../README.md");
+        for (family, what) in [
+            (Family::Optimizer, "optimizers"),
+            (Family::Loss, "losses"),
+            (Family::Metric, "metrics"),
+            (Family::Schedule, "schedules"),
+        ] {
+            let counted = format!(" {} {what}", components(family).len());
+            assert!(page.contains(&counted), "no {counted:?} in README.md");
+        }
+    }
+
     /// Reads a component as a training file would.
     fn read_component(family: Family, name: &str, settings: &Map<String, Value>) -> Result<()> {
         let fields = Value::Object(settings.clone());

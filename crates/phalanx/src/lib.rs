@@ -49,3 +49,8 @@ struct CallbacksPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/checkpoints.md")]
 struct CheckpointsPage;
+
+/// The program of the page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-keras.md")]
+struct FromKerasPage;

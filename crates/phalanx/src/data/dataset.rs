@@ -75,7 +75,8 @@ impl Dataset {
         self.split_at(train as usize)
     }
 
-    /// Groups of `size` consecutive examples (the *global* batch); the last of an epoch may have fewer.
+    /// Groups of `size` consecutive examples (the *global* batch); the last of an epoch may have fewer. They stay in order: to train, call
+    /// [`shuffle`](Self::shuffle) before.
     #[must_use]
     pub fn batch(&self, size: usize) -> Batches {
         Batches::new(self.clone(), size)

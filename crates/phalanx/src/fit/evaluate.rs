@@ -70,7 +70,8 @@ impl Trainer {
         })
     }
 
-    /// Loss and metrics of one batch, without training.
+    /// Loss and metrics of one batch alone, without training; of other calls nothing is in them, as for
+    /// [`train_on_batch`](Self::train_on_batch).
     ///
     /// # Errors
     /// As [`evaluate`](Self::evaluate).

@@ -36,7 +36,8 @@ impl Compile {
     /// `steps_per_execution`, to train it on as Keras would.
     ///
     /// The optimizer begins anew: its moments and the number of its steps are not read. Metrics have the names that they have in Keras' logs. A
-    /// loss here divides by the weights of the examples, where Keras divides by their number.
+    /// loss here divides by the weights of the examples, where Keras divides by their number. `steps_per_execution` is for one device and
+    /// replicas in one process: elsewhere set it to 1, or `compile` refuses it.
     ///
     /// ```no_run
     /// use phalanx::prelude::*;

@@ -17,6 +17,9 @@ use super::{EpochLogs, Progress, SaveBehind, TensorBoard};
 
 /// How long to train and what to do on the way: the arguments of Keras' `fit`, of which
 /// [`steps_per_epoch`](Self::steps_per_epoch) begins each epoch of the data anew.
+///
+/// There is no `shuffle`, which Keras' `fit` does to arrays unless `shuffle=False` is given: examples come in the order of the data, so shuffle
+/// these ([`Dataset::shuffle`](crate::data::Dataset::shuffle)) before they are cut into batches.
 #[derive(Clone, Debug)]
 pub struct Fit {
     pub(super) epochs: usize,

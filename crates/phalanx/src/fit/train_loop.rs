@@ -22,7 +22,8 @@ use crate::data::{Batch, EpochBatches, TrainingData};
 use crate::{Error, Result};
 
 impl Trainer {
-    /// Trains on batches for some epochs and reports the results of each.
+    /// Trains on batches for some epochs and reports the results of each. Batches come in the order that the data have: nothing is shuffled
+    /// here, unlike arrays in Keras' `fit`; see [`Dataset::shuffle`](crate::data::Dataset::shuffle).
     ///
     /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
     /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages

@@ -102,7 +102,8 @@ impl Trainer {
         &self.progress.position
     }
 
-    /// One training step on one batch; the results are those before its update.
+    /// One training step on one batch; the results are of that batch alone, before its update. So they are in Keras 3.15; early versions of
+    /// Keras 3 gave means over all calls since `reset_metrics`.
     ///
     /// # Errors
     /// As [`fit`](Self::fit).
