@@ -37,7 +37,7 @@ pub struct Global {
     /// How progress is shown; auto is a bar on a terminal and plain lines elsewhere
     #[arg(long, global = true, value_enum, default_value_t = Progress::Auto, value_name = "HOW")]
     pub progress: Progress,
-    /// The devices of train, evaluate and predict: cpu:4 divides the CPU into 4 parts (a number, and cpu:0 or cpu alone is all of
+    /// The devices of train, trace, estimate, evaluate and predict: cpu:4 divides the CPU into 4 parts (a number, and cpu:0 or cpu alone is all of
     /// it undivided), gpu is all GPUs, gpu:0 the first, gpu:0,gpu:1 these two
     #[arg(long, global = true, value_name = "DEVICES")]
     pub devices: Option<DeviceChoice>,
@@ -90,7 +90,7 @@ pub enum Command {
     Predict(PredictArgs),
     /// Write a trained model to a file that Keras reads, or its weights alone
     Export(ExportArgs),
-    /// Draw the curves of trainings, in the terminal or as an SVG picture
+    /// Draw the curves of trainings, in the terminal or as a picture, SVG or PNG
     Plot(PlotArgs),
     /// Print in which settings trainings differ, and what they came to
     Compare(CompareArgs),
@@ -338,9 +338,9 @@ pub struct FollowArgs {
     /// Evaluate every checkpoint that is found, in place of the newest each time
     #[arg(long, requires = "follow")]
     pub each: bool,
-    /// The log by which the best model is kept, in the folder `best` of the training
-    #[arg(long, value_name = "LOG", default_value = "loss", requires = "follow")]
-    pub best: String,
+    /// The log by which the best model is kept, in the folder `best` of the training; without it the training's `keep_best`, or the loss
+    #[arg(long, value_name = "LOG", requires = "follow")]
+    pub best: Option<String>,
     /// How long to wait for the next checkpoint
     #[arg(
         long,

@@ -31,15 +31,22 @@ pub(crate) fn run(context: &mut Context, of: &UseArgs, how: &FollowArgs) -> Resu
     used.fetch(context)?;
     let (session, rows) = used.to_follow(context)?;
     let folder = RunFolder::of_config(&used.config);
+    let best = how.best.as_deref().unwrap_or(best_log(&used.config));
     let mut follow = Follow::new(folder.checkpoint())
         .within(within)
         .summaries(folder.path().join("evaluation"))
-        .best(&how.best, best_of(&folder).model());
+        .best(best, best_of(&folder).model());
     if how.each {
         follow = follow.each();
     }
     let record = used.record().map(|record| (record, best_of(&folder)));
     until_done(context, session, &rows, (follow, record))
+}
+
+/// The log by which a training keeps its best epoch, as an evaluation has it.
+fn best_log(config: &TrainConfig) -> &str {
+    let log = config.fit.keep_best.as_ref().map(|log| &log.value[..]);
+    log.map_or("loss", |log| log.strip_prefix("val_").unwrap_or(log))
 }
 
 /// The folder of the best model, which is used as the folder of a training is.
@@ -81,12 +88,10 @@ pub(crate) fn beside(
             .next("add `test: {split: 0.2}` to data, or launch without --evaluator")
     })?;
     let folder = RunFolder::of_config(config);
-    let log = config.fit.keep_best.as_ref().map(|log| &log.value[..]);
-    let log = log.map_or("loss", |log| log.strip_prefix("val_").unwrap_or(log));
     let mut follow = Follow::new(folder.checkpoint())
         .each()
         .summaries(folder.path().join("evaluation"))
-        .best(log, best_of(&folder).model());
+        .best(best_log(config), best_of(&folder).model());
     let restarts = Variables::of_process();
     let restarts = restarts.get("PHALANX_RESTART_COUNT");
     if !resume && restarts.is_none_or(|count| count == "0") {

@@ -106,16 +106,35 @@ fn an_evaluator_follows_a_training_to_its_end() {
     assert_eq!(losses.len(), said.lines().count());
     assert_eq!(losses.last().unwrap().0, 160);
     // What comes later finds the training done; where that was never said it waits no longer than it is asked to.
-    assert!(
-        folder
-            .succeed(&["evaluate", "--follow", "out"])
-            .starts_with("step 160")
-    );
+    check_default_of_best(&folder);
     fs::remove_file(folder.0.join("out/checkpoint.done")).unwrap();
     let waits = ["evaluate", "--follow", "out", "--wait", "1"];
     folder.fail(&waits, 75, &["after the one of step 160", "for 1 seconds"]);
     let nothing = ["evaluate", "--follow", "elsewhere", "--wait", "1"];
     folder.fail(&nothing, 2, &["elsewhere"]);
+}
+
+/// Without `--best` the best is kept by the log that the training keeps its best epoch by.
+fn check_default_of_best(folder: &Folder) {
+    let (file, best) = (
+        folder.0.join("t.yaml"),
+        folder.0.join("out/best/model.json"),
+    );
+    for (from, to, log) in [
+        ("", "", "\"loss\""),
+        (
+            "epochs:",
+            "keep_best: val_accuracy, epochs:",
+            "\"accuracy\"",
+        ),
+    ] {
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replacen(from, to, 1)).unwrap();
+        let said = folder.succeed(&["evaluate", "--follow", "t.yaml"]);
+        assert!(said.starts_with("step 160"), "{said}");
+        let best = fs::read_to_string(&best).unwrap();
+        assert!(best.contains(log), "{best}");
+    }
 }
 
 #[test]
