@@ -157,6 +157,75 @@ fn small_files_of_much_work_are_refused_before_it_is_done() {
     assert!(error.contains("too short for its picture; get"), "{error}");
 }
 
+/// A WebP file of these chunks, by their names.
+fn webp(chunks: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
+    let chunk = |(name, data): &(&[u8; 4], &[u8])| {
+        let len = u32::try_from(data.len()).unwrap();
+        let pad = vec![0; data.len() % 2];
+        [&name[..], &len.to_le_bytes(), data, &pad].concat()
+    };
+    let chunks: Vec<u8> = chunks.iter().flat_map(chunk).collect();
+    let len = u32::try_from(4 + chunks.len()).unwrap();
+    [b"RIFF", &len.to_le_bytes()[..], b"WEBP", &chunks].concat()
+}
+
+/// Two sizes as WebP announces them: less by one, three bytes each.
+fn announced(width: u32, height: u32) -> Vec<u8> {
+    let bytes = [width, height].map(|size| (size - 1).to_le_bytes());
+    bytes.iter().flat_map(|bytes| bytes[..3].to_vec()).collect()
+}
+
+#[test]
+fn a_webp_picture_of_another_size_than_announced_is_refused_before_it_is_decoded() {
+    let bytes = golden();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let simple = tensors.tensor("file/lossy0.webp").unwrap().data();
+    let whole = Decoder::default().decode(simple).unwrap();
+    let (width, height) = (whole.width as u32, whole.height as u32);
+    let lossy = &simple[20..];
+    let refused = |file: &[u8]| {
+        let error = Decoder::default().decode(file).expect_err("a refusal");
+        let error = error.to_string();
+        assert!(error.contains("and it announces"), "{error}");
+        error
+    };
+    let still = |width, height, lossy: &[u8]| {
+        let head = [&[0; 4][..], &announced(width, height)].concat();
+        webp(&[(b"VP8X", &head), (b"VP8 ", lossy)])
+    };
+    assert_eq!(
+        Decoder::default()
+            .decode(&still(width, height, lossy))
+            .unwrap(),
+        whole
+    );
+    let mut large = lossy.to_vec();
+    large[6..10].copy_from_slice(&[0xff, 0x3f, 0xff, 0x3f]);
+    let error = refused(&still(1, 1, &large));
+    assert!(
+        error.contains("16383 x 16383 pixels, and it announces 1 x 1;"),
+        "{error}"
+    );
+    // A frame with alpha.
+    let animated = |width, height| {
+        let alpha = vec![0; 1 + (width * height) as usize];
+        let parts = webp(&[(b"ALPH", &alpha), (b"VP8 ", lossy)]);
+        let frame = [
+            &[0; 6][..],
+            &announced(width, height),
+            &[0; 4],
+            &parts[12..],
+        ]
+        .concat();
+        let head = [&[0x12, 0, 0, 0][..], &announced(width, height)].concat();
+        webp(&[(b"VP8X", &head), (b"ANIM", &[0; 6]), (b"ANMF", &frame)])
+    };
+    let decoded = Decoder::default().decode(&animated(width, height));
+    assert_eq!(decoded.unwrap().width, whole.width);
+    refused(&animated(width - 1, height - 1));
+    refused(&animated(width + 1, height + 1));
+}
+
 #[test]
 fn files_cut_between_scans_are_refused() {
     let bytes = golden();
