@@ -156,7 +156,8 @@ impl CompileCache {
             return Ok(hash);
         }
         let hash = sha256_of(path)?;
-        write_atomically(&memo, &[state.as_bytes(), hash.as_bytes()])?;
+        // It is counted again where it cannot be noted.
+        let _ = write_atomically(&memo, &[state.as_bytes(), hash.as_bytes()]);
         Ok(hash)
     }
 }
@@ -344,14 +345,8 @@ fn processor() -> String {
 
 /// Writes a temporary file and renames it, so that no reader sees half of it.
 pub(crate) fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let temporary = path.with_extension(format!(
-        "{}-{}.tmp",
-        std::process::id(),
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    ));
+    let (temporary, mut file) = create_temporary(path)?;
     let written = (|| {
-        let mut file = File::create_new(&temporary)?;
         parts.iter().try_for_each(|part| file.write_all(part))?;
         file.sync_all()?;
         fs::rename(&temporary, path)
@@ -360,6 +355,19 @@ pub(crate) fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// A new file beside the path, under a name that no other process has: one on another machine, or one that died, may have the same number.
+fn create_temporary(path: &Path) -> io::Result<(PathBuf, File)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
+        match File::create_new(&temporary) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((temporary, file?)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -476,6 +484,35 @@ mod tests {
             sha256_of(&plugin).unwrap()
         );
         assert_ne!(cache.plugin_hash(&plugin).unwrap(), first);
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_written_costs_a_count_alone() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.join("c"), 0).unwrap();
+        let plugin = dir.join("p.so");
+        fs::write(&plugin, "one").unwrap();
+        let first = cache.plugin_hash(&plugin).unwrap();
+        let note = fs::read_dir(&cache.dir).unwrap().next().unwrap();
+        let note = note.unwrap().path();
+        fs::remove_file(&note).unwrap();
+        fs::create_dir(&note).unwrap();
+        assert_eq!(cache.plugin_hash(&plugin).unwrap(), first);
+    }
+
+    #[test]
+    fn temporary_files_of_others_stay() {
+        let dir = TempDir::new();
+        let entry = dir.join("x.exe");
+        let process = std::process::id();
+        let names = (0..300).map(|number| format!("{process}-{number}.tmp"));
+        let others: Vec<PathBuf> = names.map(|name| entry.with_extension(name)).collect();
+        for other in &others {
+            fs::write(other, "").unwrap();
+        }
+        write_atomically(&entry, &[b"new"]).unwrap();
+        assert_eq!(fs::read(&entry).unwrap(), b"new");
+        assert!(others.iter().all(|other| other.exists()));
     }
 
     #[test]
