@@ -51,7 +51,7 @@ pub enum OverrideValue {
 }
 
 impl Client {
-    /// Compiles StableHLO (text or bytecode).
+    /// Compiles the text of a StableHLO module.
     ///
     /// # Errors
     /// The device assignment has not `replicas * partitions` ids, or the plugin's own: a malformed module, an unknown override.
