@@ -233,7 +233,7 @@ fn check_job_dir(spec: &Spec, program: &Program) -> Result<(), String> {
         "this program was built without the feature `cloud`; build it with `cargo build --release -p phalanx-cli -p phalanx-jobs --features phalanx-cli/cloud,phalanx-jobs/cloud`"
     };
     Err(format!(
-        "trainingInput.jobDir is {folder:?}, {who}, and {why}; or mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder"
+        "trainingInput.jobDir is {folder:?}, {who}, and {why}; or name a folder of a file system that all machines have"
     ))
 }
 
