@@ -409,16 +409,23 @@ impl<'a> TargetDir<'a> {
 
     /// Creates an empty directory beside the target, and so on the same file system.
     fn stage(&self, disk: &'a Disk) -> Result<StagingDir<'a>> {
+        let path = self.take_hidden("", |path| {
+            fs::create_dir(path).map_err(refused("create", path))
+        })?;
+        Ok(StagingDir::new(path, self.kind.files, disk))
+    }
+
+    /// Calls `take` with hidden names that end so, until one is free; returns that one.
+    fn take_hidden(&self, end: &str, take: impl Fn(&Path) -> Result<()>) -> Result<PathBuf> {
         const TRIES: u32 = 1000;
         let process = this_process();
         for number in 0..TRIES {
-            let path = self
-                .parent
-                .join(self.hidden_sibling(&format!("{STAGING}{process}-{number}")));
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(StagingDir::new(path, self.kind.files, disk)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(refused("create", &path)(error)),
+            let name = self.hidden_sibling(&format!("{STAGING}{process}-{number}{end}"));
+            let path = self.parent.join(name);
+            match take(&path) {
+                Ok(()) => return Ok(path),
+                Err(Error::Io { source, .. }) if is_occupied(&source) => {}
+                Err(error) => return Err(error),
             }
         }
         let parent = self.parent.display();
@@ -484,13 +491,13 @@ impl<'a> TargetDir<'a> {
     /// Takes a directory's name away, before it is removed: half removed it would be of no kind, and in the way of the next save.
     /// Returns where it is now; none where it is gone.
     fn hide(&self, folder: &Path) -> Result<Option<PathBuf>> {
-        let hidden = format!("{STAGING}{}-removed", this_process());
-        let hidden = self.parent.join(self.hidden_sibling(&hidden));
-        self.remove(&hidden);
-        match fs::rename(folder, &hidden) {
-            Err(error) if is_missing(&error) => Ok(None),
-            Err(error) => Err(refused("remove", folder)(error)),
-            Ok(()) => Ok(Some(hidden)),
+        // What was hidden before may still be there: a network file system keeps files that are open.
+        let hidden = self.take_hidden("-removed", |hidden| {
+            fs::rename(folder, hidden).map_err(refused("remove", folder))
+        });
+        match hidden {
+            Err(Error::Io { source, .. }) if is_missing(&source) => Ok(None),
+            hidden => hidden.map(Some),
         }
     }
 
