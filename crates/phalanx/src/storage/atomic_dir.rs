@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::disk::{DISK, Disk, is_missing, is_occupied};
+use super::disk::{DISK, Disk, hold, inode, inode_of, is_missing, is_occupied};
 use super::numbered::{numbered, taken_numbers};
 use super::processes::{is_of_ended_process, this_process};
 use super::staging::StagingDir;
@@ -41,7 +41,8 @@ pub(crate) struct DirectoryKind {
 impl DirectoryKind {
     /// Opens the files of a directory that `open` names.
     ///
-    /// All belong to the same save: when the directory is replaced meanwhile, they are opened again.
+    /// All belong to the same save: when the directory is replaced meanwhile, they are opened again. So they are when there is none for a
+    /// moment, where a save has renamed the old one.
     pub(crate) fn open<T>(
         &self,
         folder: &Path,
@@ -49,14 +50,21 @@ impl DirectoryKind {
     ) -> Result<T> {
         const TRIES: usize = 20;
         let files = DirectoryFiles { kind: self, folder };
+        let now = || match (inode(folder), TargetDir::of(folder, self)) {
+            (None, Ok(place)) => (None, inode(&place.backup())),
+            (found, _) => (found, None),
+        };
         for _ in 1..TRIES {
             // Held open, or the next directory may get its number.
             let held = hold(folder);
-            let before = held.as_ref().map_or_else(|| inode(folder), inode_of);
+            let before = held
+                .as_ref()
+                .map_or_else(now, |held| (inode_of(held), None));
             let opened = files.check().and_then(|()| open(&files));
-            if before == inode(folder) {
-                return opened
-                    .or_else(|error| self.open_backup(folder, &open).unwrap_or(Err(error)));
+            let opened =
+                opened.or_else(|error| self.open_backup(folder, &open).unwrap_or(Err(error)));
+            if before == now() {
+                return opened;
             }
         }
         files.check()?;
@@ -111,32 +119,6 @@ impl DirectoryKind {
         }
         Ok(())
     }
-}
-
-/// The directory at a path, open, where it may be listed.
-fn hold(folder: &Path) -> Option<File> {
-    // Opening a pipe waits for its other end.
-    folder.is_dir().then(|| File::open(folder).ok()).flatten()
-}
-
-/// Tells a directory from another one that has its name later.
-fn inode(folder: &Path) -> Option<(u64, u64)> {
-    numbers(&fs::metadata(folder).ok()?)
-}
-
-fn inode_of(file: &File) -> Option<(u64, u64)> {
-    numbers(&file.metadata().ok()?)
-}
-
-#[cfg(unix)]
-fn numbers(found: &fs::Metadata) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Some((found.dev(), found.ino()))
-}
-
-#[cfg(not(unix))]
-fn numbers(_: &fs::Metadata) -> Option<(u64, u64)> {
-    None
 }
 
 /// The files of a directory.

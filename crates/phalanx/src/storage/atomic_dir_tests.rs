@@ -128,6 +128,40 @@ fn a_crash_between_two_renames_loses_nothing() {
     assert!(path.join("thesis").exists());
 }
 
+#[test]
+fn a_save_that_ends_while_the_backup_is_opened_is_seen() {
+    let scratch = Scratch::new("between");
+    let path = scratch.0.join("m");
+    publish_by_renames(&path, "one").unwrap();
+    let backup = scratch.0.join(".m.before");
+    fs::rename(&path, &backup).unwrap();
+    let tries = std::cell::Cell::new(0);
+    let read = MODEL_DIR.open(&path, |files| {
+        if tries.replace(tries.get() + 1) == 0 {
+            fs::rename(&backup, &path).unwrap();
+        }
+        files.file(WEIGHTS)?.contents()
+    });
+    assert_eq!(read.unwrap(), b"one");
+}
+
+/// As on a network file system, where a file that is open stays when it is removed.
+#[test]
+fn what_was_hidden_and_is_still_there_is_in_no_saves_way() {
+    let scratch = Scratch::new("hidden");
+    let path = scratch.0.join("m");
+    let save = |text: &str| MODEL_DIR.replace(&path, 1, |staging| fill(staging, text));
+    save("one").unwrap();
+    save("two").unwrap();
+    let name = format!(".m{STAGING}{}-0-removed", this_process());
+    let hidden = scratch.0.join(name);
+    fs::create_dir(&hidden).unwrap();
+    fs::write(hidden.join(".nfs0001"), "open").unwrap();
+    save("three").unwrap();
+    assert_eq!(fs::read(path.join(WEIGHTS)).unwrap(), b"three");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 3);
+}
+
 /// File systems give the number of a removed directory to the next one.
 #[test]
 fn a_directory_that_comes_in_the_place_of_a_removed_one_is_another() {

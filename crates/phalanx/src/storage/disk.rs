@@ -1,6 +1,6 @@
 //! What a save asks of the file system beside reading and writing files.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
@@ -36,6 +36,32 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The directory at a path, open, where it may be listed.
+pub(super) fn hold(folder: &Path) -> Option<File> {
+    // Opening a pipe waits for its other end.
+    folder.is_dir().then(|| File::open(folder).ok()).flatten()
+}
+
+/// Tells a directory from another one that has its name later.
+pub(super) fn inode(folder: &Path) -> Option<(u64, u64)> {
+    numbers(&fs::metadata(folder).ok()?)
+}
+
+pub(super) fn inode_of(file: &File) -> Option<(u64, u64)> {
+    numbers(&file.metadata().ok()?)
+}
+
+#[cfg(unix)]
+fn numbers(found: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn numbers(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
 }
 
 /// Whether nothing is there.
