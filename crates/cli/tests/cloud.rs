@@ -316,6 +316,24 @@ fn a_removal_whose_connection_breaks_is_tried_again() {
 }
 
 #[test]
+fn a_url_of_one_save_ends_a_training_before_its_first_step() {
+    let folder = Folder::new("one");
+    let state = folder.state(1);
+    for (number, url) in bucket_urls("one/checkpoint").into_iter().enumerate() {
+        state.save(&url).unwrap();
+        let save = names(&url, LAST)[0].replace(&format!("/{LAST}"), "");
+        let name = format!("one{number}");
+        folder.describe(&name, &format!("checkpoint: {url}/{save}"));
+        let (variable, address) = server(&url);
+        let gate = Gate::before(&address, |_| Answer::Pass);
+        let mut command = folder.command(&["train", &format!("{name}.yaml"), "--resume"]);
+        let told = told_of(command.env(variable, &gate.address), 2);
+        assert!(told.contains("is a single checkpoint of several"), "{told}");
+        assert!(gate.requests("PUT").is_empty());
+    }
+}
+
+#[test]
 fn a_busy_server_is_asked_again() {
     let folder = Folder::new("busy");
     let state = folder.state(1);

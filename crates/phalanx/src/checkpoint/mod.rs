@@ -220,6 +220,11 @@ impl TrainingState {
         files::store(path)?.is_ours()
     }
 
+    /// Refuses a path at which no checkpoint can be written, since something else is there.
+    pub(crate) fn check_replaceable(path: &Path) -> Result<()> {
+        files::store(path)?.check_replaceable()
+    }
+
     /// Whether something is at the path of a checkpoint, or a save that was interrupted has left one for it, or older ones
     /// are beside it.
     ///

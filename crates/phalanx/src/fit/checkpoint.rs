@@ -41,23 +41,25 @@ impl OwnCheckpoints {
         paths.contains(&resolved(path))
     }
 
-    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again; and callbacks that would
-    /// replace each other's.
+    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again; and what no checkpoint may
+    /// replace, at which the first would end the training; and callbacks that would replace each other's.
     pub(super) fn check(&self, placement: &Placement, callbacks: &Callbacks) -> Result<()> {
         callbacks.check_names()?;
         // The first worker of a job may have written its first one before another comes here.
         let servers = placement.servers();
         let is_of_job = servers.is_some_and(|servers| !servers.begins_job());
-        let is_foreign = |path: &Path| match is_of_job || self.has(path) {
-            true => Ok(false),
-            false => TrainingState::is_checkpoint(path),
-        };
+        if is_of_job {
+            return Ok(());
+        }
         for path in callbacks.checkpoints() {
-            if is_foreign(&path)? {
+            if !self.has(&path) && TrainingState::is_checkpoint(&path)? {
                 return Err(replaces_foreign(&path));
             }
         }
-        Ok(())
+        let is_writer = placement.world().is_none_or(|world| world.is_chief());
+        let places = callbacks.places_to_go_on_from().into_iter();
+        let mut places = places.filter(|_| is_writer);
+        places.try_for_each(|path| TrainingState::check_replaceable(&path))
     }
 }
 

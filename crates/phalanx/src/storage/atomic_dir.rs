@@ -108,6 +108,12 @@ impl DirectoryKind {
         TargetDir::of(folder, self).map_or_else(|_| Vec::new(), |place| place.older())
     }
 
+    /// Refuses what may not be replaced by a directory of this kind.
+    pub(crate) fn check_replaceable(&self, path: &Path) -> Result<()> {
+        let place = TargetDir::of(path, self)?;
+        place.check_replaceable(&place.path())
+    }
+
     /// Removes the directory, its backup and the older ones, if they are of this kind.
     pub(crate) fn discard(&self, folder: &Path) -> Result<()> {
         let place = TargetDir::of(folder, self)?;

@@ -190,6 +190,21 @@ impl ObjectDir {
         read()
     }
 
+    /// Refuses a URL that is itself one save, under which there can be no others.
+    pub(super) fn check_replaceable(&self) -> Result<()> {
+        self.check_several(&self.saves()?)
+    }
+
+    fn check_several(&self, saves: &[ObjectSave]) -> Result<()> {
+        if saves.iter().all(|save| save.name.is_some()) {
+            return Ok(());
+        }
+        Err(Error::user(format!(
+            "`{}` is a single {} of several; save to the URL above it, or to another one",
+            self.url, self.kind.what
+        )))
+    }
+
     /// Writes a new save, and removes those that are no longer kept.
     pub(super) fn replace(
         &self,
@@ -198,12 +213,7 @@ impl ObjectDir {
         may_publish: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let before = self.saves()?;
-        if before.iter().any(|save| save.name.is_none()) {
-            return Err(Error::user(format!(
-                "`{}` is a single {} of several; save to the URL above it, or to another one",
-                self.url, self.kind.what
-            )));
-        }
+        self.check_several(&before)?;
         let number = before.iter().map(ObjectSave::number).max().unwrap_or(0) + 1;
         let staging = ObjectStaging {
             objects: self,

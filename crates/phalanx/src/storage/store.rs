@@ -81,6 +81,14 @@ impl Store {
         }
     }
 
+    /// Refuses what [`replace`](Self::replace) would refuse when all is written: something that is there and may not be replaced.
+    pub(crate) fn check_replaceable(&self) -> Result<()> {
+        match self {
+            Self::Folder(kind, path) => kind.check_replaceable(path),
+            Self::Objects(objects) => objects.check_replaceable(),
+        }
+    }
+
     /// Writes a new directory in the place of the old one, which stays until the new one is complete; `older` of those before
     /// stay too. `may_publish` is asked when all is written but for what makes it the newest. Returns what the caller is to remove.
     pub(crate) fn replace(

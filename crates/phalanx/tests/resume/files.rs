@@ -47,6 +47,19 @@ fn a_checkpoint_that_was_not_read_is_not_replaced() {
     broken_off(&mut begin(), fit, 1);
 }
 
+#[test]
+fn a_place_that_is_taken_ends_a_training_before_its_first_step() {
+    let scratch = scratch("taken");
+    let path = scratch.join("thesis");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("chapter"), "mine").unwrap();
+    let mut trainer = one().compile(model(), compile()).unwrap();
+    let fit = quiet().checkpoint(&path);
+    let error = trainer.fit(&batches(), fit).unwrap_err().to_string();
+    assert!(error.contains("has `chapter` in it"), "{error}");
+    assert_eq!(trainer.training_state().unwrap().iterations(), 0);
+}
+
 /// The newest checkpoint that is whole is taken, and it is said which were left out.
 #[test]
 fn a_damaged_checkpoint_has_an_older_one_beside_it() {
