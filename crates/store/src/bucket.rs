@@ -181,7 +181,7 @@ impl Bucket {
         Err(StoreError::Refused {
             action: "use",
             url: url.to_string(),
-            reason: "this program was built without the feature `cloud`, by which it would talk to S3 and Google Cloud Storage; build it with `cargo build --release --features cloud`, or mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder".to_owned(),
+            reason: "this program was built without the feature `cloud`, by which it would talk to S3 and Google Cloud Storage; build it with `cargo build --release --features cloud`, or, to read alone, mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder".to_owned(),
         })
     }
 
