@@ -9,7 +9,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use object_store::client::{
     ClientConfigKey, ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind,
-    HttpRequest, HttpRequestBody, HttpResponse, HttpService,
+    HttpRequest, HttpResponse, HttpService,
 };
 use ureq::http::{Method, Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
@@ -105,18 +105,15 @@ impl HttpService for Client {
     {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let body = contents(body).await?;
-            self.send(Request::from_parts(parts, body))
+            // Not copied: it may be most of a model.
+            let body = body.collect().await?.to_bytes();
+            self.send(Request::from_parts(parts, &body[..]))
         })
     }
 }
 
-async fn contents(body: HttpRequestBody) -> Result<Vec<u8>, HttpError> {
-    Ok(body.collect().await?.to_bytes().into())
-}
-
 impl Client {
-    fn send(&self, request: Request<Vec<u8>>) -> Result<HttpResponse, HttpError> {
+    fn send(&self, request: Request<&[u8]>) -> Result<HttpResponse, HttpError> {
         let is_here = is_of_this_machine(request.uri());
         if !is_here && !self.allows_http && request.uri().scheme_str() != Some("https") {
             return Err(HttpError::new(HttpErrorKind::Unknown, Plain));
