@@ -334,6 +334,31 @@ fn a_url_of_one_save_ends_a_training_before_its_first_step() {
 }
 
 #[test]
+fn a_try_that_takes_longer_than_tries_go_on_is_made_again() {
+    let folder = Folder::new("long");
+    let state = folder.state(1);
+    for url in bucket_urls("long/checkpoint") {
+        state.save(&url).unwrap();
+        let (variable, address) = server(&url);
+        let gate = Gate::before(&address, {
+            let count = std::sync::atomic::AtomicUsize::new(0);
+            move |_| match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0 => {
+                    thread::sleep(std::time::Duration::from_millis(1200));
+                    Answer::Close
+                }
+                _ => Answer::Pass,
+            }
+        });
+        let mut command = folder.command(&["ckpt", "verify", &url]);
+        command
+            .env(variable, &gate.address)
+            .env("PHALANX_STORE_RETRY", "1");
+        assert!(told_of(&mut command, 0).contains("step 5,"));
+    }
+}
+
+#[test]
 fn a_busy_server_is_asked_again() {
     let folder = Folder::new("busy");
     let state = folder.state(1);

@@ -1,4 +1,4 @@
-//! A bucket: what can be asked of it, and how long that may take.
+//! A bucket: what can be asked of it, and when that gives up.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -8,20 +8,21 @@ use crate::{ObjectUrl, StoreError};
 #[cfg(feature = "cloud")]
 use crate::remote::Remote;
 
-/// How long calls may take.
+/// When calls give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For how long a call is tried again when the server is busy or cannot be reached.
+    /// For how long after its first failure a call is tried again, when the server is busy or cannot be reached.
     pub retry: Duration,
-    /// How long one try may take, beside a second for each MiB beyond the first 32 that is sent.
-    pub attempt: Duration,
+    /// For how long a server may take and send nothing before a try is given up. For the answer to what was sent it has a second more for each MiB
+    /// beyond the first 32.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             retry: Duration::from_secs(120),
-            attempt: Duration::from_secs(60),
+            silence: Duration::from_secs(60),
         }
     }
 }
@@ -80,7 +81,7 @@ impl Object {
 /// How much of an object is asked for at once.
 const PART: u64 = 32 << 20;
 
-/// A bucket that can be used. Every call waits for its answer, and no longer than its [`Limits`] let it.
+/// A bucket that can be used. Every call waits for its answer, and gives up when its [`Limits`] say so.
 #[derive(Debug)]
 pub struct Bucket {
     #[cfg(feature = "cloud")]

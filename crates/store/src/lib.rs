@@ -1,7 +1,7 @@
 //! Objects in buckets of S3 and Google Cloud Storage: their URLs, and reading, writing, listing and removing them.
 //!
 //! A [`Bucket`] has five calls, each of which waits for its answer, tries again when the server is busy or the connection breaks, and
-//! gives up at a deadline. What is kept under which names, and when it is complete, is for those who use it.
+//! gives up when that does not help. What is kept under which names, and when it is complete, is for those who use it.
 //!
 //! Without the feature `cloud` URLs are read, and [`Bucket::open`] refuses all of them with a text that names the feature.
 #![forbid(unsafe_code)]

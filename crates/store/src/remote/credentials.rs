@@ -21,9 +21,9 @@ const METADATA_LIMIT: Duration = Duration::from_secs(2);
 pub(super) fn store(
     url: &ObjectUrl,
     retry: RetryConfig,
-    attempt: Duration,
+    silence: Duration,
 ) -> Result<Box<dyn ObjectStore>, String> {
-    let connector = Connector { attempt };
+    let connector = Connector { silence };
     let wrong = |error: object_store::Error| {
         format!(
             "{}; correct the environment or the file that it names",

@@ -15,7 +15,7 @@ use ureq::http::{Method, Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::{Agent, Error, RequestExt, Timeout};
 
-/// Bytes that a try has no more time for: as many as are read at once.
+/// Bytes that a server has no more time for: as many as are read at once.
 const FREE: usize = 32 << 20;
 /// More than any answer has: parts of objects and lists of names.
 const MOST_ANSWERED: u64 = 1 << 30;
@@ -30,10 +30,10 @@ const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Makes clients whose tries take at most this time.
+/// Makes clients that give up when nothing comes or goes for this time.
 #[derive(Debug)]
 pub(super) struct Connector {
-    pub(super) attempt: Duration,
+    pub(super) silence: Duration,
 }
 
 impl HttpConnector for Connector {
@@ -45,7 +45,7 @@ impl HttpConnector for Connector {
         })?;
         Ok(HttpClient::new(Client {
             agent,
-            attempt: self.attempt,
+            silence: self.silence,
             allows_http: allows_http.as_deref() == Some("true"),
         }))
     }
@@ -62,6 +62,7 @@ fn agent() -> Result<Agent, String> {
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
+        .timeout_resolve(Some(CONNECT))
         .timeout_connect(Some(CONNECT))
         .user_agent(concat!("phalanx/", env!("CARGO_PKG_VERSION")));
     Ok(config.build().into())
@@ -90,7 +91,7 @@ fn certificates() -> Result<Vec<Certificate<'static>>, String> {
 #[derive(Debug)]
 struct Client {
     agent: Agent,
-    attempt: Duration,
+    silence: Duration,
     allows_http: bool,
 }
 
@@ -119,14 +120,12 @@ impl Client {
             return Err(HttpError::new(HttpErrorKind::Unknown, Plain));
         }
         let beyond = request.body().len().saturating_sub(FREE) >> 20;
-        let limit = self.attempt + Duration::from_secs(beyond as u64);
-        let is_removal = request.method() == Method::DELETE;
-        let failed = |error| failed(error, is_removal);
+        let for_answer = self.silence + Duration::from_secs(beyond as u64);
         // Only these have a body; of the others ureq wants to know that they have none.
         let has_body = [Method::PUT, Method::POST].contains(request.method());
         let response = match has_body {
-            true => self.run(request, limit, is_here),
-            false => self.run(request.map(|_| ()), limit, is_here),
+            true => self.run(request, for_answer, is_here),
+            false => self.run(request.map(|_| ()), for_answer, is_here),
         };
         let (parts, mut body) = response.map_err(failed)?.into_parts();
         let read = body.with_config().limit(MOST_ANSWERED).read_to_vec();
@@ -139,11 +138,13 @@ impl Client {
     fn run<B: ureq::AsSendBody>(
         &self,
         request: Request<B>,
-        limit: Duration,
+        for_answer: Duration,
         is_here: bool,
     ) -> Result<ureq::http::Response<ureq::Body>, Error> {
         let request = request.with_agent(&self.agent).configure();
-        let request = request.timeout_global(Some(limit));
+        let request = request
+            .timeout_per_write(Some(self.silence))
+            .timeout_per_read(Some(for_answer));
         match is_here {
             true => request.proxy(None).run(),
             false => request.run(),
@@ -172,16 +173,13 @@ fn is_of_this_machine(uri: &Uri) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Which errors are tried again is decided by their kind. To remove what is removed already is no error, so a removal always is.
-fn failed(error: Error, is_removal: bool) -> HttpError {
+/// Which errors are tried again is decided by their kind.
+fn failed(error: Error) -> HttpError {
     use std::io::ErrorKind as Io;
     let kind = match &error {
         Error::Timeout(Timeout::Connect | Timeout::Resolve)
         | Error::HostNotFound
         | Error::ConnectionFailed => HttpErrorKind::Connect,
-        Error::Timeout(_) | Error::Io(_) | Error::Protocol(_) if is_removal => {
-            HttpErrorKind::Request
-        }
         Error::Timeout(_) => HttpErrorKind::Timeout,
         Error::Io(error) if error.kind() == Io::ConnectionRefused => HttpErrorKind::Connect,
         Error::Io(error) if error.kind() == Io::InvalidData => HttpErrorKind::Unknown,

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use object_store::client::{HttpError, HttpErrorKind};
+
 use super::credentials::nobody;
 use crate::{ObjectUrl, Scheme, StoreError};
 
@@ -21,6 +23,25 @@ const UNKNOWN: [&str; 4] = [
 pub(super) fn is_without_part(error: &object_store::Error) -> bool {
     let is_whole = |text: &String| text.starts_with("Received non-partial response");
     Answer::of(error).status == Some(416) || chain(error).iter().any(is_whole)
+}
+
+/// Whether a call that failed so may succeed later: the server was busy, or the connection broke.
+pub(super) fn may_pass(error: &object_store::Error) -> bool {
+    let breaks = |kind| {
+        use HttpErrorKind::{Connect, Interrupted, Request, Timeout};
+        matches!(kind, Connect | Interrupted | Request | Timeout)
+    };
+    if let Some(status) = Answer::of(error).status {
+        return matches!(status, 408 | 429 | 500..=599);
+    }
+    let mut next = Some(error as &dyn Error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<HttpError>() {
+            return breaks(error.kind());
+        }
+        next = error.source();
+    }
+    false
 }
 
 pub(super) fn explained(
@@ -75,6 +96,9 @@ fn reason(url: &ObjectUrl, answer: &Answer) -> String {
         _ if UNKNOWN.contains(&answer.code.as_str()) => {
             format!("the credentials are wrong ({said}); expected the ones of {credentials}")
         }
+        _ if answer.code == "RequestTimeTooSkewed" => {
+            format!("the clock of this machine is wrong ({said}); set it, or let it be set (NTP)")
+        }
         Some(404) => format!(
             "there is no bucket `{bucket}` ({said}); correct the URL or the address of the server, or create it: `{create}`"
         ),
@@ -89,6 +113,9 @@ fn reason(url: &ObjectUrl, answer: &Answer) -> String {
         ),
         Some(_) => format!(
             "the server of bucket `{bucket}` does not do it ({said}); look at the address of the server and at AWS_REGION"
+        ),
+        None if said.starts_with("timeout: per ") => format!(
+            "the server of bucket `{bucket}` took and sent nothing for a minute or more ({said}), and it was so when it was tried again; look at the network and at the server's state, or try for longer: PHALANX_STORE_RETRY is the time in seconds"
         ),
         None => format!(
             "the server of bucket `{bucket}` cannot be reached ({said}); look at the network, the proxy and the address of the server (AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST), or try for longer: PHALANX_STORE_RETRY is the time in seconds"
