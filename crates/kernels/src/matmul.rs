@@ -34,9 +34,9 @@ const MAX_PACKED: usize = 1 << 22;
 /// Largest tile of which all sums are kept before they are rounded: they stay in the caches, too.
 const MAX_ROUNDED_TILE: [usize; 2] = [528, 512];
 
-/// Multiplications from which other threads take a part: half of them last a tenth of a millisecond, as long as it takes to wake a thread up and to
-/// wait for it.
-const WORTH_SHARING: usize = 1 << 25;
+/// Multiplications from which other threads take a part, with vectors of 512 bits and without: half of them last a twentieth to a tenth of a
+/// millisecond, as long as it takes to wake a thread up and to wait for it.
+const WORTH_SHARING: [usize; 2] = [1 << 25, 1 << 22];
 
 /// Registers `phalanx.product` with this client's plugin for the rest of the process; does nothing when it is registered already.
 ///
@@ -117,7 +117,9 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
     }
     let multiplications = left.count * left.depth * right.count * batch;
     let share = (call.threads() / replicas(call)?).max(1);
-    let threads = match multiplications < WORTH_SHARING {
+    let [wide, narrow] = WORTH_SHARING;
+    let worth_sharing = if simd::has_avx512() { wide } else { narrow };
+    let threads = match multiplications < worth_sharing {
         true => 1,
         false => share,
     };
