@@ -369,20 +369,25 @@ fn a_training_keeps_its_checkpoints_in_a_bucket_and_another_machine_goes_on() {
     }
 }
 
+/// Has a search of two trials with its results at a URL; gives the job at its end.
+fn search(service: &Service, url: &str) -> Json {
+    let job = format!(
+        "trainingInput: {{jobDir: '{url}', args: [sh, trial.sh], hyperparameters: {{hyperparameterMetricTag: loss, maxTrials: 2, maxParallelTrials: 2,
+  algorithm: GRID_SEARCH, params: [{{parameterName: x, type: DISCRETE, discreteValues: [1, 2]}}]}}}}\nphalanx: {{{}}}\n",
+        secrets(&service.folder)
+    );
+    fs::write(service.folder.join("job.yaml"), job).unwrap();
+    let script = "echo \"{\\\"loss\\\": ${1#--x=}}\" > $CLOUD_ML_HP_METRIC_FILE\n";
+    fs::write(service.folder.join("trial.sh"), script).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "job.yaml"]);
+    service.end("demo")
+}
+
 #[test]
 fn a_search_reads_its_metric_where_results_go_into_a_bucket() {
     for url in bucket_urls("jobs-search") {
         let service = service("cloud-search");
-        let job = format!(
-            "trainingInput: {{jobDir: '{url}', args: [sh, trial.sh], hyperparameters: {{hyperparameterMetricTag: loss, maxTrials: 2, maxParallelTrials: 2,
-  algorithm: GRID_SEARCH, params: [{{parameterName: x, type: DISCRETE, discreteValues: [1, 2]}}]}}}}\nphalanx: {{{}}}\n",
-            secrets(&service.folder)
-        );
-        fs::write(service.folder.join("job.yaml"), job).unwrap();
-        let script = "echo \"{\\\"loss\\\": ${1#--x=}}\" > $CLOUD_ML_HP_METRIC_FILE\n";
-        fs::write(service.folder.join("trial.sh"), script).unwrap();
-        service.ok(&["submit", "training", "demo", "--config", "job.yaml"]);
-        let end = service.end("demo");
+        let end = search(&service, &url);
         assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
         let mut values = Vec::new();
         for number in ["1", "2"] {
@@ -392,5 +397,21 @@ fn a_search_reads_its_metric_where_results_go_into_a_bucket() {
         }
         values.sort();
         assert_eq!(values, ["{\"loss\": 1}", "{\"loss\": 2}"]);
+    }
+}
+
+#[test]
+fn a_search_does_not_go_on_from_the_checkpoint_of_another() {
+    for url in bucket_urls("jobs-taken") {
+        let service = service("cloud-taken");
+        let (place, objects) = bucket(&url);
+        let put = objects.put(&place.join("1/checkpoint/x"), b"of another".to_vec());
+        put.unwrap();
+        let end = search(&service, &url);
+        let why = end["errorMessage"].as_str().unwrap();
+        let said =
+            format!("{url}/1, where the results of trial 1 go, has the results of another job");
+        assert!(end["state"] == "FAILED" && why.contains(&said), "{end:#}");
+        assert!(names(&url).iter().all(|name| !name.contains("taken")));
     }
 }

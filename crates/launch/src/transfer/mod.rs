@@ -193,8 +193,11 @@ pub fn transfer(
         false => None,
     };
     // Other programs read from the bucket what they have written there, which may be a lot.
-    if let (Some(results), Program::Training { .. }) = (&results, &plan.program) {
-        results.restore()?;
+    let fetch = matches!(plan.program, Program::Training { .. });
+    if let Some(results) = &results
+        && (fetch || spec.hyperparameters.is_some())
+    {
+        results.restore(fetch)?;
     }
     say(READY);
     let (send, ended) = channel::<()>();

@@ -18,6 +18,8 @@ pub(crate) const FOLDER: &str = "results";
 /// Below `jobDir`, where `phalanx train` keeps checkpoints.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 const LOGS: &str = "logs";
+/// In a trial's folder: the bucket has results of its number, and not all of them are here. Hidden, so that it is not copied.
+const TAKEN: &str = ".taken";
 /// The time between two copies of a file that grows, and how much more each MiB of it takes.
 const PAUSE: Duration = Duration::from_secs(10);
 /// More than a step of the clock of any file system, which has 2 s at most. A file that was written within it of being read may be written
@@ -76,8 +78,9 @@ impl Results {
         })
     }
 
-    /// Brings what a job before this one has left there, but for checkpoints and logs, unless this job has begun before.
-    pub(super) fn restore(&self) -> Result<(), String> {
+    /// Brings what a job before this one has left there, but for checkpoints and logs, unless this job has begun before; not the results
+    /// themselves where it does not `fetch`. A number whose objects do not come has a folder, too: no trial may begin in it.
+    pub(super) fn restore(&self, fetch: bool) -> Result<(), String> {
         let results = self.folder.join(FOLDER);
         if results.is_dir() {
             return Ok(());
@@ -89,12 +92,17 @@ impl Results {
         let text = |error: StoreError| error.to_string();
         let listed = self.bucket.list(&self.url).map_err(text)?;
         for object in Object::without_markers(listed) {
-            if !is_result(&object.name) {
-                continue;
-            }
-            let path = new.join(&object.name);
+            let comes = fetch && is_result(&object.name);
+            let path = match trial_of(&object.name) {
+                _ if comes => new.join(&object.name),
+                Some(trial) => new.join(trial).join(TAKEN),
+                None => continue,
+            };
             let made = path.parent().map_or(Ok(()), fs::create_dir_all);
             let mut file = made.and_then(|()| File::create(&path)).map_err(wrong)?;
+            if !comes {
+                continue;
+            }
             let url = self.url.join(&object.name);
             for bytes in self.bucket.parts(&url, object.size) {
                 file.write_all(&bytes.map_err(text)?).map_err(wrong)?;
@@ -148,6 +156,12 @@ fn is_result(name: &str) -> bool {
     let mut parts = name.split('/');
     let is_log = name.starts_with("logs/");
     !is_log && parts.all(|part| part != CHECKPOINT) && stays_within(Path::new(name))
+}
+
+/// The folder of the trial that an object is of.
+fn trial_of(name: &str) -> Option<&str> {
+    let (first, _) = name.split_once('/')?;
+    first.parse::<u32>().is_ok().then_some(first)
 }
 
 /// The files of a folder and those below it, with their names as objects. Hidden ones are left out: locks, and what is being written.
