@@ -123,6 +123,35 @@ fn an_image_runs_by_the_engine_that_is_there() {
 }
 
 #[test]
+fn results_and_packages_elsewhere_are_in_the_container() {
+    let service = Service::new("container-elsewhere");
+    write_engine(&service.folder, "docker");
+    let (inner, package) = (service.folder.join("inner"), service.folder.join("code"));
+    for folder in [&inner, &package] {
+        fs::create_dir(folder).unwrap();
+    }
+    let config = "trainingInput: {masterConfig: {imageUri: i}}\n";
+    fs::write(inner.join("config.yaml"), config).unwrap();
+    let mut command = service.command();
+    command.args("submit training demo --config config.yaml --job-dir ../out".split(' '));
+    command.args(["--package-path", "../code"]);
+    let path = service.folder.join("bin");
+    let output = command.env("PATH", path).current_dir(&inner).output();
+    let error = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{error}{job:#}");
+    let asked = fs::read_to_string(service.folder.join("asked")).unwrap();
+    let out = service.folder.join("out");
+    let copy = job["trainingInput"]["packageUris"][0].as_str().unwrap();
+    for folder in [&*inner.to_string_lossy(), &*out.to_string_lossy(), copy] {
+        let volume = format!("--volume={folder}:{folder} ");
+        assert!(asked.contains(&volume), "{volume}: {asked}");
+    }
+    // Before the engine makes it as its own user.
+    assert!(out.is_dir());
+}
+
+#[test]
 fn a_container_whose_client_is_killed_is_removed() {
     let service = Service::new("killed-container");
     write_engine(&service.folder, "docker");

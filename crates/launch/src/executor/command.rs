@@ -1,8 +1,12 @@
 //! What a task runs, as words: a program and its arguments, never a line for a shell.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
+use phalanx_store::ObjectUrl;
+
+use super::Run;
 use super::variables::Variables;
 use crate::spec::{Program, Spec, TaskPlan};
 use crate::transfer::CHECKPOINT;
@@ -87,8 +91,10 @@ pub(crate) struct Container<'a> {
     pub(crate) args: &'a [String],
     /// What containers of the same run have alike.
     pub(crate) label: &'a str,
-    /// Folders that are in the container as they are outside; the last is the one in which the task starts.
-    pub(crate) folders: [&'a Path; 2],
+    /// Folders that are in the container as they are outside.
+    pub(crate) folders: &'a [PathBuf],
+    /// The one of them in which the task starts.
+    pub(crate) directory: &'a Path,
     /// Variables, which the engine takes from its own.
     pub(crate) variables: &'a [String],
     pub(crate) gpus: u32,
@@ -98,7 +104,8 @@ impl Container<'_> {
     /// The words that run it by an engine.
     pub(crate) fn words(&self, engine: &str) -> Vec<String> {
         let mut all = vec![engine.to_owned()];
-        let folders = self.folders.map(|folder| folder.display().to_string());
+        let folders = self.folders.iter().map(|folder| folder.display());
+        let directory = self.directory.display().to_string();
         if engine == "apptainer" {
             // It passes variables on by itself, but for the search paths.
             let own = if self.command.is_empty() {
@@ -106,8 +113,8 @@ impl Container<'_> {
             } else {
                 "exec"
             };
-            all.extend([own, "--pwd", &folders[1]].map(Into::into));
-            all.extend(folders.iter().map(|folder| format!("--bind={folder}")));
+            all.extend([own, "--pwd", &directory].map(Into::into));
+            all.extend(folders.map(|folder| format!("--bind={folder}")));
             all.extend((self.gpus > 0).then(|| "--nv".to_owned()));
             let is_file = self.image.contains("://") || self.image.ends_with(".sif");
             let scheme = if is_file { "" } else { "docker://" };
@@ -117,12 +124,8 @@ impl Container<'_> {
         }
         all.extend(["run", "--rm", "--init", "--network=host", "--ipc=host"].map(Into::into));
         all.push(format!("--label=phalanx={}", self.label));
-        all.push(format!("--workdir={}", folders[1]));
-        all.extend(
-            folders
-                .iter()
-                .map(|folder| format!("--volume={folder}:{folder}")),
-        );
+        all.push(format!("--workdir={directory}"));
+        all.extend(folders.map(|folder| format!("--volume={folder}:{folder}")));
         all.extend(self.variables.iter().map(|name| format!("--env={name}")));
         if self.gpus > 0 && engine == "docker" {
             all.push(format!("--gpus={}", self.gpus));
@@ -135,6 +138,42 @@ impl Container<'_> {
         all.extend(rest.chain(self.args).cloned());
         all
     }
+}
+
+/// The folders that the containers of a run have: the job's, where its results go and its package where these are elsewhere, and the one
+/// in which it was submitted.
+pub(crate) fn folders_of(run: &Run<'_>, directory: &Path) -> Vec<PathBuf> {
+    let own = [run.job.folder(), directory];
+    let named = [run.args.folder(), run.spec.package.as_deref()];
+    let here = |name: &&str| !ObjectUrl::is_url(name);
+    let named = named.into_iter().flatten().filter(here);
+    let elsewhere = named
+        .map(|name| without_dots(&directory.join(name)))
+        .filter(|folder| !own.iter().any(|own| folder.starts_with(own)));
+    let mut folders: Vec<PathBuf> = own.map(Path::to_owned).into();
+    folders.extend(elsewhere);
+    folders
+}
+
+/// Makes these folders: engines of containers refuse one that is not there, or make it as another user.
+pub(crate) fn make_folders(folders: &[PathBuf]) -> Result<(), String> {
+    folders.iter().try_for_each(|folder| {
+        fs::create_dir_all(folder)
+            .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))
+    })
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// Ends containers that a run has left: an engine's daemon keeps them when its client is killed.

@@ -8,7 +8,7 @@ use std::process::Command;
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{Address, ClusterSpec};
 
-use super::command::{Container, engine, of_container, phalanx, words};
+use super::command::{Container, engine, folders_of, make_folders, of_container, phalanx, words};
 use super::crew::Crew;
 use super::variables::{Naming, Variables, secrets};
 use super::{Run, secret};
@@ -88,12 +88,15 @@ impl Recipe {
                 ));
             };
             let args = all.split_off(plan.command.len());
+            let folders = folders_of(run, directory);
+            make_folders(&folders)?;
             let container = Container {
                 image,
                 command: &all,
                 args: &args,
                 label: &variables["PHALANX_JOB_ID"],
-                folders: [run.job.folder(), directory],
+                folders: &folders,
+                directory,
                 variables: &of_container(run.spec, environment, &variables),
                 // Those there are: a job that asks for them runs without, too.
                 gpus: if Path::new("/dev/nvidiactl").exists() {

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 use places::PLACES;
 use script::{TASK, folder_of, scripts};
 
+use super::command::{folders_of, make_folders};
 use super::{Run, RunEnd, Stop};
 use crate::lifecycle::{Event, Life, TaskEnd};
-use crate::spec::TaskPlan;
+use crate::spec::{Program, TaskPlan};
 
 /// How often Slurm and the files are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -149,6 +150,9 @@ fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
     let wrong = |error: std::io::Error| format!("cannot write {}: {error}", folder.display());
     fs::create_dir_all(folder).map_err(wrong)?;
     super::secret(run.job.folder()).map_err(wrong)?;
+    if run.plan.program == Program::Image {
+        make_folders(&folders_of(run, &life.job.directory))?;
+    }
     let path = folder.join("job.sbatch");
     let scripts = scripts(run, life);
     for (path, script) in [(&path, scripts.batch), (&folder.join(TASK), scripts.task)] {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use phalanx_cluster::Address;
 use serde_json::Value as Json;
 
-use super::super::command::{Container, of_container, phalanx, words};
+use super::super::command::{Container, folders_of, of_container, phalanx, words};
 use super::super::quoted::quoted;
 use super::super::variables::{Naming, Variables};
 use super::super::{Run, is_replaced};
@@ -212,7 +212,8 @@ fn starts(
         command,
         args,
         label: naming.run,
-        folders: [run.job.folder(), &naming.job.directory],
+        folders: &folders_of(run, &naming.job.directory),
+        directory: &naming.job.directory,
         variables: &names,
         gpus: plan.resources.gpus,
     };
