@@ -172,7 +172,8 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     }
 }
 
-/// What the tasks run: exactly one of a program, a Python module and an image, or the first argument.
+/// What the tasks run: exactly one of a program, a Python module and an image, or the first argument. Pods run either of the first two in
+/// their image.
 pub(super) fn program(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     let image = spec.roles.first().and_then(|role| role.image.as_ref());
     if image.is_some() && input.get("runtimeVersion").is_some() {
@@ -180,6 +181,22 @@ pub(super) fn program(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
             input.place("runtimeVersion"),
             "only one of masterConfig.imageUri and runtimeVersion can be set",
             "remove runtimeVersion",
+        );
+    }
+    let beside = match (&spec.ours.program, &spec.python_module) {
+        (Some(_), _) => Some("phalanx.program"),
+        (None, module) => module.as_ref().map(|_| "pythonModule"),
+    };
+    let of_image = spec.roles.iter().any(|role| role.image.is_some());
+    if let (Some(beside), true) = (beside, of_image)
+        && spec.ours.executor != ExecutorKind::Kubernetes
+    {
+        notes.wrong(
+            input.place("masterConfig"),
+            format!(
+                "imageUri and {beside} are both given, and only pods run a program in an image"
+            ),
+            "remove one of the two; containerCommand names a program of the image",
         );
     }
     if let (Some(module), Some(program)) = (&spec.python_module, &spec.ours.program) {

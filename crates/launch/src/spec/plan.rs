@@ -196,7 +196,9 @@ fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
     let machine = role.machine.as_ref();
     let is_gpu = |kind: &str| kind.starts_with("NVIDIA");
     let gpus = role.accelerator.as_ref().filter(|a| is_gpu(&a.kind));
-    let image = role.image.as_ref().or(spec.ours.kubernetes.image.as_ref());
+    let pods = spec.ours.executor == ExecutorKind::Kubernetes;
+    let of_pods = spec.ours.kubernetes.image.as_ref().filter(|_| pods);
+    let image = role.image.as_ref().or(of_pods);
     TaskPlan {
         task: Task::new(role.kind, 0),
         resources: Resources {
@@ -314,6 +316,35 @@ mod tests {
         }
         for package in ["code/trainer.tar.d", "gs://bucket/trainer-1.2"] {
             assert_eq!(read(package), Ok(Some(package.to_owned())));
+        }
+    }
+
+    #[test]
+    fn programs_run_in_images_in_pods_only() {
+        let plan = |executor: &str, input: serde_json::Value, program: Option<&str>| {
+            let ours = serde_json::json!({"program": program, "executor": executor, "kubernetes": {"image": "img"}});
+            let job = serde_json::json!({"trainingInput": input, "phalanx": ours});
+            Spec::read(&Source::of_json(&job)).and_then(|spec| Plan::new(&spec))
+        };
+        let images = |plan: Result<Plan, String>| plan.map(|plan| plan.tasks[0].image.clone());
+        let own = serde_json::json!({"masterConfig": {"imageUri": "own"}});
+        let mut module = own.clone();
+        module["pythonModule"] = "trainer.task".into();
+        for (input, program) in [(&own, Some("true")), (&module, None)] {
+            for executor in ["local", "slurm"] {
+                let why = plan(executor, input.clone(), program).unwrap_err();
+                assert!(why.contains("only pods run a program in an image"), "{why}");
+            }
+            let image = images(plan("kubernetes", input.clone(), program));
+            assert_eq!(image.unwrap().as_deref(), Some("own"));
+        }
+        for (executor, image) in [
+            ("local", None),
+            ("slurm", None),
+            ("kubernetes", Some("img")),
+        ] {
+            let found = images(plan(executor, serde_json::json!({}), Some("true")));
+            assert_eq!(found.unwrap().as_deref(), image, "{executor}");
         }
     }
 
