@@ -180,6 +180,22 @@ fn tune_prints_the_trials_with_the_best_first() {
 }
 
 #[test]
+fn a_trial_that_diverged_has_failed_whatever_it_told_before() {
+    let service = Service::new("search-diverged");
+    let script = "say() { echo \"{\\\"global_step\\\": \\\"$1\\\", \\\"loss\\\": \\\"$2\\\"}\" >> $CLOUD_ML_HP_METRIC_FILE; }
+case $1 in --x=1) say 1 0.1; say 2 nan;; *) say 1 0.5;; esac";
+    tune(&service, script, "--name demo --search x=1,2 --trials 2");
+    let all = trials(&service.job("demo"));
+    let of = |x: &str| {
+        let is_it = |trial: &&Json| trial["hyperparameters"]["x"] == x;
+        all.iter().find(is_it).unwrap()
+    };
+    assert_eq!(of("1")["state"], "FAILED", "{all:#?}");
+    assert_eq!(of("1")["finalMetric"], Json::Null, "{all:#?}");
+    assert_eq!(of("2")["state"], "SUCCEEDED", "{all:#?}");
+}
+
+#[test]
 fn a_trial_that_failed_is_not_the_best() {
     let service = Service::new("failed-best");
     let script = format!("{SCRIPT}\n[ $CLOUD_ML_TRIAL_ID != 1 ]\n");

@@ -10,20 +10,34 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-/// The values of a metric by step, as far as they are written.
-pub(super) fn read(folder: &Path, tag: &str) -> Vec<(i64, f64)> {
+/// A metric as far as it is written.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct MetricValues {
+    /// The finite ones by step.
+    pub(super) finite: Vec<(i64, f64)>,
+    /// Whether the last one is none of them: the training has diverged, and what was before says nothing of it.
+    pub(super) has_diverged: bool,
+}
+
+/// The values of a metric in the first place that has any.
+pub(super) fn read(folder: &Path, tag: &str) -> MetricValues {
     let readers = [hypertune, history, events];
     let found = readers.iter().map(|read| read(folder, tag));
-    found
+    let mut finite = found
         .into_iter()
         .find(|values| !values.is_empty())
-        .unwrap_or_default()
+        .unwrap_or_default();
+    let has_diverged = finite.last().is_some_and(|(_, value)| !value.is_finite());
+    finite.retain(|(_, value)| value.is_finite());
+    MetricValues {
+        finite,
+        has_diverged,
+    }
 }
 
 /// A number, or text that is one, as `cloudml-hypertune` writes it.
 fn number(json: &Json) -> Option<f64> {
-    let number = json.as_f64().or_else(|| json.as_str()?.trim().parse().ok());
-    number.filter(|number| number.is_finite())
+    json.as_f64().or_else(|| json.as_str()?.trim().parse().ok())
 }
 
 fn lines(path: &Path) -> Vec<Json> {
@@ -47,7 +61,12 @@ fn history(folder: &Path, tag: &str) -> Vec<(i64, f64)> {
     let value = |(at, line): (usize, &Json)| {
         let epoch = number(&line["epoch"]).map_or(at as i64, |epoch| epoch as i64);
         let logs = line.get("logs").unwrap_or(line);
-        Some((epoch, number(&logs[tag]).or_else(|| number(&line[tag]))?))
+        let value = match logs.get(tag).or_else(|| line.get(tag))? {
+            // What is not finite is so in our file.
+            Json::Null => f64::NAN,
+            value => number(value)?,
+        };
+        Some((epoch, value))
     };
     sorted(lines.iter().enumerate().filter_map(value))
 }
@@ -72,7 +91,7 @@ fn events(folder: &Path, tag: &str) -> Vec<(i64, f64)> {
                 format!("{within}/{name}")
             };
             if name == tag || full == tag {
-                return sorted(points.into_iter().filter(|(_, value)| value.is_finite()));
+                return sorted(points.into_iter());
             }
         }
     }
@@ -113,21 +132,30 @@ mod tests {
             fs::create_dir_all(folder.join("hypertune")).unwrap();
             folder
         };
+        let told = |finite: &[(i64, f64)], has_diverged| MetricValues {
+            finite: finite.to_vec(),
+            has_diverged,
+        };
         let none = folder("none");
-        assert_eq!(read(&none, "loss"), []);
+        assert_eq!(read(&none, "loss"), told(&[], false));
         let google = folder("google");
         let text = "{\"timestamp\": 1.5, \"trial\": \"1\", \"loss\": \"0.5\", \"global_step\": \"10\"}\n{\"loss\": \"0.25\", \"global_step\": \"20\"}\n{\"loss\": \"nan\", \"global_step\": \"30\"}\n{\"lo";
         fs::write(google.join("hypertune/output.metrics"), text).unwrap();
-        assert_eq!(read(&google, "loss"), [(10, 0.5), (20, 0.25)]);
+        assert_eq!(read(&google, "loss"), told(&[(10, 0.5), (20, 0.25)], true));
         let ours = folder("ours");
-        let text = "{\"epoch\": 1, \"loss\": 2.0, \"val_loss\": 3.0}\n{\"epoch\": 2, \"loss\": 1.0}\n{\"epoch\": 2, \"loss\": 0.5}\n";
+        let text = "{\"epoch\": 1, \"loss\": 2.0, \"val_loss\": 3.0}\n{\"epoch\": 2, \"loss\": 1.0}\n{\"epoch\": 2, \"loss\": 0.5}\n{\"epoch\": 3, \"logs\": {\"val_loss\": null}}\n";
         fs::write(ours.join("history.jsonl"), text).unwrap();
-        assert_eq!(read(&ours, "loss"), [(1, 2.0), (2, 0.5)]);
+        assert_eq!(read(&ours, "loss"), told(&[(1, 2.0), (2, 0.5)], false));
+        assert_eq!(read(&ours, "val_loss"), told(&[(1, 3.0)], true));
         let events = folder("events");
         let mut writer = phalanx_summary::EventWriter::create(events.join("validation")).unwrap();
         writer.scalar("epoch_loss", 0.5, 3).unwrap();
         writer.flush().unwrap();
-        assert_eq!(read(&events, "validation/epoch_loss"), [(3, 0.5)]);
-        assert_eq!(read(&events, "epoch_loss"), [(3, 0.5)]);
+        let first = told(&[(3, 0.5)], false);
+        assert_eq!(read(&events, "validation/epoch_loss"), first);
+        assert_eq!(read(&events, "epoch_loss"), first);
+        writer.scalar("epoch_loss", f32::NAN, 4).unwrap();
+        writer.flush().unwrap();
+        assert_eq!(read(&events, "epoch_loss"), told(&[(3, 0.5)], true));
     }
 }

@@ -201,10 +201,12 @@ impl Searching<'_> {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
             .1;
-        trial.metrics = self.metrics(trial.number);
+        let values = metric::read(&self.local(trial.number), &self.search.metric);
+        trial.metrics = values.finite;
         trial.metric = trial.metrics.last().copied();
         trial.ended = Some(now());
         trial.state = match end {
+            RunEnd::Stopped | RunEnd::Succeeded if values.has_diverged => TrialState::Failed,
             RunEnd::Stopped if early => TrialState::Stopped,
             RunEnd::Succeeded if trial.metric.is_some() => TrialState::Succeeded,
             RunEnd::Failed(failure) => {
@@ -252,10 +254,6 @@ impl Searching<'_> {
 
     fn local(&self, number: u32) -> PathBuf {
         self.results.join(number.to_string())
-    }
-
-    fn metrics(&self, number: u32) -> Vec<(i64, f64)> {
-        metric::read(&self.local(number), &self.search.metric)
     }
 
     fn has_failed(&self, board: &Board) -> bool {
@@ -329,7 +327,7 @@ impl Watch<'_> {
             let own = metric::read(&self.folder, &self.searching.search.metric);
             state.0 = Instant::now();
             let board = self.searching.board();
-            state.1 = median::is_worse(self.searching.search.goal, &own, &board.trials);
+            state.1 = median::is_worse(self.searching.search.goal, &own.finite, &board.trials);
         }
         state.1.then_some(Stop { grace: GRACE })
     }
