@@ -12,6 +12,8 @@ use super::{places, task};
 use crate::lifecycle::Life;
 use crate::spec::{Plan, Spec, TaskPlan};
 
+/// How long before the end of its time Slurm tells a job, in seconds.
+const WARNING: u64 = 60;
 /// How long the others may go on after the first task has ended.
 const WAIT: u64 = 30;
 /// The same where an evaluator looks at the last checkpoint.
@@ -109,7 +111,9 @@ fn tasks_of_node(spec: &Spec, plan: &Plan) -> usize {
 fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
     let tasks = plan.tasks.len();
     let nodes = nodes(spec, plan);
-    let minutes = spec.scheduling.max_running.as_secs().div_ceil(60);
+    // The time in which a training saves is no part of what it may run.
+    let seconds = spec.scheduling.max_running.as_secs() + WARNING;
+    let minutes = seconds.div_ceil(60);
     let mut lines = vec![
         format!("--job-name={}", life.job.name),
         format!("--nodes={nodes}"),
@@ -118,8 +122,7 @@ fn directives(spec: &Spec, plan: &Plan, life: &Life, folder: &Path) -> String {
         format!("--time={minutes}"),
         "--requeue".to_owned(),
         "--open-mode=append".to_owned(),
-        // Before the time is over, so that a training saves.
-        "--signal=TERM@60".to_owned(),
+        format!("--signal=TERM@{WARNING}"),
     ];
     if spec.ours.elastic.is_some() {
         // The others go on when a node is lost.

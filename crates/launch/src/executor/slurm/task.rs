@@ -252,7 +252,8 @@ mod tests {
     /// The ones of a job whose tasks do this.
     fn of_words(root: &Path, tasks: usize, nodes: usize, words: &[&str]) -> Scripts {
         let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}, "env": {"TMPDIR": "/job"}});
-        let input = json!({"args": words, "jobDir": "runs/it's"});
+        let times = json!({"maxRunningTime": "60s"});
+        let input = json!({"args": words, "jobDir": "runs/it's", "scheduling": times});
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
         let plan = Plan::new(&spec).unwrap();
@@ -299,6 +300,13 @@ mod tests {
         // An argument or a variable has 131072 bytes at most.
         assert!(many.task.len() > 131_072 && many.batch.len() < 8192);
         assert!(many.batch.contains("slurm/1/task.sh\n"), "{}", many.batch);
+    }
+
+    #[test]
+    fn a_job_has_its_whole_time_before_it_is_told_to_save() {
+        let batch = of(&Scratch::new("slurm-time").0, 1, 1).batch;
+        let asks = |option: &str| batch.contains(&format!("#SBATCH --{option}\n"));
+        assert!(asks("time=2") && asks("signal=TERM@60"), "{batch}");
     }
 
     #[test]
