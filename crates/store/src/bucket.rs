@@ -8,6 +8,9 @@ use crate::{ObjectUrl, StoreError};
 #[cfg(feature = "cloud")]
 use crate::remote::Remote;
 
+/// Variables that name a file with the certificates to trust, the first that is set.
+pub const CERTIFICATE_VARIABLES: [&str; 2] = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"];
+
 /// When calls give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

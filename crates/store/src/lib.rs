@@ -12,6 +12,6 @@ mod error;
 mod remote;
 mod url;
 
-pub use bucket::{Bucket, Limits, Object};
+pub use bucket::{Bucket, CERTIFICATE_VARIABLES, Limits, Object};
 pub use error::StoreError;
 pub use url::{ObjectUrl, Scheme};

@@ -15,14 +15,15 @@ use ureq::http::{Method, Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::{Agent, Error, RequestExt, Timeout};
 
+use crate::CERTIFICATE_VARIABLES;
+
 /// Bytes that a server has no more time for: as many as are read at once.
 const FREE: usize = 32 << 20;
 /// More than any answer has: parts of objects and lists of names.
 const MOST_ANSWERED: u64 = 1 << 30;
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where systems keep the certificates that they trust, after what these variables name.
-const VARIABLES: [&str; 2] = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"];
+/// Where systems keep the certificates that they trust, after what the variables name.
 const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -70,7 +71,7 @@ fn agent() -> Result<Agent, String> {
 
 /// The certificates that the user or the system trusts; none where there are none, which a server's certificate then shows.
 fn certificates() -> Result<Vec<Certificate<'static>>, String> {
-    let named = VARIABLES
+    let named = CERTIFICATE_VARIABLES
         .iter()
         .find_map(|name| Some((*name, std::env::var_os(name)?)));
     let pem = match named {
