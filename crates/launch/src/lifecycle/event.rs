@@ -151,12 +151,14 @@ impl TaskEnd {
     #[must_use]
     pub fn told_by_code(code: u8) -> Self {
         match code {
-            143 | 0..=128 => Self::code(code),
-            _ => Self {
+            143 => Self::code(code),
+            129..=192 => Self {
                 code: None,
                 signal: Some(i32::from(code - 128)),
                 told: false,
             },
+            // What has no signal's number is a program's own code, such as 255.
+            _ => Self::code(code),
         }
     }
 
@@ -241,7 +243,7 @@ pub enum TrialState {
     Succeeded,
     /// It was worse than the others and was ended.
     Stopped,
-    /// It has failed, or ended without a value.
+    /// It has failed, or ended without a value, or the last one is not finite.
     Failed,
 }
 

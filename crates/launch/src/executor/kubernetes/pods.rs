@@ -146,15 +146,7 @@ pub(super) fn has_failed(job: &Json) -> bool {
 
 fn end(terminated: &Json) -> TaskEnd {
     let code = terminated["exitCode"].as_i64().unwrap_or(1);
-    // The code of a program that a signal ended is 128 and the signal's number.
-    match code {
-        143 | 0..=128 => TaskEnd::code(code as u8),
-        _ => TaskEnd {
-            code: None,
-            signal: Some((code - 128).clamp(1, 64) as i32),
-            told: false,
-        },
-    }
+    TaskEnd::told_by_code(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
 fn hopeless(pod: &Json, waiting: &Json) -> Option<String> {
@@ -307,6 +299,7 @@ mod tests {
         for (code, expected) in [
             (0, TaskEnd::code(0)),
             (75, TaskEnd::code(75)),
+            (255, TaskEnd::code(255)),
             (143, TaskEnd::code(143)),
         ] {
             let state =
