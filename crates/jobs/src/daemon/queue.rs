@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use phalanx_launch::executor::own_program;
 use phalanx_launch::lifecycle::{Event, Life, State, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::JobName;
@@ -383,7 +384,7 @@ impl Scheduler {
             .create(true)
             .mode(0o600)
             .open(path)?;
-        Command::new(std::env::current_exe()?)
+        Command::new(own_program()?)
             .arg("--root")
             .arg(self.shared.store.root())
             .args(["supervise", name.as_str()])

@@ -1,6 +1,7 @@
 //! What a task runs, as words: a program and its arguments, never a line for a shell.
 
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
@@ -212,6 +213,23 @@ pub(crate) fn engine() -> Option<&'static str> {
     ENGINES.iter().find(has).copied()
 }
 
+/// This program, to start it again: where its file has been replaced, as the system still has it.
+///
+/// # Errors
+/// The system does not know it.
+pub fn own_program() -> io::Result<PathBuf> {
+    Ok(as_it_runs(std::env::current_exe()?))
+}
+
+fn as_it_runs(path: PathBuf) -> PathBuf {
+    // Linux writes ` (deleted)` behind the path of a file that is gone.
+    let running = Path::new("/proc/self/exe");
+    match path.is_file() || !running.exists() {
+        true => path,
+        false => running.to_owned(),
+    }
+}
+
 /// The `phalanx` beside this program, or else the one in PATH.
 #[must_use]
 pub fn phalanx() -> String {
@@ -220,5 +238,20 @@ pub fn phalanx() -> String {
     match beside.filter(|path| path.is_file()) {
         Some(path) => path.display().to_string(),
         None => "phalanx".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_program_whose_file_was_replaced_is_the_one_that_runs() {
+        let own = own_program().unwrap();
+        assert_eq!(own, std::env::current_exe().unwrap());
+        let replaced = PathBuf::from(format!("{} (deleted)", own.display()));
+        let running = as_it_runs(replaced);
+        assert_eq!(fs::canonicalize(running).unwrap(), own);
     }
 }

@@ -14,7 +14,7 @@ use phalanx_cluster::launch::{self, Guard, ProcessGroup, Readers, ReservedPorts}
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-use super::command::end_containers;
+use super::command::{end_containers, own_program};
 use super::crew::{Crew, Next};
 use super::recipe::{Recipe, not_started};
 use super::{Lane, Run, RunEnd, Stop};
@@ -149,7 +149,7 @@ fn sink(run: &Run<'_>, task: &str) -> Result<Sink, String> {
 
 /// A guard of this attempt alone: the next supervisor of the job, if this one is killed, may start tasks before the guard is done.
 fn guard(id: &str, attempt: u32) -> io::Result<Guard> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(own_program()?);
     command.args([GUARD, &attempt.to_string()]);
     Guard::start(command, id)
 }

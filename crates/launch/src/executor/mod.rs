@@ -19,7 +19,7 @@ use std::time::Duration;
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_proof::draw_hex;
 
-pub use command::{Lane, RunArgs, phalanx, words};
+pub use command::{Lane, RunArgs, own_program, phalanx, words};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;
@@ -272,12 +272,49 @@ pub(crate) fn secret(folder: &Path) -> io::Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
-    let mut file = OpenOptions::new()
+    // Whole before it has its name, and the first stays: trials that begin together have the same.
+    let new = folder.join(format!(".secret-{}", draw_hex::<8>()?));
+    let mut options = OpenOptions::new();
+    let mut file = options
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
-        .open(&path)?;
-    file.write_all(draw_hex::<32>()?.as_bytes())?;
-    Ok(path)
+        .open(&new)?;
+    let written = file.write_all(draw_hex::<32>()?.as_bytes());
+    let named = written.and_then(|()| fs::hard_link(&new, &path));
+    fs::remove_file(&new)?;
+    match named {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn trials_that_begin_together_have_one_secret() {
+        for _ in 0..20 {
+            let scratch = Scratch::new("secret");
+            let together = Barrier::new(16);
+            let read = || {
+                together.wait();
+                fs::read_to_string(secret(&scratch.0).unwrap()).unwrap()
+            };
+            let all: BTreeSet<String> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..16).map(|_| scope.spawn(read)).collect();
+                let read = threads.into_iter().map(|thread| thread.join().unwrap());
+                read.collect()
+            });
+            assert_eq!(all.len(), 1, "{all:?}");
+            assert_eq!(all.first().unwrap().len(), 64);
+            assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+        }
+    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_store::ObjectUrl;
 
-use crate::executor::{Job, RunEnd, Stop, task_secrets};
+use crate::executor::{Job, RunEnd, Stop, own_program, task_secrets};
 use crate::lifecycle::Life;
 use crate::package;
 use crate::spec::{JobName, Program, Spec};
@@ -90,7 +90,7 @@ impl Transfer {
         let mut variables = life.job.environment.clone();
         variables.extend(spec.ours.env.clone());
         variables.extend(task_secrets(spec, &life.job.directory)?);
-        let mut process = Command::new(std::env::current_exe().map_err(wrong)?)
+        let mut process = Command::new(own_program().map_err(wrong)?)
             .arg("--root")
             .arg(job.root())
             .args([TRANSFER, life.job.name.as_str()])
