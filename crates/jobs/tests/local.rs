@@ -85,6 +85,29 @@ fn two_workers_know_who_they_are_and_are_seen() {
 }
 
 #[test]
+fn a_job_has_all_processors_unless_it_says_how_many_it_takes() {
+    let of = |status: &str| {
+        let line = status
+            .lines()
+            .find_map(|line| line.split_once("Cpus_allowed_list:"));
+        line.unwrap().1.trim().to_owned()
+    };
+    let all = of(&fs::read_to_string("/proc/thread-self/status").unwrap());
+    if thread::available_parallelism().unwrap().get() < 2 {
+        phalanx_testkit::skip("this machine has one processor");
+        return;
+    }
+    let service = Service::new("processors");
+    fs::write(service.folder.join("one.yaml"), "phalanx: {cpus: 1}\n").unwrap();
+    for (name, options) in [("all", &[][..]), ("one", &["--config", "one.yaml"])] {
+        service.script(name, options, "grep Cpus_allowed_list: /proc/self/status");
+        assert_eq!(service.end(name)["state"], "SUCCEEDED");
+        let allowed = of(&service.ok(&["logs", name]));
+        assert_eq!(allowed == all, name == "all", "{name}: {allowed} of {all}");
+    }
+}
+
+#[test]
 fn a_job_that_ends_while_its_log_cannot_be_used_runs_once() {
     let service = Service::new("log-gone");
     service.script(

@@ -18,6 +18,10 @@ pub(super) struct Share {
     pub(super) cpus: BTreeSet<usize>,
     /// Bytes of memory.
     pub(super) memory: u64,
+    /// Whether the job is kept to these processors. One that says of no task how many it takes is not: they only count in the queue, and its
+    /// tasks use what the jobs before and after it leave.
+    #[serde(default)]
+    pub(super) is_pinned: bool,
 }
 
 /// What a job wants of this machine.
@@ -25,6 +29,7 @@ pub(super) struct Share {
 pub(super) struct Wanted {
     pub(super) cpus: usize,
     pub(super) memory: u64,
+    pub(super) is_pinned: bool,
 }
 
 /// All that this machine has for jobs.
@@ -58,7 +63,11 @@ impl Machine {
     /// What a job wants: what its machine types have, and no more than there is, since they name machines of others.
     pub(super) fn wanted(&self, spec: &Spec, plan: &Plan) -> Wanted {
         if spec.ours.executor != ExecutorKind::Local {
-            return Wanted { cpus: 0, memory: 0 };
+            return Wanted {
+                cpus: 0,
+                memory: 0,
+                is_pinned: false,
+            };
         }
         let parallel = plan.trials_at_once(spec, self.memory);
         let cpus: usize = plan
@@ -70,6 +79,7 @@ impl Machine {
         Wanted {
             cpus: cpus.saturating_mul(parallel).min(self.cpus.len()),
             memory: memory.saturating_mul(parallel as u64).min(self.memory),
+            is_pinned: plan.tasks.iter().any(|task| task.resources.cpus > 0),
         }
     }
 
@@ -86,6 +96,7 @@ impl Machine {
         fits.then_some(Share {
             cpus,
             memory: wanted.memory,
+            is_pinned: wanted.is_pinned,
         })
     }
 }
@@ -97,8 +108,11 @@ impl Share {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Has this process use these processors only. One that is not kept to them is unfair, not wrong.
+    /// Has this process use these processors only, if the job is pinned. One that is not kept to them is unfair, not wrong.
     pub(super) fn keep_to(&self) {
+        if !self.is_pinned {
+            return;
+        }
         let Ok(allowed) = sched_getaffinity(None) else {
             return;
         };
@@ -137,7 +151,11 @@ mod tests {
             cpus: (0..4).collect(),
             memory: 100,
         };
-        let wanted = |cpus, memory| Wanted { cpus, memory };
+        let wanted = |cpus, memory| Wanted {
+            cpus,
+            memory,
+            is_pinned: true,
+        };
         let first = machine.share(wanted(3, 60), &[]).unwrap();
         assert_eq!(first.cpus, BTreeSet::from([0, 1, 2]));
         assert_eq!(
@@ -153,6 +171,24 @@ mod tests {
             .unwrap();
         assert_eq!(second.cpus, BTreeSet::from([3]));
         assert_eq!(machine.share(wanted(1, 0), &[first, second]), None);
+    }
+
+    #[test]
+    fn a_job_that_says_not_how_many_processors_it_takes_is_kept_to_none() {
+        let machine = Machine {
+            cpus: (0..8).collect(),
+            memory: 16 << 30,
+        };
+        let share = |keys: &str| {
+            let job = format!("trainingInput: {{args: ['true']}}\nphalanx: {{workers: 2{keys}}}\n");
+            let spec = Spec::read(&Source::of_file("job", job.as_bytes()).unwrap()).unwrap();
+            let wanted = machine.wanted(&spec, &Plan::new(&spec).unwrap());
+            let share = machine.share(wanted, &[]).unwrap();
+            (share.cpus.len(), share.is_pinned)
+        };
+        assert_eq!(share(""), (2, false));
+        assert_eq!(share(", memory: 1GiB"), (2, false));
+        assert_eq!(share(", cpus: 3"), (6, true));
     }
 
     #[test]
