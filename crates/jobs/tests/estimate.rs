@@ -100,6 +100,28 @@ fn a_training_file_that_cannot_be_trained_is_refused_at_submission() {
 }
 
 #[test]
+fn a_training_file_is_read_with_the_variables_of_its_tasks() {
+    let script =
+        "[ \"$KEY in $PLACE\" = 'opener in bucket' ] || { echo 'error: no key' >&2; exit 2; }
+[ $1 = train ] || echo '{\"event\": \"estimate\", \"total_bytes\": 5}'";
+    let service = Service::new("variables").with_phalanx(script);
+    fs::write(service.folder.join("train.yaml"), "").unwrap();
+    fs::write(service.folder.join("key.txt"), "opener\n").unwrap();
+    let write = |keys: &str| {
+        let keys = format!("phalanx: {{{keys}}}\n");
+        fs::write(service.folder.join("job.yaml"), keys).unwrap();
+    };
+    write("env: {PLACE: bucket}, secrets: {KEY: key.txt}");
+    assert_eq!(dry_run(&service, &[], &["train.yaml"])["memoryBytes"], 5);
+    for keys in ["env: {PLACE: bucket}", "secrets: {KEY: key.txt}"] {
+        write(keys);
+        let words = "submit training demo --config job.yaml -- train.yaml";
+        let (code, error) = service.fails(&words.split(' ').collect::<Vec<_>>());
+        assert!(code == 2 && error.contains("no key"), "{error}");
+    }
+}
+
+#[test]
 fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
     let Some(service) = service("estimate") else {
         return;

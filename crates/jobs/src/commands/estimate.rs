@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::TaskKind;
-use phalanx_launch::executor::phalanx;
+use phalanx_launch::executor::{phalanx, task_secrets};
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Role, Spec};
 use phalanx_launch::usage::machine_memory;
 use phalanx_yaml::Bytes;
@@ -217,7 +217,10 @@ impl Training<'_> {
             .args(["--progress", "json"])
             .args(args);
         words.args(self.flags.set.iter().flat_map(|set| ["--set", set]));
-        words.current_dir(self.directory);
+        words
+            .current_dir(self.directory)
+            .envs(&self.spec.ours.env)
+            .envs(task_secrets(self.spec, self.directory)?);
         let (ok, out, err) = within(&mut words, WITHIN)?;
         let found = out
             .lines()

@@ -1,5 +1,6 @@
 //! Whether a training file can be trained, as far as that is seen in a moment: `phalanx train --dry-run` reads it, the arguments and the data.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,11 +8,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use phalanx_launch::executor::{RunArgs, phalanx, words};
+use phalanx_launch::executor::{RunArgs, phalanx, task_secrets, words};
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Spec};
 use serde_json::Value as Json;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, NOT_READY};
 
 /// How long that may take; what takes longer is seen when the job starts.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -32,7 +33,11 @@ pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Fa
     if !task.args.iter().any(|arg| arg.starts_with("--progress")) {
         words.push("--progress=json".to_owned());
     }
-    let Some(why) = refusal(&words, directory, WITHIN) else {
+    let secrets = task_secrets(spec, directory);
+    let mut variables = phalanx_launch::environment();
+    variables.extend(spec.ours.env.clone());
+    variables.extend(secrets.map_err(|why| Failure::new(NOT_READY, why))?);
+    let Some(why) = refusal(&words, directory, &variables, WITHIN) else {
         return Ok(());
     };
     if spec.ours.executor == ExecutorKind::Local && task.image.is_none() {
@@ -45,12 +50,17 @@ pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Fa
 }
 
 /// What a dry run says that does not come as far as the model.
-fn refusal(words: &[String], directory: &Path, within: Duration) -> Option<String> {
+fn refusal(
+    words: &[String],
+    directory: &Path,
+    variables: &BTreeMap<String, String>,
+    within: Duration,
+) -> Option<String> {
     let child = Command::new(words.first()?)
         .args(&words[1..])
         .current_dir(directory)
         .env_clear()
-        .envs(phalanx_launch::environment())
+        .envs(variables)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

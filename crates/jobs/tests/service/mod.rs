@@ -18,6 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 pub(crate) struct Service {
     pub(crate) folder: PathBuf,
     cpus: u32,
+    program: PathBuf,
 }
 
 impl Service {
@@ -34,7 +35,27 @@ impl Service {
             std::process::id()
         ));
         fs::create_dir_all(&folder).unwrap();
-        Self { folder, cpus }
+        let program = env!("CARGO_BIN_EXE_phalanx-jobs").into();
+        Self {
+            folder,
+            cpus,
+            program,
+        }
+    }
+
+    /// With a script in the place of `phalanx`.
+    pub(crate) fn with_phalanx(mut self, script: &str) -> Self {
+        let bin = self.folder.join("bin");
+        fs::create_dir(&bin).unwrap();
+        // By another process: what this one writes cannot be run as long as a process that a test beside this one starts has it open.
+        let make = "ln \"$0\" phalanx-jobs 2>/dev/null || cp \"$0\" phalanx-jobs
+printf '#!/bin/sh\\n%s\\n' \"$1\" >phalanx && chmod +x phalanx";
+        let mut command = Command::new("sh");
+        command.current_dir(&bin).args(["-c", make]);
+        let made = command.arg(&self.program).arg(script).status();
+        assert!(made.unwrap().success());
+        self.program = bin.join("phalanx-jobs");
+        self
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -53,7 +74,7 @@ impl Service {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+        let mut command = Command::new(&self.program);
         command
             .current_dir(&self.folder)
             .env("PHALANX_JOBS_DIR", self.root())

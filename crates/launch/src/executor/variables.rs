@@ -158,8 +158,11 @@ impl Naming<'_> {
     }
 }
 
-/// The variables of secrets, from their files.
-pub(crate) fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String> {
+/// The variables of a job's secrets, from their files.
+///
+/// # Errors
+/// A file cannot be read as text.
+pub fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String> {
     let read = |(name, file): (&String, &String)| {
         let path = directory.join(file);
         let text = std::fs::read_to_string(&path);
