@@ -313,3 +313,19 @@ fn the_plan_says_which_accelerators_and_images_tasks_get() {
         }
     }
 }
+
+#[test]
+fn pods_write_into_the_bucket_and_not_into_a_folder_of_this_machine() {
+    let service = Service::new("pods-bucket");
+    let plan = |executor: &str| {
+        let words = format!(
+            "submit training demo --to {executor} --master-image-uri i --job-dir s3://bucket/run --dry-run -- true"
+        );
+        let plan = service.ok(&words.split(' ').collect::<Vec<_>>());
+        let (_, preview) = plan.split_once("would be given").unwrap();
+        preview
+            .replace('\\', "")
+            .contains("s3://bucket/run/hypertune")
+    };
+    assert!(plan("kubernetes") && !plan("slurm"));
+}

@@ -122,6 +122,22 @@ fn a_training_file_is_read_with_the_variables_of_its_tasks() {
 }
 
 #[test]
+fn a_plan_is_of_the_file_in_the_package_that_the_job_names() {
+    let script = "[ $1 = train ] || echo \"{\\\"event\\\": \\\"estimate\\\", \\\"total_bytes\\\": $(cat $2)}\"";
+    let service = Service::new("named-package").with_phalanx(script);
+    let packaged = service.folder.join("code/train.yaml");
+    fs::create_dir(packaged.parent().unwrap()).unwrap();
+    fs::write(service.folder.join("train.yaml"), "1").unwrap();
+    fs::write(&packaged, "7").unwrap();
+    let words = "submit training demo --dry-run --format json --packages code -- train.yaml";
+    let plan = service.ok(&words.split(' ').collect::<Vec<_>>());
+    let plan: Json = serde_json::from_str(&plan).unwrap();
+    assert_eq!(plan["estimate"]["memoryBytes"], 7, "{plan:#}");
+    let file = packaged.display().to_string();
+    assert_eq!(plan["tasks"][0]["command"][2], file, "{plan:#}");
+}
+
+#[test]
 fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
     let Some(service) = service("estimate") else {
         return;

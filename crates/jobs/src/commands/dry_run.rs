@@ -47,6 +47,11 @@ fn is_in_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
+/// Whether a package is a folder, and not in a bucket.
+fn is_folder(package: &Path) -> bool {
+    !package.to_string_lossy().contains("://")
+}
+
 /// Whether what the tasks read and run is there, in the job's package or in the folder that it is submitted from.
 pub(super) fn check_files(
     spec: &Spec,
@@ -55,8 +60,7 @@ pub(super) fn check_files(
     package: Option<&Path>,
 ) -> Result<(), Failure> {
     check_secrets(spec, directory)?;
-    let is_folder = |folder: &&Path| !folder.to_string_lossy().contains("://");
-    if package.is_some() && package.filter(is_folder).is_none() {
+    if package.is_some_and(|package| !is_folder(package)) {
         // What is in a bucket is seen when the tasks start.
         return Ok(());
     }
@@ -151,12 +155,23 @@ pub(super) fn print(
         measure: args.measure,
     };
     let directory = Path::new(body["phalanx"]["directory"].as_str().unwrap_or("."));
-    let (here, plan) = upload.map_or_else(|| (plan.clone(), plan.clone()), |it| it.plans(&plan));
+    let (here, plan) = match (upload, &spec.package) {
+        (Some(upload), _) => upload.plans(&plan),
+        // A job takes it as it is; what is in a bucket is seen when the tasks start.
+        (None, Some(package)) if is_folder(Path::new(package)) => {
+            let package = directory.join(package);
+            let plan = plan.in_package(&package, &package);
+            (plan.clone(), plan)
+        }
+        _ => (plan.clone(), plan),
+    };
     let estimate = estimate::of(&spec, &here, directory, &wanted);
     let job_dir = (spec.job_dir.clone()).unwrap_or_else(|| format!("runs/{job}"));
     let results = || context.root.join("jobs").join(job).join("results");
+    // Nothing of this machine is seen by pods.
+    let is_copied = job_dir.contains("://") && spec.ours.executor != ExecutorKind::Kubernetes;
     let run = RunArgs {
-        results: (job_dir.contains("://")).then(|| results().display().to_string()),
+        results: is_copied.then(|| results().display().to_string()),
         job_dir: Some(job_dir),
         ..RunArgs::default()
     };
