@@ -27,8 +27,12 @@ use crate::args::ServeArgs;
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 /// How long after something could not be written it is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
-/// A supervisor that ends this often without having ended its job will not do better.
+/// A supervisor that ends this often without having ended its job, or cannot be started so often, will not do better.
 const MOST_SUPERVISORS: u32 = 5;
+/// How long after a supervisor was started the next one is, if that one has ended.
+const SUPERVISE_AGAIN: Duration = Duration::from_millis(200);
+/// How long after one could not be started: there may be too many processes, or no memory, for a while.
+const SPAWN_AGAIN: Duration = Duration::from_secs(5);
 
 /// All jobs of a store; those that cannot be read are left out, and told.
 pub(super) fn load(store: &Store) -> BTreeMap<JobName, Followed> {
@@ -87,7 +91,7 @@ pub(super) fn in_order(shared: &Shared, jobs: &BTreeMap<JobName, Followed>) -> V
 
 /// Keeps the queue on a thread of its own until the daemon stops.
 pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHandle<()>> {
-    let mut scheduler = Scheduler::of(shared, Machine::this(args.cpus), args.idle);
+    let mut scheduler = Scheduler::of(shared, Machine::this(args.cpus), own_program, args.idle);
     thread::Builder::new()
         .name("queue".to_owned())
         .spawn(move || scheduler.run())
@@ -96,10 +100,12 @@ pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHa
 struct Scheduler {
     shared: Arc<Shared>,
     machine: Machine,
+    /// Where the program of supervisors is, which is this one.
+    program: fn() -> io::Result<PathBuf>,
     /// Supervisors that this daemon has started and that run.
     supervisors: BTreeMap<JobName, Child>,
-    /// How many supervisors each job has had, and when the last began.
-    began: BTreeMap<JobName, (u32, Instant)>,
+    /// The supervisors that jobs have had.
+    tries: BTreeMap<JobName, Tries>,
     idle: u64,
     /// The queue that was looked at without starting a job of it.
     seen: Option<(Vec<JobName>, usize)>,
@@ -107,6 +113,15 @@ struct Scheduler {
     again: Option<Instant>,
     /// How many jobs had ended when the copies of their packages were looked for.
     swept: usize,
+}
+
+/// The supervisors that a job has had.
+struct Tries {
+    count: u32,
+    /// No other is started before.
+    next: Instant,
+    /// Why the last one could not be started.
+    error: Option<io::Error>,
 }
 
 /// Has the daemon end, unless a job has come since its jobs were looked at. None comes after this.
@@ -125,12 +140,18 @@ fn packages(job: &Submitted) -> Vec<PathBuf> {
 }
 
 impl Scheduler {
-    fn of(shared: &Arc<Shared>, machine: Machine, idle: u64) -> Self {
+    fn of(
+        shared: &Arc<Shared>,
+        machine: Machine,
+        program: fn() -> io::Result<PathBuf>,
+        idle: u64,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             machine,
+            program,
             supervisors: BTreeMap::new(),
-            began: BTreeMap::new(),
+            tries: BTreeMap::new(),
             idle,
             seen: None,
             again: None,
@@ -207,10 +228,11 @@ impl Scheduler {
 
     /// Sees to a job that has begun and has no supervisor of ours: a daemon before has started one, or it has none.
     fn adopt(&mut self, name: &JobName) {
-        let (count, began) = self.began.get(name).copied().unwrap_or((0, Instant::now()));
-        if count > 0 && began.elapsed() < Duration::from_millis(200) {
+        let tries = self.tries.get(name);
+        if tries.is_some_and(|tries| Instant::now() < tries.next) {
             return;
         }
+        let count = tries.map_or(0, |tries| tries.count);
         match self.shared.store.supervise(name) {
             Ok(Some(free)) => drop(free),
             Ok(None) | Err(_) => return,
@@ -224,19 +246,23 @@ impl Scheduler {
             return;
         }
         match count >= MOST_SUPERVISORS {
-            true => self.give_up(name, count),
+            true => self.give_up(name),
             false => self.supervise(name),
         }
     }
 
     /// Ends a job that no supervisor has brought to its end. What Slurm or Kubernetes has of it would go on.
-    fn give_up(&self, name: &JobName, supervisors: u32) {
+    fn give_up(&self, name: &JobName) {
         let life = self.with(name, |_, followed| Ok(followed.life.clone()));
         let Ok(life) = life else { return };
         end_what_is_left(&self.shared.store.folder(name), &life);
-        let why = format!(
-            "its supervisor ended {supervisors} times without having ended it; supervisor.log in its folder says why"
-        );
+        let error = self.tries.get(name).and_then(|tries| tries.error.as_ref());
+        let why = match error {
+            Some(error) => format!("its supervisor cannot be started: {error}"),
+            None => format!(
+                "its supervisor ended {MOST_SUPERVISORS} times without having ended it; supervisor.log in its folder says why"
+            ),
+        };
         let decide = |life: &Life| match life.state {
             State::Cancelling => Ok::<_, StoreError>(Some(Event::Cancelled)),
             _ => Ok(Some(Event::Failed { why })),
@@ -358,23 +384,25 @@ impl Scheduler {
         }
     }
 
+    /// Starts a supervisor. Where that fails, the job may be running all the same, and it is tried again.
     fn supervise(&mut self, name: &JobName) {
-        let entry = self
-            .began
-            .entry(name.clone())
-            .or_insert((0, Instant::now()));
-        *entry = (entry.0 + 1, Instant::now());
-        match self.spawn(name) {
+        let (pause, error) = match self.spawn(name) {
             Ok(child) => {
                 self.supervisors.insert(name.clone(), child);
+                (SUPERVISE_AGAIN, None)
             }
             Err(error) => {
-                let why = format!("its supervisor cannot be started: {error}");
-                let _ = self.with(name, |store, followed| {
-                    store.append(followed, Event::Failed { why })
-                });
+                eprintln!("the supervisor of job {name} cannot be started: {error}");
+                (SPAWN_AGAIN, Some(error))
             }
-        }
+        };
+        let before = self.tries.get(name).map_or(0, |tries| tries.count);
+        let tries = Tries {
+            count: before + 1,
+            next: Instant::now() + pause,
+            error,
+        };
+        self.tries.insert(name.clone(), tries);
     }
 
     fn spawn(&self, name: &JobName) -> io::Result<Child> {
@@ -384,7 +412,7 @@ impl Scheduler {
             .create(true)
             .mode(0o600)
             .open(path)?;
-        Command::new(own_program()?)
+        Command::new((self.program)()?)
             .arg("--root")
             .arg(self.shared.store.root())
             .args(["supervise", name.as_str()])
@@ -452,7 +480,7 @@ mod tests {
         let name = "demo".parse().unwrap();
         let log = shared.store.folder(&name).join("events.log");
         let aside = log.with_file_name("aside");
-        let mut scheduler = Scheduler::of(&shared, Machine::this(None), 0);
+        let mut scheduler = Scheduler::of(&shared, Machine::this(None), own_program, 0);
         // In the place of a disk that is full: a folder that cannot be written as a file.
         fs::rename(&log, &aside).unwrap();
         fs::create_dir(&log).unwrap();
@@ -467,6 +495,30 @@ mod tests {
         for child in scheduler.supervisors.values_mut() {
             let _ = child.wait();
         }
+    }
+
+    #[tokio::test]
+    async fn a_job_goes_on_while_its_supervisor_cannot_be_started_a_few_times() {
+        let scratch = Scratch::temporary("jobs-unsupervised");
+        let shared = shared(&scratch);
+        assert_eq!(submit(&shared, "demo").await, 200);
+        let name: JobName = "demo".parse().unwrap();
+        let missing = || Ok(PathBuf::from("/none"));
+        let mut scheduler = Scheduler::of(&shared, Machine::this(None), missing, 0);
+        let life = || shared.jobs()[&name].life.clone();
+        for count in 1..=MOST_SUPERVISORS {
+            scheduler.look();
+            // Not once more before it is time.
+            scheduler.look();
+            assert_eq!(scheduler.tries[&name].count, count);
+            assert_eq!(life().state.name(), "PREPARING");
+            scheduler.tries.get_mut(&name).unwrap().next = Instant::now();
+        }
+        scheduler.look();
+        let life = life();
+        assert_eq!(life.state.name(), "FAILED");
+        let why = life.error.unwrap();
+        assert!(why.contains("cannot be started: No such file"), "{why}");
     }
 
     #[tokio::test]
