@@ -7,7 +7,7 @@ mod service;
 
 use std::fs;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use service::Service;
 
 const JOB: &str = "trainingInput:
@@ -172,6 +172,31 @@ fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
     let cost = 2.5 * seconds / 3600.0;
     assert!((number("cost") - cost).abs() < 1e-9 * cost, "{estimate:#}");
     assert_eq!(estimate["currency"], "EUR");
+}
+
+#[test]
+fn workers_share_a_batch_unless_its_size_is_each_replicas() {
+    // Ten bytes a row, as the event of this file says how many they are.
+    let script = "[ $1 != train ] || exit 0
+[ $5 != --batch-size ] || { echo \"{\\\"event\\\": \\\"estimate\\\", \\\"total_bytes\\\": $((10 * $6))}\"; exit; }
+cat $2";
+    let service = Service::new("replicas").with_phalanx(script);
+    fs::write(service.folder.join("job.yaml"), "phalanx: {workers: 4}").unwrap();
+    let estimate = |per_replica: bool, steps: Option<u64>, args: &[&str]| {
+        let event = json!({"event": "estimate", "batch_size": 64, "total_bytes": 640, "flops": 1000, "epochs": 2,
+            "per_replica": per_replica, "steps_per_epoch": steps, "batches": 41});
+        fs::write(service.folder.join("train.yaml"), event.to_string()).unwrap();
+        let all = dry_run(&service, &[], &[&["train.yaml"], args].concat());
+        ["memoryBytes", "stepFlops", "steps"].map(|name| all[name].as_u64().unwrap())
+    };
+    assert_eq!(estimate(false, None, &[]), [160, 1000, 82]);
+    // Four times as many rows in a step, and a fourth of the steps.
+    assert_eq!(estimate(true, None, &[]), [640, 4000, 22]);
+    assert_eq!(estimate(true, Some(10), &[]), [640, 4000, 20]);
+    for (steps, all) in [("20", 40), ("100", 200)] {
+        let args = ["--steps-per-epoch", steps];
+        assert_eq!(estimate(false, Some(10), &args), [160, 1000, all]);
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
         config.fit.batch_size = size.get();
         config.fit.is_per_replica = false;
     }
+    let is_per_replica = config.fit.is_per_replica;
     buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
     let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
@@ -36,11 +37,12 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let (parameters, precision) = (parameters(step.model()), config.precision.name());
     if context.global.progress == Progress::Json {
         let batch_size = config.fit.batch_size;
-        let all = rows.train.len().map(|rows| rows.div_ceil(batch_size));
-        let steps_per_epoch = config.fit.steps_per_epoch.or(all);
+        let batches = rows.train.len().map(|rows| rows.div_ceil(batch_size));
         let mut event = event(parameters, precision, &estimate, largest.as_ref());
+        event["per_replica"] = json!(is_per_replica);
         event["epochs"] = json!(config.fit.epochs);
-        event["steps_per_epoch"] = json!(steps_per_epoch);
+        event["steps_per_epoch"] = json!(config.fit.steps_per_epoch);
+        event["batches"] = json!(batches);
         return context.output.line(event);
     }
     context

@@ -13,6 +13,7 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 
 use phalanx_testkit::Scratch;
+use serde_json::json;
 
 /// A folder with data and a `train.yaml`, removed at the end.
 struct Folder(Scratch);
@@ -333,6 +334,8 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
     );
     // Five products of 8 x 2 x 16 numbers, and the update of each parameter.
     assert!((2560..8000).contains(&number("flops")), "{text}");
+    let of_data = ["per_replica", "steps_per_epoch", "batches"].map(|name| event[name].clone());
+    assert_eq!(of_data, [json!(false), json!(null), json!(4)]);
     let largest = &event["largest"];
     assert_eq!(largest["memory"], 1 << 20);
     assert!(largest["batch_size"].as_u64().unwrap() > 1000, "{text}");
@@ -340,6 +343,19 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
         (990_000..=1 << 20).contains(&largest["total_bytes"].as_u64().unwrap()),
         "{text}"
     );
+}
+
+#[test]
+fn an_estimate_says_whose_batch_it_is_and_what_the_file_says_of_an_epoch() {
+    let folder = Folder::new("estimate-replica", "adam");
+    let sets = ["fit.batch_size={per_replica: 4}", "fit.steps_per_epoch=20"];
+    let sets = sets.map(|set| ["--set", set]).concat();
+    let start = ["estimate", "t.yaml", "--progress", "json"];
+    let text = folder.succeed(&[&start[..], &sets].concat());
+    let event: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    let names = ["per_replica", "batch_size", "steps_per_epoch", "batches"];
+    let found = names.map(|name| event[name].clone());
+    assert_eq!(found, [json!(true), json!(4), json!(20), json!(8)]);
 }
 
 #[test]

@@ -92,14 +92,20 @@ impl Training<'_> {
         let whole = self.phalanx("estimate", &[], "estimate")?;
         let number = |name: &str| whole[name].as_u64().unwrap_or(0);
         let workers = self.plan.workers().max(1) as u64;
-        let share = match workers {
-            1 => whole.clone(),
-            _ => {
+        // Of one process: where the batch is a replica's, each worker has one.
+        let batches = match whole["per_replica"] == true {
+            true => workers,
+            false => 1,
+        };
+        let share = match workers == batches {
+            true => whole.clone(),
+            false => {
                 let rows = number("batch_size").div_ceil(workers).to_string();
                 self.phalanx("estimate", &["--batch-size", &rows], "estimate")?
             }
         };
-        let steps = self.steps(&whole);
+        let steps = self.steps(&whole, batches);
+        let flops = number("flops") * batches;
         let needed = share["total_bytes"].as_u64().unwrap_or(0);
         let there = self.memory();
         let mut estimate = json!({
@@ -107,20 +113,13 @@ impl Training<'_> {
             "memoryThereBytes": there,
             "fits": there.is_none_or(|there| needed <= there),
             "steps": steps,
-            "stepFlops": number("flops"),
+            "stepFlops": flops,
         });
         let step = match wanted.measure {
-            true => Some((self.measured(workers)?, "a step measured here")),
-            false => wanted.prices.and_then(|prices| {
-                let rate: f64 = self
-                    .trainers()
-                    .map(|role| prices.flops(role))
-                    .sum::<Option<f64>>()?;
-                Some((
-                    number("flops") as f64 / rate,
-                    "the FLOPs of a second that the prices give",
-                ))
-            }),
+            true => Some((self.measured(workers, batches)?, "a step measured here")),
+            false => wanted
+                .prices
+                .and_then(|prices| self.by_flops(prices, flops)),
         };
         let (Some((step, by)), Some(steps)) = (step, steps) else {
             return Ok(estimate);
@@ -148,15 +147,21 @@ impl Training<'_> {
         Ok(estimate)
     }
 
-    /// Steps of the whole training; not known of data without an end or a count.
-    fn steps(&self, whole: &Json) -> Option<u64> {
+    /// Steps of the whole training, each of `batches` of one process; not known of data without an end or a count.
+    fn steps(&self, whole: &Json, batches: u64) -> Option<u64> {
         let epochs = self.flags.epochs.or(whole["epochs"].as_u64())?;
-        let of_epoch = whole["steps_per_epoch"].as_u64();
-        let of_epoch = match self.flags.steps_per_epoch {
-            Some(most) => most.min(of_epoch.unwrap_or(most)),
-            None => of_epoch?,
-        };
-        Some(epochs * of_epoch)
+        let given = self.flags.steps_per_epoch;
+        // An epoch of more steps than the data have goes on with their next one.
+        let given = given.or(whole["steps_per_epoch"].as_u64());
+        let of_data = || Some(whole["batches"].as_u64()?.div_ceil(batches));
+        Some(epochs * given.or_else(of_data)?)
+    }
+
+    /// Seconds of a step of these FLOPs, if the prices say how many all workers compute.
+    fn by_flops(&self, prices: &Prices, flops: u64) -> Option<(f64, &'static str)> {
+        let rate: Option<f64> = self.trainers().map(|role| prices.flops(role)).sum();
+        let by = "the FLOPs of a second that the prices give";
+        Some((flops as f64 / rate?, by))
     }
 
     fn trainers(&self) -> impl Iterator<Item = &Role> {
@@ -193,8 +198,8 @@ impl Training<'_> {
         }
     }
 
-    /// Seconds of a step, timed in one process: on this machine workers share what it has.
-    fn measured(&self, workers: u64) -> Result<f64, String> {
+    /// Seconds of a step of `batches` of one process, which is timed: on this machine workers share what it has.
+    fn measured(&self, workers: u64, batches: u64) -> Result<f64, String> {
         let folder = std::env::temp_dir().join(format!("phalanx-measure-{}", std::process::id()));
         let path = folder.display().to_string();
         let event = self.phalanx("trace", &["--output", &path], "epoch");
@@ -202,6 +207,7 @@ impl Training<'_> {
         let times = &event?["times"];
         let number = |name: &str| times[name].as_f64().unwrap_or(0.0);
         let step = (number("seconds") - number("compile")) / number("steps").max(1.0);
+        let step = step * batches as f64;
         Ok(match self.spec.ours.executor {
             ExecutorKind::Local => step,
             _ => step / workers as f64,
