@@ -89,6 +89,8 @@ fn nothing_is_answered_without_the_token_or_to_another_page() {
     let (host, right) = (("Host", address.as_str()), format!("Bearer {token}"));
     let right = ("Authorization", right.as_str());
     let shorter = format!("Bearer {}", &token[1..]);
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let cookie = format!("phalanx_{port}={token}; phalanx_token={token}");
     let query = format!("?token={token}");
     for path in routes() {
         for method in METHODS {
@@ -97,7 +99,7 @@ fn nothing_is_answered_without_the_token_or_to_another_page() {
                 vec![host, ("Authorization", "Bearer ")],
                 vec![host, ("Authorization", shorter.as_str())],
                 vec![host, ("Authorization", token.as_str())],
-                vec![host, ("Cookie", "phalanx_token=x")],
+                vec![host, ("Cookie", cookie.as_str())],
                 vec![("Host", "evil.example"), right],
                 vec![("Host", "127.0.0.1"), right],
                 vec![("Host", "127.0.0.1.evil.example:1"), right],
@@ -131,6 +133,36 @@ fn nothing_is_answered_without_the_token_or_to_another_page() {
     assert_eq!(status, 200, "{answer}");
     assert!(answer.contains("default-src 'none'"), "{answer}");
     assert_eq!(service.job("demo")["state"], "RUNNING");
+}
+
+#[test]
+fn a_browser_keeps_a_cookie_of_each_daemon_and_no_token() {
+    let services = ["one", "other"].map(Service::new);
+    let daemons = services.each_ref().map(daemon);
+    let cookies = daemons.each_ref().map(|(address, token)| {
+        let path = format!("/?token={token}");
+        let (status, answer) = ask(address, "GET", &path, &[("Host", address)]);
+        assert!(status == 303 && !answer.contains(token), "{answer}");
+        let set = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("set-cookie: "));
+        let cookie = set.unwrap().split(';').next().unwrap();
+        cookie
+            .split_once('=')
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .unwrap()
+    });
+    let [(one, value), (other, others)] = &cookies;
+    assert!(one != other && value != others, "{cookies:?}");
+    // A browser sends both to either.
+    let both = format!("{one}={value}; {other}={others}");
+    let exchanged = format!("{one}={others}; {other}={value}");
+    for (address, _) in &daemons {
+        for (cookies, expected) in [(&both, 200), (&exchanged, 401)] {
+            let headers = [("Host", address.as_str()), ("Cookie", cookies)];
+            assert_eq!(ask(address, "GET", "/", &headers).0, expected);
+        }
+    }
 }
 
 /// Listens in the place of a daemon that was killed.

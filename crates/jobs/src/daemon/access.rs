@@ -1,6 +1,7 @@
 //! Who may ask: every route and every method needs the token, but for `/healthz`; and the Host must be one of ours, so that a page
 //! whose name was made to point here reaches nothing, and the Origin, where a browser tells it, too.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +18,21 @@ use super::error::ApiError;
 
 /// The only route without a token.
 pub(super) const HEALTH: &str = "/healthz";
-/// What browsers keep the token in.
-const COOKIE: &str = "phalanx_token";
+/// Browsers give a cookie to every port of a machine, so to another program that has this one's port later, too: each daemon has a cookie
+/// of its own, which says nothing of the token.
+pub(super) struct Cookie {
+    name: String,
+    value: String,
+}
+
+impl Cookie {
+    /// Of a daemon at this port.
+    pub(super) fn draw(port: u16) -> io::Result<Self> {
+        let value = phalanx_proof::draw_hex::<32>()?;
+        let name = format!("phalanx_{port}");
+        Ok(Self { name, value })
+    }
+}
 
 /// What of each page's own may run and be fetched: nothing from elsewhere, and no script but the files of this program.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -68,7 +82,7 @@ pub(super) async fn check(
     let answering = Answering::new(&shared);
     let mut response = match admit(&shared, &request) {
         Admitted::Yes => next.run(request).await,
-        Admitted::WithCookie => to_cookie(&shared, &request),
+        Admitted::WithCookie => to_cookie(&shared),
         Admitted::No(error) => error.into_response(),
     };
     let refused = response.status().is_client_error();
@@ -95,7 +109,7 @@ pub(super) async fn check(
 
 enum Admitted {
     Yes,
-    /// A browser that comes with the token in the address gets it as a cookie, and an address without it.
+    /// A browser that comes with the token in the address gets a cookie, and an address without it.
     WithCookie,
     No(ApiError),
 }
@@ -127,14 +141,17 @@ fn admit(shared: &Shared, request: &Request) -> Admitted {
     if request.uri().path() == HEALTH && [Method::GET, Method::HEAD].contains(request.method()) {
         return Admitted::Yes;
     }
-    let is = |token: &str| bool::from(token.as_bytes().ct_eq(shared.token.as_bytes()));
+    let is = |given: &str, known: &str| bool::from(given.as_bytes().ct_eq(known.as_bytes()));
+    let is_token = |given: &str| is(given, &shared.token);
+    let Cookie { name, value } = &shared.cookie;
     let bearer =
         text(headers, header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    if bearer.is_some_and(is) || cookie(headers).is_some_and(is) {
+    if bearer.is_some_and(is_token) || cookie(headers, name).is_some_and(|given| is(given, value)) {
         return Admitted::Yes;
     }
     let given = query_token(request);
-    if given.is_some_and(is) && request.uri().path() == "/" && request.method() == Method::GET {
+    if given.is_some_and(is_token) && request.uri().path() == "/" && request.method() == Method::GET
+    {
         return Admitted::WithCookie;
     }
     Admitted::No(ApiError::unauthenticated(
@@ -150,13 +167,13 @@ fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let all = text(headers, header::COOKIE)?;
     let mut pairs = all
         .split(';')
         .filter_map(|pair| pair.trim().split_once('='));
     pairs
-        .find(|(name, _)| *name == COOKIE)
+        .find(|(name, _)| *name == wanted)
         .map(|(_, value)| value)
 }
 
@@ -171,12 +188,10 @@ fn query_token(request: &Request) -> Option<&str> {
         .map(|(_, value)| value)
 }
 
-fn to_cookie(shared: &Shared, _: &Request) -> Response {
+fn to_cookie(shared: &Shared) -> Response {
     let secure = if shared.is_secure { "; Secure" } else { "" };
-    let cookie = format!(
-        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict{secure}",
-        shared.token
-    );
+    let Cookie { name, value } = &shared.cookie;
+    let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
     let headers = [
         (header::LOCATION, "/".to_owned()),
         (header::SET_COOKIE, cookie),

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use access::Cookie;
 use connections::{Connections, Limits};
 use phalanx_launch::curves::CurveReader;
 use phalanx_launch::lifecycle::{Event, Life, State};
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     /// What jobs that were in the queue ask of it.
     terms: Mutex<BTreeMap<JobName, Terms>>,
     token: String,
+    /// What browsers have in its place.
+    cookie: Cookie,
     /// Names under which this daemon is reached, as Host has them.
     hosts: Vec<String>,
     /// Whether it serves by TLS.
@@ -140,6 +143,7 @@ impl Shared {
             terms: Mutex::default(),
             store,
             token: String::new(),
+            cookie: Cookie::draw(1).unwrap(),
             hosts: Vec::new(),
             is_secure: false,
             address,
@@ -187,11 +191,13 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
                 args.listen
             )));
         }
+        let cookie = Cookie::draw(address.port()).map_err(Failure::not_ready)?;
         let shared = Arc::new(Shared {
             jobs: Mutex::new(queue::load(&store)),
             terms: Mutex::default(),
             store,
             token,
+            cookie,
             hosts: access::hosts(address, &args.host, tls.is_some()),
             is_secure: tls.is_some(),
             address,
