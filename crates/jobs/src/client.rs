@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,6 +20,8 @@ use crate::trust;
 const START: Duration = Duration::from_secs(20);
 /// How long it has before another is started, which ends at once if the first one serves.
 const START_AGAIN: Duration = Duration::from_secs(3);
+/// How long a connection to it may take.
+const CONNECT: Duration = Duration::from_secs(2);
 /// How long it may take to say that it is the daemon, as it is looked for: another program may have its port, and say nothing.
 const SAY: Duration = Duration::from_secs(3);
 /// How long it may take to answer later.
@@ -145,12 +148,17 @@ impl Client {
         };
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(2)))
+            .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(ANSWER))
             .proxy(None);
         let certificate = place["certificate"].as_str().map(Path::new);
         if let Some(certificate) = certificate {
-            config = config.tls_config(trust::only(ca.unwrap_or(certificate))?);
+            config = match trust::only(ca.unwrap_or(certificate)) {
+                Ok(trusted) => config.tls_config(trusted),
+                // What a daemon was started with that is there no more is no matter once it has gone, too.
+                Err(_) if ca.is_none() && !answers(address) => return Ok(None),
+                Err(failure) => return Err(failure),
+            };
         }
         let scheme = if certificate.is_some() {
             "https"
@@ -373,6 +381,13 @@ impl Client {
         }
         Ok(false)
     }
+}
+
+/// Whether anybody takes connections at an address.
+fn answers(address: &str) -> bool {
+    let found = address.to_socket_addrs().into_iter().flatten();
+    let connect = |address| TcpStream::connect_timeout(&address, CONNECT);
+    found.map(connect).any(|made| made.is_ok())
 }
 
 /// A text as part of an address.

@@ -48,17 +48,19 @@ pub(crate) fn refusal(error: &ureq::Error) -> Option<String> {
         ureq::Error::Io(error) => of_io(error)?,
         _ => return None,
     };
-    let next = match inner {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "give --ca the file of who has signed it"
+    // All else, such as an answer without TLS, is none of a daemon's.
+    let rustls::Error::InvalidCertificate(why) = inner else {
+        return None;
+    };
+    let next = match why {
+        CertificateError::UnknownIssuer => "give --ca the file of who has signed it",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "have it name this address, or start the daemon with --host and a name that it has"
         }
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "have it name this address, or start the daemon with --host and a name that it has",
-        rustls::Error::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => "start the daemon with a new one",
-        rustls::Error::InvalidCertificate(CertificateError::Other(_)) => {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "start the daemon with a new one"
+        }
+        CertificateError::Other(_) => {
             "one that has signed itself must not be an authority: make it with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE ..`"
         }
         _ => "correct the daemon's --tls-certificate, or give --ca the file of who has signed it",

@@ -6,12 +6,14 @@
 mod service;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::thread;
 use std::time::Instant;
 
-use serde_json::Value as Json;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
 use service::{PATIENCE, Service};
 
 fn file(name: &str) -> String {
@@ -56,7 +58,7 @@ fn serve(service: &Service, certificate: &str, key: &str, more: &[&str]) -> (Dae
             Instant::now() < until,
             "the daemon says nowhere where it is"
         );
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
@@ -94,6 +96,39 @@ fn a_certificate_that_has_signed_itself_is_trusted_by_its_own_commands() {
         String::from_utf8_lossy(&line)
     );
     assert!(service.ok(&["list"]).contains("demo"));
+}
+
+#[test]
+fn what_a_daemon_that_was_killed_leaves_holds_nobody_up() {
+    let service = Service::new("tls-killed");
+    let leave = |certificate: String, address: &str| {
+        let place = json!({"address": address, "pid": 1, "certificate": certificate});
+        std::fs::write(service.root().join("daemon.json"), place.to_string()).unwrap();
+    };
+    let stop = || {
+        let pid = service.daemon().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    };
+    service.ok(&["list"]);
+    // Its port is free, and its certificate was removed.
+    stop();
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    leave("none.pem".to_owned(), &free.to_string());
+    service.ok(&["list"]);
+    // A server without TLS has its port.
+    stop();
+    let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+    leave(file("own.pem"), &plain.local_addr().unwrap().to_string());
+    thread::spawn(move || {
+        for mut stream in plain.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    service.ok(&["list"]);
 }
 
 #[test]
