@@ -5,10 +5,13 @@
 mod service;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
 
-use service::{Service, ask, daemon};
+use service::{PATIENCE, Service, ask, daemon};
 
 /// The names in a list of jobs, in its order.
 fn listed(service: &Service, options: &[&str]) -> Vec<String> {
@@ -71,6 +74,29 @@ fn stream_logs_follows_a_job_to_its_end() {
     assert!(rest.contains("last"), "{rest}");
     assert!(child.wait().unwrap().success());
     assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+}
+
+#[test]
+fn logs_end_while_a_task_writes_on() {
+    let service = Service::new("fast");
+    service.script("demo", &[], "echo first; exec sleep 1000");
+    service.until("demo", |_| service.ok(&["logs", "demo"]).contains("first"));
+    let path = service.root().join("jobs/demo/logs/chief-0.log");
+    let mut log = fs::OpenOptions::new().append(true).open(path).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // In the place of a task that writes faster than its lines are shown.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
+                log.write_all(b"more\n").unwrap();
+            }
+        });
+        let shown = service.ok(&["logs", "demo"]);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(shown.contains("first"), "{shown}");
+    });
+    assert!(Instant::now() < until, "the logs have no end");
 }
 
 #[test]

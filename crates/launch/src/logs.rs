@@ -124,6 +124,8 @@ pub struct Logs {
     read: Vec<(String, u64)>,
     /// The task with which the next look begins.
     turn: usize,
+    /// The bytes of each task that are read, where it is not all that it writes.
+    ends: Option<BTreeMap<String, u64>>,
 }
 
 impl Logs {
@@ -134,6 +136,7 @@ impl Logs {
             folder: folder.join("logs"),
             read: Vec::new(),
             turn: 0,
+            ends: None,
         }
     }
 
@@ -150,6 +153,17 @@ impl Logs {
             let from = start_of_last(&path, lines).unwrap_or(0);
             self.read.push((task, from));
         }
+    }
+
+    /// Ends with what has been written so far.
+    pub fn end_here(&mut self) {
+        let length = |task: &String| {
+            let found = fs::metadata(self.folder.join(format!("{task}.log")));
+            found.map_or(0, |found| found.len())
+        };
+        let tasks = self.tasks().into_iter();
+        let ends = tasks.map(|task| (length(&task), task));
+        self.ends = Some(ends.map(|(end, task)| (task, end)).collect());
     }
 
     /// How many bytes of each task have been read, for [`Logs::go_on_from`].
@@ -198,7 +212,12 @@ impl Logs {
             self.read.len() - 1
         });
         let path = self.folder.join(format!("{task}.log"));
-        let mut bytes = part(&path, self.read[at].1, most).unwrap_or_default();
+        let from = self.read[at].1;
+        let left = self.ends.as_ref().map_or(most, |ends| {
+            let end = ends.get(task).copied().unwrap_or(0);
+            end.saturating_sub(from)
+        });
+        let mut bytes = part(&path, from, most.min(left)).unwrap_or_default();
         let is_full = bytes.len() as u64 == most;
         let last = bytes.iter().rposition(|byte| *byte == b'\n');
         let taken = match last {
@@ -361,6 +380,27 @@ mod tests {
         assert!(logs.next(&all, false).is_empty());
         assert_eq!(texts(&logs.next(&all, true)), ["worker-0|ERROR|last"]);
         assert!(logs.next(&all, true).is_empty());
+    }
+
+    #[test]
+    fn what_is_written_after_the_end_that_was_set_is_not_read() {
+        let scratch = Scratch::new("end-here");
+        let path = Logs::path(&scratch.0, "chief-0");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "one\ntwo\nthr").unwrap();
+        let mut logs = Logs::of(&scratch.0);
+        logs.end_here();
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"ee\nfour\n").unwrap();
+        fs::write(Logs::path(&scratch.0, "worker-0"), "late\n").unwrap();
+        let mut messages = |is_over| {
+            let lines = logs.next(&|_| true, is_over).into_iter();
+            lines.map(|line| line.message).collect::<Vec<_>>()
+        };
+        assert_eq!(messages(false), ["one", "two"]);
+        assert!(messages(false).is_empty());
+        assert_eq!(messages(true), ["thr"]);
+        assert!(messages(true).is_empty());
     }
 
     #[test]

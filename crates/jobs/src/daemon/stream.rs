@@ -55,12 +55,17 @@ pub(super) async fn logs(
     if let Some(positions) = after.and_then(|id| serde_json::from_slice(id.as_bytes()).ok()) {
         logs.go_on_from(positions);
     }
+    let follow = query.get("follow").is_some_and(|follow| follow != "0");
+    if !follow {
+        // A task may write as fast as this is read.
+        logs.end_here();
+    }
     let following = Following {
         shared,
         job,
         logs,
         task: query.get("task").cloned(),
-        follow: query.get("follow").is_some_and(|follow| follow != "0"),
+        follow,
         over: false,
     };
     let stream = unfold(following, |mut following| async move {
