@@ -196,6 +196,29 @@ case $1 in --x=1) say 1 0.1; say 2 nan;; *) say 1 0.5;; esac";
 }
 
 #[test]
+fn a_list_of_values_has_no_empty_one_and_no_scale() {
+    let service = Service::new("values");
+    for values in ["16,32,", "", ",a", "0.001,0.01:log", "a:log,b"] {
+        let search = format!("x={values}");
+        let words = [
+            "tune",
+            "--search",
+            &search,
+            "--metric",
+            "loss",
+            "--dry-run",
+            "--",
+            "true",
+        ];
+        let (code, error) = service.fails(&words);
+        assert!(
+            code == 2 && error.contains("LEAST..MOST, and :log behind a range"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_trial_that_failed_is_not_the_best() {
     let service = Service::new("failed-best");
     let script = format!("{SCRIPT}\n[ $CLOUD_ML_TRIAL_ID != 1 ]\n");

@@ -65,11 +65,11 @@ fn text(text: &str) -> Node {
     node(Value::Text(text.to_owned()))
 }
 
-/// `NAME=a,b,c` is a list of values, `NAME=1..8` whole numbers, `NAME=0.1..0.5` real ones; `:log` behind them looks at small ones closely.
+/// `NAME=a,b,c` is a list of values, `NAME=1..8` whole numbers, `NAME=0.1..0.5` real ones; `:log` behind a range looks at small ones closely.
 fn parameter(given: &str) -> Result<Node, Failure> {
     let wrong = || {
         Failure::usage(format!(
-            "--search has {given:?}; write NAME=8,16,32 or NAME=LEAST..MOST, and :log behind it for a logarithmic scale"
+            "--search has {given:?}; write NAME=8,16,32 or NAME=LEAST..MOST, and :log behind a range for a logarithmic scale"
         ))
     };
     let (name, values) = given.split_once('=').ok_or_else(wrong)?;
@@ -92,6 +92,10 @@ fn parameter(given: &str) -> Result<Node, Failure> {
         fields.push(("scaleType", text(scale)));
     } else {
         let values: Vec<&str> = values.split(',').collect();
+        let is_mistake = |value: &&str| value.is_empty() || value.ends_with(":log");
+        if values.iter().any(is_mistake) {
+            return Err(wrong());
+        }
         let numbers: Option<Vec<f64>> = values.iter().map(|value| value.parse().ok()).collect();
         if let Some(mut numbers) = numbers {
             numbers.sort_by(f64::total_cmp);
