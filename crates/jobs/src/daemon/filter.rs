@@ -217,7 +217,8 @@ fn one(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
     let Some(word) = words.next() else {
         return Err("the filter ends where a field such as state should be".to_owned());
     };
-    if word.is("NOT") {
+    let before_bracket = word.is("-") && words.peek().is_some_and(|next| next.is("("));
+    if word.is("NOT") || before_bracket {
         return nested(words, open, |words, open| {
             Ok(Filter::Not(Box::new(one(words, open)?)))
         });
@@ -333,6 +334,9 @@ mod tests {
                 "(state:SUCCEEDED labels.team=a) OR labels.team=vision",
                 true,
             ),
+            ("-(state:FAILED labels.team=vision)", false),
+            ("-(state:RUNNING OR labels.team=a) AND jobId:rnn*", true),
+            ("NOT -(state:FAILED)", true),
             ("labels:*", true),
             ("labels:team", true),
             ("-labels:owner", true),
@@ -389,6 +393,7 @@ mod tests {
             ("state=\"A", "without its end"),
             ("state=A AND", "ends where"),
             ("state=A OR OR state=B", "known are"),
+            ("- state=A", "known are"),
             (
                 "createTime>yesterday",
                 "createTime>: \"yesterday\" is no time",
@@ -397,6 +402,7 @@ mod tests {
             ("labels=team", "expected labels:NAME"),
             (&"(".repeat(1000), "deep"),
             (&"NOT ".repeat(1000), "deep"),
+            (&"-(".repeat(1000), "deep"),
         ] {
             let error = Filter::parse(filter).unwrap_err();
             assert!(error.contains(part), "{filter}: {error}");
