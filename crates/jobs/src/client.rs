@@ -307,7 +307,7 @@ impl Client {
         )
     }
 
-    /// Replaces the labels of a job.
+    /// Replaces the labels of a job, unless it has changed since its etag was read.
     pub(crate) fn patch(&self, job: &str, body: &Json) -> Result<Json, Failure> {
         self.send(
             "PATCH",
@@ -428,6 +428,7 @@ fn answer(
         str::to_owned,
     );
     Err(match response.status().as_u16() {
+        409 if json["error"]["status"] == "ABORTED" => Failure::new(TRY_AGAIN, message),
         400 | 404 | 409 => Failure::usage(message),
         401 | 403 => Failure::not_ready(message),
         503 => Failure::new(TRY_AGAIN, message),

@@ -140,6 +140,29 @@ fn a_task_or_a_change_that_is_none_is_a_mistake() {
 }
 
 #[test]
+fn labels_of_a_job_that_changes_meanwhile_are_changed_all_the_same() {
+    let service = Service::new("labels");
+    service.script("demo", &[], "true");
+    service.end("demo");
+    let update = |number: u32| {
+        let mut command = service.command();
+        command.args([
+            "update",
+            "demo",
+            "--update-labels",
+            &format!("l{number}={number}"),
+        ]);
+        command.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..8).map(update).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let job = service.job("demo");
+    assert_eq!(job["labels"].as_object().unwrap().len(), 8, "{job:#}");
+}
+
+#[test]
 fn a_method_that_a_path_does_not_take_is_answered_as_an_error() {
     let service = Service::new("method");
     service.ok(&["list"]);

@@ -28,6 +28,9 @@ use crate::daemon;
 use crate::failure::{FAILED, Failure};
 use crate::trust;
 
+/// How often a job is changed again that has changed in the meantime.
+const MOST_UPDATES: u32 = 20;
+
 /// What every command is given.
 pub(crate) struct Context {
     root: PathBuf,
@@ -137,6 +140,25 @@ fn update(context: &Context, args: &UpdateArgs) -> Done {
             "nothing is to be changed; add --update-labels KEY=VALUE, --remove-labels KEY or --clear-labels",
         ));
     }
+    let added = spec::pairs("--update-labels", &args.update_labels)?;
+    let mut tries = 1;
+    let changed = loop {
+        match relabel(context, args, &added) {
+            // The job has changed in the meantime, or the daemon is about to end.
+            Err(failure) if failure.exit == TRY_AGAIN && tries < MOST_UPDATES => tries += 1,
+            changed => break changed?,
+        }
+    };
+    context.print(&changed, |_| format!("Updated job [{}].\n", args.job));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the labels that a job has now.
+fn relabel(
+    context: &Context,
+    args: &UpdateArgs,
+    added: &[(String, String)],
+) -> Result<Json, Failure> {
     let client = context.client()?;
     let job = client.job(&args.job)?;
     let mut labels = match &job["labels"] {
@@ -146,12 +168,10 @@ fn update(context: &Context, args: &UpdateArgs) -> Done {
     for name in &args.remove_labels {
         labels.remove(name);
     }
-    for (name, value) in spec::pairs("--update-labels", &args.update_labels)? {
-        labels.insert(name, Json::from(value));
+    for (name, value) in added {
+        labels.insert(name.clone(), Json::from(value.as_str()));
     }
-    let changed = client.patch(&args.job, &json!({"labels": labels, "etag": job["etag"]}))?;
-    context.print(&changed, |_| format!("Updated job [{}].\n", args.job));
-    Ok(ExitCode::SUCCESS)
+    client.patch(&args.job, &json!({"labels": labels, "etag": job["etag"]}))
 }
 
 /// The exit code of a job by its state: 0, 1, or 130 for one that was cancelled.
