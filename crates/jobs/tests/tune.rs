@@ -174,7 +174,7 @@ fn tune_prints_the_trials_with_the_best_first() {
         "{table}"
     );
     assert!(
-        lines[1].ends_with("  3") && lines[1].contains("0.000000"),
+        lines[1].ends_with("  3") && lines[1].contains("0.0000"),
         "{table}"
     );
 }
@@ -226,11 +226,11 @@ fn a_trial_that_failed_is_not_the_best() {
     let table = String::from_utf8(tune(&service, &script, options).stdout).unwrap();
     let lines: Vec<&str> = table.lines().collect();
     assert!(
-        lines[1].starts_with("2 ") && lines[1].contains("0.000000"),
+        lines[1].starts_with("2 ") && lines[1].contains("0.0000"),
         "{table}"
     );
     assert!(
-        lines[2].starts_with("1 ") && !lines[2].contains("0.000000"),
+        lines[2].starts_with("1 ") && !lines[2].contains("0.0000"),
         "{table}"
     );
 }

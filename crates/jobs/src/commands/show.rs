@@ -209,6 +209,16 @@ pub(super) fn summary(job: &Json) -> String {
     all
 }
 
+/// A number with five digits that count, as the dashboard shows it.
+fn significant(value: f64) -> String {
+    let scientific = format!("{value:.4e}");
+    let exponent = scientific.split_once('e');
+    match exponent.and_then(|(_, exponent)| exponent.parse().ok()) {
+        Some(exponent @ -6..=4) => format!("{value:.*}", (4_i32 - exponent) as usize),
+        _ => scientific,
+    }
+}
+
 /// The trials of a search.
 pub(super) fn trials(output: &Json) -> String {
     let trials = output["trials"]
@@ -232,7 +242,7 @@ pub(super) fn trials(output: &Json) -> String {
     for trial in trials {
         let metric = trial["finalMetric"]["objectiveValue"]
             .as_f64()
-            .map(|value| format!("{value:.6}"));
+            .map(significant);
         let state = match trial["isTrialStoppedEarly"].as_bool() {
             Some(true) => "STOPPED",
             _ => text(trial, "state"),
@@ -268,4 +278,25 @@ pub(super) fn failure(failure: &Json) -> String {
     }
     let _ = writeln!(all, "all of its output: {}", text(failure, "log"));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_count() {
+        for (value, text) in [
+            (0.0, "0.0000"),
+            (0.987_654_3, "0.98765"),
+            (-12.5, "-12.500"),
+            (0.000_123_456_7, "0.00012346"),
+            (3.5e-7, "3.5000e-7"),
+            (99_999.6, "1.0000e5"),
+            (1234.5678, "1234.6"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(significant(value), text);
+        }
+    }
 }
