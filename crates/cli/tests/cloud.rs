@@ -316,6 +316,36 @@ fn a_removal_whose_connection_breaks_is_tried_again() {
 }
 
 #[test]
+fn older_ones_that_cannot_be_removed_fail_no_save() {
+    let folder = Folder::new("left");
+    for (number, url) in bucket_urls("left/checkpoint").into_iter().enumerate() {
+        let (variable, address) = server(&url);
+        let gate = Gate::before(&address, |request| {
+            match request.contains(LAST) && request.starts_with("DELETE") {
+                true => Answer::Busy,
+                false => Answer::Pass,
+            }
+        });
+        let name = format!("left{number}");
+        folder.describe(&name, &format!("checkpoint: {url}"));
+        let file = format!("{name}.yaml");
+        let mut command = folder.command(&["train", &file, "--epochs", "2"]);
+        command
+            .env(variable, &gate.address)
+            .env("PHALANX_STORE_RETRY", "1");
+        let told = told_of(&mut command, 0);
+        assert!(
+            told.contains("could not be removed: cannot remove"),
+            "{told}"
+        );
+        assert!(names(&url, LAST).len() > 2);
+        // The next save does, but for the one that is kept.
+        folder.run(&["train", &file, "--resume", "--epochs", "3"], 0);
+        assert_eq!(names(&url, LAST).len(), 2);
+    }
+}
+
+#[test]
 fn a_url_of_one_save_ends_a_training_before_its_first_step() {
     let folder = Folder::new("one");
     let state = folder.state(1);

@@ -105,9 +105,11 @@ impl Trainer {
             }
         };
         self.writer.removal.finish();
-        let mut replaced = Replaced::NOTHING;
+        let mut replaced = Replaced::Nothing;
         on_chief(self.placement(), "checkpoint", || {
             replaced = state.save_keeping(path, 0, &check, &|| Ok(()))?;
+            let warning = replaced.warning().into_iter();
+            warning.for_each(|line| self.engine().notice(line));
             Ok(())
         })?;
         self.writer.removal.begin(replaced, state);

@@ -10,6 +10,7 @@ use super::train_loop::FitRun;
 use super::workers::on_chief;
 use super::{Fit, Trainer};
 use crate::checkpoint::{CheckpointWriterMark, TrainingState, check_state};
+use crate::engine::Notice;
 use crate::replicas::Placement;
 use crate::storage::atomic_dir::Replaced;
 use crate::storage::store::is_url;
@@ -159,6 +160,7 @@ struct Save {
     /// What is removed when it is on disk.
     removed: Vec<PathBuf>,
     marks: Arc<[CheckpointWriterMark]>,
+    notice: Notice,
 }
 
 impl Save {
@@ -169,10 +171,11 @@ impl Save {
 
     /// Returns what the caller is to remove.
     fn write(&self) -> Result<Replaced> {
-        let mut replaced = Replaced::NOTHING;
+        let mut replaced = Replaced::Nothing;
         if let Some(state) = &self.state {
             let may_write = || self.check_marks();
             replaced = state.save_keeping(&self.path, self.older, &|| Ok(()), &may_write)?;
+            replaced.warning().into_iter().for_each(&*self.notice);
         }
         self.check_marks()?;
         self.removed
@@ -241,6 +244,7 @@ fn save_of(trainer: &Trainer, wish: &SaveWish) -> Result<Save> {
         older: wish.older,
         removed: wish.removed.clone(),
         marks: Arc::clone(&trainer.writer.marks),
+        notice: trainer.engine().notice_handle(),
     })
 }
 

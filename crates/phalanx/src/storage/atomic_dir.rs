@@ -237,19 +237,30 @@ impl DirectoryKind {
     }
 }
 
-/// A directory that was replaced and is not kept. Its name is hidden, and where nobody removes it a later save does.
+/// What was replaced and is not kept.
 #[derive(Debug)]
-#[must_use = "it takes space on the disk until it is removed"]
-pub(crate) struct Replaced(Option<(PathBuf, &'static [&'static str])>);
+#[must_use = "it takes space until it is removed"]
+pub(crate) enum Replaced {
+    Nothing,
+    /// A directory and its files. Its name is hidden, and where nobody removes it a later save does.
+    Folder(PathBuf, &'static [&'static str]),
+    /// Objects that could not be removed, which a later save does: a warning that says why.
+    Left(String),
+}
 
 impl Replaced {
-    /// Nothing was replaced.
-    pub(crate) const NOTHING: Self = Self(None);
-
     /// Removes it, which takes a while where its files are large.
     pub(crate) fn remove(self) {
-        if let Some((folder, files)) = self.0 {
+        if let Self::Folder(folder, files) = self {
             remove(&folder, files);
+        }
+    }
+
+    /// What the user is to hear.
+    pub(crate) fn warning(&self) -> Option<&str> {
+        match self {
+            Self::Left(warning) => Some(warning),
+            Self::Nothing | Self::Folder(..) => None,
         }
     }
 }
@@ -518,16 +529,16 @@ impl<'a> TargetDir<'a> {
     /// more than `older`.
     fn keep_older(&self, replaced: Option<PathBuf>, older: usize) -> Result<Replaced> {
         let Some(replaced) = replaced else {
-            return Ok(Replaced::NOTHING);
+            return Ok(Replaced::Nothing);
         };
-        let unwanted = |folder| Replaced(Some((folder, self.kind.files)));
+        let unwanted = |folder| Replaced::Folder(folder, self.kind.files);
         if older == 0 {
             // A backup half removed would be in the way of the next save. Where it cannot be hidden that save removes it whole.
             let hidden = match replaced == self.backup() {
                 true => self.hide(&replaced).ok().flatten(),
                 false => Some(replaced),
             };
-            return Ok(hidden.map_or(Replaced::NOTHING, unwanted));
+            return Ok(hidden.map_or(Replaced::Nothing, unwanted));
         }
         let taken = taken_numbers(&self.parent, &self.name);
         let free = (1..=older).find(|number| taken.binary_search(number).is_err());
@@ -543,7 +554,7 @@ impl<'a> TargetDir<'a> {
             }
         }
         fs::rename(&replaced, self.numbered(1)).map_err(refused("rename", &replaced))?;
-        Ok(last.map_or(Replaced::NOTHING, unwanted))
+        Ok(last.map_or(Replaced::Nothing, unwanted))
     }
 }
 

@@ -87,7 +87,7 @@ fn a_kill_while_the_old_one_is_removed_is_in_nobodys_way() {
     let scratch = Scratch::new("half-removed");
     let path = scratch.0.join("m");
     publish_by_renames(&path, "one").unwrap();
-    let Replaced(Some((old, files))) = replaced_by_renames(&path, "two").unwrap() else {
+    let Replaced::Folder(old, files) = replaced_by_renames(&path, "two").unwrap() else {
         panic!("something was replaced");
     };
     assert_ne!(old, scratch.0.join(".m.before"));

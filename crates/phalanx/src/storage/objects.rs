@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
-use super::atomic_dir::DirectoryKind;
+use super::atomic_dir::{DirectoryKind, Replaced};
 use super::store::{Contents, Files, OpenFile, Staging};
 use crate::{Error, Result};
 
@@ -211,7 +211,7 @@ impl ObjectDir {
         older: usize,
         write: impl FnOnce(&dyn Staging) -> Result<()>,
         may_publish: &dyn Fn() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Replaced> {
         let before = self.saves()?;
         self.check_several(&before)?;
         let number = before.iter().map(ObjectSave::number).max().unwrap_or(0) + 1;
@@ -224,7 +224,14 @@ impl ObjectDir {
         write(&staging)?;
         may_publish()?;
         staging.complete()?;
-        self.keep(older)
+        // It is there, whatever becomes of the older ones.
+        let Err(error) = self.keep(older) else {
+            return Ok(Replaced::Nothing);
+        };
+        let (what, url) = (self.kind.what, &self.url);
+        Ok(Replaced::Left(format!(
+            "warning: the {what} at `{url}` is written, and what it replaces could not be removed: {error}; the next one tries it again"
+        )))
     }
 
     /// Removes all but the newest and `older` before it, and what was abandoned.

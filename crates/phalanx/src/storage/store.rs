@@ -101,10 +101,7 @@ impl Store {
             Self::Folder(kind, path) => {
                 kind.replace_if(path, older, |staging| write(staging), may_publish)
             }
-            Self::Objects(objects) => {
-                objects.replace(older, write, may_publish)?;
-                Ok(Replaced::NOTHING)
-            }
+            Self::Objects(objects) => objects.replace(older, write, may_publish),
         }
     }
 
