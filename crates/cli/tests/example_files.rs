@@ -20,6 +20,9 @@ fn row(i: usize) -> ([u8; 2], u8) {
     ([x as u8, y as u8], u8::from(x > y))
 }
 
+/// A column of a table, and what it has of a row.
+type TableColumn = (&'static str, fn(&[u8; 2]) -> f64);
+
 /// A folder with the rows in every format, the last twenty as a test of their own; removed at the end.
 struct Folder(Scratch);
 
@@ -39,7 +42,7 @@ impl Folder {
 
     /// Two row groups with the columns `kind`, `other`, `x` and `y`.
     fn write_parquet(&self, part: &str, rows: &[([u8; 2], u8)]) {
-        let values: [(&str, fn(&[u8; 2]) -> f64); 3] = [
+        let values: [TableColumn; 3] = [
             ("other", |_| 0.5),
             ("x", |x| f64::from(x[0])),
             ("y", |x| f64::from(x[1])),
@@ -48,12 +51,7 @@ impl Folder {
     }
 
     /// Two row groups with the columns `kind` and these.
-    fn write_table(
-        &self,
-        part: &str,
-        rows: &[([u8; 2], u8)],
-        columns: &[(&str, fn(&[u8; 2]) -> f64)],
-    ) {
+    fn write_table(&self, part: &str, rows: &[([u8; 2], u8)], columns: &[TableColumn]) {
         let fields: String = columns
             .iter()
             .map(|(name, _)| format!("required double {name}; "))
@@ -247,7 +245,7 @@ fn the_same_rows_train_the_same_model() {
 fn columns_of_a_table_are_found_by_their_names_in_its_test() {
     let folder = Folder::new("table-order");
     let rows: Vec<_> = (ROWS - 20..ROWS).map(row).collect();
-    let turned: [(&str, fn(&[u8; 2]) -> f64); 3] = [
+    let turned: [TableColumn; 3] = [
         ("y", |x| f64::from(x[1])),
         ("x", |x| f64::from(x[0])),
         ("other", |_| 0.5),
