@@ -330,10 +330,10 @@ mod tests {
             ("slurm.", &SLURM),
             ("kubernetes.", &KUBERNETES),
         ];
-        let is_inner = |name: &&&str| !["elastic", "slurm", "kubernetes"].contains(name);
+        let has_no_keys = |name: &&&str| !["elastic", "slurm", "kubernetes"].contains(name);
         let own = FIELDS
             .iter()
-            .filter(is_inner)
+            .filter(has_no_keys)
             .map(|name| (*name).to_owned());
         let inner = inner.into_iter();
         let inner =
