@@ -11,7 +11,7 @@ use crate::schedules::Schedule;
 /// Follow the regularised leader: `n' = n + g^2`, `g' = g + 2 * l2_shrinkage * v`,
 /// `z += g' - (n'^-p - n^-p) / rate * v`,
 /// `v = (clip(z, -l1, l1) - z) / (n'^-p / rate + 2 * l2 + beta / rate)` with `p` the learning rate power
-/// (McMahan et al. 2013).
+/// (McMahan et al. 2013). A rate of 0 changes nothing, nor does a divisor of 0 its element; Keras makes them NaN.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -134,11 +134,19 @@ impl UpdateRule for Ftrl {
         let shrunk = gradient + param * (2.0 * self.l2_shrinkage_regularization_strength);
         let accumulator = squares + gradient.square();
         let after = power(&accumulator);
-        let linear = linear + shrunk - (&after - power(squares)) / rate * param;
+        let moved = linear + shrunk - (&after - power(squares)) / rate * param;
         let l1 = self.l1_regularization_strength;
-        let pulled = linear.clamp(-l1, l1) - &linear;
+        let pulled = moved.clamp(-l1, l1) - &moved;
         let curvature = (after + self.beta) / rate + 2.0 * self.l2_regularization_strength;
-        Updated::new(pulled / curvature, [accumulator, linear])
+        // Both are divided by. The slots stay too: they hold the variable, which the next step would otherwise move.
+        let rests = curvature
+            .equal(&curvature.like(0.0))
+            .or(&rate.equal(&rate.like(0.0)).broadcast_to(&param.dims()));
+        let new = [pulled / &curvature, accumulator, moved];
+        let old = [param, squares, linear];
+        let [param, accumulator, linear] =
+            std::array::from_fn(|at| rests.select(old[at], &new[at]));
+        Updated::new(param, [accumulator, linear])
     }
 
     fn check(&self) -> Result<(), String> {

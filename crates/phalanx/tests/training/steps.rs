@@ -1,5 +1,6 @@
 //! Steps and their state: trainings in parts, seeds, dropout, layers that are frozen, learning rates.
 
+use phalanx::data::Batch;
 use phalanx::prelude::*;
 use phalanx_graph::DType;
 use phalanx_testkit::assert_close;
@@ -209,6 +210,53 @@ fn the_learning_rate_can_be_changed_between_steps() {
     trainer.train_on_batch(&batch(8, None)).unwrap();
     assert_eq!(before, values(&trainer));
     assert!(message(trainer.set_learning_rate(f64::NAN)).contains("at least 0, got NaN"));
+}
+
+/// FTRL divides by the rate, and by the squares that it has seen.
+#[test]
+fn ftrl_rests_where_it_would_divide_by_zero() {
+    let linear = |optimizer: Ftrl| {
+        let layer = Dense::new(1).use_bias(false);
+        let layer = layer.kernel_initializer(Initializer::Constant { value: 0.5 });
+        let compile = Compile {
+            optimizer: optimizer.into(),
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        };
+        trainer(Sequential::new([2]).add(layer), compile)
+    };
+    // No gradient ever reaches the second weight.
+    let batch = |y: f32| Batch {
+        x: vec![HostTensor::new([1, 2], &[1.0f32, 0.0])],
+        y: vec![HostTensor::new([1, 1], &[y])],
+        weight: None,
+        first: 0,
+    };
+    // The schedule ends at 0.
+    let mut ended = linear(Ftrl::new(CosineDecay::new(0.1, 1)));
+    ended.train_on_batch(&batch(2.0)).unwrap();
+    let before = values(&ended);
+    assert!(before[0].is_finite() && before[0] > 0.5, "{before:?}");
+    ended.train_on_batch(&batch(2.0)).unwrap();
+    assert_eq!(values(&ended), before);
+    // A step of rate 0 is as if it had not been.
+    let [resting, steady] = [true, false].map(|rests| {
+        let mut trainer = linear(Ftrl::new(0.1).l1_regularization_strength(0.01));
+        trainer.train_on_batch(&batch(2.0)).unwrap();
+        if rests {
+            trainer.set_learning_rate(0.0).unwrap();
+            trainer.train_on_batch(&batch(9.0)).unwrap();
+            trainer.set_learning_rate(0.1).unwrap();
+        }
+        trainer.train_on_batch(&batch(2.0)).unwrap();
+        values(&trainer)
+    });
+    assert_eq!(resting, steady);
+    let mut unseen = linear(Ftrl::new(0.1).initial_accumulator_value(0.0));
+    unseen.train_on_batch(&batch(2.0)).unwrap();
+    let after = values(&unseen);
+    assert!(after[0] > 0.5 && after[0].is_finite(), "{after:?}");
+    assert_eq!(after[1], 0.5);
 }
 
 #[test]
