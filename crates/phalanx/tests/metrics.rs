@@ -5,7 +5,7 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, Precision, R2Average, R2Score, Recall,
+    Accuracy, Auc, BinaryAccuracy, F1Score, MeanIou, Metric, Precision, R2Average, R2Score, Recall,
     RootMeanSquaredError, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
@@ -172,6 +172,34 @@ fn rare_thresholds_and_weights() -> [Rare; 4] {
     ]
 }
 
+/// A single output is the probability of class 1 of two, as Keras' `BinaryIoU` has it.
+fn regions_of_one_output() -> Vec<Rare> {
+    let iou = || Metric::from(MeanIou::default());
+    let of = |y_pred: &HostTensor| iou().bound(None, y_pred.shape());
+    let y_true = f32s(&[4, 1], &[0.0, 1.0, 0.0, 1.0]);
+    let y_pred = f32s(&[4, 1], &[0.1, 0.2, 0.4, 0.5]);
+    let logits = f32s(&[4, 1], &[-2.0, -1.0, -0.1, 0.0]);
+    let loss = BinaryCrossentropy::from_logits().into();
+    let of_logits = iou().bound(Some(&loss), logits.shape());
+    // Two pictures of two places; the second has no weight.
+    let pictures = f32s(&[2, 1, 2, 1], &[0.1, 0.9, 0.9, 0.9]);
+    let none = f32s(&[2, 1], &[0.1, 0.2]);
+    // Classes 0 and 1: two of three places, one of two.
+    let mean = f64::midpoint(2.0 / 3.0, 0.5);
+    vec![
+        (of(&y_pred), y_true.clone(), y_pred, None, mean),
+        (of_logits, y_true, logits, None, mean),
+        (
+            of(&pictures),
+            HostTensor::new([2, 1, 2], &[0i32, 1, 0, 0]),
+            pictures,
+            Some([1.0, 0.0]),
+            1.0,
+        ),
+        (of(&none), f32s(&[2, 1], &[1.0, 1.0]), none, None, 0.0),
+    ]
+}
+
 /// Numbers far from 0, and equal ones.
 fn rare_regressions() -> [Rare; 5] {
     let far = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 3.0];
@@ -206,7 +234,7 @@ fn rare_inputs_count_as_documented() {
         &rare_regressions(),
     ]
     .concat();
-    let cases = [cases, logits()].concat();
+    let cases = [cases, logits(), regions_of_one_output()].concat();
     let mut batch = Batch::default();
     for (metric, y_true, y_pred, weight, _) in &cases {
         let (y_true, y_pred) = (batch.input(y_true.clone()), batch.input(y_pred.clone()));

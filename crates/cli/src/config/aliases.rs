@@ -143,6 +143,7 @@ const METRICS: &[Alias] = &[
     ("mean_iou", Same("mean_io_u")),
     ("iou", Same("mean_io_u")),
     ("one_hot_mean_io_u", Same("mean_io_u")),
+    ("binary_io_u", Same("mean_io_u")),
 ];
 const OPTIMIZERS: &[Alias] = &[
     ("momentum", Hint("write `sgd: {momentum: 0.9}`")),

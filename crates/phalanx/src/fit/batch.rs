@@ -9,6 +9,7 @@ use super::example_weights::check_weights;
 use super::setup::{Setup, StepLayout};
 use super::step_program::BatchShape;
 use crate::data::Batch;
+use crate::losses::Ctc;
 use crate::replicas::{BatchPartition, Layout, MeshLayout, Placement};
 use crate::{Error, Result};
 
@@ -116,8 +117,9 @@ pub(super) fn check_values(setup: &Setup, batch: &Batch) -> Result<()> {
     check_weights(batch)?;
     check_indices(setup, &batch.x, batch.first)?;
     check_labels(setup, batch)?;
-    check_counted(setup, batch)?;
-    check_shares(setup, batch)
+    check_label_lengths(setup, batch)?;
+    check_shares(setup, batch)?;
+    check_counted(setup, batch)
 }
 
 /// Refuses indices that a layer has no row for. `first` is the number of the first example, for messages.
@@ -158,9 +160,9 @@ fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let labels = y.to_f64();
-        let has_weight = weighted_values(batch, y);
+        let has_weight = weighted_values(setup, batch, target);
         let is_bad =
-            |&(at, &label): &(usize, &f64)| !is_number_of(label, classes) && has_weight(at);
+            |&(at, &label): &(usize, &f64)| !is_number_of(label, classes) && has_weight(at, label);
         if let Some((at, &label)) = labels.iter().enumerate().find(is_bad) {
             let row = batch.first + row_of(at, y);
             let why = if label.fract() == 0.0 {
@@ -174,8 +176,35 @@ fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
                     classes - 1
                 )
             };
+            let remedy = setup.objective.padding_remedy(target);
             return Err(Error::User(format!(
-                "the class {label} of example {row} of the epoch {why}"
+                "the class {label} of example {row} of the epoch {why}{remedy}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses labels that do not fit into the steps of the model's output: the loss would be infinite. Where an example has another
+/// length than the model's, its steps are not known here.
+fn check_label_lengths(setup: &Setup, batch: &Batch) -> Result<()> {
+    let mut inputs = batch.x.iter().zip(setup.model.inputs());
+    if inputs.any(|(x, (_, shape))| x.dims().get(1..) != Some(&shape.dims)) {
+        return Ok(());
+    }
+    for &(target, steps) in &setup.objective.labels {
+        let Some((y, &[_, each])) = batch.y.get(target).map(|y| (y, y.dims())) else {
+            continue;
+        };
+        let labels = y.to_f64();
+        let has_weight = weighted_values(setup, batch, target);
+        let is_bad = |&(row, labels): &(usize, &[f64])| {
+            Ctc::steps_of(labels) > steps && has_weight(row * each, 0.0)
+        };
+        if let Some((row, labels)) = labels.chunks(each.max(1)).enumerate().find(is_bad) {
+            let (row, needed) = (batch.first + row as u64, Ctc::steps_of(labels));
+            return Err(Error::User(format!(
+                "the labels of example {row} of the epoch need {needed} steps, one each and one more between two that are equal, but the model's output has {steps}; give it the weight 0, shorter labels, or more steps"
             )));
         }
     }
@@ -186,27 +215,27 @@ fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
 /// at all. What has no weight counts nothing.
 fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
     for counted in &setup.objective.counted {
-        let (Some(y), Some((&classes, rows))) =
-            (batch.y.get(counted.target), counted.output.split_last())
-        else {
+        let Some(y) = batch.y.get(counted.target) else {
             continue;
         };
+        let (rows, classes) = (&counted.rows[..], counted.classes);
         let each = y.dims().get(1..).unwrap_or_default();
         let one_each = each == rows || each.split_last() == Some((&1, rows));
         if classes < 2 || !one_each {
             continue;
         }
         let labels = y.to_f64();
-        let has_weight = weighted_values(batch, y);
+        let has_weight = weighted_values(setup, batch, counted.target);
         let is_bad = |&(at, &label): &(usize, &f64)| {
             !is_number_of(label, classes)
                 && counted.left_out.map(|class| class as f64) != Some(label)
-                && has_weight(at)
+                && has_weight(at, label)
         };
         if let Some((at, label)) = labels.iter().enumerate().find(is_bad) {
             let (metric, row) = (&counted.metric, batch.first + row_of(at, y));
+            let remedy = setup.objective.padding_remedy(counted.target);
             return Err(Error::User(format!(
-                "the class {label} of example {row} of the epoch is not among the {classes} that the metric `{metric}` counts, 0 to {}; correct the labels, give the last layer more units, or the example the weight 0",
+                "the class {label} of example {row} of the epoch is not among the {classes} that the metric `{metric}` counts, 0 to {}; correct the labels, give the last layer more units, or the example the weight 0{remedy}",
                 classes - 1
             )));
         }
@@ -214,9 +243,14 @@ fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Whether the value at a place of a target has a weight: its own where weights are of places, else its example's.
-fn weighted_values(batch: &Batch, y: &HostTensor) -> impl Fn(usize) -> bool {
-    let weight = batch.weight.as_ref();
+/// Whether the value at a place of a target has a weight: its own where weights are of places, else its example's. A value that
+/// stands for a padded place has none.
+fn weighted_values<'a>(
+    setup: &'a Setup,
+    batch: &'a Batch,
+    target: usize,
+) -> impl Fn(usize, f64) -> bool + 'a {
+    let (weight, y) = (batch.weight.as_ref(), &batch.y[target]);
     let values: usize = y.dims().iter().product();
     // Of few batches anything is asked.
     let weights = LazyCell::new(move || {
@@ -230,13 +264,13 @@ fn weighted_values(batch: &Batch, y: &HostTensor) -> impl Fn(usize) -> bool {
             false => example_weights(weight),
         })
     });
-    move |at| {
+    move |at, value| {
         let of = |weights: &Vec<f64>| {
             weights
                 .get(at / (values / weights.len().max(1)).max(1))
                 .copied()
         };
-        weights.as_ref().and_then(of) != Some(0.0)
+        weights.as_ref().and_then(of) != Some(0.0) && !setup.objective.may_be_padding(target, value)
     }
 }
 
@@ -248,13 +282,15 @@ fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let shares = y.to_f64();
-        let has_weight = weighted_values(batch, y);
-        let is_bad =
-            |&(at, &share): &(usize, &f64)| (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(at);
+        let has_weight = weighted_values(setup, batch, *target);
+        let is_bad = |&(at, &share): &(usize, &f64)| {
+            (share - 0.5).abs() > 0.5 + ROUNDING && has_weight(at, share)
+        };
         if let Some((at, share)) = shares.iter().enumerate().find(is_bad) {
             let row = batch.first + row_of(at, y);
+            let remedy = setup.objective.padding_remedy(*target);
             return Err(Error::User(format!(
-                "the target {share} of example {row} of the epoch is not from 0 to 1, as `{loss}` needs it; correct the targets, or for classes 0, 1, 2 .. train with `sparse_categorical_crossentropy` and an output for each class"
+                "the target {share} of example {row} of the epoch is not from 0 to 1, as `{loss}` needs it; correct the targets, or for classes 0, 1, 2 .. train with `sparse_categorical_crossentropy` and an output for each class{remedy}"
             )));
         }
     }

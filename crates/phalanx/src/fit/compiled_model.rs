@@ -5,7 +5,7 @@ use phalanx_graph::HostTensor;
 use super::compile::Compile;
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
-use super::loss_scale::LossScale;
+use super::loss_scale::{FLOOR, LossScale};
 use super::progress::short;
 use super::setup::Setup;
 use super::step_cache::StepCache;
@@ -171,13 +171,18 @@ impl CompiledModel {
         let rate = self
             .learning_rate()
             .map_or(String::new(), |rate| format!(" (now {})", short(rate)));
-        if !self.setup.loss_scale.slots().is_empty() {
+        let scale = self.scalar_slot(LossScale::SCALE);
+        if scale.is_ok_and(|scale| scale.is_some_and(|scale| scale <= FLOOR)) {
             return Error::Training(format!(
                 "the loss or gradients of step {step} (counted from 0) are infinite or not numbers even with a loss scale of 1; try a lower learning rate{rate}, Policy::MixedBfloat16 or Policy::Float32, and check the data for values that are not numbers or too large for half precision"
             ));
         }
+        let labels = match self.setup.objective.labels.is_empty() {
+            true => "",
+            false => ", such as labels that need more steps than there are",
+        };
         Error::Training(format!(
-            "the loss of step {step} (counted from 0) is infinite or not a number, and what was learned is lost with it; try a lower learning rate{rate} or gradient clipping (`clipnorm`), and check the data for values that are not numbers and targets outside the range of the loss"
+            "the loss of step {step} (counted from 0) is infinite or not a number, and what was learned is lost with it; try a lower learning rate{rate} or gradient clipping (`clipnorm`), and check the data for values that are not numbers and targets outside the range of the loss{labels}"
         ))
     }
 

@@ -24,6 +24,10 @@ pub(super) struct Objective {
     pub(super) targets: Vec<usize>,
     /// Targets that hold classes, by position among them, and the number of classes of their outputs.
     pub(super) classes: Vec<(usize, usize)>,
+    /// Targets that are labels of steps, by position among them, and the number of steps of their outputs.
+    pub(super) labels: Vec<(usize, usize)>,
+    /// Of each target whether its output has a padding mask.
+    pub(super) masked: Vec<bool>,
     /// Targets that a metric counts by their classes.
     pub(super) counted: Vec<CountedClasses>,
     /// Targets that are shares from 0 to 1, by position among them, and the loss that takes them so.
@@ -37,8 +41,9 @@ pub(super) struct CountedClasses {
     pub(super) metric: String,
     /// The target, by position.
     pub(super) target: usize,
-    /// The dims of an example of its output, whose last one are classes.
-    pub(super) output: Vec<usize>,
+    /// The dims of an example of its output, but the last.
+    pub(super) rows: Vec<usize>,
+    pub(super) classes: usize,
     /// The class that is left out.
     pub(super) left_out: Option<i64>,
 }
@@ -58,11 +63,29 @@ impl Objective {
         counted.retain(|counted| classes.iter().all(|(target, _)| *target != counted.target));
         Self {
             classes,
+            labels: labels(model, &compile.loss, &targets),
+            masked: (targets.iter())
+                .map(|&output| model.masked_outputs()[output])
+                .collect(),
             counted,
             shares: shares(&compile.loss, &targets),
             losses: compile.loss.clone(),
             targets,
             metrics,
+        }
+    }
+
+    /// Whether a value of a target may stand for a padded place: no class and no share is a whole number below 0. Which places are
+    /// padded is known on the devices alone.
+    pub(super) fn may_be_padding(&self, target: usize, value: f64) -> bool {
+        self.masked[target] && value < 0.0 && value.fract() == 0.0
+    }
+
+    /// What else can be done about a value of a target that may be of a padded place, for the end of a message.
+    pub(super) fn padding_remedy(&self, target: usize) -> &'static str {
+        match self.masked[target] {
+            true => "; padded places take 0, or a whole number below 0",
+            false => "",
         }
     }
 
@@ -181,16 +204,30 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
     losses.terms.iter().filter_map(of_term).collect()
 }
 
+/// Which targets are labels of steps, and how many steps there are.
+fn labels(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
+    let outputs = model.outputs();
+    let of_term = |term: &LossTerm| {
+        let Loss::Ctc(_) = term.loss else {
+            return None;
+        };
+        let target = targets.iter().position(|&target| target == term.output)?;
+        Some((target, *outputs[term.output].dims.first()?))
+    };
+    losses.terms.iter().filter_map(of_term).collect()
+}
+
 /// Which targets metrics count by their classes.
 fn counted(model: &Model, metrics: &[NamedMetric], targets: &[usize]) -> Vec<CountedClasses> {
     let outputs = model.outputs();
     let of_metric = |metric: &NamedMetric| {
-        let output = &outputs[metric.output];
-        let left_out = metric.metric.counts_classes()?;
+        let (&columns, rows) = outputs[metric.output].dims.split_last()?;
+        let (classes, left_out) = metric.metric.counts_classes(columns)?;
         Some(CountedClasses {
             metric: metric.name.clone(),
             target: targets.iter().position(|&target| target == metric.output)?,
-            output: output.dims.clone(),
+            rows: rows.to_vec(),
+            classes,
             left_out,
         })
     };

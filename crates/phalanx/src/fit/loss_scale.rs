@@ -24,8 +24,8 @@ pub enum LossScale {
     Off,
     /// A number for all steps, of which none is skipped.
     Fixed(f64),
-    /// Never scaled, and a step whose gradients are not all finite is skipped as with a dynamic scale, however many follow each
-    /// other. The logs have `skipped_steps`.
+    /// Never scaled, and a step whose loss or gradients are not all finite is skipped as with a dynamic scale, however many follow
+    /// each other. The logs have `skipped_steps`. In a loop of your own the gradients alone are asked.
     SkipNonFinite,
     /// A scale that follows the gradients.
     Dynamic {
@@ -37,7 +37,7 @@ pub enum LossScale {
 }
 
 /// The scale never falls below this: Keras has no bound.
-const FLOOR: f64 = 1.0;
+pub(super) const FLOOR: f64 = 1.0;
 /// Nor does it rise above this, the last power of 2 but one that an f32 holds.
 const CEILING: f64 = 8.507_059_173_023_462e37;
 
@@ -126,6 +126,17 @@ impl LossScale {
     /// Whether a step may be skipped.
     pub(super) const fn is_dynamic(self) -> bool {
         matches!(self, Self::Dynamic { .. } | Self::SkipNonFinite)
+    }
+
+    /// One replica's gradients, of which one is not a number where a step is to be skipped for the replica's loss: all replicas find
+    /// it in their sums, without an exchange of its own.
+    #[track_caller]
+    pub(super) fn marked(self, mut gradients: Vec<Tensor>, loss: &Tensor) -> Vec<Tensor> {
+        if let (Self::SkipNonFinite, Some(last)) = (self, gradients.last_mut()) {
+            let finite = loss.is_finite();
+            *last = last.map_gradient(|part| finite.select(part, &part.like(f64::NAN)));
+        }
+        gradients
     }
 
     /// Whether a step counts: its gradients are checked, or `known` says of parts of them whether they are finite. `None`

@@ -152,6 +152,9 @@ impl<'a> StepBuilder<'a> {
             local.add_window(setup, &setup.state.view(&state));
         }
         local.check_connected(setup)?;
+        local.gradients = setup
+            .loss_scale
+            .marked(local.gradients, &local.loss_and_metrics.loss);
         let exchange = exchange_report(setup, &local, part);
         let reduced = ReducedGradients::all_reduce(setup, &local, &batch, part);
         let step = TrainStep {

@@ -16,7 +16,7 @@ const NEVER: f64 = -1e30;
 /// which class 0 is the blank. All steps count, as in Keras, and padding masks are refused. One number for each example.
 ///
 /// Labels that do not fit into the steps (they take one each, and one more between two that are equal) have the loss infinity and the
-/// derivative 0; Keras on TensorFlow has a loss of some 700 with a derivative there. A class that is not there gives NaN, where Keras
+/// derivative 0, which a training refuses before its step; Keras on TensorFlow has a loss of some 700 with a derivative there. A class that is not there gives NaN, where Keras
 /// counts it as certain.
 ///
 /// ```
@@ -46,6 +46,15 @@ impl Described for Ctc {
         doc: "how unlikely a sequence of labels is whose places in the steps are not known; of logits, with class 0 as the blank",
         fields: &[],
     };
+}
+
+impl Ctc {
+    /// The steps that the labels of an example take: one each, and one more between two that are equal.
+    pub(crate) fn steps_of(labels: &[f64]) -> usize {
+        let is_label = |label: &&f64| **label != 0.0;
+        let are_equal = |pair: &&[f64]| pair[0] != 0.0 && pair[0] == pair[1];
+        labels.iter().filter(is_label).count() + labels.windows(2).filter(are_equal).count()
+    }
 }
 
 impl ExampleLoss for Ctc {

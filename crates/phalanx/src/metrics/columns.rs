@@ -10,22 +10,19 @@ pub(super) fn columns(y_pred: &Shape) -> usize {
     }
 }
 
-/// Makes it the graph's error that predictions have another number of columns than was set, or that none was: what the columns are, and
-/// the setting.
+/// Makes it the graph's error that predictions need another number than was `set`, or that none was: what it counts, and the setting.
 #[track_caller]
 pub(super) fn refuse_columns(
     op: &str,
     [what, setting]: [&str; 2],
     set: Option<usize>,
+    needed: usize,
     y_pred: &Tensor,
 ) {
     let shape = y_pred.shape();
     let message = match set {
         Some(expected) => format!("y_pred {shape} has not the {expected} {what} that were set"),
-        None => format!(
-            "the number of {what} is open; set `{setting}` to {}",
-            columns(&shape)
-        ),
+        None => format!("the number of {what} is open; set `{setting}` to {needed}"),
     };
     y_pred.graph().fail(op, message);
 }

@@ -139,7 +139,8 @@ impl F1Score {
         let last = y_pred.rank() - 1;
         let classes = y_pred.dim(last);
         if classes != self.classes.unwrap_or(1) {
-            refuse_columns("f1_score", ["classes", "classes"], self.classes, &y_pred);
+            let set = self.classes;
+            refuse_columns("f1_score", ["classes", "classes"], set, classes, &y_pred);
             return None;
         }
         let answer = self.answers(&y_pred);

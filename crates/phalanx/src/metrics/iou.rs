@@ -4,9 +4,9 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
-use super::columns::refuse_columns;
+use super::columns::{columns, refuse_columns};
 use crate::config::{Component, Described, Field, Kind};
-use crate::losses::{aligned_weight, class_labels, in_float, weighted_or_zero};
+use crate::losses::{aligned_weight, class_labels, in_float, paired, weighted_or_zero};
 
 /// The mean over classes of intersection over union: of the places that are a class by target or by prediction, the share that are
 /// by both. A class that is nowhere is left out.
@@ -14,6 +14,9 @@ use crate::losses::{aligned_weight, class_labels, in_float, weighted_or_zero};
 /// Predictions are scores `[batch, .., classes]`, of which the largest is the answer; targets are numbers of classes
 /// `[batch, ..]`, or one-hot rows of the same dims as the predictions. Keras' `MeanIoU` takes numbers of classes for both, its
 /// `OneHotMeanIoU` scores; it truncates weights to whole numbers. A target that is no class of the model is left out.
+///
+/// A single output `[batch, .., 1]` is the probability of class 1 of two, which is the answer from 0.5 on, as in Keras' `BinaryIoU`;
+/// where the loss takes logits, their probabilities are compared.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -37,8 +40,8 @@ impl Described for MeanIou {
         fields: &[
             Field::optional(
                 "num_classes",
-                Kind::SIZE,
-                "number of classes; by default the number of outputs",
+                Kind::Whole(2, i32::MAX as i64),
+                "number of classes; by default the number of outputs, or 2 for a single one",
             ),
             Field::optional(
                 "ignore_class",
@@ -50,7 +53,7 @@ impl Described for MeanIou {
 }
 
 impl MeanIou {
-    /// Sets the number of classes; by default it is the last dim of the predictions.
+    /// Sets the number of classes, at least 2; by default it is the last dim of the predictions, or 2 for a single output.
     #[must_use]
     pub const fn num_classes(mut self, classes: usize) -> Self {
         self.num_classes = Some(classes);
@@ -69,9 +72,26 @@ impl MeanIou {
         self.ignore_class
     }
 
+    /// The classes that as many outputs tell apart.
+    pub(super) const fn classes_of(outputs: usize) -> usize {
+        match outputs {
+            1 => 2,
+            classes => classes,
+        }
+    }
+
     pub(super) fn bind(&mut self, y_pred: &Shape) {
-        let classes = y_pred.dims.last().copied().unwrap_or(1);
+        let classes = Self::classes_of(columns(y_pred));
         self.num_classes.get_or_insert(classes);
+    }
+
+    pub(super) fn check(self) -> Result<(), String> {
+        match self.num_classes {
+            Some(classes) if classes < 2 => Err(format!(
+                "`num_classes` must be at least 2, got {classes}; a single output tells 2 classes apart"
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn state(self) -> Vec<MetricStateSpec> {
@@ -90,22 +110,18 @@ impl MeanIou {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let last = y_pred.rank().checked_sub(1)?;
-        let classes = y_pred.dim(last);
+        let classes = Self::classes_of(columns(&y_pred.shape()));
         if Some(classes) != self.num_classes {
             refuse_columns(
                 "mean_io_u",
                 ["classes", "num_classes"],
                 self.num_classes,
+                classes,
                 y_pred,
             );
             return None;
         }
-        let labels = if y_true.dims() == y_pred.dims() && last > 0 {
-            y_true.argmax(last)
-        } else {
-            class_labels("mean_io_u", y_true, y_pred)?
-        };
+        let (labels, answers) = labels_and_answers(y_true, y_pred)?;
         let rows = labels.dims().iter().product();
         let weights = match weight {
             Some(weight) => aligned_weight(&labels.convert(DType::F32), weight)?,
@@ -118,7 +134,6 @@ impl MeanIou {
             .one_hot(classes, DType::F32)
             .reshape(&[rows, classes]);
         let targets = weighted_or_zero(&targets, &weights) * counts.convert(DType::F32);
-        let answers = in_float(y_pred).argmax(last);
         let answers = answers
             .one_hot(classes, DType::F32)
             .reshape(&[rows, classes]);
@@ -146,4 +161,20 @@ impl MeanIou {
         let shares: Vec<f64> = (0..classes).filter_map(of_class).collect();
         shares.iter().sum::<f64>() / shares.len().max(1) as f64
     }
+}
+
+/// The class of each place by target and by answer as i32, in the same dims, or the graph's error.
+#[track_caller]
+fn labels_and_answers(y_true: &Tensor, y_pred: &Tensor) -> Option<(Tensor, Tensor)> {
+    if columns(&y_pred.shape()) == 1 {
+        let (y_true, scores) = paired("mean_io_u", y_true, y_pred)?;
+        let answers = scores.greater_equal(&scores.like(0.5));
+        return Some((y_true.convert(DType::I32), answers.convert(DType::I32)));
+    }
+    let last = y_pred.rank() - 1;
+    let labels = match y_true.dims() == y_pred.dims() {
+        true => y_true.argmax(last),
+        false => class_labels("mean_io_u", y_true, y_pred)?,
+    };
+    Some((labels, in_float(y_pred).argmax(last)))
 }

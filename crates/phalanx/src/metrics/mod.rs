@@ -196,7 +196,7 @@ impl Metric {
     #[must_use]
     pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
         let link = loss.and_then(LinkFunction::of);
-        self.link = link.filter(|_| self.measure.takes_probabilities());
+        self.link = link.filter(|_| self.measure.takes_probabilities(y_pred));
         match &mut self.measure {
             Measure::Accuracy(_) if link.is_some() => self.measure = Measure::AccuracyOfLogits,
             Measure::F1Score(f1) => f1.bind(y_pred),
@@ -207,14 +207,14 @@ impl Metric {
         self
     }
 
-    /// Whether targets may be numbers of classes, and the class that is left out, if there is one.
-    pub(crate) const fn counts_classes(&self) -> Option<Option<i64>> {
+    /// Whether targets may be numbers of classes: of how many with that many outputs, and the class that is left out, if there is one.
+    pub(crate) const fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
         match &self.measure {
             Measure::Accuracy(_)
             | Measure::AccuracyOfLogits
             | Measure::SparseCategoricalAccuracy(_)
-            | Measure::SparseTopKCategoricalAccuracy(_) => Some(None),
-            Measure::MeanIou(iou) => Some(iou.left_out()),
+            | Measure::SparseTopKCategoricalAccuracy(_) => Some((outputs, None)),
+            Measure::MeanIou(iou) => Some((MeanIou::classes_of(outputs), iou.left_out())),
             _ => None,
         }
     }
@@ -304,6 +304,7 @@ impl Metric {
             Measure::Precision(precision) => precision.check(),
             Measure::Recall(recall) => recall.check(),
             Measure::F1Score(f1) => f1.check(),
+            Measure::MeanIou(iou) => iou.check(),
             Measure::TruePositives(count) => count.check(),
             Measure::FalsePositives(count) => count.check(),
             Measure::TrueNegatives(count) => count.check(),
@@ -465,8 +466,8 @@ impl Metric {
 }
 
 impl Measure {
-    /// Whether predictions are to be probabilities.
-    fn takes_probabilities(&self) -> bool {
+    /// Whether predictions of this shape are to be probabilities.
+    fn takes_probabilities(&self, y_pred: &Shape) -> bool {
         match self {
             Self::Loss(Loss::KlDivergence(_) | Loss::Dice(_) | Loss::Tversky(_)) => true,
             Self::TruePositives(count) => count.takes_probabilities(),
@@ -479,6 +480,7 @@ impl Measure {
             Self::Precision(precision) => precision.takes_probabilities(),
             Self::Recall(recall) => recall.takes_probabilities(),
             Self::F1Score(f1) => f1.takes_probabilities(),
+            Self::MeanIou(_) => columns::columns(y_pred) == 1,
             _ => false,
         }
     }

@@ -143,7 +143,8 @@ impl R2Score {
         let last = y_pred.rank() - 1;
         let outputs = y_pred.dim(last);
         if outputs != self.outputs.unwrap_or(1) {
-            refuse_columns("r2_score", ["outputs", "outputs"], self.outputs, &y_pred);
+            let set = self.outputs;
+            refuse_columns("r2_score", ["outputs", "outputs"], set, outputs, &y_pred);
             return None;
         }
         let weight = match weight {

@@ -29,6 +29,8 @@ pub struct Model {
     pub(super) variables: Vec<Variable>,
     /// Shapes of the results of each call, for a batch of [`TRACED_ROWS`].
     pub(super) shapes: Vec<Vec<Shape>>,
+    /// Of each output whether it has a padding mask.
+    pub(super) masked: Vec<bool>,
 }
 
 /// A layer under its name.
@@ -137,6 +139,11 @@ impl Model {
             }
         };
         self.outputs.iter().map(activation).collect()
+    }
+
+    /// Of each output whether it has a padding mask.
+    pub(crate) fn masked_outputs(&self) -> &[bool] {
+        &self.masked
     }
 
     /// The paths of the layers, including layers of nested models, as in `backbone/conv2d`.
@@ -301,6 +308,7 @@ impl Model {
             outputs: plan.outputs,
             variables: Vec::new(),
             shapes: Vec::new(),
+            masked: Vec::new(),
         };
         model.trace()?;
         model.check_lengths()?;
@@ -364,6 +372,9 @@ impl Model {
         if let Some(error) = graph.error() {
             return Err(mistake(&self.name, &error));
         }
+        let outputs = results.outputs_of(&self.outputs, &graph);
+        let is_masked = |output: &Tensor| cx.padding_mask(output).is_some();
+        self.masked = outputs.iter().map(is_masked).collect();
         self.fit_inside(&results)?;
         let calls = results.0.into_iter().skip(self.inputs.len());
         self.shapes = calls

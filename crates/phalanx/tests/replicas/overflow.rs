@@ -50,18 +50,23 @@ type Left = (Vec<(String, Vec<f64>)>, i64, Vec<(String, f64)>);
 
 /// Variables, steps counted, and the logs of the last step.
 fn train(way: &Way, precision: Policy, rows: &[Option<usize>]) -> Left {
-    train_model(model().build().unwrap(), way, compile(precision), rows)
+    let model = model().build().unwrap();
+    train_model(model, way, compile(precision), &batches(rows))
+}
+
+fn batches(rows: &[Option<usize>]) -> Vec<Batch> {
+    rows.iter().map(|row| batch(*row)).collect()
 }
 
 /// In micro-batches of two rows where there are some.
-fn train_model(model: Model, way: &Way, compile: Compile, rows: &[Option<usize>]) -> Left {
+fn train_model(model: Model, way: &Way, compile: Compile, batches: &[Batch]) -> Left {
     let mut trainer = way
         .strategy(engine(), 2, 64)
         .compile(model, compile)
         .unwrap();
     let mut logs = Vec::new();
-    for row in rows {
-        logs = pairs(&trainer.train_on_batch(&batch(*row)).unwrap());
+    for batch in batches {
+        logs = pairs(&trainer.train_on_batch(batch).unwrap());
     }
     (values(&trainer), trainer.iterations(), logs)
 }
@@ -134,8 +139,9 @@ fn float16_overflows_of_one_micro_batch_are_skipped_by_all_stages() {
     };
     for (name, model) in [("early", early()), ("late", late())] {
         for row in [0, 3] {
-            let train =
-                |rows: &[Option<usize>]| train_model(model.clone(), &pipeline, compile(), rows);
+            let train = |rows: &[Option<usize>]| {
+                train_model(model.clone(), &pipeline, compile(), &batches(rows))
+            };
             let clean = train(&[None; 3]);
             let left = train(&[Some(row), Some(row), None, None, None]);
             assert_eq!(left.1, 3, "{name} {row}");
@@ -144,6 +150,54 @@ fn float16_overflows_of_one_micro_batch_are_skipped_by_all_stages() {
             assert_eq!(left.0, clean.0, "{name} {row}");
         }
     }
+}
+
+/// The square of a target is more than an f32 holds, its gradient is not.
+fn far(row: usize) -> Batch {
+    let mut batch = batch(None);
+    let mut y = batch.y[0].f32s().to_vec();
+    y[row] = 1e20;
+    batch.y = vec![HostTensor::new([4, 1], &y)];
+    batch
+}
+
+#[test]
+fn infinite_losses_of_one_replica_are_skipped_by_all() {
+    let compile = || Compile {
+        loss: MeanSquaredError.into(),
+        loss_scale: LossScale::SkipNonFinite,
+        ..compile(Policy::Float32)
+    };
+    for place in PLACES {
+        let way = Way::of(place);
+        let train = |batches: &[Batch]| {
+            let model = model().build().unwrap();
+            train_model(model, &way, compile(), batches)
+        };
+        let clean = train(&[batch(None), batch(None)]);
+        let left = train(&[far(0), batch(None), far(3), batch(None)]);
+        assert_eq!(left.1, 2, "{way:?}");
+        assert_eq!(logged(&left, "skipped_steps"), 2.0, "{way:?}");
+        assert_eq!(left.0, clean.0, "{way:?}");
+    }
+}
+
+/// Halving has not been tried.
+#[test]
+fn an_infinite_loss_is_no_fault_of_a_scale_above_one() {
+    let strategy = Way::of(Place::OneDevice).strategy(engine(), 2, 64);
+    let compile = Compile {
+        loss: MeanSquaredError.into(),
+        ..compile(Policy::Float32)
+    };
+    let model = model().build().unwrap();
+    let mut trainer = strategy.compile(model, compile).unwrap();
+    let error = trainer.train_on_batch(&far(0)).unwrap_err().to_string();
+    assert!(
+        error.starts_with("the loss of step 0 (counted from 0) is infinite")
+            && !error.contains("loss scale"),
+        "{error}"
+    );
 }
 
 /// Gradients that an f32 holds and float16 does not are lost only on their way.

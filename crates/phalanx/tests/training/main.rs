@@ -7,6 +7,7 @@ mod data;
 mod mistakes;
 mod results;
 mod steps;
+mod targets;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
