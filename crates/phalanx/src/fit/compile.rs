@@ -250,6 +250,7 @@ fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result
         return Ok(());
     }
     Err(Error::user(format!(
+            metric.metric.check()?;
         "{what} `{name}` is of output {output}, but the model has {outputs}; outputs are counted from 0"
     )))
 }

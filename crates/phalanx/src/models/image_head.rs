@@ -72,7 +72,7 @@ impl ImageHead {
             (true, _) => {}
         }
         let mut x = net.add(average, &[x]);
-        if self.dropout > 0.0 {
+        if self.dropout != 0.0 {
             x = net.add(Dropout::new(self.dropout).named("dropout"), &[x]);
         }
         let classifier = Dense::new(self.classes).activation(self.activation);
@@ -172,3 +172,30 @@ macro_rules! head_settings {
     };
 }
 pub(super) use head_settings;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropout_that_makes_no_sense_is_refused() {
+        let build = |dropout| {
+            let head = ImageHead {
+                classes: 2,
+                dropout,
+                ..ImageHead::new()
+            };
+            let mut net = Network::new();
+            let x = net.input([4, 4, 3]);
+            let y = head.end(&mut net, x, "average", "max");
+            net.build(&[x], &[y])
+        };
+        for good in [0.0, 0.2] {
+            build(good).unwrap();
+        }
+        for bad in [-0.2, f64::NAN] {
+            let error = build(bad).unwrap_err().to_string();
+            assert!(error.contains("dropout"), "{error}");
+        }
+    }
+}

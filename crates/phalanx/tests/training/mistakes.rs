@@ -2,7 +2,7 @@
 
 use phalanx::Error;
 use phalanx::data::Batch;
-use phalanx::metrics::{SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy};
+use phalanx::metrics::{BinaryAccuracy, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy};
 use phalanx::prelude::*;
 use phalanx_graph::Shape;
 
@@ -299,6 +299,34 @@ fn wrong_settings_of_a_training_are_refused_with_a_next_action() {
         ..sgd(0.1)
     };
     assert!(message(strategy().compile(mlp(), negative)).contains("learning_rate"));
+    let metrics: [(Metric, &str); 3] = [
+        (
+            BinaryAccuracy::new(f64::NAN).into(),
+            "binary_accuracy: `threshold` must be a number, got NaN",
+        ),
+        (
+            MeanIou::default().num_classes(1).into(),
+            "mean_io_u: `num_classes` must be at least 2, got 1; a single output tells 2 classes apart",
+        ),
+        (
+            Huber::new(-1.0).into(),
+            "huber: `delta` must be a number above 0, got -1",
+        ),
+    ];
+    for (metric, expected) in metrics {
+        let plain = Compile {
+            metrics: vec![metric.clone().into()],
+            ..sgd(0.1)
+        };
+        let weighted = Compile {
+            metrics: Vec::new(),
+            weighted_metrics: vec![metric.into()],
+            ..sgd(0.1)
+        };
+        for compile in [plain, weighted] {
+            assert_eq!(message(strategy().compile(mlp(), compile)), expected);
+        }
+    }
 }
 
 #[test]
