@@ -131,6 +131,19 @@ impl Losses {
     }
 }
 
+impl Losses {
+    /// The names in the logs: of the total, then of the losses of outputs where there are several.
+    pub(super) fn log_names(&self, outputs: &[String]) -> Vec<String> {
+        let mut names = vec!["loss".to_owned()];
+        for term in self.terms.iter().filter(|_| self.terms.len() > 1) {
+            let base = format!("{}_loss", outputs[term.output]);
+            let name = free_name(base.clone(), &base, |name| names.iter().any(|n| n == name));
+            names.push(name);
+        }
+        names
+    }
+}
+
 impl<L: Into<Loss>> From<L> for Losses {
     fn from(loss: L) -> Self {
         Self::default().and(0, loss, 1.0)
@@ -185,13 +198,17 @@ impl Compile {
     pub(super) fn named_metrics(&self, outputs: &[String], shapes: &[Shape]) -> Vec<NamedMetric> {
         let plain = self.metrics.iter().map(|metric| (metric, false));
         let weighted = self.weighted_metrics.iter().map(|metric| (metric, true));
+        let losses = self.loss.log_names(outputs);
         let mut named: Vec<NamedMetric> = Vec::new();
         for (OutputMetric { output, metric }, weighted) in plain.chain(weighted) {
             let base = match outputs {
                 [_] => metric.name().to_owned(),
                 _ => format!("{}_{}", outputs[*output], metric.name()),
             };
-            let taken = |name: &str| named.iter().any(|other| other.name == name);
+            let taken = |name: &str| {
+                let is_loss = losses.iter().any(|loss| loss == name);
+                is_loss || named.iter().any(|other| other.name == name)
+            };
             let first = match taken(&base) && weighted {
                 true => format!("weighted_{base}"),
                 false => base.clone(),
@@ -233,6 +250,7 @@ impl Compile {
             }
         }
         for metric in self.metrics.iter().chain(&self.weighted_metrics) {
+            metric.metric.check()?;
             check_output("metric", metric.metric.name(), metric.output, outputs)?;
         }
         Ok(())
@@ -250,7 +268,6 @@ fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result
         return Ok(());
     }
     Err(Error::user(format!(
-            metric.metric.check()?;
         "{what} `{name}` is of output {output}, but the model has {outputs}; outputs are counted from 0"
     )))
 }

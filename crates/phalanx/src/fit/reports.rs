@@ -6,7 +6,6 @@ use phalanx_graph::Shape;
 
 use super::Trainer;
 use super::batch::check_values;
-use super::compile::free_name;
 use super::history::{InputReport, Logs};
 use super::setup::Setup;
 use super::train_loop::FitRun;
@@ -108,11 +107,8 @@ impl Setup {
             .epoch_totals
             .read(totals, &self.objective.metrics, none);
         let mut logs = Logs::default();
-        logs.push("loss", loss);
-        let outputs = self.model.output_names();
-        for (term, value) in self.objective.losses.terms.iter().zip(terms) {
-            let base = format!("{}_loss", outputs[term.output]);
-            let name = free_name(base.clone(), &base, |name| logs.get(name).is_some());
+        let names = self.objective.losses.log_names(&self.model.output_names());
+        for (name, value) in names.into_iter().zip([loss].into_iter().chain(terms)) {
             logs.push(name, value);
         }
         for (metric, value) in self.objective.metrics.iter().zip(results) {

@@ -237,6 +237,41 @@ fn losses_of_one_output_have_names_of_their_own() {
     assert!((named[0].1 - named[1].1 - 0.5 * named[2].1).abs() < 1e-6);
 }
 
+/// A callback that looks at the loss by its name finds the loss.
+#[test]
+fn metrics_do_not_take_the_names_of_losses() {
+    let named = |name| Metric::from(Loss::from(MeanSquaredError)).named(name);
+    let losses = Losses::default().and(0, MeanSquaredError, 1.0);
+    let names = |loss: Losses| {
+        let compile = Compile {
+            loss,
+            metrics: vec![named("loss").into(), named("dense_1_loss").into()],
+            ..sgd(0.1)
+        };
+        let (x, _) = arrays(4);
+        let batch = Batch {
+            x: vec![x],
+            y: vec![HostTensor::new([4, 3], &[0.25f32; 12])],
+            weight: None,
+            first: 0,
+        };
+        let logs = trainer(mlp(), compile).train_on_batch(&batch).unwrap();
+        let names = logs.iter().map(|(name, _)| name.to_owned());
+        names.collect::<Vec<String>>()
+    };
+    assert_eq!(names(losses.clone()), ["loss", "loss_1", "dense_1_loss"]);
+    assert_eq!(
+        names(losses.and(0, MeanAbsoluteError, 0.5)),
+        [
+            "loss",
+            "dense_1_loss",
+            "dense_1_loss_1",
+            "loss_1",
+            "dense_1_loss_2"
+        ]
+    );
+}
+
 #[test]
 fn rows_that_fill_up_a_batch_cannot_spoil_a_result() {
     let inverse = Loss::custom("inverse", |y_true, y_pred| {
