@@ -14,7 +14,7 @@ pub struct BeamSearch {
     pub end: i32,
     /// Number of hypotheses kept per sentence; 1, the default, is greedy search.
     pub beams: usize,
-    /// Tokens of a translation at most, the end among them; one less than the target's length of the model fits.
+    /// Tokens of a translation at most, the end among them: up to the target's length of the model.
     pub max_length: usize,
     /// The length penalty: scores are divided by `((5 + length) / 6)^alpha` (Wu et al. 2016, 7);
     /// 0 for not at all, 0.6 by default.
