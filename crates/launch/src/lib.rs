@@ -30,62 +30,65 @@ pub fn environment() -> std::collections::BTreeMap<String, String> {
         .collect()
 }
 
+/// What programs need to find their libraries and settings.
+const NAMES: [&str; 19] = [
+    "PATH",
+    "SLURM_CONF",
+    "KUBECONFIG",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "CONDA_PREFIX",
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "NO_COLOR",
+];
+/// Where buckets are and how they are asked, and which files have the credentials; these themselves are secrets.
+const BUCKETS: [&str; 18] = [
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_ALLOW_HTTP",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SKIP_SIGNATURE",
+    "GOOGLE_ALLOW_HTTP",
+    "STORAGE_EMULATOR_HOST",
+];
+/// How servers are reached. Programs read them in small letters, too.
+const PROXIES: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
+/// Starts of names of settings.
+const STARTS: [&str; 9] = [
+    "LC_", "XDG_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "TF_CPP_", "PHALANX_", "PJRT_",
+];
+/// What told this process of its own place says nothing of a task's.
+const NOT: [&str; 5] = [
+    "PHALANX_JOBS_DIR",
+    "PHALANX_CLUSTER",
+    "PHALANX_RENDEZVOUS",
+    "PHALANX_WORKERS",
+    "PHALANX_MIN_WORKERS",
+];
+
 fn is_given(name: &str, value: &str) -> bool {
-    const NAMES: [&str; 19] = [
-        "PATH",
-        "SLURM_CONF",
-        "KUBECONFIG",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "TERM",
-        "LD_LIBRARY_PATH",
-        "VIRTUAL_ENV",
-        "PYTHONPATH",
-        "CONDA_PREFIX",
-        "RUST_BACKTRACE",
-        "RUST_LOG",
-        "NO_COLOR",
-    ];
-    // Where buckets are and how they are asked, and which files have the credentials; these themselves are secrets.
-    const BUCKETS: [&str; 18] = [
-        "AWS_ENDPOINT_URL",
-        "AWS_ENDPOINT_URL_S3",
-        "AWS_ENDPOINT_URL_STS",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-        "AWS_PROFILE",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "AWS_ROLE_ARN",
-        "AWS_ROLE_SESSION_NAME",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_SKIP_SIGNATURE",
-        "AWS_ALLOW_HTTP",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "GOOGLE_SKIP_SIGNATURE",
-        "GOOGLE_ALLOW_HTTP",
-        "STORAGE_EMULATOR_HOST",
-    ];
-    // Programs read them in small letters, too.
-    const PROXIES: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
-    const STARTS: [&str; 9] = [
-        "LC_", "XDG_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "TF_CPP_", "PHALANX_", "PJRT_",
-    ];
-    // What told this process of its own place says nothing of a task's.
-    const NOT: [&str; 5] = [
-        "PHALANX_JOBS_DIR",
-        "PHALANX_CLUSTER",
-        "PHALANX_RENDEZVOUS",
-        "PHALANX_WORKERS",
-        "PHALANX_MIN_WORKERS",
-    ];
     if BUCKETS.contains(&name) || CERTIFICATE_VARIABLES.contains(&name) {
         return true;
     }

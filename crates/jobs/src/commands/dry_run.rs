@@ -155,16 +155,7 @@ pub(super) fn print(
         measure: args.measure,
     };
     let directory = Path::new(body["phalanx"]["directory"].as_str().unwrap_or("."));
-    let (here, plan) = match (upload, &spec.package) {
-        (Some(upload), _) => upload.plans(&plan),
-        // A job takes it as it is; what is in a bucket is seen when the tasks start.
-        (None, Some(package)) if is_folder(Path::new(package)) => {
-            let package = directory.join(package);
-            let plan = plan.in_package(&package, &package);
-            (plan.clone(), plan)
-        }
-        _ => (plan.clone(), plan),
-    };
+    let (here, plan) = plans(plan, upload, &spec, directory);
     let estimate = estimate::of(&spec, &here, directory, &wanted);
     let job_dir = (spec.job_dir.clone()).unwrap_or_else(|| format!("runs/{job}"));
     let results = || context.root.join("jobs").join(job).join("results");
@@ -204,6 +195,20 @@ pub(super) fn print(
     });
     context.print(&plan, text);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The plan with the files as they are here, and as tasks have them.
+fn plans(plan: Plan, upload: Option<&Upload>, spec: &Spec, directory: &Path) -> (Plan, Plan) {
+    match (upload, &spec.package) {
+        (Some(upload), _) => upload.plans(&plan),
+        // A job takes it as it is; what is in a bucket is seen when the tasks start.
+        (None, Some(package)) if is_folder(Path::new(package)) => {
+            let package = directory.join(package);
+            let plan = plan.in_package(&package, &package);
+            (plan.clone(), plan)
+        }
+        _ => (plan.clone(), plan),
+    }
 }
 
 fn text(plan: &Json) -> String {

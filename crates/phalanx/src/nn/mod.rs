@@ -28,6 +28,7 @@ mod group_norm;
 mod gru;
 mod index_inputs;
 mod initializer;
+mod inner_models;
 mod input;
 mod keras_config;
 mod keras_graph;
