@@ -178,7 +178,7 @@ fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
 fn workers_share_a_batch_unless_its_size_is_each_replicas() {
     // Ten bytes a row, as the event of this file says how many they are.
     let script = "[ $1 != train ] || exit 0
-[ $5 != --batch-size ] || { echo \"{\\\"event\\\": \\\"estimate\\\", \\\"total_bytes\\\": $((10 * $6))}\"; exit; }
+[ \"$5\" != --batch-size ] || { echo \"{\\\"event\\\": \\\"estimate\\\", \\\"total_bytes\\\": $((10 * $6))}\"; exit; }
 cat $2";
     let service = Service::new("replicas").with_phalanx(script);
     fs::write(service.folder.join("job.yaml"), "phalanx: {workers: 4}").unwrap();
