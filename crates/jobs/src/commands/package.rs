@@ -17,8 +17,8 @@ use crate::failure::{Failure, NOT_READY};
 pub(super) struct Upload {
     package: Package,
     place: String,
-    /// Whether it is in a bucket, and pods bring it into a folder of theirs.
-    in_pods: bool,
+    /// Whether pods need it, which bring it into a folder of theirs if it is in a bucket.
+    for_pods: bool,
 }
 
 impl Upload {
@@ -46,11 +46,10 @@ impl Upload {
         let package = package.map_err(|why| Failure::new(NOT_READY, why))?;
         let place = package::place(&staging, job);
         let place = place.map_err(|error| Failure::new(NOT_READY, error.to_string()))?;
-        let in_pods = spec.ours.executor == ExecutorKind::Kubernetes && place.contains("://");
         Ok(Some(Self {
             package,
             place,
-            in_pods,
+            for_pods: spec.ours.executor == ExecutorKind::Kubernetes,
         }))
     }
 
@@ -66,7 +65,7 @@ impl Upload {
 
     /// The plan with its program where it is now, and where it will be in the copy.
     pub(super) fn plans(&self, plan: &Plan) -> (Plan, Plan) {
-        let copy = match self.in_pods {
+        let copy = match self.for_pods && self.place.contains("://") {
             true => package::in_pods(&self.copy()),
             false => self.copy(),
         };
@@ -84,7 +83,7 @@ impl Upload {
 
     /// Copies it.
     pub(super) fn send(&self) -> Result<(), Failure> {
-        let sent = self.package.copy_to(&self.place);
+        let sent = self.package.copy_to(&self.place, self.for_pods);
         sent.map(drop).map_err(|why| Failure::new(NOT_READY, why))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Objects have numbers for names, so that names of files may have any characters; `package.json` says which file each one is.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -42,12 +42,10 @@ fn object(url: &ObjectUrl, number: usize) -> ObjectUrl {
 }
 
 pub(super) fn put(package: &Package, url: &ObjectUrl) -> Result<String, String> {
+    let entries = sent(package)?;
     let bucket = open(url)?;
     let mut files = Vec::new();
-    for entry in &package.entries {
-        let Some(executable) = kept(package, entry)? else {
-            continue;
-        };
+    for (entry, executable) in entries {
         let path = package.folder.join(&entry.path);
         let shown = path.display();
         let bytes = fs::read(&path).map_err(|error| format!("cannot read {shown}: {error}"))?;
@@ -70,6 +68,21 @@ pub(super) fn put(package: &Package, url: &ObjectUrl) -> Result<String, String> 
     let sent = bucket.put(&url.join(CONTENTS), contents);
     sent.map_err(|error| error.to_string())?;
     Ok(url.to_string())
+}
+
+/// What goes into the bucket, and whether it can be executed. Whoever fetches it refuses more than a package may have, and there files
+/// behind links count, too.
+fn sent(package: &Package) -> Result<Vec<(&Entry, bool)>, String> {
+    let (mut all, mut size) = (Vec::new(), 0);
+    for entry in &package.entries {
+        if let Some(executable) = kept(package, entry)? {
+            let path = package.folder.join(&entry.path);
+            size += fs::metadata(path).map_or(0, |file| file.len());
+            all.push((entry, executable));
+        }
+    }
+    package.check_size((all.len(), size))?;
+    Ok(all)
 }
 
 /// Whether a file that goes into the bucket can be executed; `None` for what does not go there.
@@ -107,21 +120,19 @@ pub(super) fn get(url: &ObjectUrl, into: &Path) -> Result<PathBuf, String> {
     make(&new).map_err(wrong)?;
     for (number, file) in contents.files.iter().enumerate() {
         let place = object(url, number);
-        let bytes = bucket.read(&place, 0, file.size.max(1));
-        let bytes = match bytes {
-            // A range of nothing is refused by some servers.
-            Err(_) if file.size == 0 => Vec::new(),
-            bytes => bytes.map_err(|error| error.to_string())?,
-        };
-        if bytes.len() as u64 != file.size || crc32c::crc32c(&bytes) != file.crc32c {
+        let mut to = made(&new.join(&file.path), file.executable).map_err(wrong)?;
+        let mut crc32c = 0;
+        for bytes in bucket.parts(&place, file.size) {
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            crc32c = crc32c::crc32c_append(crc32c, &bytes);
+            to.write_all(&bytes).map_err(wrong)?;
+        }
+        if crc32c != file.crc32c {
             return Err(format!(
-                "{place}, the file {:?} of the package, is damaged: it has {} bytes, expected {} with other contents; submit the job again",
-                file.path,
-                bytes.len(),
-                file.size
+                "{place}, the file {:?} of the package, is damaged: other contents are expected; submit the job again",
+                file.path
             ));
         }
-        write(&new.join(&file.path), &bytes, file.executable).map_err(wrong)?;
     }
     fs::rename(&new, &folder).map_err(wrong)?;
     Ok(folder)
@@ -173,15 +184,14 @@ fn make(folder: &Path) -> std::io::Result<()> {
         .create(folder)
 }
 
-fn write(path: &Path, bytes: &[u8], executable: bool) -> std::io::Result<()> {
+fn made(path: &Path, executable: bool) -> std::io::Result<File> {
     if let Some(folder) = path.parent() {
         make(folder)?;
     }
     let mode = if executable { 0o700 } else { 0o600 };
     // A name that is listed twice is refused here.
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(bytes)
+    options.write(true).create_new(true).mode(mode).open(path)
 }
 
 #[cfg(test)]
@@ -214,6 +224,17 @@ mod tests {
             ("to-run", true),
         ];
         assert_eq!(all, expected.map(|(name, is)| (name, Some(is))));
+    }
+
+    #[test]
+    fn files_behind_links_count_as_files_of_the_bucket() {
+        let scratch = crate::testing::Scratch::new("large-links");
+        let data = File::create(scratch.0.join("data")).unwrap();
+        data.set_len(MOST_BYTES / 2 + 1).unwrap();
+        std::os::unix::fs::symlink("data", scratch.0.join("link")).unwrap();
+        let package = Package::read(&scratch.0, &[]).unwrap();
+        let why = sent(&package).unwrap_err();
+        assert!(why.contains("has 2 files and "), "{why}");
     }
 
     #[test]

@@ -90,16 +90,20 @@ impl Package {
             folder: whole.clone(),
         };
         package.take(Path::new("")).map_err(|why| wrong(&why))?;
-        let (files, size) = package.size();
-        if files > MOST_FILES || size > MOST_BYTES {
-            return Err(format!(
-                "the package {} has {files} files and {}, expected at most {MOST_FILES} files and {}; keep data elsewhere, and link to it or give the program its path",
-                folder.display(),
-                Bytes(size),
-                Bytes(MOST_BYTES)
-            ));
-        }
+        package.check_size(package.size())?;
         Ok(package)
+    }
+
+    fn check_size(&self, (files, size): (usize, u64)) -> Result<(), String> {
+        if files <= MOST_FILES && size <= MOST_BYTES {
+            return Ok(());
+        }
+        Err(format!(
+            "the package {} has {files} files and {}, expected at most {MOST_FILES} files and {}; keep data elsewhere, and link to it or give the program its path",
+            self.folder.display(),
+            Bytes(size),
+            Bytes(MOST_BYTES)
+        ))
     }
 
     /// Its folder.
@@ -182,19 +186,27 @@ impl Package {
     }
 
     /// Copies it into a place of its own, a folder that is made or `s3://..` or `gs://..`. Returns the copy's path or URL, which ends with
-    /// the name of the package's folder.
+    /// the name of the package's folder. The copy is readable by its owner alone, or `for_pods` by every user: theirs may be another.
     ///
     /// # Errors
     /// A file cannot be read or written, has changed meanwhile, or the bucket refuses.
-    pub fn copy_to(&self, place: &str) -> Result<String, String> {
+    pub fn copy_to(&self, place: &str, for_pods: bool) -> Result<String, String> {
         if ObjectUrl::is_url(place) {
             let url = ObjectUrl::parse(place).map_err(|error| error.to_string())?;
             return bucket::put(self, &url.join(&self.name));
         }
         let (to, new) = (Path::new(place).join(&self.name), Path::new(place));
         let new = new.join(format!(".{}.new", self.name));
-        let copied = self.copy_into(&new);
+        let opened = || match for_pods {
+            true => fs::create_dir_all(place),
+            false => Ok(()),
+        };
+        let copied = opened().and_then(|()| self.copy_into(&new));
         let copied = copied.and_then(|()| fs::rename(&new, &to));
+        let copied = copied.and_then(|()| match for_pods {
+            true => open_to_all(Path::new(place)),
+            false => Ok(()),
+        });
         copied.map_err(|error| {
             let _ = fs::remove_dir_all(&new);
             format!(
@@ -299,7 +311,11 @@ fn open_to_all(folder: &Path) -> std::io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let found = fs::metadata(&path)?;
+        let found = fs::symlink_metadata(&path)?;
+        // What a link leads to may be anybody's.
+        if found.is_symlink() {
+            continue;
+        }
         if found.is_dir() {
             open_to_all(&path)?;
             continue;
@@ -369,7 +385,9 @@ mod tests {
         let package = Package::read(&folder, &[]).unwrap();
         assert_eq!(package.size(), (2, 6));
         let place = scratch.0.join("staging/job-1");
-        let copy = package.copy_to(&place.display().to_string()).unwrap();
+        let copy = package
+            .copy_to(&place.display().to_string(), false)
+            .unwrap();
         write(&folder.join("task.py"), "two");
         let copy = fetch(&copy, Path::new("/"), &scratch.0.join("unused")).unwrap();
         assert_eq!(copy, place.join("trainer"));
@@ -391,6 +409,31 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_for_pods_is_readable_by_every_user() {
+        let scratch = Scratch::new("for-pods");
+        write(&scratch.0.join("outside"), "far");
+        let folder = scratch.0.join("code");
+        write(&folder.join("deep/task.py"), "one");
+        symlink("../outside", folder.join("data")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for path in [&scratch.0.join("outside"), &folder.join("deep/task.py")] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let package = Package::read(&folder, &[]).unwrap();
+        for (name, for_pods, modes) in [
+            ("own", false, [0o700, 0o700, 0o600]),
+            ("pods", true, [0o755, 0o755, 0o644]),
+        ] {
+            let place = scratch.0.join(name);
+            let copy = package.copy_to(&place.display().to_string(), for_pods);
+            let copy = PathBuf::from(copy.unwrap());
+            let all = [&place, &copy, &copy.join("deep/task.py")];
+            assert_eq!(all.map(|path| mode(path)), modes, "{name}");
+        }
+        assert_eq!(mode(&scratch.0.join("outside")), 0o600);
+    }
+
+    #[test]
     fn copies_within_the_package_are_no_part_of_it() {
         let scratch = Scratch::new("within");
         let folder = scratch.0.join("code");
@@ -403,7 +446,9 @@ mod tests {
             let package = Package::read(&folder, &without).unwrap();
             assert_eq!(package.size(), (1, 3), "{copy}");
             let place = staging.join(copy);
-            package.copy_to(&place.display().to_string()).unwrap();
+            package
+                .copy_to(&place.display().to_string(), false)
+                .unwrap();
         }
         assert!(Package::read(&folder, std::slice::from_ref(&scratch.0)).is_ok());
         let error = Package::read(&folder, std::slice::from_ref(&folder)).unwrap_err();
