@@ -223,6 +223,8 @@ struct Watching<'a> {
     ended: Vec<(usize, u64, TaskEnd)>,
     answered: Instant,
     told: Option<Instant>,
+    /// Whether Slurm has been told to end the job.
+    cancelled: bool,
     /// Whether what is left of the tasks was ended without any more time.
     killed: bool,
     running: bool,
@@ -244,6 +246,7 @@ impl<'a> Watching<'a> {
             ended: Vec::new(),
             answered: Instant::now(),
             told: None,
+            cancelled: false,
             killed: false,
             running: false,
             nodes: String::new(),
@@ -276,13 +279,14 @@ impl<'a> Watching<'a> {
 
     /// Has the tasks end where they are to: Slurm gives them the time that it is set to, but for a second wish.
     fn press(&mut self) {
-        let Some(Stop { grace }) = (self.run.stop)() else {
-            return;
-        };
-        if self.told.is_none() {
-            self.told = Some(Instant::now());
-            let _ = self.command("scancel", &[]);
+        let stop = (self.run.stop)();
+        if stop.is_some() {
+            self.told.get_or_insert_with(Instant::now);
         }
+        if (stop.is_some() || self.lost.is_some()) && !self.cancelled {
+            self.cancelled = self.command("scancel", &[]).is_ok();
+        }
+        let Some(Stop { grace }) = stop else { return };
         if grace.is_zero() && !self.killed {
             self.killed = self
                 .command("scancel", &["--signal=KILL", "--full"])
@@ -320,8 +324,8 @@ impl<'a> Watching<'a> {
         nodes.clone_into(&mut self.nodes);
         if self.lost.is_none() && !names.lines().any(|name| name == first) {
             let why = format!("Slurm's job {} lost its first node, {first}", self.id);
+            // It is ended at the next look.
             self.lost = Some((why, Instant::now()));
-            self.command("scancel", &[]).map(drop)?;
         }
         Ok(())
     }

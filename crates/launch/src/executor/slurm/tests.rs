@@ -20,8 +20,6 @@ fn a_task_has_no_place_before_its_line_is_whole() {
 
 /// A Slurm that knows no job, and leaves a file `submitted` when it is given one.
 fn forgetful(root: &Path) -> PathBuf {
-    let tools = root.join("bin");
-    fs::create_dir_all(&tools).unwrap();
     let unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
     let submitted = root.join("submitted");
     let submits = format!("echo x >{}; echo no >&2; exit 1", submitted.display());
@@ -30,6 +28,13 @@ fn forgetful(root: &Path) -> PathBuf {
         ("squeue", "exit 0"),
         ("sbatch", &submits),
     ];
+    written(root, &all)
+}
+
+/// Commands of Slurm's as scripts.
+fn written(root: &Path, all: &[(&str, &str)]) -> PathBuf {
+    let tools = root.join("bin");
+    fs::create_dir_all(&tools).unwrap();
     for (name, text) in all {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o700);
@@ -112,4 +117,30 @@ fn a_job_that_slurm_has_forgotten_ended_as_its_files_say() {
     assert!(why.contains("forgotten job 7") && !again, "{why}");
     let (end, again) = after_slurm_forgot(&[], false);
     assert!(matches!(end, RunEnd::Refused(_)) && again, "{end:?}");
+}
+
+#[test]
+fn a_cancel_that_slurm_refuses_at_first_is_repeated() {
+    let root = Scratch::new("slurm-cancel");
+    let (refused, over) = (root.0.join("refused"), root.0.join("over"));
+    let (refused, over) = (refused.display(), over.display());
+    let ends = format!("[ -e {refused} ] || {{ echo >{refused}; exit 1; }}; echo >{over}");
+    let shows = format!("[ -e {over} ] && echo JobState=CANCELLED || echo JobState=RUNNING");
+    let all = [
+        ("sbatch", "echo 7"),
+        ("scontrol", &*shows),
+        ("scancel", &*ends),
+    ];
+    let (job, spec, plan) = job(&root.0, &written(&root.0, &all));
+    let grace = Duration::from_secs(30);
+    let run = Run {
+        job: &job,
+        spec: &spec,
+        plan: &plan,
+        args: RunArgs::default(),
+        attempt: 1,
+        stop: &|| Some(Stop { grace }),
+        started: &|| (),
+    };
+    assert_eq!(run.by_slurm(), RunEnd::Stopped);
 }
