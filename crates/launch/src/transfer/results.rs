@@ -129,6 +129,7 @@ impl Results {
         files_in(&self.folder.join(FOLDER), "", &mut files);
         let logs = format!("{LOGS}/{}/", self.job);
         files_in(&self.folder.join(LOGS), &logs, &mut files);
+        let mut refused = None;
         for (path, name) in files {
             let Ok(found) = fs::metadata(&path) else {
                 continue;
@@ -142,12 +143,15 @@ impl Results {
             let now = Sent::new(size, modified);
             // What is renamed or removed meanwhile is seen at the next look.
             let Ok(bytes) = fs::read(&path) else { continue };
-            let put = self.bucket.put(&self.url.join(&name), bytes);
-            put.map_err(|error| error.to_string())?;
+            if let Err(error) = self.bucket.put(&self.url.join(&name), bytes) {
+                // The others go there all the same.
+                refused.get_or_insert(error.to_string());
+                continue;
+            }
             let at = Instant::now();
             self.sent.insert(path, Sent { at, ..now });
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 }
 
