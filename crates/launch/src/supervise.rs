@@ -14,7 +14,7 @@ use phalanx_store::ObjectUrl;
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
-use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
+use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Program, Source, Spec};
 use crate::store::{Store, StoreError, now};
 use crate::transfer::{FOLDER, Transfer};
 
@@ -70,15 +70,27 @@ fn tree(life: &Life) -> serde_json::Value {
 /// Ends what runs of a job that has no supervisor any more, here and by schedulers outside.
 pub fn end_what_is_left(folder: &Path, life: &Life) {
     crate::executor::cancel_in_slurm(folder, life);
-    if let Ok((spec, _)) = prepare(life)
-        && spec.ours.executor == ExecutorKind::Kubernetes
-    {
-        crate::executor::cancel_in_kubernetes(life, &spec);
+    let prepared = prepare(life);
+    if let Ok((spec, _)) = &prepared {
+        end_pods(life, spec);
     }
+    let contained = prepared.is_ok_and(|(spec, plan)| {
+        spec.ours.executor == ExecutorKind::Local && plan.program == Program::Image
+    });
     let trials = life.trials.keys().copied().map(Some);
     for trial in trials.chain([None]) {
         let id = run_id(folder, life, trial);
         phalanx_cluster::launch::end_what_is_left(&id);
+        if contained {
+            crate::executor::end_containers(&id);
+        }
+    }
+}
+
+/// Ends the pods of a job that has any.
+fn end_pods(life: &Life, spec: &Spec) {
+    if spec.ours.executor == ExecutorKind::Kubernetes {
+        crate::executor::cancel_in_kubernetes(life, spec);
     }
 }
 
@@ -118,10 +130,13 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
             }
         }
     };
-    // What Slurm has still, such as trials of before whose turn did not come again. A log that cannot be read now may be when the end is
+    // What others have still, such as trials of before whose turn did not come again. A log that cannot be read now may be when the end is
     // written.
     if let Ok(life) = job.life() {
         crate::executor::cancel_in_slurm(job.folder(), &life);
+        if life.handle.is_some() || spec.hyperparameters.is_some() {
+            end_pods(&life, spec);
+        }
     }
     let event = match end {
         RunEnd::Succeeded => Event::Succeeded,

@@ -3,6 +3,7 @@
 //! Names of pods become ports of the loopback interface, and mounted Secrets and empty volumes folders; nothing else is changed.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+mod log;
 mod policy;
 mod running;
 
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Path as Parts, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn};
@@ -51,6 +52,10 @@ struct Objects {
     failures: BTreeMap<String, u64>,
     /// How many of the next Jobs fail without a pod.
     without: usize,
+    /// How many of the next lists are refused.
+    refusals: usize,
+    /// Whether each pod's log ends after its first line when it is asked for the first time.
+    breaks_logs: bool,
 }
 
 type Shared = Arc<Mutex<Objects>>;
@@ -72,6 +77,8 @@ impl Cluster {
             number: 0,
             failures: BTreeMap::new(),
             without: 0,
+            refusals: 0,
+            breaks_logs: false,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -85,7 +92,10 @@ impl Cluster {
                 "/apis/batch/v1/namespaces/{namespace}/{kind}",
                 any(of_batch),
             )
-            .route("/api/v1/namespaces/{namespace}/pods/{pod}/log", get(log))
+            .route(
+                "/api/v1/namespaces/{namespace}/pods/{pod}/log",
+                get(log::log),
+            )
             .route("/api/v1/namespaces/{namespace}/{kind}/{name}", any(one))
             .layer(from_fn(authorized))
             .with_state(Arc::clone(&state));
@@ -135,6 +145,16 @@ impl Cluster {
     /// Has the next Jobs fail before anybody sees their pods.
     pub(crate) fn make_no_pods(&self, jobs: usize) {
         self.objects().without = jobs;
+    }
+
+    /// Refuses the next lists, as after a change of what the user may do.
+    pub(crate) fn refuse_lists(&self, lists: usize) {
+        self.objects().refusals = lists;
+    }
+
+    /// Has the log of each pod end while the pod runs on.
+    pub(crate) fn break_logs(&self) {
+        self.objects().breaks_logs = true;
     }
 
     /// Has a node vanish with the pod of a task.
@@ -217,6 +237,10 @@ fn many(
         Method::POST => return objects.make(kind, &serde_json::from_slice(body).unwrap()),
         Method::DELETE if kind == "pods" => objects.end_pods(&selector, grace.unwrap_or(30)),
         Method::DELETE => objects.remove(kind, &selector),
+        _ if objects.refusals > 0 => {
+            objects.refusals -= 1;
+            return status(StatusCode::FORBIDDEN, "forbidden");
+        }
         _ => {}
     }
     objects.collect();
@@ -233,8 +257,10 @@ async fn one(
     method: Method,
 ) -> Response {
     let mut objects = state.lock().unwrap();
+    if let ("pods", Some(pod)) = (&*kind, objects.pods.get(&name)) {
+        return (StatusCode::OK, pod.shown(&name).to_string()).into_response();
+    }
     let there = match (kind.as_str(), &method) {
-        ("pods", _) => objects.pods.contains_key(&name),
         (_, &Method::DELETE) => objects.all.remove(&(kind, name)).is_some(),
         _ => objects.all.contains_key(&(kind, name)),
     };
@@ -242,54 +268,6 @@ async fn one(
         true => (StatusCode::OK, "{}").into_response(),
         false => status(StatusCode::NOT_FOUND, "not found"),
     }
-}
-
-/// The log of a pod as it grows.
-async fn log(State(state): State<Shared>, Parts((_, name)): Parts<(String, String)>) -> Response {
-    let path = state
-        .lock()
-        .unwrap()
-        .pods
-        .get(&name)
-        .map(|pod| pod.log.clone());
-    let Some(path) = path else {
-        return status(StatusCode::NOT_FOUND, "there is no such pod");
-    };
-    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(16);
-    tokio::spawn(async move {
-        let mut sent = 0;
-        loop {
-            let over = {
-                let mut objects = state.lock().unwrap();
-                objects.collect();
-                objects
-                    .pods
-                    .get(&name)
-                    .is_none_or(|pod| pod.ended.is_some())
-            };
-            let bytes = fs::read(&path).unwrap_or_default();
-            let whole = bytes
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map_or(0, |at| at + 1);
-            let time = humantime::format_rfc3339_nanos(SystemTime::now());
-            for line in bytes[sent..whole].split_inclusive(|byte| *byte == b'\n') {
-                let line = [format!("{time} ").as_bytes(), line].concat();
-                if sender.send(Ok(line.into())).await.is_err() {
-                    return;
-                }
-            }
-            sent = whole;
-            if over {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
-        receiver.recv().await.map(|item| (item, receiver))
-    });
-    Body::from_stream(stream).into_response()
 }
 
 fn matches(labels: &Json, selector: &str) -> bool {
@@ -417,6 +395,7 @@ impl Objects {
             child,
             before,
             log,
+            times: Vec::new(),
             started: now(),
             ended: None,
             deadline: None,

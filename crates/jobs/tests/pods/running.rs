@@ -19,6 +19,8 @@ pub(super) struct Running {
     /// While a container runs that is before the task's: the command of the task, and the log of that container.
     pub(super) before: Option<(Command, PathBuf)>,
     pub(super) log: PathBuf,
+    /// When each line of it was first seen.
+    pub(super) times: Vec<String>,
     pub(super) started: String,
     pub(super) ended: Option<(i32, String)>,
     pub(super) deadline: Option<Instant>,

@@ -19,6 +19,7 @@ use std::time::Duration;
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_proof::draw_hex;
 
+pub(crate) use command::end_containers;
 pub use command::{Lane, RunArgs, own_program, phalanx, words};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;

@@ -11,6 +11,10 @@ use super::access::Access;
 
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long it may send nothing of an answer that has begun: a log that grows is asked for again.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How many objects are asked for at once.
+const PAGE: usize = 500;
 /// The most bytes of an answer that is read as a whole.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -84,19 +88,28 @@ impl Api {
 
     /// The objects of a kind with these labels.
     pub(super) fn list(&self, kind: &str, labels: &str) -> Result<Vec<Json>, Refusal> {
-        let query = format!("labelSelector={}", encoded(labels));
-        let mut answer = self.call("GET", kind, &query, None)?;
-        match answer["items"].take() {
-            Json::Array(items) => Ok(items),
-            _ => Err(Refusal::of("it answers without a list of objects")),
+        let first = format!("labelSelector={}&limit={PAGE}", encoded(labels));
+        let (mut query, mut all) = (first.clone(), Vec::new());
+        loop {
+            let mut answer = self.call("GET", kind, &query, None)?;
+            let Json::Array(items) = answer["items"].take() else {
+                return Err(Refusal::of("it answers without a list of objects"));
+            };
+            all.extend(items);
+            match answer["metadata"]["continue"].as_str() {
+                Some(next) if !next.is_empty() => {
+                    query = format!("{first}&continue={}", encoded(next));
+                }
+                _ => return Ok(all),
+            }
         }
     }
 
-    /// Whether there is a pod of a name.
-    pub(super) fn has_pod(&self, name: &str) -> Result<bool, Refusal> {
+    /// The pod of a name, if there is one.
+    pub(super) fn pod(&self, name: &str) -> Result<Option<Json>, Refusal> {
         match self.call("GET", &format!("pods/{name}"), "", None) {
-            Err(refusal) if refusal.status == 404 => Ok(false),
-            answer => answer.map(|_| true),
+            Err(refusal) if refusal.status == 404 => Ok(None),
+            answer => answer.map(Some),
         }
     }
 
@@ -249,6 +262,7 @@ fn agent(access: &Access) -> Result<Agent, String> {
         .http_status_as_error(false)
         .timeout_connect(Some(Duration::from_secs(10)))
         .timeout_recv_response(Some(ANSWER))
+        .timeout_per_read(Some(SILENCE))
         .proxy(None);
     if !access.server.starts_with("https://") {
         return Ok(config.build().into());

@@ -215,7 +215,8 @@ impl<'a> PodWatch<'a> {
                     self.look(&pods);
                     self.give_up();
                 }
-                Err(refusal) if !refusal.passes() || self.answered.elapsed() > PATIENCE => {
+                // Also what is refused now may be allowed again: the pods run on.
+                Err(refusal) if self.answered.elapsed() > PATIENCE => {
                     return RunEnd::Lost(refusal.message);
                 }
                 Err(_) => {}
@@ -255,7 +256,7 @@ impl<'a> PodWatch<'a> {
         let mut of_task = vec![Vec::new(); self.tasks.len()];
         for pod in pods {
             if let Some(at) = objects::task_of(self.run.plan, pod) {
-                of_task[at].push(Pod::of(pod));
+                of_task[at].push(Pod::of(pod, self.told.is_some()));
             }
         }
         for (at, pods) in of_task.iter_mut().enumerate() {

@@ -30,6 +30,8 @@ const DOUBTFUL: [&str; 3] = [
     "CreateContainerConfigError",
 ];
 const DOUBT: u64 = 120_000;
+/// How long after the time at which a pod was to have ended its node counts as gone, in milliseconds.
+const OVERDUE: u64 = 60_000;
 /// How often a log that broke off is asked for again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -53,7 +55,8 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    pub(super) fn of(pod: &Json) -> Self {
+    /// A pod as the cluster has it; `told` says whether we have had it end.
+    pub(super) fn of(pod: &Json, told: bool) -> Self {
         let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
         let state = state(&pod["status"]["containerStatuses"], CONTAINER);
         let package = state_of_package(pod);
@@ -73,7 +76,7 @@ impl Pod {
             hopeless: hopeless(pod, &state["waiting"])
                 .or_else(|| hopeless(pod, &package["waiting"]))
                 .or_else(|| package::missing(&package["terminated"])),
-            lost: lost(pod, terminated),
+            lost: lost(pod, terminated).or_else(|| overdue(pod).filter(|_| !told)),
         }
     }
 
@@ -151,7 +154,7 @@ fn end(terminated: &Json) -> TaskEnd {
 
 fn hopeless(pod: &Json, waiting: &Json) -> Option<String> {
     let reason = waiting["reason"].as_str()?;
-    let doubtful = DOUBTFUL.contains(&reason) && age(pod).is_some_and(|age| age > DOUBT);
+    let doubtful = DOUBTFUL.contains(&reason) && waited(pod).is_some_and(|age| age > DOUBT);
     let why = format!(
         "{reason}: {}",
         waiting["message"].as_str().unwrap_or_default()
@@ -159,11 +162,31 @@ fn hopeless(pod: &Json, waiting: &Json) -> Option<String> {
     (doubtful || HOPELESS.contains(&reason)).then_some(why)
 }
 
-/// How long ago a pod was made, in milliseconds.
-fn age(pod: &Json) -> Option<u64> {
-    let made = pod["metadata"]["creationTimestamp"].as_str()?;
-    let made = humantime::parse_rfc3339(made).ok()?;
-    Some(made.elapsed().ok()?.as_millis() as u64)
+/// How long a container may have waited for its image, in milliseconds: since the pod has a node, and what runs before has ended.
+fn waited(pod: &Json) -> Option<u64> {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let begins = |condition: &&Json| {
+        let begins = ["PodScheduled", "Initialized"];
+        condition["status"] == "True" && begins.into_iter().any(|name| condition["type"] == name)
+    };
+    let since = conditions
+        .filter(begins)
+        .filter_map(|condition| age(&condition["lastTransitionTime"]));
+    since
+        .min()
+        .or_else(|| age(&pod["metadata"]["creationTimestamp"]))
+}
+
+/// How long ago a time of the cluster was, in milliseconds.
+fn age(time: &Json) -> Option<u64> {
+    let time = humantime::parse_rfc3339(time.as_str()?).ok()?;
+    Some(time.elapsed().ok()?.as_millis() as u64)
+}
+
+/// Why a pod is lost that was to have ended long ago.
+fn overdue(pod: &Json) -> Option<String> {
+    let over = age(&pod["metadata"]["deletionTimestamp"]).is_some_and(|age| age > OVERDUE);
+    over.then(|| "it was to end, and its node does not answer".to_owned())
 }
 
 fn lost(pod: &Json, terminated: &Json) -> Option<String> {
@@ -232,41 +255,49 @@ fn copied(path: &Path, since: &str) -> usize {
         .count()
 }
 
-/// Copies a log from its first line, without those that were copied before.
+/// Copies a log from its first line, without those that were copied before, until its container has ended: an answer may end before. After
+/// a server has begun a new file it tells the lines of that one only, so those that are later than the last one are new whatever their number.
 fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
+    let mut last = u64::MAX;
     loop {
-        let Ok(mut log) = api.log(pod) else {
-            // The pod has gone, or its node does not answer: what can still be read is read next time.
-            match api.has_pod(pod) {
-                Ok(true) => thread::sleep(AGAIN),
-                Err(refusal) if refusal.passes() => thread::sleep(AGAIN),
-                Ok(false) | Err(_) => return,
+        let mut whole = false;
+        if let Ok(mut log) = api.log(pod) {
+            let (mut number, mut line, mut is_new) = (0, Vec::new(), false);
+            loop {
+                line.clear();
+                match log.read_until(b'\n', &mut line) {
+                    Ok(0) => whole = true,
+                    Ok(_) => {}
+                    Err(_) => break,
+                }
+                if whole {
+                    break;
+                }
+                number += 1;
+                let (time, text) = timed(&line);
+                is_new = is_new || number > copied || time.is_some_and(|time| time > last);
+                if is_new {
+                    sink.write_at(&timestamp(time.unwrap_or_else(now)), 'O', text);
+                    (copied, last) = (number, time.unwrap_or(last));
+                }
             }
-            continue;
-        };
-        let (mut number, mut line) = (0, Vec::new());
-        let whole = loop {
-            line.clear();
-            match log.read_until(b'\n', &mut line) {
-                Ok(0) => break true,
-                Ok(_) => {}
-                Err(_) => break false,
-            }
-            number += 1;
-            if number > copied {
-                write(sink, &line);
-                copied = number;
-            }
-        };
-        if whole {
-            return;
         }
-        thread::sleep(AGAIN);
+        match api.pod(pod) {
+            Ok(Some(pod)) if whole && !runs(&pod) => return,
+            // Its node does not answer, or not to the end: what can still be read is read next time.
+            Ok(Some(_)) => thread::sleep(AGAIN),
+            Err(refusal) if refusal.passes() => thread::sleep(AGAIN),
+            Ok(None) | Err(_) => return,
+        }
     }
 }
 
-/// Writes a line that begins with its time.
-fn write(sink: &Sink, line: &[u8]) {
+fn runs(pod: &Json) -> bool {
+    state(&pod["status"]["containerStatuses"], CONTAINER)["running"].is_object()
+}
+
+/// The time with which a line begins, in milliseconds since 1970, and what follows.
+fn timed(line: &[u8]) -> (Option<u64>, &[u8]) {
     let space = line.iter().position(|byte| *byte == b' ');
     let (time, text) = line.split_at(space.unwrap_or(0));
     let read = std::str::from_utf8(time)
@@ -274,8 +305,8 @@ fn write(sink: &Sink, line: &[u8]) {
         .and_then(|time| humantime::parse_rfc3339(time).ok());
     let since = read.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     match since {
-        Some(since) => sink.write_at(&timestamp(since.as_millis() as u64), 'O', &text[1..]),
-        None => sink.write_at(&timestamp(now()), 'O', line),
+        Some(since) => (Some(since.as_millis() as u64), &text[1..]),
+        None => (None, line),
     }
 }
 
@@ -287,6 +318,7 @@ mod tests {
     fn pod(status: &Json) -> Pod {
         Pod::of(
             &json!({"metadata": {"name": "p", "creationTimestamp": "2020-01-01T00:00:00Z"}, "spec": {"nodeName": "n"}, "status": status}),
+            false,
         )
     }
 
@@ -343,5 +375,41 @@ mod tests {
             (creating.hopeless, creating.started, creating.lost),
             (None, false, None)
         );
+    }
+
+    #[test]
+    fn a_pod_that_does_not_end_when_it_is_to_is_lost() {
+        let status =
+            json!({"phase": "Running", "containerStatuses": container(&json!({"running": {}}))});
+        let gone = |time: &str, told| {
+            Pod::of(
+                &json!({"metadata": {"name": "p", "deletionTimestamp": time}, "status": status}),
+                told,
+            )
+        };
+        let old = gone("2020-01-01T00:00:00Z", false);
+        let why = "it was to end, and its node does not answer";
+        assert_eq!(old.lost.as_deref(), Some(why));
+        assert_eq!(gone("2020-01-01T00:00:00Z", true).lost, None);
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+        assert_eq!(gone(&now, false).lost, None);
+    }
+
+    #[test]
+    fn the_wait_for_an_image_begins_with_the_node() {
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+        let old = "2020-01-01T00:00:00Z";
+        let waiting = container(&json!({"waiting": {"reason": "ErrImagePull", "message": "m"}}));
+        for (scheduled, initialized, hopeless) in
+            [(&*now, old, false), (old, &now, false), (old, old, true)]
+        {
+            let condition = |name: &str, time: &str| json!({"type": name, "status": "True", "lastTransitionTime": time});
+            let conditions = [
+                condition("PodScheduled", scheduled),
+                condition("Initialized", initialized),
+            ];
+            let pod = pod(&json!({"conditions": conditions, "containerStatuses": waiting}));
+            assert_eq!(pod.hopeless.is_some(), hopeless, "{conditions:?}");
+        }
     }
 }
