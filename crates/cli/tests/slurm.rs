@@ -25,7 +25,8 @@ fn write_program(path: &Path, text: &str) {
 fn a_job_in_which_one_has_failed_for_good_is_not_requeued() {
     let folder = std::env::temp_dir().join(format!("phalanx-codes-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let srun = "shift; most=0; for code in $CODES; do
+    let srun = "while [ \"${1#-}\" != \"$1\" ]; do shift; done
+most=0; for code in $CODES; do
 CODE=$code \"$@\" || { code=$?; [ $code -le $most ] || most=$code; }; done; exit $most";
     write_program(&folder.join("srun"), srun);
     write_program(&folder.join("scontrol"), "echo \"$@\" >>requeued");
