@@ -226,6 +226,15 @@ def anywhere():
     return keras.Sequential(model + [layers.Dense(2)], name="anywhere")
 
 
+def blocks():
+    """Blocks of attention on values with padding, of which the first takes the masks off when the model runs."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    for _ in range(3):
+        x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 3)(x, x)]))
+    return keras.Model(words, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)), name="blocks")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -253,7 +262,7 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name in ("masked", "operated", "stated"):
+            case "int32" if model.name in ("masked", "operated", "stated", "blocks"):
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
@@ -295,7 +304,7 @@ if __name__ == "__main__":
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
-              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"])]
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

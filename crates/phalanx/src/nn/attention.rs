@@ -27,7 +27,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// Unlike Keras': `use_causal_mask` is a setting of the layer; sequences have one dim; attention scores are not
 /// returned; with dropout, too, a query that may look nowhere looks everywhere alike, where Keras' is then given zeros. Inputs keep
 /// their padding masks, which Keras' layer takes off them: in a stack of blocks, Keras' sum of an input and its attention has no mask,
-/// and the attention of the next block looks at padding, unlike here.
+/// and the attention of the next block looks at padding, unlike here, but where `use_padding_mask` is off.
 ///
 /// ```
 /// use phalanx::nn::{MultiHeadAttention, Sequential};
@@ -46,6 +46,7 @@ pub struct MultiHeadAttention {
     output_shape: Option<usize>,
     dropout: f64,
     use_causal_mask: bool,
+    use_padding_mask: bool,
     #[serde(flatten)]
     weights: WeightSettings,
 }
@@ -61,6 +62,7 @@ impl MultiHeadAttention {
             output_shape: None,
             dropout: 0.0,
             use_causal_mask: false,
+            use_padding_mask: true,
             weights: WeightSettings::new(),
         }
     }
@@ -90,6 +92,16 @@ impl MultiHeadAttention {
     #[must_use]
     pub const fn use_causal_mask(mut self, causal: bool) -> Self {
         self.use_causal_mask = causal;
+        self
+    }
+
+    /// Sets whether padding is not looked at, where query, value or key have a mask of it; by default it is not. The output has the query's
+    /// either way.
+    ///
+    /// Without, as Keras' attentions behind the first of a stack: models that it saved are read so.
+    #[must_use]
+    pub const fn use_padding_mask(mut self, padding: bool) -> Self {
+        self.use_padding_mask = padding;
         self
     }
 
@@ -157,9 +169,11 @@ impl MultiHeadAttention {
         let mut add = |mask: Option<Tensor>, map: &[usize]| {
             parts.extend(mask.map(|mask| mask.broadcast_in(dims, map)));
         };
-        add(cx.padding_mask(&inputs[0]), &[0, 2]);
-        add(cx.padding_mask(value), &[0, 3]);
-        add(inputs.get(2).and_then(|key| cx.padding_mask(key)), &[0, 3]);
+        if self.use_padding_mask {
+            add(cx.padding_mask(&inputs[0]), &[0, 2]);
+            add(cx.padding_mask(value), &[0, 3]);
+            add(inputs.get(2).and_then(|key| cx.padding_mask(key)), &[0, 3]);
+        }
         add(
             self.use_causal_mask.then(|| causal(cx, dims[2], dims[3])),
             &[2, 3],
@@ -219,6 +233,11 @@ impl Described for MultiHeadAttention {
                     "use_causal_mask",
                     Kind::Bool,
                     "whether a position sees only itself and earlier positions",
+                ),
+                Field::optional(
+                    "use_padding_mask",
+                    Kind::Bool,
+                    "whether padding that a mask tells is not looked at",
                 ),
             ],
             WeightSettings::FIELDS

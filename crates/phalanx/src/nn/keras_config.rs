@@ -105,7 +105,10 @@ const CLASSES: [(&str, &str, bool); 73] = [
 /// A setting of attention here, an argument of its calls in Keras.
 const CAUSAL: &str = "use_causal_mask";
 
-/// The layers that have it.
+/// A setting of attention here, which Keras' does not have.
+const PADDING: &str = "use_padding_mask";
+
+/// The layers that have the first.
 const ATTENTION: [&str; 3] = ["multi_head_attention", "attention", "additive_attention"];
 
 impl Model {
@@ -404,7 +407,7 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
 
 /// A setting as Keras has it; nothing where its default says the same, or it is about how variables begin.
 fn setting(field: &str, value: &Value) -> Translated<Option<Value>> {
-    if value.is_null() || field.ends_with("initializer") || field == CAUSAL {
+    if value.is_null() || field.ends_with("initializer") || [CAUSAL, PADDING].contains(&field) {
         return Ok(None);
     }
     if field.ends_with("regularizer") {

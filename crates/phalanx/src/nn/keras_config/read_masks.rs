@@ -17,6 +17,9 @@ use crate::nn::layer_from_config;
 /// Operations on masks that follow one another in longer chains are read as unknown.
 const LONGEST_CHAIN: usize = 256;
 
+/// The first inputs of attention, which may have masks.
+const QUERY_VALUE_KEY: usize = 3;
+
 /// An operation on masks, as Keras notes it.
 pub(super) struct MaskOperation {
     class: String,
@@ -65,12 +68,34 @@ pub(super) struct MaskTable {
     noted: HashMap<String, usize>,
     /// The masks that values have here; for values of several outputs, by their calls.
     carried: HashMap<String, usize>,
+    /// Those that they have in Keras when the model runs, where an attention takes them off.
+    at_run: HashMap<String, usize>,
 }
 
 impl MaskTable {
     /// The number of the mask that a value has here.
     pub(super) fn of(&self, value: &str) -> Option<usize> {
         self.carried.get(node(value)).copied()
+    }
+
+    /// Whether an attention's values have masks here that others before took off them in Keras.
+    pub(super) fn are_taken(&self, name: &str, call: &KerasCall) -> Translated<bool> {
+        let masks = |of: &HashMap<String, usize>| -> Vec<Option<usize>> {
+            let values = call.inputs.iter().take(QUERY_VALUE_KEY);
+            values.map(|value| of.get(node(value)).copied()).collect()
+        };
+        let (here, at_run) = (masks(&self.carried), masks(&self.at_run));
+        if here == at_run || !call.masks.is_empty() {
+            return Ok(false);
+        }
+        match at_run.iter().all(Option::is_none) {
+            true => Ok(true),
+            false => Err(format!(
+                "layer `{}`: of its query, value and key Keras takes some without their masks of padding, which a layer before took off them; \
+                 here it takes all of the masks or none",
+                cut(name)
+            )),
+        }
     }
 
     /// Refuses a call with masks other than those that its inputs have here.
@@ -93,25 +118,40 @@ impl MaskTable {
         Ok(())
     }
 
-    /// Notes the mask that the result of a call has here.
+    /// Notes the mask that the result of a call has here, and in Keras when the model runs.
     pub(super) fn carry(&mut self, value: &str, architecture: &Value, inputs: &[String]) {
         let layer = architecture
             .as_object()
             .and_then(|layer| layer.iter().next());
-        let made = layer.and_then(|(kind, settings)| self.made(value, (kind, settings), inputs));
-        if let Some(mask) = made {
+        let Some((kind, settings)) = layer else {
+            return;
+        };
+        let given = |of: &HashMap<String, usize>| -> Vec<Option<usize>> {
+            let masks = inputs.iter().map(|input| of.get(node(input)).copied());
+            masks.collect()
+        };
+        let (here, at_run) = (given(&self.carried), given(&self.at_run));
+        if let Some(mask) = self.made(value, (kind, settings), inputs, here) {
             self.carried.insert(value.to_owned(), mask);
+        }
+        if let Some(mask) = self.made(value, (kind, settings), inputs, at_run) {
+            self.at_run.insert(value.to_owned(), mask);
+        }
+        if kind == "multi_head_attention" {
+            for taken in inputs.iter().take(QUERY_VALUE_KEY) {
+                self.at_run.remove(node(taken));
+            }
         }
     }
 
-    /// The mask of what a layer makes of values, by Keras' rules, which are ours.
+    /// The mask of what a layer makes of values with these masks, by Keras' rules, which are ours.
     fn made(
         &mut self,
         value: &str,
         (kind, settings): (&str, &Value),
         inputs: &[String],
+        given: Vec<Option<usize>>,
     ) -> Option<usize> {
-        let given: Vec<Option<usize>> = inputs.iter().map(|input| self.of(input)).collect();
         let first = given.first().copied().flatten();
         match kind {
             "masking" => {

@@ -2,6 +2,9 @@
 //!
 //! What an operation makes has no mask of padding in Keras, and here every layer that stands for one passes masks on. So an operation takes values
 //! through a layer that leaves them as they are, without their masks. So does a recurrent layer with first states, which Keras calls without the mask.
+//!
+//! When a model runs, Keras' `MultiHeadAttention` takes the masks off the values that it is given, so that a later one looks at their padding. It notes
+//! other masks all the same, and layers that are given these leave padding out. So such an attention ignores masks here, and they stay.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,8 +15,11 @@ use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
-use super::{ATTENTION, CAUSAL, Translated};
+use super::{ATTENTION, CAUSAL, PADDING, Translated};
 use crate::nn::context::MAX_CALLS;
+
+/// The layer that takes masks off its values.
+const MULTI_HEAD: &str = "multi_head_attention";
 
 /// Layers that may be given first states.
 const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
@@ -198,7 +204,9 @@ impl Functional {
             let unmasked = layer.unmasked(call);
             if !layer.is_operation {
                 masks.check(&name, call, &self.masks)?;
+                let looks = layer.is_multi_head() && masks.are_taken(&name, call)?;
                 masks.carry(&layer.value(number), &layer.architecture, &inputs);
+                self.layers[at].look_at_padding(looks, number)?;
             }
             let taken = inputs.iter_mut().zip(&shapes).take(unmasked);
             for (input, shape) in taken.filter(|(input, _)| masks.of(input).is_some()) {
@@ -247,6 +255,26 @@ impl Functional {
 }
 
 impl ReadLayer {
+    fn is_multi_head(&self) -> bool {
+        self.architecture[MULTI_HEAD].is_object()
+    }
+
+    /// Notes whether attention looks at padding in this call, as it must in all.
+    fn look_at_padding(&mut self, looks: bool, call: usize) -> Translated<()> {
+        let before = self.architecture[MULTI_HEAD][PADDING] == false;
+        if call > 0 && looks != before {
+            return Err(format!(
+                "layer `{}`: of its calls Keras takes the masks of padding to some, since a layer before took them off their values, \
+                 and here all calls look at padding or none does",
+                cut(&self.name)
+            ));
+        }
+        if looks {
+            self.architecture[MULTI_HEAD][PADDING] = false.into();
+        }
+        Ok(())
+    }
+
     /// How many of the first values of a call are taken without their masks: all by an operation, and steps by a recurrent layer that is
     /// given first states, where it gives no steps. Of those that it gives, Keras keeps the mask.
     fn unmasked(&self, call: &KerasCall) -> usize {
