@@ -188,11 +188,12 @@ fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
 /// Refuses labels that do not fit into the steps of the model's output: the loss would be infinite. Where an example has another
 /// length than the model's, its steps are not known here.
 fn check_label_lengths(setup: &Setup, batch: &Batch) -> Result<()> {
+    let labels = &setup.objective.labels;
     let mut inputs = batch.x.iter().zip(setup.model.inputs());
-    if inputs.any(|(x, (_, shape))| x.dims().get(1..) != Some(&shape.dims)) {
+    if labels.is_empty() || inputs.any(|(x, (_, shape))| x.dims().get(1..) != Some(&shape.dims)) {
         return Ok(());
     }
-    for &(target, steps) in &setup.objective.labels {
+    for &(target, steps) in labels {
         let Some((y, &[_, each])) = batch.y.get(target).map(|y| (y, y.dims())) else {
             continue;
         };

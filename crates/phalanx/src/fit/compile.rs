@@ -129,9 +129,7 @@ impl Losses {
         });
         self
     }
-}
 
-impl Losses {
     /// The names in the logs: of the total, then of the losses of outputs where there are several.
     pub(super) fn log_names(&self, outputs: &[String]) -> Vec<String> {
         let mut names = vec!["loss".to_owned()];

@@ -108,8 +108,11 @@ const CAUSAL: &str = "use_causal_mask";
 /// A setting of attention here, which Keras' does not have.
 const PADDING: &str = "use_padding_mask";
 
-/// The layers that have the first.
-const ATTENTION: [&str; 3] = ["multi_head_attention", "attention", "additive_attention"];
+/// The attention that takes masks of padding off its values in Keras.
+const MULTI_HEAD: &str = "multi_head_attention";
+
+/// The layers that have the first setting.
+const ATTENTION: [&str; 3] = [MULTI_HEAD, "attention", "additive_attention"];
 
 impl Model {
     /// The architecture as Keras' archives have it.

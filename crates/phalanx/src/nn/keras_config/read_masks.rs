@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::Translated;
 use super::read_calls::KerasCall;
 use super::read_layer::{KerasLayer, cut};
 use super::read_network::node;
+use super::{MULTI_HEAD, Translated};
 use crate::nn::layer::Body;
 use crate::nn::layer_from_config;
 
@@ -80,11 +80,8 @@ impl MaskTable {
 
     /// Whether an attention's values have masks here that others before took off them in Keras.
     pub(super) fn are_taken(&self, name: &str, call: &KerasCall) -> Translated<bool> {
-        let masks = |of: &HashMap<String, usize>| -> Vec<Option<usize>> {
-            let values = call.inputs.iter().take(QUERY_VALUE_KEY);
-            values.map(|value| of.get(node(value)).copied()).collect()
-        };
-        let (here, at_run) = (masks(&self.carried), masks(&self.at_run));
+        let values = &call.inputs[..call.inputs.len().min(QUERY_VALUE_KEY)];
+        let [here, at_run] = [&self.carried, &self.at_run].map(|all| masks_of(values, all));
         if here == at_run || !call.masks.is_empty() {
             return Ok(false);
         }
@@ -126,18 +123,14 @@ impl MaskTable {
         let Some((kind, settings)) = layer else {
             return;
         };
-        let given = |of: &HashMap<String, usize>| -> Vec<Option<usize>> {
-            let masks = inputs.iter().map(|input| of.get(node(input)).copied());
-            masks.collect()
-        };
-        let (here, at_run) = (given(&self.carried), given(&self.at_run));
+        let [here, at_run] = [&self.carried, &self.at_run].map(|all| masks_of(inputs, all));
         if let Some(mask) = self.made(value, (kind, settings), inputs, here) {
             self.carried.insert(value.to_owned(), mask);
         }
         if let Some(mask) = self.made(value, (kind, settings), inputs, at_run) {
             self.at_run.insert(value.to_owned(), mask);
         }
-        if kind == "multi_head_attention" {
+        if kind == MULTI_HEAD {
             for taken in inputs.iter().take(QUERY_VALUE_KEY) {
                 self.at_run.remove(node(taken));
             }
@@ -263,6 +256,12 @@ impl MaskTable {
         self.noted.insert(name.to_owned(), number);
         number
     }
+}
+
+/// The mask of each value, if it has one.
+fn masks_of(values: &[String], all: &HashMap<String, usize>) -> Vec<Option<usize>> {
+    let masks = values.iter().map(|value| all.get(node(value)).copied());
+    masks.collect()
 }
 
 fn has_steps(settings: &Value) -> bool {

@@ -15,11 +15,8 @@ use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
-use super::{ATTENTION, CAUSAL, PADDING, Translated};
+use super::{ATTENTION, CAUSAL, MULTI_HEAD, PADDING, Translated};
 use crate::nn::context::MAX_CALLS;
-
-/// The layer that takes masks off its values.
-const MULTI_HEAD: &str = "multi_head_attention";
 
 /// Layers that may be given first states.
 const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
