@@ -61,6 +61,24 @@ fn job(root: &Path, tools: &Path) -> (Job, Spec, Plan) {
     (job, spec, plan)
 }
 
+/// How an attempt of a job ends.
+fn attempt(
+    attempt: u32,
+    (job, spec, plan): (&Job, &Spec, &Plan),
+    stop: &(dyn Fn() -> Option<Stop> + Sync),
+) -> RunEnd {
+    let run = Run {
+        job,
+        spec,
+        plan,
+        args: RunArgs::default(),
+        attempt,
+        stop,
+        started: &|| (),
+    };
+    run.by_slurm()
+}
+
 /// How the second attempt of a job ends whose first left these codes of its two tasks, and whether it was submitted again. The number of
 /// the first was noted, or there is a mark.
 fn after_slurm_forgot(codes: &[u8], noted: bool) -> (RunEnd, bool) {
@@ -82,16 +100,7 @@ fn after_slurm_forgot(codes: &[u8], noted: bool) -> (RunEnd, bool) {
         let mark = fs::File::open(folder.join("mark")).unwrap();
         mark.set_modified(std::time::UNIX_EPOCH).unwrap();
     }
-    let run = Run {
-        job: &job,
-        spec: &spec,
-        plan: &plan,
-        args: RunArgs::default(),
-        attempt: 2,
-        stop: &|| None,
-        started: &|| (),
-    };
-    let end = run.by_slurm();
+    let end = attempt(2, (&job, &spec, &plan), &|| None);
     assert_eq!(job.life().unwrap().handle, None);
     assert!(!folder.join("mark").exists());
     (end, root.0.join("submitted").exists())
@@ -133,14 +142,6 @@ fn a_cancel_that_slurm_refuses_at_first_is_repeated() {
     ];
     let (job, spec, plan) = job(&root.0, &written(&root.0, &all));
     let grace = Duration::from_secs(30);
-    let run = Run {
-        job: &job,
-        spec: &spec,
-        plan: &plan,
-        args: RunArgs::default(),
-        attempt: 1,
-        stop: &|| Some(Stop { grace }),
-        started: &|| (),
-    };
-    assert_eq!(run.by_slurm(), RunEnd::Stopped);
+    let end = attempt(1, (&job, &spec, &plan), &|| Some(Stop { grace }));
+    assert_eq!(end, RunEnd::Stopped);
 }
