@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::TaskKind;
-use phalanx_launch::executor::{phalanx, task_secrets};
+use phalanx_launch::executor::{phalanx, task_variables};
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Role, Spec};
 use phalanx_launch::usage::machine_memory;
 use phalanx_yaml::Bytes;
@@ -225,8 +225,7 @@ impl Training<'_> {
         words.args(self.flags.set.iter().flat_map(|set| ["--set", set]));
         words
             .current_dir(self.directory)
-            .envs(&self.spec.ours.env)
-            .envs(task_secrets(self.spec, self.directory)?);
+            .envs(task_variables(self.spec, self.directory)?);
         let (ok, out, err) = within(&mut words, WITHIN)?;
         let found = out
             .lines()

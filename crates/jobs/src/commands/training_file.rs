@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use phalanx_launch::executor::{RunArgs, phalanx, task_secrets, words};
+use phalanx_launch::executor::{RunArgs, phalanx, task_variables, words};
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Spec};
 use serde_json::Value as Json;
 
@@ -33,10 +33,9 @@ pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Fa
     if !task.args.iter().any(|arg| arg.starts_with("--progress")) {
         words.push("--progress=json".to_owned());
     }
-    let secrets = task_secrets(spec, directory);
+    let own = task_variables(spec, directory).map_err(|why| Failure::new(NOT_READY, why))?;
     let mut variables = phalanx_launch::environment();
-    variables.extend(spec.ours.env.clone());
-    variables.extend(secrets.map_err(|why| Failure::new(NOT_READY, why))?);
+    variables.extend(own);
     let Some(why) = refusal(&words, directory, &variables, WITHIN) else {
         return Ok(());
     };

@@ -25,7 +25,7 @@ pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;
 pub(crate) use slurm::cancel as cancel_in_slurm;
-pub use variables::secrets as task_secrets;
+pub use variables::of_job as task_variables;
 
 use crate::lifecycle::{Event, FirstFailure, Life, State, TaskEnd};
 use crate::logs::{Logs, last_lines};

@@ -158,11 +158,18 @@ impl Naming<'_> {
     }
 }
 
-/// The variables of a job's secrets, from their files.
+/// The variables that a job gives its tasks: the ones that it names, and its secrets.
 ///
 /// # Errors
-/// A file cannot be read as text.
-pub fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String> {
+/// The file of a secret cannot be read as text.
+pub fn of_job(spec: &Spec, directory: &Path) -> Result<Variables, String> {
+    let mut variables = spec.ours.env.clone();
+    variables.extend(secrets(spec, directory)?);
+    Ok(variables)
+}
+
+/// The variables of a job's secrets, from their files.
+pub(crate) fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String> {
     let read = |(name, file): (&String, &String)| {
         let path = directory.join(file);
         let text = std::fs::read_to_string(&path);

@@ -197,17 +197,19 @@ impl Package {
         }
         let (to, new) = (Path::new(place).join(&self.name), Path::new(place));
         let new = new.join(format!(".{}.new", self.name));
-        let opened = || match for_pods {
-            true => fs::create_dir_all(place),
-            false => Ok(()),
+        let copied = || {
+            if for_pods {
+                // Folders above the copy are made as others are.
+                fs::create_dir_all(place)?;
+            }
+            self.copy_into(&new)?;
+            fs::rename(&new, &to)?;
+            match for_pods {
+                true => open_to_all(Path::new(place)),
+                false => Ok(()),
+            }
         };
-        let copied = opened().and_then(|()| self.copy_into(&new));
-        let copied = copied.and_then(|()| fs::rename(&new, &to));
-        let copied = copied.and_then(|()| match for_pods {
-            true => open_to_all(Path::new(place)),
-            false => Ok(()),
-        });
-        copied.map_err(|error| {
+        copied().map_err(|error| {
             let _ = fs::remove_dir_all(&new);
             format!(
                 "the package {} cannot be copied to {place}: {error}; choose another folder with --staging-bucket",

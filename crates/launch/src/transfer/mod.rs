@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_store::ObjectUrl;
 
-use crate::executor::{Job, RunEnd, Stop, own_program, task_secrets};
+use crate::executor::{Job, RunEnd, Stop, own_program, task_variables};
 use crate::lifecycle::Life;
 use crate::package;
 use crate::spec::{JobName, Program, Spec};
@@ -88,8 +88,7 @@ impl Transfer {
         let wrong =
             |error: io::Error| format!("the process that copies cannot be started: {error}");
         let mut variables = life.job.environment.clone();
-        variables.extend(spec.ours.env.clone());
-        variables.extend(task_secrets(spec, &life.job.directory)?);
+        variables.extend(task_variables(spec, &life.job.directory)?);
         let mut process = Command::new(own_program().map_err(wrong)?)
             .arg("--root")
             .arg(job.root())

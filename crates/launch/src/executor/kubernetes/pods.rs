@@ -260,34 +260,34 @@ fn copied(path: &Path, since: &str) -> usize {
 fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
     let mut last = u64::MAX;
     loop {
-        let mut whole = false;
-        if let Ok(mut log) = api.log(pod) {
-            let (mut number, mut line, mut is_new) = (0, Vec::new(), false);
-            loop {
-                line.clear();
-                match log.read_until(b'\n', &mut line) {
-                    Ok(0) => whole = true,
-                    Ok(_) => {}
-                    Err(_) => break,
-                }
-                if whole {
-                    break;
-                }
-                number += 1;
-                let (time, text) = timed(&line);
-                is_new = is_new || number > copied || time.is_some_and(|time| time > last);
-                if is_new {
-                    sink.write_at(&timestamp(time.unwrap_or_else(now)), 'O', text);
-                    (copied, last) = (number, time.unwrap_or(last));
-                }
-            }
-        }
+        let log = api.log(pod);
+        let whole = log.is_ok_and(|log| copy_answer(log, sink, &mut copied, &mut last));
         match api.pod(pod) {
             Ok(Some(pod)) if whole && !runs(&pod) => return,
             // Its node does not answer, or not to the end: what can still be read is read next time.
             Ok(Some(_)) => thread::sleep(AGAIN),
             Err(refusal) if refusal.passes() => thread::sleep(AGAIN),
             Ok(None) | Err(_) => return,
+        }
+    }
+}
+
+/// Copies the new lines of an answer, and keeps how many there are and the time of the last. Whether it came to its end.
+fn copy_answer(mut log: impl BufRead, sink: &Sink, copied: &mut usize, last: &mut u64) -> bool {
+    let (mut number, mut line, mut is_new) = (0, Vec::new(), false);
+    loop {
+        line.clear();
+        match log.read_until(b'\n', &mut line) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+        number += 1;
+        let (time, text) = timed(&line);
+        is_new = is_new || number > *copied || time.is_some_and(|time| time > *last);
+        if is_new {
+            sink.write_at(&timestamp(time.unwrap_or_else(now)), 'O', text);
+            (*copied, *last) = (number, time.unwrap_or(*last));
         }
     }
 }
