@@ -18,7 +18,13 @@ use phalanx_proof::Secret;
 const SOON: Duration = Duration::from_secs(60);
 const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(200),
-    lease: Duration::from_secs(3),
+    lease: Duration::from_secs(6),
+};
+
+/// Where nobody is to be lost, however slow the machine is.
+const PATIENT: Timing = Timing {
+    lease: Duration::from_secs(30),
+    ..TIMING
 };
 
 /// Where a file is safe at once: etcd waits for its disk, which on a busy machine takes longer than a lease.
@@ -38,17 +44,22 @@ struct Etcd {
     ports: [u16; 2],
     /// Names and addresses of all members.
     members: String,
+    flags: &'static [&'static str],
     process: Option<Child>,
 }
 
 impl Etcd {
     /// The only member; none where etcd is not installed.
     fn start(name: &str) -> Option<Self> {
-        Self::start_members(name, 1)?.pop()
+        Self::start_members(name, 1, &[])?.pop()
     }
 
     /// The members of one etcd; none where it is not installed.
-    fn start_members(name: &str, count: usize) -> Option<Vec<Self>> {
+    fn start_members(
+        name: &str,
+        count: usize,
+        flags: &'static [&'static str],
+    ) -> Option<Vec<Self>> {
         // Ports that were free a moment ago.
         let free: Vec<_> = (0..count)
             .map(|_| [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()))
@@ -71,6 +82,7 @@ impl Etcd {
                 name: format!("e{index}"),
                 ports,
                 members: members.join(","),
+                flags,
                 process: None,
             };
             if !member.start_again() {
@@ -93,6 +105,7 @@ impl Etcd {
             command.args([flag, &peer]);
         }
         command.args(["--initial-cluster", &self.members]);
+        command.args(self.flags);
         match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => self.process = Some(child),
             Err(_) => {
@@ -104,6 +117,12 @@ impl Etcd {
             }
         }
         true
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.as_ref().unwrap().id().to_string();
+        let done = Command::new("kill").args([name, &id]).status();
+        assert!(done.unwrap().success());
     }
 
     fn kill(&mut self) {
@@ -236,7 +255,7 @@ fn workers_meet_exchange_and_leave_nothing_behind() {
         return;
     };
     for _ in 0..2 {
-        on_workers(&etcd.url(), "meet", 3, |worker, coordinator| {
+        on_workers_with(&etcd.url(), "meet", 3, PATIENT, |worker, coordinator| {
             for round in 0..3_u8 {
                 let all = coordinator.exchange("x", vec![worker as u8, round], SOON);
                 assert_eq!(all.unwrap(), [[0, round], [1, round], [2, round]]);
@@ -285,6 +304,38 @@ fn an_etcd_that_is_killed_and_comes_back_loses_nothing() {
     });
 }
 
+#[test]
+fn an_etcd_that_does_not_answer_for_a_while_is_nobodys_failure() {
+    // It makes leases of at least one and a half elections: longer than it is silent.
+    let flags = &[
+        "--election-timeout",
+        "10000",
+        "--heartbeat-interval",
+        "1000",
+    ];
+    let Some(mut members) = Etcd::start_members("silent", 1, flags) else {
+        return;
+    };
+    let etcd = members.remove(0);
+    let timing = Timing {
+        lease: Duration::from_secs(1),
+        ..TIMING
+    };
+    on_workers_with(&etcd.url(), "silent", 2, timing, |worker, coordinator| {
+        coordinator.barrier("before", SOON).unwrap();
+        if worker == 0 {
+            etcd.signal("-STOP");
+            // Not refused, as by one that is gone: calls wait, and nothing else is done meanwhile.
+            thread::sleep(4 * timing.lease);
+            etcd.signal("-CONT");
+        }
+        let all = coordinator.exchange("after", vec![worker as u8], SOON);
+        assert_eq!(all.unwrap(), [[0], [1]]);
+        assert_eq!(coordinator.first_failure(), None);
+        coordinator.leave(SOON).unwrap();
+    });
+}
+
 /// The place of the member that leads; waits until one does.
 fn leader(members: &[Etcd]) -> usize {
     let start = Instant::now();
@@ -300,7 +351,7 @@ fn leader(members: &[Etcd]) -> usize {
 
 #[test]
 fn the_leader_of_three_members_is_killed_and_nothing_is_lost() {
-    let Some(members) = Etcd::start_members("leader", 3) else {
+    let Some(members) = Etcd::start_members("leader", 3, &[]) else {
         return;
     };
     leader(&members);
@@ -309,13 +360,8 @@ fn the_leader_of_three_members_is_killed_and_nothing_is_lost() {
         .map(|member| format!("127.0.0.1:{}", member.ports[0]))
         .collect();
     let url = format!("etcd://{}", addresses.join(","));
-    // Nobody is to be lost here, however slow the machine is.
-    let timing = Timing {
-        lease: Duration::from_secs(30),
-        ..TIMING
-    };
     let members = std::sync::Mutex::new(members);
-    on_workers_with(&url, "leader", 3, timing, |worker, coordinator| {
+    on_workers_with(&url, "leader", 3, PATIENT, |worker, coordinator| {
         for round in 0..2_u8 {
             coordinator
                 .barrier(&format!("before {round}"), SOON)
@@ -351,14 +397,14 @@ fn a_failure_is_heard_by_all_and_the_next_run_is_another() {
         return;
     };
     let url = etcd.url();
-    on_workers(&url, "failure", 2, |worker, coordinator| {
+    on_workers_with(&url, "failure", 2, PATIENT, |worker, coordinator| {
         if worker == 1 {
             coordinator.report_failure("no data");
         }
         let error = coordinator.barrier("end", SOON).unwrap_err().to_string();
         assert!(error.contains("worker 1 no data"), "{error}");
     });
-    on_workers(&url, "failure", 2, |_, coordinator| {
+    on_workers_with(&url, "failure", 2, PATIENT, |_, coordinator| {
         coordinator.barrier("again", SOON).unwrap();
         coordinator.leave(SOON).unwrap();
     });

@@ -79,7 +79,7 @@ struct Pending {
 }
 
 /// How long an answer may be on its way beyond the time for which the service lets a question wait.
-const ON_THE_WAY: Duration = Duration::from_secs(1);
+pub(super) const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 impl Coordinator {
     /// Meets all other workers at the rendezvous of `membership`: worker 0 starts the service there, the others connect to it, in any
@@ -465,10 +465,12 @@ impl Shared {
         }
     }
 
-    /// Reads replies until the connection ends. A service that is silent for the lease, or gone, is the failure of worker 0. Silence
-    /// is counted in intervals that this thread was awake, so that a process that was stopped blames nobody.
+    /// Reads replies until the connection ends. A service of another process that is silent for the lease, or gone, is the failure of
+    /// worker 0. Silence is counted in intervals that this thread was awake, so that a process that was stopped blames nobody. A service
+    /// of this process lives as long as it: it is silent while it waits for an etcd, or has no processor.
     fn read(&self, mut incoming: Incoming) {
         let interval = self.timing.heartbeat;
+        let is_elsewhere = matches!(incoming, Incoming::Tcp(_));
         let mut silence = Duration::ZERO;
         loop {
             match incoming.next(interval) {
@@ -478,7 +480,7 @@ impl Shared {
                 }
                 Next::Silence => {
                     silence += interval;
-                    if silence > self.timing.lease {
+                    if is_elsewhere && silence > self.timing.lease {
                         let text = format!(
                             "has not answered for {:.1} s: it is stopped, starved or cut off",
                             silence.as_secs_f64()

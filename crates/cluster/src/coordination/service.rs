@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_proof::{Seal, Secret, Side, draw};
 
+use super::client::ON_THE_WAY;
 use super::event::{Action, Connection, Event, Settings};
 use super::generations::{Coordination, Lost};
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed, seal};
@@ -306,7 +307,7 @@ pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 
 /// Owns the state until all connections that were opened are closed.
 fn serve(settings: Settings, inputs: &Receiver<Input>, status: &Mutex<Status>, mut tell: Tell) {
-    let tick = settings.lease / 10;
+    let tick = tick(settings.lease);
     let mut state = Coordination::new(settings);
     let mut connections = BTreeMap::new();
     let mut strangers = 0;
@@ -360,6 +361,11 @@ fn serve(settings: Settings, inputs: &Receiver<Input>, status: &Mutex<Status>, m
             return;
         }
     }
+}
+
+/// How often a service looks at the time: who is late hears of it before it stops waiting for an answer, also where the lease is long.
+pub(super) fn tick(lease: Duration) -> Duration {
+    (lease / 10).min(ON_THE_WAY / 2)
 }
 
 /// Tells who was refused, and leaves for others to see who was lost.

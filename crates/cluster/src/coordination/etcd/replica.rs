@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::super::event::{Action, Connection, Event};
 use super::super::generations::Coordination;
 use super::super::message::{Reply, Request};
-use super::super::service::{Input, Replies, Status, Tell, note};
+use super::super::service::{Input, Replies, Status, Tell, note, tick};
 use super::entry::{self, Happened};
 use super::{CLOCK, HOLDER, RETRY, Run};
 
@@ -79,7 +79,7 @@ impl Replica {
         status: &Mutex<Status>,
         mut tell: Tell,
     ) {
-        let tick = self.run.settings.lease / 10;
+        let tick = tick(self.run.settings.lease);
         let mut next_tick = Instant::now();
         loop {
             let left = next_tick.saturating_duration_since(Instant::now());
