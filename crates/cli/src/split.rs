@@ -21,7 +21,8 @@ pub(crate) fn check_test(
     check_number(known, now, |is_fewer| test_part(config, is_fewer))
 }
 
-/// The same of a training that goes on, and of its validation where that is drawn by the seed.
+/// The same of a training that goes on, and of its validation: drawn by the seed of images, else the last examples, which are new where
+/// examples came to them and were trained on where some of them went.
 pub(crate) fn check_parts(
     config: &TrainConfig,
     before: &Facts,
@@ -29,9 +30,9 @@ pub(crate) fn check_parts(
 ) -> Result<(), Problem> {
     check_number(Some(before), now, |is_fewer| {
         let validation = config.fit.validation.as_ref();
-        let drawn = validation.filter(|part| matches!(part.value, Validation::Split(_)));
-        let drawn = drawn.filter(|_| matches!(config.data, Data::Images(_)));
-        test_part(config, is_fewer).or_else(|| drawn.map(|part| part.at))
+        let part = validation.filter(|part| matches!(part.value, Validation::Split(_)));
+        let part = part.filter(|_| is_fewer || matches!(config.data, Data::Images(_)));
+        test_part(config, is_fewer).or_else(|| part.map(|part| part.at))
     })
 }
 

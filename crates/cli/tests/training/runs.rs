@@ -169,4 +169,16 @@ fn a_test_on_a_part_of_other_rows_than_the_training_had_is_refused() {
     let fewer = &rows[..rows.trim_end().rfind('\n').unwrap() + 1];
     fs::write(folder.0.join("a.csv"), fewer).unwrap();
     folder.fail(&["evaluate", "out"], 2, &["a part of 59 examples"]);
+    // So is the validation by its share of them, where a training goes on.
+    fs::write(folder.0.join("a.csv"), &rows).unwrap();
+    file("test: {first: 5}");
+    let validated = ["--set", "fit.validation={split: 0.2}"];
+    let saved = ["--set", "fit.save_freq=epoch"];
+    folder.succeed(&[&train[..], &validated, &saved].concat());
+    let resume = ["train", "t.yaml", "--quiet", "--resume", "--epochs", "2"];
+    fs::write(folder.0.join("a.csv"), fewer).unwrap();
+    let all = [&resume[..], &validated, &saved].concat();
+    folder.fail(&all, 2, &["a part of 59 examples", "held it out of 60"]);
+    fs::write(folder.0.join("a.csv"), format!("{rows}5,3,1\n")).unwrap();
+    folder.succeed(&all);
 }
