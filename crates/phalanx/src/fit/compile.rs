@@ -3,7 +3,7 @@
 use phalanx_graph::{Shape, Tensor};
 use serde_json::{Map, Value, json};
 
-use super::LossScale;
+use super::{Logs, LossScale};
 use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::nn::{Model, Policy};
@@ -251,7 +251,29 @@ impl Compile {
             metric.metric.check()?;
             check_output("metric", metric.metric.name(), metric.output, outputs)?;
         }
-        Ok(())
+        self.check_log_names(model)
+    }
+
+    /// Refuses names that other results have in the logs.
+    fn check_log_names(&self, model: &Model) -> Result<()> {
+        const TAKEN: [&str; 3] = [
+            LossScale::SCALE,
+            LossScale::SKIPPED_STEPS,
+            Logs::LEARNING_RATE,
+        ];
+        let outputs = model.output_names();
+        let metrics = self.named_metrics(&outputs, &model.outputs());
+        let metrics = metrics.into_iter().map(|metric| metric.name);
+        let mut names = self.loss.log_names(&outputs).into_iter().chain(metrics);
+        let is_taken =
+            |name: &String| name.starts_with(Logs::VALIDATION) || TAKEN.contains(&name.as_str());
+        let Some(name) = names.find(is_taken) else {
+            return Ok(());
+        };
+        Err(Error::user(format!(
+            "the logs of a training would have two results `{name}`: names that begin with `val_` are of its validation, `loss_scale`, \
+             `skipped_steps` and `learning_rate` its own; name the output otherwise, or the metric (`Metric::named`)"
+        )))
     }
 
     fn loss_of(&self, output: usize) -> Option<&Loss> {

@@ -16,6 +16,9 @@ impl Logs {
     /// What names of results of a validation begin with.
     pub(super) const VALIDATION: &str = "val_";
 
+    /// The result that callbacks which change the rate log.
+    pub(super) const LEARNING_RATE: &str = "learning_rate";
+
     /// The result of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {

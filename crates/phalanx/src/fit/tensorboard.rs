@@ -103,8 +103,8 @@ impl EventFiles {
         let results = done.logs.iter();
         let (tested, mut trained): (Vec<_>, Vec<_>) =
             results.partition(|(name, _)| name.starts_with(Logs::VALIDATION));
-        if done.logs.get("learning_rate").is_none() {
-            trained.push(("learning_rate", learning_rate));
+        if done.logs.get(Logs::LEARNING_RATE).is_none() {
+            trained.push((Logs::LEARNING_RATE, learning_rate));
         }
         if self.settings.write_steps_per_second {
             trained.push((

@@ -294,6 +294,14 @@ fn wrong_settings_of_a_training_are_refused_with_a_next_action() {
         ..sgd(0.1)
     };
     assert!(message(strategy().compile(mlp(), far)).contains("output 3, but the model has 1"));
+    for name in ["val_loss", "loss_scale", "learning_rate"] {
+        let taken = Compile {
+            metrics: vec![Metric::from(Accuracy).named(name).into()],
+            ..sgd(0.1)
+        };
+        let text = message(strategy().compile(mlp(), taken));
+        assert!(text.contains(&format!("two results `{name}`")), "{text}");
+    }
     let negative = Compile {
         optimizer: Sgd::new(-1.0).into(),
         ..sgd(0.1)

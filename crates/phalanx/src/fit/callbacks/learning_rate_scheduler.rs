@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Callback, CallbackContext, CallbackState};
 use crate::config::{Component, Described, Family, Field, Kind, write};
-use crate::fit::EpochLogs;
 use crate::fit::progress::logged_rate;
+use crate::fit::{EpochLogs, Logs};
 use crate::schedules::Schedule;
 use crate::{Error, Result};
 
@@ -225,7 +225,7 @@ impl Callback for LearningRateScheduler {
             *first += self.trained as u64;
         }
         done.logs
-            .set("learning_rate", logged_rate(cx.learning_rate()?));
+            .set(Logs::LEARNING_RATE, logged_rate(cx.learning_rate()?));
         Ok(())
     }
 

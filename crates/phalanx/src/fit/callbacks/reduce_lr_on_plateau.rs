@@ -6,8 +6,8 @@ use super::monitor::{MODE, MONITOR, Watched, improves};
 use super::{Callback, CallbackContext, CallbackState, MonitorMode};
 use crate::checkpoint::JsonFloat;
 use crate::config::{Component, Described, Field, Kind, fraction, setters, write};
-use crate::fit::EpochLogs;
 use crate::fit::progress::{logged_rate, short};
+use crate::fit::{EpochLogs, Logs};
 use crate::metrics::Better;
 use crate::{Error, Result};
 
@@ -146,7 +146,7 @@ impl Callback for ReduceLrOnPlateau {
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
         done.logs
-            .set("learning_rate", logged_rate(cx.learning_rate()?));
+            .set(Logs::LEARNING_RATE, logged_rate(cx.learning_rate()?));
         let Some(value) = cx.value_of(&done.logs, &self.monitor) else {
             return Ok(());
         };
