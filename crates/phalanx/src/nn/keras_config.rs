@@ -306,6 +306,10 @@ fn layer_object(model: &Model, at: usize) -> Result<Value> {
             layer.kind()
         ))
     };
+    let mut calls = model.calls.iter().filter(|call| call.layer == at);
+    if layer.kind() == "subtract" && calls.any(|call| call.inputs.len() != 2) {
+        return Err(wrong("Keras' `Subtract` takes two inputs".into()));
+    }
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());
     if layer.kind() == "layer_scale" {

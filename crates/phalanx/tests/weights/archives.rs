@@ -6,7 +6,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use phalanx::nn::{Activation, Cx, Dense, Model, MultiHeadAttention, Sequential, TimeDistributed};
+use phalanx::nn::{
+    Activation, Cx, Dense, Model, MultiHeadAttention, Network, Sequential, TimeDistributed,
+};
 use phalanx::saved::SavedModel;
 use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::{Scratch, assert_close};
@@ -371,6 +373,16 @@ fn what_keras_lacks_is_named() {
     let error = refused(Sequential::new([9, 3]).add(sparse));
     assert!(
         error.contains("layer `conv1d` (conv1d): Keras has no convolution with both strides"),
+        "{error}"
+    );
+    let mut network = Network::new();
+    let inputs = [(); 3].map(|()| network.input([4]));
+    let less = network.add(phalanx::nn::Subtract, &inputs);
+    let model = network.build(&inputs, &[less]).unwrap();
+    let error = filled(&model).save_keras(folder.join("m.keras"));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("(subtract): Keras' `Subtract` takes two"),
         "{error}"
     );
     let images = Sequential::new([2, 4, 3]);

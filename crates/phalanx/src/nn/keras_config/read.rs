@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_network::Functional;
 use super::{Settings, Translated, dtype_name};
-use crate::nn::Model;
 use crate::nn::architecture::MAX_DEPTH;
+use crate::nn::{Model, Policy};
 
 /// The size of dims that are open in Keras, until inputs of others are given.
 const OPEN_SIZE: usize = 128;
@@ -18,8 +18,33 @@ impl Model {
     /// # Errors
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value) -> Translated<Self> {
-        let architecture = model(config, 0)?;
+        let mut architecture = model(config, 0)?;
+        let mut is_mixed = false;
+        each_layer(&mut architecture, &mut |layer| {
+            is_mixed |= precision(layer).is_some_and(|name| name != Policy::Float32.name());
+        });
+        if !is_mixed {
+            // Layers of a model in f32 follow what it is compiled with here.
+            each_layer(&mut architecture, &mut |layer| {
+                drop(layer.remove("precision"))
+            });
+        }
         Self::from_config(&architecture).map_err(|error| error.to_string())
+    }
+}
+
+fn precision(layer: &Settings) -> Option<&str> {
+    layer.get("precision")?.as_str()
+}
+
+/// Shows the settings of all layers of an architecture, those of models in it among them.
+fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
+    let layers = model["layers"].as_array_mut().into_iter().flatten();
+    for (kind, settings) in layers.flat_map(|layer| layer.as_object_mut().into_iter().flatten()) {
+        match kind.as_str() {
+            "model" => each_layer(settings, see),
+            _ => settings.as_object_mut().into_iter().for_each(&mut *see),
+        }
     }
 }
 
@@ -450,5 +475,25 @@ mod tests {
         assert_eq!((&norm["momentum"], &norm["axis"]), (&json!(0.9), &json!(3)));
         assert_eq!(norm["gamma_initializer"], "ones");
         assert_eq!(model["layers"][2]["dropout"]["rate"], 0.25);
+    }
+
+    #[test]
+    fn a_layer_in_f32_stays_so_in_a_mixed_model_and_follows_otherwise() {
+        let read = |dtype: &str| {
+            let inner = sequential(&[
+                pixels(),
+                of_keras("Dense", "in", json!({"units": 3, "dtype": dtype})),
+            ]);
+            let outer = sequential(&[
+                pixels(),
+                inner,
+                of_keras("Dense", "out", json!({"units": 2, "dtype": "float32"})),
+            ]);
+            Model::from_keras_config(&outer).unwrap().config()
+        };
+        let mixed = read("mixed_bfloat16");
+        assert_eq!(mixed["layers"][1]["dense"]["precision"], "float32");
+        let plain = read("float32");
+        assert!(!plain.to_string().contains("precision"), "{plain}");
     }
 }

@@ -151,16 +151,15 @@ impl<'a> KerasLayer<'a> {
 
     /// Refuses layers in it that compute in other types than it does.
     fn check_precision_inside(&self) -> Translated<()> {
-        let own = self.precision()?;
+        let own = self.precision()?.unwrap_or_default();
         for layer in self.inside()? {
-            let is_said = !layer.setting("dtype").is_null();
-            if is_said && layer.precision()? != own {
-                let name = |policy: Option<Policy>| policy.unwrap_or_default().name();
+            let said = layer.precision()?.filter(|&said| said != own);
+            if let Some(other) = said {
                 return Err(format!(
                     "its layer of class {} computes in {}, and it does in {}; here both compute in the same",
                     cut(layer.class),
-                    name(layer.precision()?),
-                    name(own)
+                    other.name(),
+                    own.name()
                 ));
             }
         }
@@ -182,11 +181,11 @@ impl<'a> KerasLayer<'a> {
         Ok(())
     }
 
-    /// What it computes in, where that is not f32.
+    /// What it computes in, where it says so.
     fn precision(&self) -> Translated<Option<Policy>> {
         let dtype = self.setting("dtype");
         let name = dtype.as_str().or_else(|| dtype["config"]["name"].as_str());
-        let Some(name) = name.filter(|name| *name != "float32") else {
+        let Some(name) = name else {
             return Ok(None);
         };
         let policy = Policy::from_name(name);
