@@ -7,8 +7,8 @@ use crate::data::shard::NotShardable;
 use crate::data::{Batch, Dataset, Worker};
 use crate::{Error, Result};
 
-/// Keeps the identities of the second dataset apart from the first's.
-const SECOND: u64 = 1;
+/// Keep the identities of the two datasets apart, also where one of them is of two itself.
+const SEEDS: [u64; 2] = [0, 1];
 
 struct Concatenation {
     inputs: [Dataset; 2],
@@ -60,11 +60,7 @@ impl Stage for Concatenation {
     fn identity(&self, epoch: u64, i: usize) -> Result<(u64, u64)> {
         let at = self.locate(epoch, i)?;
         let (epoch, id) = self.inputs[at.input].identity(epoch, at.index)?;
-        Ok(match at.input {
-            0 => (epoch, id),
-            // Differs from the identity of the same example in the first.
-            _ => (epoch, random_key(SECOND, 0, id)),
-        })
+        Ok((epoch, random_key(SEEDS[at.input], 0, id)))
     }
 
     fn coverage_window(&self) -> usize {
