@@ -208,6 +208,19 @@ def stated():
     return keras.Model(words, layers.Concatenate()(parts), name="stated")
 
 
+def handed():
+    """States that recurrent layers give: first states of others, parts of values, outputs."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((4,), dtype="int32", name="others")
+    table = layers.Embedding(12, 3, mask_zero=True)(words)
+    _, h, c = layers.LSTM(4, return_state=True)(table)
+    decoder = layers.LSTM(4, return_sequences=True, return_state=True)
+    y, h, c = decoder(layers.Embedding(12, 3)(others), initial_state=[h, c])
+    both, forward, backward = layers.Bidirectional(layers.GRU(2, return_sequences=True, return_state=True))(table)
+    last, state = layers.SimpleRNN(2, return_state=True)(both)
+    states = layers.Concatenate()([forward, backward, c, last, state])
+    return keras.Model([words, others], [layers.Dense(3)(y), layers.Dense(2)(states), h], name="handed")
+
+
 def backbone():
     """A model for images of any size in a model that gives it two sizes."""
     inner_input = keras.Input((None, None, 3), name="image")
@@ -304,7 +317,7 @@ if __name__ == "__main__":
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
-              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"])]
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -351,13 +351,9 @@ impl<'a> CallTable<'a> {
             check_marks(&path, name)?;
             nodes.insert(name.to_owned(), i);
         }
-        let results = |layer: &LayerSpec| match &layer.body {
-            Body::Layer { .. } => 1,
-            Body::Model(model) => model.outputs.len(),
-        };
         Ok(Self {
             layers: named,
-            results: layers.iter().map(results).collect(),
+            results: layers.iter().map(|layer| layer.body.outputs()).collect(),
             nodes,
             outputs: vec![1; inputs.len()],
             uses: vec![0; layers.len()],

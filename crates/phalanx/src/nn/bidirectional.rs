@@ -40,7 +40,7 @@ pub enum MergeMode {
 /// `bidirectional`.
 ///
 /// Input and output are as for the layer; with `return_sequences` step `t` of the output joins both directions
-/// at `t`, zeros where it is padding. Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
+/// at `t`, zeros where it is padding; with `return_state` the forward layer's states follow, then the other's. Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
 /// the settings of the forward one, first states are not taken, and outputs are always merged.
 ///
 /// ```
@@ -106,6 +106,11 @@ impl Recurrent {
 
     fn returns_sequences(&self) -> bool {
         each!(self, layer => layer.settings.return_sequences)
+    }
+
+    /// How many of its states are outputs.
+    fn states_given(&self) -> usize {
+        each!(self, layer => layer.outputs() - 1)
     }
 
     #[track_caller]
@@ -189,11 +194,21 @@ impl Layer for Bidirectional {
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.call_many(cx, inputs).swap_remove(0)
+    }
+
+    fn outputs(&self) -> usize {
+        1 + 2 * self.layer.states_given()
+    }
+
+    fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
         let sequences = self.layer.returns_sequences();
         let (trainable, policy) = (cx.trainable(), cx.policy());
+        let mut states = Vec::new();
         let mut direction = |name: &str, layer: &Recurrent| {
             cx.inside(name, trainable, policy, |cx| {
-                let done = layer.steps(cx, inputs);
+                let mut done = layer.steps(cx, inputs);
+                states.extend(done.states.drain(..).take(layer.states_given()));
                 done.output(cx, sequences)
             })
         };
@@ -206,6 +221,6 @@ impl Layer for Bidirectional {
         if let Some(mask) = cx.padding_mask(&forward) {
             cx.set_padding_mask(&merged, &mask);
         }
-        merged
+        std::iter::once(merged).chain(states).collect()
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
-use super::layer::Layer;
-use super::masks::{is_unchanged, rows_to_each};
+use super::layer::{Layer, check_outputs};
+use super::masks::{rows_to_each, settle_masks};
 use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
@@ -375,11 +375,11 @@ impl Cx {
     #[track_caller]
     pub fn layer(&mut self, name: &str, layer: &dyn Layer, inputs: &[Tensor]) -> Tensor {
         let (trainable, policy) = (self.trainable(), self.policy());
-        let output = self.apply(name, layer, trainable, policy, inputs);
-        self.autocast(&output)
+        let outputs = self.apply(name, layer, trainable, policy, inputs);
+        self.autocast(&outputs[0])
     }
 
-    /// Calls a layer of a model.
+    /// Calls a layer of a model: its outputs, at least one.
     #[track_caller]
     pub(super) fn apply(
         &mut self,
@@ -388,7 +388,8 @@ impl Cx {
         trainable: bool,
         policy: Policy,
         inputs: &[Tensor],
-    ) -> Tensor {
+    ) -> Vec<Tensor> {
+        let stand_ins = |cx: &Self, message| vec![cx.fail(message); layer.outputs().max(1)];
         self.inside(name, trainable, policy, |cx| {
             let inputs = match layer.converts_inputs() {
                 true => inputs.iter().map(|input| cx.autocast(input)).collect(),
@@ -396,23 +397,18 @@ impl Cx {
             };
             let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
             if let Err(message) = layer.check_settings().and_then(|()| layer.check(&shapes)) {
-                return cx.fail(message);
+                return stand_ins(cx, message);
             }
             let masks: Vec<Option<Tensor>> = inputs.iter().map(|x| cx.padding_mask(x)).collect();
-            let mut output = layer.call(cx, &inputs);
-            if let Err(message) = check_dims("the output", &output.dims()) {
-                return cx.fail(message);
+            let mut outputs = layer.call_many(cx, &inputs);
+            if let Err(message) = check_outputs(layer, &outputs) {
+                return stand_ins(cx, message);
             }
-            if layer.keeps_mask() {
-                cx.pass_mask(&inputs[0], &output);
-            } else if is_unchanged(cx, &inputs, &masks, &output) {
-                // Masks are kept by the tensor, and this one is another layer's.
-                output = output.copied();
-            }
+            settle_masks(cx, layer.keeps_mask(), (&inputs, &masks), &mut outputs);
             if let Some(regularizer) = layer.activity_regularizer() {
-                cx.penalize_activity(regularizer, &output);
+                cx.penalize_activity(regularizer, &outputs[0]);
             }
-            output
+            outputs
         })
     }
 
@@ -469,7 +465,7 @@ impl Cx {
 
     /// Gives an output the padding mask of an input, where the layer has not given it one itself.
     #[track_caller]
-    fn pass_mask(&mut self, input: &Tensor, output: &Tensor) {
+    pub(super) fn pass_mask(&mut self, input: &Tensor, output: &Tensor) {
         if self.padding_mask(output).is_some() {
             return;
         }

@@ -83,6 +83,12 @@ pub(super) const RETURN_SEQUENCES: Field = Field::optional(
     Kind::Bool,
     "whether every step has an output, not the last alone",
 );
+/// `return_state`.
+pub(super) const RETURN_STATE: Field = Field::optional(
+    "return_state",
+    Kind::Bool,
+    "whether the states after the last step are further outputs",
+);
 /// `go_backwards`.
 pub(super) const GO_BACKWARDS: Field = Field::optional(
     "go_backwards",

@@ -193,7 +193,11 @@ impl OrderWalk {
                 }
                 Body::Layer { layer, .. } => {
                     let out = shapes[0].dims.get(1..).unwrap_or_default();
-                    vec![self.layer(&path, layer.as_ref(), &operands, out)]
+                    let first = self.layer(&path, layer.as_ref(), &operands, out);
+                    // Others are states, features alone.
+                    let others = ValueOrder::Features(FeatureOrder::Same);
+                    let others = std::iter::repeat_n(others, shapes.len() - 1);
+                    [first].into_iter().chain(others).collect()
                 }
             };
             nodes.push(outputs);

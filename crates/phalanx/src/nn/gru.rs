@@ -17,7 +17,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// `z = sigmoid(xz + hz)`, `r = sigmoid(xr + hr)`, `g = tanh(xh + r hh)`, `h = z h + (1 - z) g`. Without
 /// `reset_after`, as in the paper, `hh` is `(r h) recurrent_kernel` and there is no recurrent bias. Inputs:
 /// `[batch, steps, features]`, and perhaps the first `h` `[batch, units]`. Output: the last `h`, or with
-/// `return_sequences` every `h`.
+/// `return_sequences` every `h`; with `return_state` the `h` after the last step follows.
 ///
 /// Variables: `kernel` `[features, 3 units]`, `recurrent_kernel` `[units, 3 units]`, `bias` `[2, 3 units]`, or
 /// `[3 units]` without `reset_after`, which PyTorch's GRU always has. Masks and differences from Keras are as for [`Lstm`](super::Lstm).

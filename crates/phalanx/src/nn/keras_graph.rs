@@ -54,7 +54,12 @@ impl MaskGraph<'_> {
     fn call(&mut self, at: usize) {
         let model = self.model;
         let call = &model.calls[at];
-        let mask = |place: &Place| maker(model, *place).and_then(|before| self.masks[before]);
+        let mask = |place: &Place| {
+            let before = maker(model, *place)?;
+            // States of a recurrent layer have none.
+            let is_model = matches!(model.layers[model.calls[before].layer].body, Body::Model(_));
+            self.masks[before].filter(|_| is_model || place.output == 0)
+        };
         let given: Vec<Option<usize>> = call.inputs.iter().map(mask).collect();
         let (takes_masks, made) = match &model.layers[call.layer].body {
             Body::Model(_) => (true, None),

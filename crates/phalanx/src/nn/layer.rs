@@ -7,6 +7,7 @@ use phalanx_graph::{Shape, Sharding, Tensor};
 use serde_json::Value;
 
 use super::sharding::Shardings;
+use super::sizes::check_dims;
 use super::{Activation, Cx, Model, Policy};
 
 /// A function of tensors with variables.
@@ -51,6 +52,16 @@ pub trait Layer: Debug + Send + Sync {
     /// Mistakes are recorded with [`Cx::fail`]. The same variables must be asked for whatever the mode.
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
 
+    /// How many outputs a call has: one, but for layers such as a recurrent one that gives its states, too.
+    fn outputs(&self) -> usize {
+        1
+    }
+
+    /// All outputs, as many as [`outputs`](Self::outputs) says; the first is what [`call`](Self::call) gives.
+    fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        vec![self.call(cx, inputs)]
+    }
+
     /// What is wrong with the settings, whatever the inputs; asked before [`check`](Self::check).
     ///
     /// # Errors
@@ -83,7 +94,7 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
-    /// The penalty on the output, added to the losses divided by the batch size, as Keras does.
+    /// The penalty on the first output, added to the losses divided by the batch size, as Keras does.
     fn activity_regularizer(&self) -> Option<super::Regularizer> {
         None
     }
@@ -98,7 +109,7 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
-    /// Whether the output has the padding mask of the first input: for layers that treat each step by itself.
+    /// Whether the first output has the padding mask of the first input: for layers that treat each step by itself.
     ///
     /// Otherwise the output has the mask that [`call`](Self::call) gave it, or none.
     fn keeps_mask(&self) -> bool {
@@ -120,6 +131,19 @@ pub trait Layer: Debug + Send + Sync {
     {
         LayerSpec::from(self).sharded(variable, sharding)
     }
+}
+
+/// Refuses outputs of a call that are others than the layer says, or too large.
+pub(super) fn check_outputs(layer: &dyn Layer, outputs: &[Tensor]) -> Result<(), String> {
+    let expected = layer.outputs();
+    if outputs.is_empty() || outputs.len() != expected {
+        let got = outputs.len();
+        return Err(format!(
+            "it says that it has {expected} outputs, at least 1, and gave {got}"
+        ));
+    }
+    let dims = outputs.iter().map(Tensor::dims);
+    dims.map(|dims| check_dims("the output", &dims)).collect()
 }
 
 /// A layer or a model as it is added to a model: with a name, perhaps, and a `trainable` flag.
@@ -237,6 +261,14 @@ impl Body {
         match self {
             Self::Layer { layer, .. } => layer.kind(),
             Self::Model(_) => "model",
+        }
+    }
+
+    /// How many outputs a call has.
+    pub(super) fn outputs(&self) -> usize {
+        match self {
+            Self::Layer { layer, .. } => layer.outputs(),
+            Self::Model(model) => model.outputs.len(),
         }
     }
 

@@ -15,12 +15,11 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 ///
 /// With `z = x kernel + h recurrent_kernel + bias` cut into `i, f, g, o`: `c = sigmoid(f) c + sigmoid(i) tanh(g)` and
 /// `h = sigmoid(o) tanh(c)`. Inputs: `[batch, steps, features]`, and perhaps the first `h` and `c`, `[batch, units]`.
-/// Output: the last `h`, or with `return_sequences` every `h`.
+/// Output: the last `h`, or with `return_sequences` every `h`; with `return_state` `h` and `c` after the last step follow.
 ///
 /// Variables: `kernel` `[features, 4 units]`, `recurrent_kernel` `[units, 4 units]`, `bias` `[4 units]`. Steps that a
 /// padding mask leaves out change nothing and repeat the output. Unlike Keras': no `recurrent_dropout`, `stateful` or
-/// `unroll`; `dropout` drops the same features for every gate; states come from
-/// [`with_states`](Self::with_states); with `go_backwards` the mask of the output is reversed as its steps are; beside first
+/// `unroll`; `dropout` drops the same features for every gate; with `go_backwards` the mask of the output is reversed as its steps are; beside first
 /// states the mask of the sequence still counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lstm {

@@ -43,13 +43,26 @@ impl Cx {
     }
 }
 
+/// Gives the first output of a layer the padding mask of the first input, where the layer keeps it.
+pub(super) fn settle_masks(
+    cx: &mut Cx,
+    keeps: bool,
+    (inputs, masks): (&[Tensor], &[Option<Tensor>]),
+    outputs: &mut [Tensor],
+) {
+    if keeps {
+        cx.pass_mask(&inputs[0], &outputs[0]);
+    }
+    for output in &mut outputs[usize::from(keeps)..] {
+        if is_unchanged(cx, inputs, masks, output) {
+            // Masks are kept by the tensor, and this one is another layer's.
+            *output = output.copied();
+        }
+    }
+}
+
 /// Whether an output is one of the inputs and has the padding mask that this input had.
-pub(super) fn is_unchanged(
-    cx: &Cx,
-    inputs: &[Tensor],
-    masks: &[Option<Tensor>],
-    output: &Tensor,
-) -> bool {
+fn is_unchanged(cx: &Cx, inputs: &[Tensor], masks: &[Option<Tensor>], output: &Tensor) -> bool {
     let value = |mask: &Tensor| mask.value();
     let now = cx.padding_mask(output).as_ref().map(value);
     let mut before = inputs.iter().zip(masks);

@@ -237,7 +237,7 @@ impl NamedLayer {
                 precision,
             } => {
                 let policy = precision.unwrap_or(cx.policy());
-                vec![cx.apply(&self.name, layer.as_ref(), *trainable, policy, inputs)]
+                cx.apply(&self.name, layer.as_ref(), *trainable, policy, inputs)
             }
             Body::Model(model) => cx.inside(&self.name, true, cx.policy(), |cx| {
                 let inner = model.run(cx, inputs);

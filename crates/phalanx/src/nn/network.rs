@@ -1,7 +1,7 @@
 //! Layers connected freely: several inputs and outputs, shared layers.
 
 use super::input::Input;
-use super::layer::{Body, LayerSpec};
+use super::layer::LayerSpec;
 use super::model::{Call, Model, Place, Plan};
 use crate::{Error, Result};
 
@@ -78,7 +78,7 @@ impl Network {
         self.node(Made::Input(self.inputs.len() - 1))
     }
 
-    /// Adds a layer and applies it; of a model with several outputs this is the first.
+    /// Adds a layer and applies it; of several outputs this is the first.
     pub fn add(&mut self, layer: impl Into<LayerSpec>, inputs: &[Node]) -> Node {
         let layer = self.layer(layer);
         self.call(layer, inputs)
@@ -92,20 +92,18 @@ impl Network {
         }
     }
 
-    /// Applies a layer; of a model with several outputs this is the first.
+    /// Applies a layer; of several outputs this is the first.
     pub fn call(&mut self, layer: Shared, inputs: &[Node]) -> Node {
         let inputs = inputs.iter().map(|node| node.place).collect();
         let layer = layer.layer;
         self.node(Made::Call(Call { layer, inputs }))
     }
 
-    /// Applies a model with several outputs, or a layer, which has one.
+    /// Applies a layer or a model: all its outputs, of most layers one.
     pub fn call_many(&mut self, layer: Shared, inputs: &[Node]) -> Vec<Node> {
         let Node { place } = self.call(layer, inputs);
-        let count = match self.layers.get(layer.layer).map(|spec| &spec.body) {
-            Some(Body::Model(model)) => model.outputs.len(),
-            _ => 1,
-        };
+        let spec = self.layers.get(layer.layer);
+        let count = spec.map_or(1, |spec| spec.body.outputs());
         let node = |output| Node {
             place: Place { output, ..place },
         };

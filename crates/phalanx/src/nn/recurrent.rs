@@ -20,6 +20,7 @@ pub(super) struct RecurrentSettings {
     pub(super) recurrent_regularizer: Option<Regularizer>,
     pub(super) dropout: f64,
     pub(super) return_sequences: bool,
+    pub(super) return_state: bool,
     pub(super) go_backwards: bool,
 }
 
@@ -32,6 +33,7 @@ impl RecurrentSettings {
             fields::RECURRENT_REGULARIZER,
             fields::DROPOUT,
             fields::RETURN_SEQUENCES,
+            fields::RETURN_STATE,
             fields::GO_BACKWARDS,
         ],
     );
@@ -46,8 +48,14 @@ impl RecurrentSettings {
             recurrent_regularizer: None,
             dropout: 0.0,
             return_sequences: false,
+            return_state: false,
             go_backwards: false,
         }
+    }
+
+    /// How many of a layer's states are outputs.
+    pub(super) const fn states_given(&self, states: usize) -> usize {
+        if self.return_state { states } else { 0 }
     }
 
     /// Checks the settings of a layer with this many columns of its kernels for each unit.
@@ -152,6 +160,15 @@ macro_rules! recurrent_settings {
             self
         }
 
+        /// Sets whether the states after the last step are further outputs, `[batch, units]` each: `h`, and of an LSTM `c`; not by default.
+        ///
+        /// [`Network::call_many`](crate::nn::Network::call_many) gives all of them: the first states of a decoder, say.
+        #[must_use]
+        pub const fn return_state(mut self, return_state: bool) -> Self {
+            self.settings.return_state = return_state;
+            self
+        }
+
         /// Sets whether steps are taken from the last to the first; outputs then are in that order, too.
         #[must_use]
         pub const fn go_backwards(mut self, go_backwards: bool) -> Self {
@@ -198,8 +215,20 @@ macro_rules! recurrent_layer {
         }
 
         fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            self.call_many(cx, inputs).swap_remove(0)
+        }
+
+        fn outputs(&self) -> usize {
+            1 + self.settings.states_given(Self::STATES)
+        }
+
+        fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
             let done = self.steps(cx, inputs, false);
-            done.output(cx, self.settings.return_sequences)
+            let output = done.output(cx, self.settings.return_sequences);
+            let given = self.settings.states_given(Self::STATES);
+            std::iter::once(output)
+                .chain(done.states.into_iter().take(given))
+                .collect()
         }
     };
 }

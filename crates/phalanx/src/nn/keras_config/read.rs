@@ -295,7 +295,7 @@ mod tests {
             assert_eq!(penalized, expected, "{class}");
         }
         let gates = |setting: &str| refused("LSTM", json!({"units": 2, setting: true}));
-        for setting in ["stateful", "return_state", "zero_output_for_mask"] {
+        for setting in ["stateful", "zero_output_for_mask"] {
             let expected = format!("its `{setting}` is true, and only false has a like here");
             assert_eq!(gates(setting), expected);
         }

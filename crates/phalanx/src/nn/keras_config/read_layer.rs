@@ -18,14 +18,13 @@ const IGNORED: [&str; 8] = [
 ];
 
 /// Settings that no layer here has, and the value at which they change nothing; so does null, and so does false.
-const WITHOUT_LIKE: [(&str, &str); 14] = [
+const WITHOUT_LIKE: [(&str, &str); 13] = [
     ("attention_axes", "[1]"),
     ("data_format", "\"channels_last\""),
     ("output_padding", "null"),
     ("quantization_config", "null"),
     ("recurrent_dropout", "0.0"),
     ("renorm", "false"),
-    ("return_state", "false"),
     ("rms_scaling", "false"),
     ("sliding_window", "null"),
     ("sparse", "false"),

@@ -3,7 +3,7 @@
 //! Keras writes down how a mask that it gave to a layer was found, as operations. Here masks go along with values, so that these operations are left
 //! out where they say the same, and are refused where they say anything else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -70,18 +70,36 @@ pub(super) struct MaskTable {
     carried: HashMap<String, usize>,
     /// Those that they have in Keras when the model runs, where an attention takes them off.
     at_run: HashMap<String, usize>,
+    /// Calls of models.
+    models: HashSet<String>,
 }
 
 impl MaskTable {
     /// The number of the mask that a value has here.
     pub(super) fn of(&self, value: &str) -> Option<usize> {
-        self.carried.get(node(value)).copied()
+        self.carried.get(self.masked(value)?).copied()
+    }
+
+    /// The call under which the mask of a value is noted; none of the states of a recurrent layer, which have no mask.
+    fn masked<'v>(&self, value: &'v str) -> Option<&'v str> {
+        let call = node(value);
+        (!value.contains('.') || self.models.contains(call)).then_some(call)
+    }
+
+    /// The mask of each value, if it has one: here, and in Keras when the model runs.
+    fn masks_of(&self, values: &[String]) -> [Vec<Option<usize>>; 2] {
+        [&self.carried, &self.at_run].map(|all| {
+            let masks = values
+                .iter()
+                .map(|value| all.get(self.masked(value)?).copied());
+            masks.collect()
+        })
     }
 
     /// Whether an attention's values have masks here that others before took off them in Keras.
     pub(super) fn are_taken(&self, name: &str, call: &KerasCall) -> Translated<bool> {
         let values = &call.inputs[..call.inputs.len().min(QUERY_VALUE_KEY)];
-        let [here, at_run] = [&self.carried, &self.at_run].map(|all| masks_of(values, all));
+        let [here, at_run] = self.masks_of(values);
         if here == at_run || !call.masks.is_empty() {
             return Ok(false);
         }
@@ -123,7 +141,10 @@ impl MaskTable {
         let Some((kind, settings)) = layer else {
             return;
         };
-        let [here, at_run] = [&self.carried, &self.at_run].map(|all| masks_of(inputs, all));
+        if kind == "model" {
+            self.models.insert(value.to_owned());
+        }
+        let [here, at_run] = self.masks_of(inputs);
         if let Some(mask) = self.made(value, (kind, settings), inputs, here) {
             self.carried.insert(value.to_owned(), mask);
         }
@@ -132,7 +153,9 @@ impl MaskTable {
         }
         if kind == MULTI_HEAD {
             for taken in inputs.iter().take(QUERY_VALUE_KEY) {
-                self.at_run.remove(node(taken));
+                if let Some(call) = self.masked(taken) {
+                    self.at_run.remove(call);
+                }
             }
         }
     }
@@ -256,12 +279,6 @@ impl MaskTable {
         self.noted.insert(name.to_owned(), number);
         number
     }
-}
-
-/// The mask of each value, if it has one.
-fn masks_of(values: &[String], all: &HashMap<String, usize>) -> Vec<Option<usize>> {
-    let masks = values.iter().map(|value| all.get(node(value)).copied());
-    masks.collect()
 }
 
 fn has_steps(settings: &Value) -> bool {
