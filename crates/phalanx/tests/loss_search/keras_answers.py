@@ -246,7 +246,8 @@ def link(draw, kind, settings):
 
 def metric(draw, kind):
     """A metric after each of some batches, the last of which may be smaller."""
-    columns = draw.one(1, 1, 2, 3, 5)
+    # Of one column Keras finds the largest, too: always the first class.
+    columns = draw.one(2, 3, 5) if kind == "MeanIoU" else draw.one(1, 1, 2, 3, 5)
     settings = metric_settings(draw, kind, columns)
     state = getattr(keras.metrics, kind)(**settings, **({"sparse_y_pred": False} if kind == "MeanIoU" else {}))
     dims, layer = draw.dims(columns, flat=kind in ("F1Score", "R2Score")), link(draw, kind, settings)

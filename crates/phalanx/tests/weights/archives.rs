@@ -29,6 +29,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
         nested(),
         graph(),
         padded(),
+        handed(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -263,6 +264,27 @@ fn padded() -> Value {
             {"layer": "concatenate_layer", "inputs": ["gru_1", "gru"]}
         ],
         "outputs": ["concatenate_layer"]})
+}
+
+/// States that recurrent layers give.
+fn handed() -> Value {
+    json!({"name": "handed",
+        "inputs": [{"name": "ids", "shape": [5], "dtype": "i32"}, {"name": "steps", "shape": [4, 3], "dtype": "f32"}],
+        "layers": [
+            {"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true, "name": "embedding"}},
+            {"lstm": {"units": 3, "return_sequences": true, "return_state": true, "name": "encoder"}},
+            {"lstm": {"units": 3, "return_state": true, "name": "decoder"}},
+            {"bidirectional": {"layer": {"gru": {"units": 2, "return_state": true}}, "name": "both"}},
+            {"concatenate": {"name": "concatenate"}}
+        ],
+        "calls": [
+            {"layer": "embedding", "inputs": ["ids"]},
+            {"layer": "encoder", "inputs": ["embedding"]},
+            {"layer": "decoder", "inputs": ["steps", "encoder:0.1", "encoder:0.2"]},
+            {"layer": "both", "inputs": ["encoder"]},
+            {"layer": "concatenate", "inputs": ["both", "both:0.1", "both:0.2", "decoder:0.2"]}
+        ],
+        "outputs": ["concatenate", "decoder:0.1"]})
 }
 
 /// The model with values by the formula.
