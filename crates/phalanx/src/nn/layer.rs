@@ -142,8 +142,8 @@ pub(super) fn check_outputs(layer: &dyn Layer, outputs: &[Tensor]) -> Result<(),
             "it says that it has {expected} outputs, at least 1, and gave {got}"
         ));
     }
-    let dims = outputs.iter().map(Tensor::dims);
-    dims.map(|dims| check_dims("the output", &dims)).collect()
+    let mut dims = outputs.iter().map(Tensor::dims);
+    dims.try_for_each(|dims| check_dims("the output", &dims))
 }
 
 /// A layer or a model as it is added to a model: with a name, perhaps, and a `trainable` flag.

@@ -26,7 +26,7 @@ impl Model {
         if !is_mixed {
             // Layers of a model in f32 follow what it is compiled with here.
             each_layer(&mut architecture, &mut |layer| {
-                drop(layer.remove("precision"))
+                drop(layer.remove("precision"));
             });
         }
         Self::from_config(&architecture).map_err(|error| error.to_string())
@@ -37,7 +37,7 @@ fn precision(layer: &Settings) -> Option<&str> {
     layer.get("precision")?.as_str()
 }
 
-/// Shows the settings of all layers of an architecture, those of models in it among them.
+/// Shows the settings of all layers of an architecture, also of the models in it.
 fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
     let layers = model["layers"].as_array_mut().into_iter().flatten();
     for (kind, settings) in layers.flat_map(|layer| layer.as_object_mut().into_iter().flatten()) {
