@@ -185,9 +185,13 @@ impl Layer for TimeDistributed {
 
     fn check_settings(&self) -> Result<(), String> {
         let layer = &self.layer.0;
-        layer
-            .check_settings()
-            .map_err(|message| format!("`layer`: {}: {message}", layer.kind()))
+        let checked = match layer.outputs() {
+            1 => layer.check_settings(),
+            outputs => Err(format!(
+                "it has {outputs} outputs, expected one of each step"
+            )),
+        };
+        checked.map_err(|message| format!("`layer`: {}: {message}", layer.kind()))
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {

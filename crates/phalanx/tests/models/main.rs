@@ -6,7 +6,7 @@ use phalanx::Error;
 use phalanx::nn::{
     Add, BatchNorm, Concatenate, Conv2d, Cx, Dense, Dropout, Embedding, Flatten,
     GlobalAveragePool2d, Initializer, Input, Layer, LayerNorm, MaxPool2d, Model, Network, Padding,
-    Registry, Regularizer, Rescaling, Sequential, relu,
+    Registry, Regularizer, Rescaling, Sequential, TimeDistributed, relu,
 };
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 use serde_json::{Value, json};
@@ -262,6 +262,65 @@ fn layers_of_users_are_saved_read_and_nested() {
         Registry::standard()
             .with("dense", |_| Ok(Scale { by: 1.0 }))
             .is_err()
+    );
+}
+
+/// The halves of the features, or as many of them as it gives.
+#[derive(Debug)]
+struct Halves {
+    gives: usize,
+}
+
+impl Layer for Halves {
+    fn kind(&self) -> &'static str {
+        "halves"
+    }
+    fn config(&self) -> Value {
+        json!({})
+    }
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.call_many(cx, inputs).swap_remove(0)
+    }
+    fn outputs(&self) -> usize {
+        2
+    }
+    fn call_many(&self, _: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        let half = inputs[0].dim(1) / 2;
+        let part = |first| inputs[0].slice_dim(1, first, first + half);
+        [0, half, 0]
+            .into_iter()
+            .take(self.gives)
+            .map(part)
+            .collect()
+    }
+}
+
+#[test]
+fn layers_of_users_may_have_several_outputs() {
+    let mut net = Network::new();
+    let x = net.input([4]);
+    let halves = net.layer(Halves { gives: 2 });
+    let both = net.call_many(halves, &[x]);
+    let wide = net.add(Dense::new(3), &both[1..]);
+    let sum = net.add(Add, &both);
+    let model = net.build(&[x], &[wide, sum, both[1]]).unwrap();
+    let outputs = model.outputs();
+    let dims: Vec<&[usize]> = outputs.iter().map(|shape| &shape.dims[..]).collect();
+    assert_eq!(dims, [&[3][..], &[2], &[2]]);
+    let config = model.config();
+    assert_eq!(config["calls"][1]["inputs"], json!(["halves:0.1"]));
+    assert_eq!(config["outputs"][2], "halves:0.1");
+    for gives in [0, 1, 3] {
+        let stack = Sequential::new([6]).add(Halves { gives });
+        let error = stack.build().unwrap_err().to_string();
+        let expected = "layer `halves`: it says that it has 2 outputs, at least 1, and gave";
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let steps = Sequential::new([5, 4]).add(TimeDistributed::new(Halves { gives: 2 }));
+    let error = steps.build().unwrap_err().to_string();
+    assert!(
+        error.contains("`layer`: halves: it has 2 outputs"),
+        "{error}"
     );
 }
 
