@@ -21,7 +21,8 @@ impl Model {
         let mut architecture = model(config, 0)?;
         let mut is_mixed = false;
         each_layer(&mut architecture, &mut |layer| {
-            is_mixed |= precision(layer).is_some_and(|name| name != Policy::Float32.name());
+            let precision = layer.get("precision");
+            is_mixed |= precision.is_some_and(|name| name != Policy::Float32.name());
         });
         if !is_mixed {
             // Layers of a model in f32 follow what it is compiled with here.
@@ -31,10 +32,6 @@ impl Model {
         }
         Self::from_config(&architecture).map_err(|error| error.to_string())
     }
-}
-
-fn precision(layer: &Settings) -> Option<&str> {
-    layer.get("precision")?.as_str()
 }
 
 /// Shows the settings of all layers of an architecture, also of the models in it.
@@ -79,10 +76,9 @@ fn model(object: &Value, depth: usize) -> Translated<Value> {
 
 /// Has no layer trained, as a model of Keras that is not trainable.
 fn freeze(model: &mut Value) {
-    let layers = model["layers"].as_array_mut().into_iter().flatten();
-    for settings in layers.flat_map(|layer| layer.as_object_mut().into_iter().flatten()) {
-        settings.1["trainable"] = false.into();
-    }
+    each_layer(model, &mut |layer| {
+        layer.insert("trainable".into(), false.into());
+    });
 }
 
 /// What stands for a layer of a model: a layer or a whole model.
