@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::Done;
+use super::recurrent::{Done, RecurrentSettings};
 use super::{Cx, Gru, Lstm, SimpleRnn};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
@@ -40,7 +40,9 @@ pub enum MergeMode {
 /// `bidirectional`.
 ///
 /// Input and output are as for the layer; with `return_sequences` step `t` of the output joins both directions
-/// at `t`, zeros where it is padding; with `return_state` the forward layer's states follow, then the other's. Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
+/// at `t`, zeros where it is padding; with `return_state` the forward layer's states follow, then the other's.
+///
+/// Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
 /// the settings of the forward one, first states are not taken, and outputs are always merged.
 ///
 /// ```
@@ -104,18 +106,17 @@ impl Recurrent {
         other
     }
 
-    fn returns_sequences(&self) -> bool {
-        each!(self, layer => layer.settings.return_sequences)
+    fn settings(&self) -> &RecurrentSettings {
+        each!(self, layer => &layer.settings)
     }
 
-    /// How many of its states are outputs.
-    fn states_given(&self) -> usize {
-        each!(self, layer => layer.outputs() - 1)
+    fn outputs(&self) -> usize {
+        each!(self, layer => layer.outputs())
     }
 
     #[track_caller]
     fn steps(&self, cx: &mut Cx, inputs: &[Tensor]) -> Done {
-        let zero_padding = self.returns_sequences();
+        let zero_padding = self.settings().return_sequences;
         each!(self, layer => layer.steps(cx, inputs, zero_padding))
     }
 }
@@ -198,23 +199,21 @@ impl Layer for Bidirectional {
     }
 
     fn outputs(&self) -> usize {
-        1 + 2 * self.layer.states_given()
+        2 * self.layer.outputs() - 1
     }
 
     fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
-        let sequences = self.layer.returns_sequences();
         let (trainable, policy) = (cx.trainable(), cx.policy());
-        let mut states = Vec::new();
         let mut direction = |name: &str, layer: &Recurrent| {
             cx.inside(name, trainable, policy, |cx| {
-                let mut done = layer.steps(cx, inputs);
-                states.extend(done.states.drain(..).take(layer.states_given()));
-                done.output(cx, sequences)
+                layer.steps(cx, inputs).outputs(cx, layer.settings())
             })
         };
-        let forward = direction("forward", &self.layer);
+        let mut forward = direction("forward", &self.layer);
         let mut backward = direction("backward", &self.layer.reversed());
-        if sequences {
+        let states = [forward.split_off(1), backward.split_off(1)].concat();
+        let (forward, mut backward) = (forward.swap_remove(0), backward.swap_remove(0));
+        if self.layer.settings().return_sequences {
             backward = backward.reverse(&[1]);
         }
         let merged = self.merge(&forward, &backward);

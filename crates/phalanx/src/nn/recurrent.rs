@@ -53,11 +53,6 @@ impl RecurrentSettings {
         }
     }
 
-    /// How many of a layer's states are outputs.
-    pub(super) const fn states_given(&self, states: usize) -> usize {
-        if self.return_state { states } else { 0 }
-    }
-
     /// Checks the settings of a layer with this many columns of its kernels for each unit.
     pub(super) fn check(&self, columns: usize) -> Result<(), String> {
         check_size("`units`", self.units.saturating_mul(columns))?;
@@ -219,16 +214,15 @@ macro_rules! recurrent_layer {
         }
 
         fn outputs(&self) -> usize {
-            1 + self.settings.states_given(Self::STATES)
+            match self.settings.return_state {
+                true => 1 + Self::STATES,
+                false => 1,
+            }
         }
 
         fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
             let done = self.steps(cx, inputs, false);
-            let output = done.output(cx, self.settings.return_sequences);
-            let given = self.settings.states_given(Self::STATES);
-            std::iter::once(output)
-                .chain(done.states.into_iter().take(given))
-                .collect()
+            done.outputs(cx, &self.settings)
         }
     };
 }
@@ -291,6 +285,16 @@ impl Done {
             states,
             mask: None,
         }
+    }
+
+    /// The outputs of a layer with these settings: of its steps, and the states where it gives them.
+    #[track_caller]
+    pub(super) fn outputs(mut self, cx: &mut Cx, settings: &RecurrentSettings) -> Vec<Tensor> {
+        let mut outputs = vec![self.output(cx, settings.return_sequences)];
+        if settings.return_state {
+            outputs.append(&mut self.states);
+        }
+        outputs
     }
 
     /// The outputs of all steps `[batch, steps, units]` with their mask, or of the last step `[batch, units]`.

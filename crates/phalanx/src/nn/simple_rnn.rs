@@ -14,8 +14,9 @@ use crate::config::{self, Component, Described, joined};
 /// `h = tanh(x kernel + h recurrent_kernel + bias)` (Elman 1990); kind `simple_rnn`.
 ///
 /// Inputs: `[batch, steps, features]`, and perhaps the first `h` `[batch, units]`. Output: the last `h`, or with
-/// `return_sequences` every `h`; with `return_state` the `h` after the last step follows. Variables: `kernel` `[features, units]`, `recurrent_kernel` `[units, units]`, `bias`
-/// `[units]`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
+/// `return_sequences` every `h`; with `return_state` the `h` after the last step follows.
+///
+/// Variables: `kernel` `[features, units]`, `recurrent_kernel` `[units, units]`, `bias` `[units]`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimpleRnn {
     #[serde(flatten)]
