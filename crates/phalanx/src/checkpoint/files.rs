@@ -46,7 +46,7 @@ pub(super) fn store(path: &Path) -> Result<Store> {
 }
 
 /// Writes a checkpoint; `older` of those before it stay beside it. `check` looks at the state while it is written. `may_write` is asked when all is written
-/// but for what makes it the newest. Returns what the caller is to remove.
+/// but for what makes it the newest. Returns what the caller is to drop, which removes it.
 pub(super) fn write(
     path: &Path,
     older: usize,

@@ -173,13 +173,12 @@ impl TrainingState {
     /// a slot is infinite or not a number. What was there before stays then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         check_state(self)?;
-        files::write(path.as_ref(), 0, self, &|| Ok(()), &|| Ok(()))?.remove();
-        Ok(())
+        files::write(path.as_ref(), 0, self, &|| Ok(()), &|| Ok(())).map(drop)
     }
 
     /// As [`save`](Self::save); the checkpoint that is replaced stays beside it as `path.1`, the one before as `path.2`, up
     /// to `older` of them. The old one stays where `check` refuses, which looks at the state while it is written, or `may_write`, which is
-    /// asked when the new one is complete. The caller removes what is replaced and does not stay.
+    /// asked when the new one is complete. The caller drops what is replaced and does not stay.
     pub(crate) fn save_keeping(
         &self,
         path: &Path,

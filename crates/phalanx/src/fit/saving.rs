@@ -44,10 +44,7 @@ impl Removal {
     pub(super) fn begin(&self, replaced: Replaced, written: impl Send + 'static) {
         self.finish();
         let thread = std::thread::Builder::new().name("removal".to_owned());
-        let thread = thread.spawn(move || {
-            drop(written);
-            replaced.remove();
-        });
+        let thread = thread.spawn(move || drop((written, replaced)));
         // Without a thread a later save removes it, when this process has ended.
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = thread.ok();
     }
@@ -114,8 +111,7 @@ impl CheckpointWriter {
         match is_chief {
             true => self.begin(move || {
                 save.check()?;
-                save.write()?.remove();
-                Ok(())
+                save.write().map(drop)
             }),
             false => Ok(()),
         }
@@ -169,7 +165,7 @@ impl Save {
         self.state.as_ref().map_or(Ok(()), check_state)
     }
 
-    /// Returns what the caller is to remove.
+    /// Returns what the caller is to drop, which removes it.
     fn write(&self) -> Result<Replaced> {
         let mut replaced = Replaced::Nothing;
         if let Some(state) = &self.state {
@@ -264,8 +260,7 @@ pub(super) fn write_alone(trainer: &mut Trainer, fit: &Fit, path: &Path) -> Resu
     let save = save_of(trainer, &wish)?;
     save.check()?;
     trainer.writer.finish()?;
-    save.write()?.remove();
-    Ok(())
+    save.write().map(drop)
 }
 
 /// Reads from parameter servers in the process that writes alone.

@@ -191,12 +191,11 @@ impl DirectoryKind {
         older: usize,
         write: impl FnOnce(&StagingDir<'_>) -> Result<()>,
     ) -> Result<()> {
-        let replaced = self.replace_on(&DISK, path, older, write, &|| Ok(()))?;
-        replaced.remove();
-        Ok(())
+        self.replace_on(&DISK, path, older, write, &|| Ok(()))
+            .map(drop)
     }
 
-    /// As [`replace`](Self::replace), but for what is replaced, which the caller removes. `may_publish` is asked when all is on disk, and
+    /// As [`replace`](Self::replace), but for what is replaced, which the caller drops. `may_publish` is asked when all is on disk, and
     /// where it refuses the old directory stays.
     pub(crate) fn replace_if(
         &self,
@@ -237,9 +236,9 @@ impl DirectoryKind {
     }
 }
 
-/// What was replaced and is not kept.
+/// What was replaced and is not kept. It is removed where this is dropped, which takes a while where its files are large.
 #[derive(Debug)]
-#[must_use = "it takes space until it is removed"]
+#[must_use = "where it is dropped it is removed, which takes a while"]
 pub(crate) enum Replaced {
     Nothing,
     /// A directory and its files. Its name is hidden, and where nobody removes it a later save does.
@@ -248,14 +247,15 @@ pub(crate) enum Replaced {
     Left(String),
 }
 
-impl Replaced {
-    /// Removes it, which takes a while where its files are large.
-    pub(crate) fn remove(self) {
+impl Drop for Replaced {
+    fn drop(&mut self) {
         if let Self::Folder(folder, files) = self {
-            remove(&folder, files);
+            remove(folder, files);
         }
     }
+}
 
+impl Replaced {
     /// What the user is to hear.
     pub(crate) fn warning(&self) -> Option<&str> {
         match self {

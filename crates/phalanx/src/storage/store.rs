@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Writes a new directory in the place of the old one, which stays until the new one is complete; `older` of those before
-    /// stay too. `may_publish` is asked when all is written but for what makes it the newest. Returns what the caller is to remove.
+    /// stay too. `may_publish` is asked when all is written but for what makes it the newest. Returns what the caller is to drop, which removes it.
     pub(crate) fn replace(
         &self,
         older: usize,

@@ -13,7 +13,7 @@ use phalanx::fit::callbacks::{
 };
 use phalanx::prelude::*;
 use phalanx::strategy::CentralStorageStrategy;
-use phalanx_testkit::Scratch;
+use phalanx_testkit::{Scratch, wait_until};
 
 use crate::{TOLERANCE, apart, cases, engine, on_engines, on_workers};
 
@@ -167,11 +167,22 @@ fn the_worker_with_the_bad_example_is_named_and_all_end() {
     }
 }
 
-/// Breaks a training off before a step is counted, in one worker alone.
-fn crash(is_here: bool, at: i64) -> Lambda {
-    Lambda::new().on_train_batch_end(move |_, cx| match is_here && cx.iterations() == at {
-        true => Err(phalanx::Error::Training("a crash".to_owned())),
-        false => Ok(()),
+/// Breaks a training off before a step is counted, in one worker alone. Where that is not the one that writes, it waits until the
+/// checkpoint of the step is there.
+fn crash(is_here: bool, is_chief: bool, at: i64, checkpoint: &Path) -> Lambda {
+    let checkpoint = checkpoint.to_path_buf();
+    Lambda::new().on_train_batch_end(move |_, cx| {
+        if !is_here || cx.iterations() != at {
+            return Ok(());
+        }
+        if !is_chief {
+            let is_there = || {
+                let saved = TrainingState::load(&checkpoint);
+                saved.is_ok_and(|saved| saved.iterations() == at)
+            };
+            wait_until("the checkpoint of the step", is_there);
+        }
+        Err(phalanx::Error::Training("a crash".to_owned()))
     })
 }
 
@@ -191,10 +202,12 @@ fn workers_that_are_run_again_go_on_within_an_epoch_to_the_bit() {
     let mut trained = Vec::new();
     for (run, at) in [2, 6, 11, i64::MAX].into_iter().enumerate() {
         let ended = on_workers(2, 1, |strategy| {
-            let is_here = usize::from(!strategy.is_chief()) == run % 2;
+            let is_chief = strategy.is_chief();
+            let is_here = usize::from(!is_chief) == run % 2;
             let mut trainer = trainer(&strategy);
             let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
-            let fit = quiet(3).callback(crash(is_here, at)).callback(backup);
+            let crash = crash(is_here, is_chief, at, &path);
+            let fit = quiet(3).callback(crash).callback(backup);
             let fitted = trainer
                 .fit(&data(), fit)
                 .map(|history| history.epochs.len());
@@ -216,7 +229,7 @@ fn workers_that_are_run_again_go_on_within_an_epoch_to_the_bit() {
         assert_eq!(*variables, whole);
     }
     assert_eq!(trained.len(), 2);
-    assert!(names(&scratch).is_empty(), "removed at the end");
+    assert_eq!(scratch.names(), [""; 0], "all is removed at the end");
 }
 
 /// Reads a checkpoint into a training by another strategy, and writes it from there.
