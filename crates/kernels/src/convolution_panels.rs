@@ -80,7 +80,7 @@ fn run(
         epilogue,
     };
     let (x, team) = (operands[0], &state.team);
-    let tiles = TileGrid::of::<f32>([pixels, columns], team.threads(), true);
+    let tiles = TileGrid::of::<f32>([pixels, columns, depth], team.threads(), true);
     let own = tiles.scratch_len::<f32>() * team.threads();
     let (windows, buffers) = state.scratch.floats(windows + own).split_at_mut(windows);
     if as_they_are {

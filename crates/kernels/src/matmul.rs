@@ -25,10 +25,12 @@ use crate::sync::lock;
 const MAX_TILE: [usize; 2] = [528, 1024];
 /// Largest tile of a product whose right matrix was packed ahead: as many rows as the inner loop takes at once, so that threads end together.
 const MAX_PACKED_TILE: [usize; 2] = [144, 1024];
-/// Tiles of each thread that columns are divided into then, where there would be fewer: threads end together.
+/// Tiles of each thread, where there would be fewer: threads end together, also where one comes later or has a slower processor.
 const TILES_OF_A_THREAD: usize = 4;
-/// Fewest columns of a tile that was divided so.
+/// Fewest columns of a tile that was divided so and whose right matrix was packed ahead.
 const MIN_TILE_COLUMNS: usize = 128;
+/// Fewest multiplications of another one: both of its sides are packed for it alone.
+const MIN_TILE: usize = 1 << 20;
 /// Largest right matrix that is packed ahead, in elements: 16 MiB.
 const MAX_PACKED: usize = 1 << 22;
 /// Largest tile of which all sums are kept before they are rounded: they stay in the caches, too.
@@ -126,7 +128,11 @@ fn matmul_of<T: SimdElement, R: SimdElement>(
     let packs_ahead = batch == 1 && packs_ahead([rows, columns, left.depth]);
     let packed = packs_ahead.then(|| pack_right(scratch, call, threads, right));
     let work = ParallelMatmul {
-        tiles: TileGrid::of::<R>([rows, columns], threads.div_ceil(batch), packed.is_some()),
+        tiles: TileGrid::of::<R>(
+            [rows, columns, left.depth],
+            threads.div_ceil(batch),
+            packed.is_some(),
+        ),
         packed,
         batch,
         left,
@@ -400,33 +406,36 @@ pub(crate) struct TileGrid {
 }
 
 impl TileGrid {
-    /// Tiles of about equal size for results of elements `R`, by whether the right matrix was packed ahead.
-    pub(crate) fn of<R: SimdElement>(result: [usize; 2], threads: usize, is_packed: bool) -> Self {
+    /// Tiles of about equal size for results of elements `R`, by whether the right matrix was packed ahead; `dims` are rows, columns and depth.
+    pub(crate) fn of<R: SimdElement>(dims: [usize; 3], threads: usize, is_packed: bool) -> Self {
         match is_packed {
-            true => Self::of_packed::<R>(result, threads),
-            false => Self::new::<R>(result, threads),
+            true => Self::of_packed::<R>([dims[0], dims[1]], threads),
+            false => Self::new::<R>(dims, threads),
         }
     }
 
     /// The same number for each thread if the result is large enough.
-    fn new<R: SimdElement>(result: [usize; 2], threads: usize) -> Self {
+    fn new<R: SimdElement>([rows, columns, depth]: [usize; 3], threads: usize) -> Self {
         let largest = if R::IS_F32 {
             MAX_TILE
         } else {
             MAX_ROUNDED_TILE
         };
-        let [rows, columns] = result;
         let mut parts = [rows.div_ceil(largest[0]), columns.div_ceil(largest[1])];
+        // Fewer rows reuse the packed right matrix less, fewer columns the packed left one.
+        let longer = |parts: &[usize; 2]| usize::from(columns / parts[1] > rows / parts[0]);
         for _ in 1..threads {
             if (parts[0] * parts[1]).is_multiple_of(threads) {
                 break;
             }
-            // Fewer rows reuse the packed right matrix less, fewer columns the packed left one.
-            let longer = usize::from(columns / parts[1] > rows / parts[0]);
-            parts[longer] += 1;
+            parts[longer(&parts)] += 1;
+        }
+        let most = rows * columns * depth / MIN_TILE;
+        while threads > 1 && 2 * parts[0] * parts[1] <= most.min(TILES_OF_A_THREAD * threads) {
+            parts[longer(&parts)] *= 2;
         }
         Self {
-            result,
+            result: [rows, columns],
             tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
             tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
             is_packed: false,
@@ -525,7 +534,10 @@ mod tests {
         ];
         for threads in [1, 2, 3, 16] {
             for result in results {
-                cover_once(&TileGrid::new::<f32>(result, threads), MAX_TILE);
+                for depth in [1, 1000] {
+                    let dims = [result[0], result[1], depth];
+                    cover_once(&TileGrid::new::<f32>(dims, threads), MAX_TILE);
+                }
                 cover_once(
                     &TileGrid::of_packed::<f32>(result, threads),
                     MAX_PACKED_TILE,
@@ -557,17 +569,19 @@ mod tests {
 
     #[test]
     fn two_threads_have_as_many_tiles() {
-        for result in [
-            [256, 8000],
-            [256, 1024],
-            [1024, 256],
-            [256, 256],
-            [2048, 8000],
+        for (dims, expected) in [
+            ([256, 8000, 1], 8),
+            ([256, 1024, 1], 2),
+            ([1024, 256, 1], 2),
+            ([256, 256, 1], 2),
+            ([2048, 8000, 1], 32),
+            // A layer of 784 numbers with 128 rows, and the gradient of its kernel.
+            ([128, 128, 784], 8),
+            ([784, 128, 128], 8),
+            ([256, 256, 48], 2),
+            ([1024, 1024, 1024], 8),
         ] {
-            assert!(
-                TileGrid::new::<f32>(result, 2).count().is_multiple_of(2),
-                "{result:?}"
-            );
+            assert_eq!(TileGrid::new::<f32>(dims, 2).count(), expected, "{dims:?}");
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn run<T: SimdElement, R: SimdElement>(
     };
     let [columns, depth] = RightOperand::Matrix(right).dims();
     let is_packed = packs_ahead([dims[0], columns, depth]);
-    let tiles = TileGrid::of::<R>(dims, team.threads(), is_packed);
+    let tiles = TileGrid::of::<R>([dims[0], columns, depth], team.threads(), is_packed);
     let of_tiles = tiles.scratch_len::<R>() * team.threads();
     if !is_packed {
         let floats = scratch.floats(of_tiles);
