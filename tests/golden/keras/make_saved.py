@@ -221,6 +221,18 @@ def handed():
     return keras.Model([words, others], [layers.Dense(3)(y), layers.Dense(2)(states), h], name="handed")
 
 
+def led():
+    """First states of layers in both directions, with a padding mask and without."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((4,), dtype="int32", name="others")
+    table = layers.Embedding(12, 3, mask_zero=True)(words)
+    _, *states = layers.Bidirectional(layers.LSTM(3, return_state=True))(table)
+    padded, plain = layers.Embedding(12, 3, mask_zero=True)(others), layers.Embedding(12, 2)(others)
+    last = layers.Bidirectional(layers.LSTM(3))(padded, initial_state=states)
+    steps = layers.Bidirectional(layers.LSTM(3, return_sequences=True), merge_mode="sum")(plain, initial_state=states)
+    ends = layers.Bidirectional(layers.GRU(3), merge_mode="ave")(steps, initial_state=states[::2])
+    return keras.Model([words, others], [layers.Dense(2)(last), layers.Dense(3)(steps), ends], name="led")
+
+
 def backbone():
     """A model for images of any size in a model that gives it two sizes."""
     inner_input = keras.Input((None, None, 3), name="image")
@@ -317,7 +329,7 @@ if __name__ == "__main__":
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
-              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"])]
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

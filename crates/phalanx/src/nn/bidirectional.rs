@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::{Done, RecurrentSettings};
+use super::recurrent::{Done, RecurrentSettings, check_inputs};
 use super::{Cx, Gru, Lstm, SimpleRnn};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
@@ -40,10 +40,11 @@ pub enum MergeMode {
 /// `bidirectional`.
 ///
 /// Input and output are as for the layer; with `return_sequences` step `t` of the output joins both directions
-/// at `t`, zeros where it is padding; with `return_state` the forward layer's states follow, then the other's.
+/// at `t`, zeros where it is padding; with `return_state` the forward layer's states follow, then the other's. First states are
+/// given in the same order.
 ///
 /// Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
-/// the settings of the forward one, first states are not taken, and outputs are always merged.
+/// the settings of the forward one, outputs are always merged, and beside first states the mask counts.
 ///
 /// ```
 /// use phalanx::nn::{Bidirectional, Lstm, Sequential};
@@ -112,6 +113,14 @@ impl Recurrent {
 
     fn outputs(&self) -> usize {
         each!(self, layer => layer.outputs())
+    }
+
+    const fn states(&self) -> usize {
+        match self {
+            Self::Lstm(_) => Lstm::STATES,
+            Self::Gru(_) => Gru::STATES,
+            Self::SimpleRnn(_) => SimpleRnn::STATES,
+        }
     }
 
     #[track_caller]
@@ -191,7 +200,8 @@ impl Layer for Bidirectional {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        super::position::one_sequence(inputs).map(|_| ())
+        let (layer, units) = (&self.layer, self.layer.settings().units);
+        check_inputs(inputs, 2 * layer.states(), units)
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -204,13 +214,16 @@ impl Layer for Bidirectional {
 
     fn call_many(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
         let (trainable, policy) = (cx.trainable(), cx.policy());
-        let mut direction = |name: &str, layer: &Recurrent| {
+        let (sequence, first) = inputs.split_at(1);
+        let first = first.split_at(first.len() / 2);
+        let mut direction = |name: &str, layer: &Recurrent, first: &[Tensor]| {
             cx.inside(name, trainable, policy, |cx| {
-                layer.steps(cx, inputs).outputs(cx, layer.settings())
+                let inputs = [sequence, first].concat();
+                layer.steps(cx, &inputs).outputs(cx, layer.settings())
             })
         };
-        let mut forward = direction("forward", &self.layer);
-        let mut backward = direction("backward", &self.layer.reversed());
+        let mut forward = direction("forward", &self.layer, first.0);
+        let mut backward = direction("backward", &self.layer.reversed(), first.1);
         let states = [forward.split_off(1), backward.split_off(1)].concat();
         let (forward, mut backward) = (forward.swap_remove(0), backward.swap_remove(0));
         if self.layer.settings().return_sequences {

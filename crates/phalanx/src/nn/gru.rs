@@ -30,7 +30,7 @@ pub struct Gru {
 }
 
 impl Gru {
-    const STATES: usize = 1;
+    pub(super) const STATES: usize = 1;
 
     /// A layer with a state of `units` numbers.
     #[must_use]

@@ -267,7 +267,7 @@ fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
             node["args"] = json!([node["args"]]);
             node
         }
-        "lstm" | "gru" | "simple_rnn" if values.len() > 1 => {
+        "lstm" | "gru" | "simple_rnn" | "bidirectional" if values.len() > 1 => {
             let states = values.split_off(1);
             json!({"args": values, "kwargs": {"initial_state": states}})
         }

@@ -30,7 +30,7 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    const STATES: usize = 2;
+    pub(super) const STATES: usize = 2;
 
     /// A layer with a state of `units` numbers.
     #[must_use]

@@ -24,7 +24,7 @@ pub struct SimpleRnn {
 }
 
 impl SimpleRnn {
-    const STATES: usize = 1;
+    pub(super) const STATES: usize = 1;
 
     /// A layer with a state of `units` numbers.
     #[must_use]

@@ -30,6 +30,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
         graph(),
         padded(),
         handed(),
+        led(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -285,6 +286,23 @@ fn handed() -> Value {
             {"layer": "concatenate", "inputs": ["both", "both:0.1", "both:0.2", "decoder:0.2"]}
         ],
         "outputs": ["concatenate", "decoder:0.1"]})
+}
+
+/// First states of a layer in both directions.
+fn led() -> Value {
+    json!({"name": "led",
+        "inputs": [{"name": "steps", "shape": [4, 3], "dtype": "f32"}, {"name": "others", "shape": [5, 2], "dtype": "f32"}],
+        "layers": [
+            {"bidirectional": {"layer": {"lstm": {"units": 2, "return_state": true}}, "name": "both"}},
+            {"bidirectional": {"layer": {"gru": {"units": 2}}, "merge_mode": "ave", "name": "again"}},
+            {"concatenate": {"name": "concatenate"}}
+        ],
+        "calls": [
+            {"layer": "both", "inputs": ["steps"]},
+            {"layer": "again", "inputs": ["others", "both:0.1", "both:0.4"]},
+            {"layer": "concatenate", "inputs": ["both", "again"]}
+        ],
+        "outputs": ["concatenate"]})
 }
 
 /// The model with values by the formula.

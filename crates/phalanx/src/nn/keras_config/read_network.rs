@@ -275,8 +275,14 @@ impl ReadLayer {
     /// How many of the first values of a call are taken without their masks: all by an operation, and steps by a recurrent layer that is
     /// given first states, where it gives no steps. Of those that it gives, Keras keeps the mask.
     fn unmasked(&self, call: &KerasCall) -> usize {
+        let of_both = &self.architecture["bidirectional"]["layer"];
+        let layer = if of_both.is_object() {
+            of_both
+        } else {
+            &self.architecture
+        };
         let is_last = |kind: &&str| {
-            let settings = &self.architecture[*kind];
+            let settings = &layer[*kind];
             settings.is_object() && settings["return_sequences"] != true
         };
         match self.is_operation {
