@@ -1,4 +1,4 @@
-"""compiled/*.keras, *.h5 and compiled.json: models that were compiled, and how Keras trains them on: what three steps on one batch report, and the last weights.
+"""compiled/*.keras, *.h5, *.json and compiled.json: models that were compiled, and how Keras trains them on: what three steps on one batch report, and the last weights.
 
     python tests/golden/keras/make_compiled.py
 """
@@ -59,6 +59,7 @@ def record(model, targets):
     files = [f"{model.name}.{ending}" for ending in ("keras", "h5")]
     for file in files:
         model.save(TO / file)
+    (TO / f"{model.name}.json").write_text(model.to_json())
     x = random.normal(size=(6, 4)).astype("float32")
     y = targets[0] if len(targets) == 1 else targets
     logs = []

@@ -51,7 +51,7 @@ fn model_and_absent(
     let model = root.entry("model")?;
     let path = paths::path(model, origin.parent().unwrap_or(Path::new("")))?;
     let extension = path.extension()?.to_str()?;
-    let is_of_keras = ["keras", "h5", "hdf5"].contains(&extension);
+    let is_of_keras = ["keras", "h5", "hdf5", "json"].contains(&extension);
     // `--set optimizer.adam.learning_rate=0.1` changes a setting of what Keras compiled it with.
     let is_set = |key: &str| {
         let mut paths = overridden.iter().filter_map(|text| text.split_once('='));

@@ -22,10 +22,11 @@ use phalanx_yaml::{Position, shown};
 /// No class label is written with more digits than fit an i32.
 const MAX_CLASS: i64 = i32::MAX as i64;
 
-/// The values of a saved model, which its training begins with.
+/// The values of a saved model, which its training begins with; a description of one has none.
 fn saved_values(model: &ModelSource) -> Option<FirstWeights> {
     match model {
         ModelSource::Layers(_) => None,
+        ModelSource::Saved(file) if file.value.extension().is_some_and(|it| it == "json") => None,
         ModelSource::Saved(file) => Some(FirstWeights {
             file: file.clone(),
             may_lack: false,

@@ -52,7 +52,7 @@ pub(crate) const FILE: &[Field] = &[
                 Kind::Text,
             ]),
         ),
-        "the layers, first to last; or a model that Keras saved (`.keras`, `.h5`), or the folder of one of this program, whose layers and values the training begins with",
+        "the layers, first to last; or a model that Keras saved (`.keras`, `.h5`), or the folder of one of this program, whose layers and values the training begins with; or its layers alone (`.json`)",
     )
     .example("[{dense: {units: 10}}]"),
     Field::new(

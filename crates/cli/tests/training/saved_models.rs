@@ -142,6 +142,34 @@ fn what_a_training_file_cannot_leave_to_keras_is_told() {
 }
 
 #[test]
+fn a_description_alone_is_trained_from_new_values() {
+    let folder = trained("described");
+    let file = with_model(&folder, "out/model/model.json");
+    let said = run(&folder, &format!("train {file} --output new --epochs 1"));
+    assert!(!said.contains("variables have values"), "{said}");
+    // Nothing is learnt at this rate, so that both say what begins by the seed.
+    let untrained = "train t.yaml --output layers --epochs 1 --set optimizer.adam.learning_rate=0";
+    run(&folder, untrained);
+    assert_eq!(
+        run(&folder, "evaluate new"),
+        run(&folder, "evaluate layers")
+    );
+    let of_keras = compiled("described-keras", "plain.json");
+    fs::rename(of_keras.0.join("m.keras"), of_keras.0.join("m.json")).unwrap();
+    let text = fs::read_to_string(of_keras.0.join("short.yaml")).unwrap();
+    fs::write(
+        of_keras.0.join("short.yaml"),
+        text.replace("m.keras", "m.json"),
+    )
+    .unwrap();
+    let said = run(&of_keras, "train short.yaml --progress plain --output new");
+    assert!(
+        said.contains("accuracy") && !said.contains("variables have values"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_is_wrong_with_a_saved_model_is_said_at_its_line() {
     let folder = trained("no-saved");
     run(&folder, "export out m.weights.h5");

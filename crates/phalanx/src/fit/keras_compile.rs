@@ -32,7 +32,7 @@ const ALIASES: [(&str, &str); 9] = [
 const IGNORED: [&str; 4] = ["name", "dtype", "jit_compile", "is_legacy_optimizer"];
 
 impl Compile {
-    /// What Keras compiled the model of a file with, `.keras` or `.h5`: the optimizer with its schedule, losses with their weights, metrics, and
+    /// What Keras compiled the model of a file with, `.keras`, `.h5` or the text of `model.to_json()`: the optimizer with its schedule, losses with their weights, metrics, and
     /// `steps_per_execution`, to train it on as Keras would.
     ///
     /// The optimizer begins anew: its moments and the number of its steps are not read. Metrics have the names that they have in Keras' logs. A
@@ -54,9 +54,8 @@ impl Compile {
     /// [`SavedModel::architecture`](crate::saved::SavedModel::architecture).
     pub fn of_keras(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let (model, compiled) = import::keras_compilation(path)?;
-        let read = match compiled {
-            Some(compiled) => Compilation(&compiled, &model.output_names()).read(),
+        let read = match import::keras_compilation(path)? {
+            Some((model, compiled)) => Compilation(&compiled, &model.output_names()).read(),
             None => Err("the model was not compiled in Keras".into()),
         };
         read.map_err(|message| {

@@ -1,5 +1,5 @@
-//! The architecture in files of whole models: `config.json` of archives, the attribute `model_config` of HDF5 files; and what they were
-//! compiled with, in the same document, and in `training_config`.
+//! The architecture in files of whole models: `config.json` of archives, the attribute `model_config` of HDF5 files, and all of what
+//! `model.to_json()` gives; and what they were compiled with, in the same document, and in `training_config`.
 
 use std::io::{Cursor, Read};
 
@@ -17,11 +17,22 @@ const COMPILED_ATTRIBUTE: &str = "training_config";
 /// Longer descriptions of a model are refused.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// Where a document that is a file of its own is in errors.
+const DOCUMENT: &str = "the architecture";
+
+/// Whether a file is a document of JSON, which has no values.
+pub(super) fn is_document(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().starts_with(b"{")
+}
+
 /// The model that a file describes, whose contents these are; errors call it `name`.
 pub(super) fn model(name: &str, bytes: &[u8]) -> Result<Model> {
     let (place, config) = match bytes.starts_with(SIGNATURE) {
         true => (ATTRIBUTE, attribute(bytes, ATTRIBUTE)),
-        false => (ARCHIVED, member(bytes).map(Some)),
+        false => {
+            let (place, text) = document(bytes);
+            (place, text.map(Some))
+        }
     };
     let wrong = |message: String| problem(name, place, message);
     let text = config.map_err(wrong)?.ok_or_else(|| {
@@ -39,9 +50,10 @@ pub(super) fn compilation(name: &str, bytes: &[u8]) -> Result<Option<Value>> {
             (COMPILED_ATTRIBUTE, config)
         }
         false => {
-            let config = member(bytes).and_then(|text| parsed(&text));
+            let (place, text) = document(bytes);
+            let config = text.and_then(|text| parsed(&text));
             let compiled = config.map(|config| config.get("compile_config").cloned());
-            (ARCHIVED, compiled)
+            (place, compiled)
         }
     };
     let config = config.map_err(|message| problem(name, place, message))?;
@@ -55,6 +67,23 @@ fn parsed(text: &str) -> std::result::Result<Value, String> {
         .map_err(|error| format!("expected JSON: {error}; save the model again"))
 }
 
+/// The document in a file that is no HDF5 file, and its place there.
+fn document(bytes: &[u8]) -> (&'static str, std::result::Result<String, String>) {
+    if !is_document(bytes) {
+        return (ARCHIVED, member(bytes));
+    }
+    let text = match std::str::from_utf8(bytes) {
+        _ if bytes.len() as u64 > MAX_BYTES => Err(too_long(bytes.len() as u64)),
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(format!("expected JSON: {error}")),
+    };
+    (DOCUMENT, text)
+}
+
+fn too_long(bytes: u64) -> String {
+    format!("{bytes} bytes, expected at most {MAX_BYTES}")
+}
+
 fn member(bytes: &[u8]) -> std::result::Result<String, String> {
     const NEXT: &str = "expected a model that `model.save(\"model.keras\")` wrote";
     let broken = |error: &dyn std::fmt::Display| format!("{error}; {NEXT}");
@@ -62,7 +91,7 @@ fn member(bytes: &[u8]) -> std::result::Result<String, String> {
     let member = archive.by_name(ARCHIVED).map_err(|error| broken(&error))?;
     let size = member.size();
     if size > MAX_BYTES {
-        return Err(format!("{size} bytes, expected at most {MAX_BYTES}"));
+        return Err(too_long(size));
     }
     let mut text = String::new();
     // The size is what the archive says, and what is unpacked may be more.

@@ -134,22 +134,34 @@ pub(crate) fn load_keras(path: &Path) -> Result<(Model, Vec<HostTensor>)> {
     keras_bytes(&path.display().to_string(), &bytes)
 }
 
-/// The model alone of such a file.
-pub(crate) fn keras_architecture(path: &Path) -> Result<Model> {
-    let bytes = weights_file::contents(path)?;
-    keras_model::model(&path.display().to_string(), &bytes)
+/// The model alone of such a file, or of a document that describes it; `own` reads a document that Keras did not write, if it is one.
+pub(crate) fn architecture(
+    path: &Path,
+    own: impl FnOnce(&str, &[u8]) -> Option<Result<Model>>,
+) -> Result<Model> {
+    let (name, bytes) = (path.display().to_string(), weights_file::contents(path)?);
+    let is_document = keras_model::is_document(&bytes);
+    let model = is_document.then(|| own(&name, &bytes)).flatten();
+    model.unwrap_or_else(|| keras_model::model(&name, &bytes))
 }
 
-/// The model alone, and what Keras noted that it was compiled with, if it was.
-pub(crate) fn keras_compilation(path: &Path) -> Result<(Model, Option<Value>)> {
+/// The model alone, and what Keras noted that it was compiled with; none where it was not compiled.
+pub(crate) fn keras_compilation(path: &Path) -> Result<Option<(Model, Value)>> {
     let (name, bytes) = (path.display().to_string(), weights_file::contents(path)?);
     let compiled = keras_model::compilation(&name, &bytes)?;
-    Ok((keras_model::model(&name, &bytes)?, compiled))
+    let model = || keras_model::model(&name, &bytes);
+    compiled
+        .map(|compiled| Ok((model()?, compiled)))
+        .transpose()
 }
 
 /// As [`load_keras`] from the contents of a file, which errors call `name`.
 pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTensor>)> {
     let model = keras_model::model(name, bytes)?;
+    if keras_model::is_document(bytes) {
+        let message = "the file describes a model and has no values; read it by `SavedModel::architecture`, or save the model by `model.save(\"model.keras\")`";
+        return Err(problem(name, "weights", message));
+    }
     let (mut values, _) = load_paired(&model, name, bytes, LoadWeights::default(), true)?;
     values.sort_by_key(|(variable, _)| *variable);
     let values = values.into_iter().map(|(_, value)| value).collect();

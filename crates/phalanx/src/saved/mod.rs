@@ -184,14 +184,17 @@ impl SavedModel {
     }
 
     /// The model of what [`load`](Self::load) or [`load_keras`](Self::load_keras) reads, the folder of a model or a file of Keras, without its
-    /// values.
+    /// values; or of a description alone: `model.json` in the folder of a model, or a file with what Keras' `model.to_json()` gives.
     ///
     /// # Errors
     /// As for these.
     pub fn architecture(path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
         if !path.is_dir() {
-            return import::keras_architecture(path);
+            return import::architecture(path, |name, text| {
+                let is_ours = manifest::DOCUMENT.is_ours(text);
+                is_ours.then(|| manifest::read(name, text, &Registry::standard()))
+            });
         }
         let mut manifest = MODEL_DIR.open(path, |files| files.file(MODEL))?;
         let text = manifest.contents()?;

@@ -136,3 +136,52 @@ fn what_there_is_not_here_is_refused() {
         );
     }
 }
+
+#[test]
+fn descriptions_alone_say_what_whole_models_do() {
+    for record in records("compiled.json") {
+        let file = |ending: &str| {
+            golden("keras/compiled")
+                .join(name(&record))
+                .with_extension(ending)
+        };
+        let (whole, alone) = (file("keras"), file("json"));
+        let model = SavedModel::load_keras(&whole).unwrap();
+        let described = SavedModel::architecture(&alone).unwrap();
+        assert_eq!(described.config(), model.model().config());
+        assert_eq!(described.variables(), model.model().variables());
+        let compiled = |path| Compile::of_keras(path).map(|compile| format!("{compile:?}"));
+        assert_eq!(compiled(&alone).unwrap(), compiled(&whole).unwrap());
+        let refused = SavedModel::load_keras(&alone).unwrap_err().to_string();
+        assert!(
+            refused.contains("describes a model and has no values"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_description_of_our_own_is_read_and_a_damaged_one_refused() {
+    let folder = Scratch::temporary("described");
+    let saved = SavedModel::load_keras(golden("keras/saved/stated.keras")).unwrap();
+    saved.save(folder.join("m")).unwrap();
+    let file = folder.join("m/model.json");
+    let read = SavedModel::architecture(&file).unwrap();
+    assert_eq!(read.config(), saved.model().config());
+    let compiled = Compile::of_keras(&file).unwrap_err().to_string();
+    assert!(compiled.contains("was not compiled in Keras"), "{compiled}");
+    let mut text = std::fs::read(&file).unwrap();
+    text.truncate(text.len() / 2);
+    for (text, expected) in [
+        (text, "the architecture: expected JSON: EOF"),
+        (
+            b"{\"a\": \"\xff\"}".to_vec(),
+            "the architecture: expected JSON: invalid utf-8",
+        ),
+        (b" {}".to_vec(), "the architecture: "),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let refused = SavedModel::architecture(&file).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}

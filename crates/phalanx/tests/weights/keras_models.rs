@@ -174,10 +174,15 @@ fn files_without_a_whole_model_are_refused() {
         weights.contains("model_config: the file has weights alone"),
         "{weights}"
     );
-    let text = refused("keras/saved.json");
+    let text = refused("keras/make_saved.py");
     assert!(
         text.contains("config.json: ") && text.contains("expected a model that `model.save"),
         "{text}"
+    );
+    let records = refused("keras/saved.json");
+    assert!(
+        records.contains("saved.json: the architecture: "),
+        "{records}"
     );
     let absent = refused("keras/saved/absent.keras");
     assert!(absent.contains("cannot open"), "{absent}");
