@@ -149,10 +149,12 @@ pub(crate) fn architecture(
 pub(crate) fn keras_compilation(path: &Path) -> Result<Option<(Model, Value)>> {
     let (name, bytes) = (path.display().to_string(), weights_file::contents(path)?);
     let compiled = keras_model::compilation(&name, &bytes)?;
-    let model = || keras_model::model(&name, &bytes);
-    compiled
-        .map(|compiled| Ok((model()?, compiled)))
-        .transpose()
+    if compiled.is_none() && keras_model::is_document(&bytes) {
+        return Ok(None);
+    }
+    // A file without a whole model is told of before its lack of a compilation.
+    let model = keras_model::model(&name, &bytes)?;
+    Ok(compiled.map(|compiled| (model, compiled)))
 }
 
 /// As [`load_keras`] from the contents of a file, which errors call `name`.

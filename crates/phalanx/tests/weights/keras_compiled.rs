@@ -128,6 +128,8 @@ fn what_there_is_not_here_is_refused() {
         let refused = refusal("plain.keras", pointer, with);
         assert!(refused.contains(expected), "{refused}");
     }
+    let weights = Compile::of_keras(golden("keras/weights/tiny.weights.h5")).unwrap_err();
+    assert!(weights.to_string().contains("weights alone"), "{weights}");
     for file in ["dropouts.keras", "dropouts.h5"] {
         let refused = Compile::of_keras(golden("keras/saved").join(file)).unwrap_err();
         assert!(
