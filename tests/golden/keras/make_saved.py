@@ -260,6 +260,19 @@ def blocks():
     return keras.Model(words, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)), name="blocks")
 
 
+def branches():
+    """Attentions beside each other on one value with a mask, which Keras runs in an order of its own."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    attention = lambda name: layers.MultiHeadAttention(2, 3, name=name)
+    one, two = attention("one")(x, x), attention("two")(x, x)
+    both = layers.Add()([layers.Dense(4)(one), layers.Dense(4)(two)])
+    y = layers.Dense(4)(layers.Embedding(12, 4, mask_zero=True)(words))
+    long, short = layers.Dense(4)(layers.Dense(4)(attention("long")(y, y))), attention("short")(y, y)
+    outputs = layers.Concatenate()([both, layers.Add()([short, long])])
+    return keras.Model(words, outputs, name="branches")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -287,7 +300,7 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name in ("masked", "operated", "stated", "blocks"):
+            case "int32" if model.name in ("masked", "operated", "stated", "blocks", "branches"):
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
@@ -329,7 +342,7 @@ if __name__ == "__main__":
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
-              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"])]
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -11,6 +11,7 @@ mod read_calls;
 mod read_layer;
 mod read_masks;
 mod read_network;
+mod run_order;
 
 use phalanx_graph::{DType, Shape};
 use serde_json::{Map, Value, json};
@@ -221,9 +222,11 @@ fn output(model: &Model, place: Place) -> Value {
     history
 }
 
-/// Whether Keras' class for the model is `Sequential`.
+/// Whether Keras' class for the model is `Sequential`, whose layers take and give one value: here the first output of several goes on.
 pub(super) fn is_sequential(model: &Model) -> bool {
-    model.is_stack() && !model.layers.iter().any(takes_several)
+    let gives_several = |entry: &NamedLayer| entry.body.outputs() > 1;
+    let mut layers = model.layers.iter();
+    model.is_stack() && !layers.any(|entry| takes_several(entry) || gives_several(entry))
 }
 
 fn tensor(model: &Model, place: Place) -> Value {

@@ -30,12 +30,19 @@ impl Model {
     /// Refuses open dims of inputs that decide what variables there are.
     ///
     /// The model is built for several others: one less, half and one (tables of places are as long as the longest, and strides
-    /// may round neighbours to the same), or a longer one. Those that a layer is too large for say nothing, but one must do.
+    /// may round neighbours to the same), or longer ones: twice as long, what divides it still does. Those that a layer is too large for say
+    /// nothing, but one must do.
     pub(super) fn check_lengths(&self) -> Result<()> {
         let Some(open) = self.open_input() else {
             return Ok(());
         };
-        let others: [fn(usize) -> usize; 4] = [|n| n - 1, |n| n / 2, |_| 1, |n| n + 1];
+        let others: [fn(usize) -> usize; 5] = [
+            |n| n - 1,
+            |n| n / 2,
+            |_| 1,
+            |n| n + 1,
+            |n| n.saturating_mul(2),
+        ];
         let (mut fits, mut problem) = (false, None);
         for other in others {
             let model = match self.with_lengths(other) {

@@ -258,3 +258,23 @@ fn lengths_that_a_layer_or_a_strategy_cannot_take_are_refused() {
     let error = Model::from_config(&config).unwrap_err().to_string();
     assert!(error.contains("expected true or false, got 3"), "{error}");
 }
+
+/// A model of any length that halves it five times, in one of a length that five halvings divide but none of the lengths beside it.
+#[test]
+fn a_model_of_any_length_inside_is_saved_with_the_length_of_the_outer_one() {
+    let mut net = Network::new();
+    let x = net.input(Input::new([128, 2]).any_length());
+    let mut levels = vec![x];
+    for level in 0..5 {
+        levels.push(net.add(MaxPool1d::new(2), &[levels[level]]));
+    }
+    let mut up = levels[5];
+    for level in (0..5).rev() {
+        up = net.add(UpSampling1d::new(2), &[up]);
+        up = net.add(Concatenate::new(), &[up, levels[level]]);
+    }
+    let inner = net.build(&[x], &[up]).unwrap();
+    let outer = Sequential::new([96, 2]).add(inner).build().unwrap();
+    let again = Model::from_config(&outer.config()).unwrap();
+    assert_eq!(again.outputs()[0].dims, outer.outputs()[0].dims);
+}

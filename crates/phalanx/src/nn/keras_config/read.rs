@@ -135,7 +135,16 @@ fn stack(model: &KerasLayer<'_>, object: &Value, depth: usize) -> Translated<Val
             input_value("input", &dims, "f32", open)
         }
     };
-    let layers = layers.iter().map(|layer| entry(layer, depth));
+    let one_output = |layer: &Value| {
+        let read = KerasLayer::of(layer)?;
+        let wrapped = &read.setting("layer")["config"]["return_state"];
+        if *read.setting("return_state") == true || *wrapped == true {
+            let message = "it gives its states, for which a stack has no place; make it a functional model in Keras";
+            return Err(of_layer(&read, message));
+        }
+        entry(layer, depth)
+    };
+    let layers = layers.iter().map(one_output);
     let layers = layers.collect::<Translated<Vec<_>>>()?;
     Ok(json!({"input": input, "layers": layers}))
 }
@@ -196,6 +205,7 @@ fn dims(shape: &Value) -> Translated<(Vec<usize>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::{Dense, Lstm, Sequential};
 
     fn of_keras(class: &str, name: &str, mut settings: Value) -> Value {
         settings["name"] = name.into();
@@ -434,6 +444,26 @@ mod tests {
             missing,
             "`x` is among the inputs, and no input has this name"
         );
+    }
+
+    #[test]
+    fn stacks_have_no_place_for_states() {
+        let input = json!({"batch_shape": [null, 5, 4], "dtype": "float32"});
+        let input = of_keras("InputLayer", "x", input);
+        let settings = json!({"units": 2, "return_state": true, "trainable": true});
+        let gates = of_keras("LSTM", "y", settings);
+        let both = json!({"layer": gates, "merge_mode": "concat", "trainable": true});
+        for layer in [gates.clone(), of_keras("Bidirectional", "y", both)] {
+            let refused = refusal(&sequential(&[input.clone(), layer]));
+            assert!(refused.contains("it gives its states"), "{refused}");
+        }
+        let stack = Sequential::new([5, 4])
+            .add(Lstm::new(2).return_state(true))
+            .add(Dense::new(3));
+        let config = stack.build().unwrap().keras_config().unwrap();
+        assert_eq!(config["class_name"], "Functional");
+        let again = Model::from_keras_config(&config).unwrap();
+        assert_eq!(again.variables().len(), 5);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct MaskOperation {
     class: String,
     /// The number that is compared with, or the dim along which it works.
     with: Value,
-    inputs: Vec<String>,
+    pub(super) inputs: Vec<String>,
 }
 
 impl MaskOperation {

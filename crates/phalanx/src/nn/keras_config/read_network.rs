@@ -15,6 +15,7 @@ use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
+use super::run_order::CallGraph;
 use super::{ATTENTION, CAUSAL, MULTI_HEAD, PADDING, Translated};
 use crate::nn::context::MAX_CALLS;
 
@@ -64,7 +65,8 @@ impl Functional {
         }
         let outputs: Vec<String> = outputs.iter().map(KerasValue::written).collect();
         let order = network.ordered(&given)?;
-        let calls = network.calls(order)?;
+        let run_order = network.run_order(&order, &outputs);
+        let calls = network.calls(order, &run_order)?;
         let layers = network.layers.into_iter();
         let layers: Vec<Value> = layers.map(|layer| layer.architecture).collect();
         Ok(json!({"inputs": inputs, "layers": layers, "calls": calls, "outputs": outputs}))
@@ -189,9 +191,55 @@ impl Functional {
         }
     }
 
+    /// The calls in the order in which Keras runs them, after those that lead to no output.
+    fn run_order(&self, order: &[(usize, usize)], outputs: &[String]) -> Vec<(usize, usize)> {
+        let mut graph = CallGraph::default();
+        for (name, operation) in &self.masks {
+            graph.add(name.clone(), name, operation.inputs.iter());
+        }
+        let mut places = HashMap::new();
+        for &(at, number) in order {
+            let layer = &self.layers[at];
+            let call = &layer.calls[number];
+            let masks = call.masks.iter().map(|(_, mask)| mask);
+            let name = layer.value(number);
+            graph.add(name.clone(), &layer.name, call.inputs.iter().chain(masks));
+            places.insert(name, (at, number));
+        }
+        let run = graph.run_order(outputs).into_iter();
+        let run: Vec<_> = run.filter_map(|call| places.remove(call)).collect();
+        let unused = order.iter().filter(|place| !run.contains(place)).copied();
+        unused.chain(run.iter().copied()).collect()
+    }
+
+    /// What masks the values have, and the calls of attention that look at padding.
+    fn masks_at_run(
+        &self,
+        run_order: &[(usize, usize)],
+    ) -> Translated<(MaskTable, HashSet<(usize, usize)>)> {
+        let (mut masks, mut looking) = (MaskTable::default(), HashSet::new());
+        for &(at, number) in run_order {
+            let layer = &self.layers[at];
+            let (name, call) = (&layer.name, &layer.calls[number]);
+            if layer.is_operation {
+                continue;
+            }
+            masks.check(name, call, &self.masks)?;
+            if layer.is_multi_head() && masks.are_taken(name, call)? {
+                looking.insert((at, number));
+            }
+            masks.carry(&layer.value(number), &layer.architecture, &call.inputs);
+        }
+        Ok((masks, looking))
+    }
+
     /// The calls, each with masks that come along with its values, or on values without their masks.
-    fn calls(&mut self, order: Vec<(usize, usize)>) -> Translated<Vec<Value>> {
-        let mut masks = MaskTable::default();
+    fn calls(
+        &mut self,
+        order: Vec<(usize, usize)>,
+        run_order: &[(usize, usize)],
+    ) -> Translated<Vec<Value>> {
+        let (masks, looking) = self.masks_at_run(run_order)?;
         let mut bare = HashMap::new();
         let mut calls = Vec::with_capacity(order.len());
         for (at, number) in order {
@@ -200,9 +248,7 @@ impl Functional {
             let (mut inputs, shapes) = (call.inputs.clone(), call.shapes.clone());
             let unmasked = layer.unmasked(call);
             if !layer.is_operation {
-                masks.check(&name, call, &self.masks)?;
-                let looks = layer.is_multi_head() && masks.are_taken(&name, call)?;
-                masks.carry(&layer.value(number), &layer.architecture, &inputs);
+                let looks = looking.contains(&(at, number));
                 self.layers[at].look_at_padding(looks, number)?;
             }
             let taken = inputs.iter_mut().zip(&shapes).take(unmasked);
