@@ -180,6 +180,9 @@ pub struct Control {
     /// Whether it was made of what another has kept.
     #[serde(skip)]
     pub(crate) is_recovered: bool,
+    /// Whether it was asked to stop before it was started again.
+    #[serde(skip)]
+    pub(crate) was_to_stop: bool,
 }
 
 impl Control {
@@ -205,6 +208,7 @@ impl Control {
             started: None,
             looked: None,
             is_recovered: false,
+            was_to_stop: false,
         }
     }
 
@@ -297,9 +301,14 @@ impl Control {
         kind: PhaseKind,
         items: std::ops::Range<u64>,
     ) -> Result<(), PsError> {
-        if let Some(phase) = self.phases.get(name) {
+        let is_last = self.last_phase() == Some(name);
+        if let Some(phase) = self.phases.get_mut(name) {
             let known = (phase.kind, phase.start, phase.given_end);
             if known == (kind, items.start, items.end) {
+                if is_last && worker == 0 && !self.is_stopping {
+                    // Where the job had stopped here, it was started again to go on.
+                    phase.go_on();
+                }
                 return Ok(());
             }
             return Err(PsError::User(format!(

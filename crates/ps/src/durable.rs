@@ -95,7 +95,7 @@ impl ControlState {
         hello: &Hello,
         options: &ServerOptions,
     ) -> Result<(), PsError> {
-        if !self.known()?.was_to_stop() {
+        if !self.known()?.was_to_stop {
             return Ok(());
         }
         let request = Request::Hello(hello.clone());

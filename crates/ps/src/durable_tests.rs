@@ -245,6 +245,15 @@ fn a_job_that_is_started_again_goes_on_after_a_stop() {
         let is_new = |state: &mut ControlState| state.chief_is_new(&hello, &options).unwrap();
         is_new(&mut recorded.state);
         assert!(recorded.control().is_stopping, "the control was there");
+        // Asked again after a restart, it stops all the same.
+        let mut again = Recorded::new("stops", mode);
+        again.begin(10);
+        again.come(0);
+        again.restart();
+        again.say(0, &Request::Stop, Vec::new());
+        is_new(&mut again.state);
+        assert!(again.control().is_stopping, "asked since it came back");
+        std::fs::remove_dir_all(&again.folder).unwrap();
         recorded.restart();
         is_new(&mut recorded.state);
         recorded.restart();
@@ -254,6 +263,38 @@ fn a_job_that_is_started_again_goes_on_after_a_stop() {
         }
         let over = recorded.over();
         assert_eq!((over.end, over.stopped), (10, false), "{mode}");
+        std::fs::remove_dir_all(&recorded.folder).unwrap();
+    }
+}
+
+/// As before, where all that was begun had ended: only the first worker had not come so far as to leave.
+#[test]
+fn a_job_that_had_stopped_goes_on_where_it_is_started_again() {
+    for mode in [Mode::Async, Mode::Sync { backup_workers: 2 }] {
+        let mut recorded = Recorded::new("had-stopped", mode);
+        recorded.begin(10);
+        recorded.come(0);
+        let given = recorded.given(0);
+        recorded.say(0, &Request::Stop, Vec::new());
+        recorded.done(0, &given);
+        let over = recorded.over();
+        assert_eq!((over.end, over.stopped), (1, true), "{mode}");
+        // A worker that comes back meanwhile is told the same.
+        recorded.begin(10);
+        assert!(recorded.over().stopped, "{mode}");
+        recorded.restart();
+        let (hello, options) = (recorded.hello(2), recorded.options.clone());
+        recorded.state.chief_is_new(&hello, &options).unwrap();
+        recorded.begin(10);
+        recorded.restart();
+        recorded.come(0);
+        recorded.begin(10);
+        for _ in 0..9 {
+            recorded.work(0);
+        }
+        let over = recorded.over();
+        assert_eq!((over.end, over.stopped), (10, false), "{mode}");
+        assert_eq!(over.sums, [10.0], "{mode}: nothing is done twice");
         std::fs::remove_dir_all(&recorded.folder).unwrap();
     }
 }

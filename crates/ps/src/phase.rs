@@ -127,9 +127,10 @@ impl PhaseState {
     }
 
     /// Goes on to the end that it had before it was stopped.
-    fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         if let Some(end) = self.end_before_stop.take() {
-            (self.end, self.results.stopped) = (end, false);
+            (self.end, self.results.stopped, self.is_over) = (end, false, false);
+            self.end_if_done();
         }
     }
 
@@ -306,6 +307,7 @@ impl Control {
     /// Where workers step together, the part of a step that did not count is not applied either.
     pub fn recovered(&mut self) {
         self.is_recovered = true;
+        self.was_to_stop = self.is_stopping;
         let in_hand = (MOST_IN_HAND * self.settings().workers) as u64;
         if let Some(phase) = self.current()
             && phase.parts.is_empty()
@@ -314,14 +316,9 @@ impl Control {
         }
     }
 
-    /// Whether this control was asked to stop before it was started again.
-    pub(crate) const fn was_to_stop(&self) -> bool {
-        self.is_recovered && self.is_stopping
-    }
-
     /// The job was started again after it was asked to stop.
     pub(crate) fn go_on(&mut self) {
-        self.is_stopping = false;
+        (self.is_stopping, self.was_to_stop) = (false, false);
         if let Some(phase) = self.current() {
             phase.go_on();
         }
