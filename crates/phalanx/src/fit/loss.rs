@@ -106,6 +106,7 @@ impl Objective {
             let y_pred = term.loss.without_unweighted(&output.value, weight.as_ref());
             let y_true = self.target(term.output, batch);
             let values = term.loss.per_example(y_true, &y_pred);
+            let values = self.with_known_shares(term, y_true, values);
             check_rows(term.loss.name(), &values, batch.rows());
             check_mask(term.loss.name(), &values, output);
             let varies = weight.is_some();
@@ -121,6 +122,27 @@ impl Objective {
             loss,
             losses,
             penalties,
+        }
+    }
+
+    /// Losses that are no numbers where a share is below 0 and padding is known on the device alone: a padded place has no weight, and
+    /// another one ends the training.
+    fn with_known_shares(&self, term: &LossTerm, y_true: &Tensor, values: Tensor) -> Tensor {
+        let is_of_term = |(target, loss): &(usize, String)| {
+            self.masked[*target] && self.targets[*target] == term.output && loss == term.loss.name()
+        };
+        if !self.shares.iter().any(is_of_term) {
+            return values;
+        }
+        let below = -y_true.convert(values.dtype());
+        let below = match below.rank().checked_sub(values.rank()) {
+            Some(0) => below,
+            Some(1) => below.max(&[below.rank() - 1]),
+            _ => return values,
+        };
+        match below.dims() == values.dims() {
+            true => (below.like(0.0).less(&below)).select(&values.like(f64::NAN), &values),
+            false => values,
         }
     }
 

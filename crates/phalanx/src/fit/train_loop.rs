@@ -288,6 +288,10 @@ impl<'r> FitRun<'r> {
             let Some(batch) = batches.next() else { break };
             model.clock.enter(StepPart::Transfer);
             let (mut batch, part) = (batch?, batches.worker_part()?);
+            // Of data that were divided by hand another worker has all rows of this step.
+            if part.is_some() && batch.rows() == 0 && model.placement.world().is_none() {
+                continue;
+            }
             // Examples are numbered in the whole batch, of which this process may have a part.
             batch.first += part.map_or(0, |part| part.first_row as u64);
             let (partition, shape) = model.part_of(&batch, self.data, part)?;

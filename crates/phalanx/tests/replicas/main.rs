@@ -82,8 +82,14 @@ fn batches_smaller_than_the_replicas_leave_some_without_examples() {
 /// Of batches of 10 this process has 5 rows, of which no replica and no micro-batch has as many as another; nobody has the others.
 #[test]
 fn data_that_are_sharded_by_hand_train_as_on_one_device() {
-    let worker = Worker::new(1, 2);
-    let part = cases::rows(20).batch(10);
+    check_sharded_by_hand(20, Worker::new(1, 2));
+    // Of the last step, of one row, one of the workers has none.
+    check_sharded_by_hand(11, Worker::new(0, 2));
+    check_sharded_by_hand(11, Worker::new(1, 2));
+}
+
+fn check_sharded_by_hand(rows: usize, worker: Worker) {
+    let part = cases::rows(rows).batch(10);
     let part = part.shard(worker, AutoShardPolicy::Data).unwrap();
     let train = |place| {
         let compile = Compile {
@@ -99,6 +105,7 @@ fn data_that_are_sharded_by_hand_train_as_on_one_device() {
         let fit = Fit::epochs(2).progress(Progress::Silent);
         let history = trainer.fit(&part, fit).unwrap();
         let loss = history.epochs[1].logs.get("loss").unwrap();
+        trainer.evaluate(&part).unwrap();
         (values(&trainer), loss)
     };
     let (one, loss) = train(Place::OneDevice);

@@ -121,6 +121,12 @@ fn targets_of_padded_places_may_be_below_zero() {
         );
         let text = message(train(true, [0.0, 1.0, 1.0, -0.5]));
         assert!(text.contains("-0.5 of example 1"), "{text}");
+        // The place is not padded, which is known where the loss is computed.
+        let real = train(true, [-1.0, 1.0, 1.0, 0.0]);
+        let loss = real.map(|logs| logs.get("loss").unwrap());
+        if expected.starts_with("the target") {
+            assert!(loss.map_or(true, f64::is_nan), "a share of -1");
+        }
         let text = message(train(false, [0.0, 1.0, 1.0, -1.0]));
         assert!(
             text.contains("-1 of example 1") && !text.contains("padded"),
