@@ -3,11 +3,11 @@
 use std::fs::{File, Metadata};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use glob::MatchOptions;
+use glob::{MatchOptions, Pattern};
 
 use crate::{Error, Result};
 
@@ -32,7 +32,12 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     if Path::new(pattern).is_file() {
         return Ok(vec![pattern.into()]);
     }
-    let found = glob::glob_with(pattern, MATCHING).map_err(|error| {
+    // Where it is asked to leave hidden files out, the library leaves them out of all patterns, and ends at names that are no UTF-8.
+    let walked = MatchOptions {
+        require_literal_leading_dot: false,
+        ..MATCHING
+    };
+    let found = glob::glob_with(pattern, walked).map_err(|error| {
         Error::User(format!(
             "`{pattern}` is no pattern of files: {error}; write *, ? and [a-z] as in a shell"
         ))
@@ -40,7 +45,7 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in found {
         let path = path.map_err(|error| io(error.path(), "read", error.error().kind().into()))?;
-        if path.is_file() {
+        if is_asked_for(&path, pattern) && path.is_file() {
             files.push(path);
         }
         if files.len() > MAX_FILES {
@@ -56,6 +61,22 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Whether each hidden part of a path has one in the pattern that names it with its dot.
+fn is_asked_for(path: &Path, pattern: &str) -> bool {
+    let is_hidden = |name: &str| name.starts_with('.');
+    let names = |part: &str, name: &str| {
+        Pattern::new(part).is_ok_and(|part| part.matches_with(name, MATCHING))
+    };
+    path.components().all(|component| match component {
+        Component::Normal(name) => {
+            let name = name.to_string_lossy();
+            let mut parts = pattern.split('/').filter(|part| is_hidden(part));
+            !is_hidden(&name) || parts.any(|part| names(part, &name))
+        }
+        _ => true,
+    })
 }
 
 /// The file of a path, or those that it names where it is a pattern.
@@ -254,6 +275,8 @@ mod tests {
 
     #[test]
     fn patterns_name_sorted_files() {
+        use std::os::unix::ffi::OsStrExt;
+
         let folder = crate::data::test_folder::create("patterns");
         // A hidden file is meant by no pattern without a dot, as in a shell.
         for name in ["b.txt", "a.txt", "c.bin", "[odd].txt", ".a.txt"] {
@@ -268,6 +291,17 @@ mod tests {
         };
         assert_eq!(names(&pattern("?.txt")), ["a.txt", "b.txt"]);
         assert_eq!(names(&pattern("[odd].txt")), ["[odd].txt"]);
+        assert_eq!(names(&pattern(".?.txt")), [".a.txt"]);
+        std::fs::create_dir(folder.join(".parts")).unwrap();
+        std::fs::write(folder.join(".parts/d.bin"), "").unwrap();
+        assert_eq!(names(&pattern(".parts/*.bin")), ["d.bin"]);
+        assert_eq!(names(&pattern(".p*/?.bin")), ["d.bin"]);
+        assert_eq!(names(&pattern("**/*.bin")), ["c.bin"]);
+        // A name in no encoding of text is no file of a pattern.
+        let name = std::ffi::OsStr::from_bytes(b"\xe9.txt");
+        if std::fs::write(folder.join(name), "").is_ok() {
+            assert_eq!(names(&pattern("?.txt")), ["a.txt", "b.txt"]);
+        }
         for (bad, expected) in [("*.png", "names no file"), ("a[", "no pattern of files")] {
             let error = files_matching(&pattern(bad)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
