@@ -228,6 +228,10 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("features", format!("{:?}", csv.features.value)),
         ("label", format!("{:?}", csv.label.value)),
         ("label_type", format!("{:?}", csv.label_type)),
+        (
+            "weight",
+            format!("{:?}", csv.weight.as_ref().map(|weight| &weight.value)),
+        ),
         ("columns", format!("{:?}", csv.columns)),
         ("inputs", format!("{:?}", csv.inputs.value)),
         ("one_hot", format!("{:?}", csv.one_hot.value)),

@@ -59,6 +59,11 @@ fn choose_columns(
     let columns = match facts.layout {
         Some(layout) => layout.columns,
         None if !options.columns.is_empty() => return Ok(()),
+        None if data.weight.is_some() => {
+            return Err(Error::User(
+                "the model has no training.json, which says which column has the weights; name the columns of the features by `columns` of `data`, or train again".into(),
+            ));
+        }
         None => columns_of_training(facts),
     };
     let label = label_of_training(data, facts, columns);

@@ -134,3 +134,29 @@ fn a_row_of_weight_two_is_two_rows() {
     assert!(expected.contains("epoch 5/5: loss "), "{expected}");
     assert_eq!(found, expected);
 }
+
+#[test]
+fn weights_of_another_column_are_another_meaning() {
+    let folder = Folder::new("weighed", "adam");
+    let row = |i: usize| format!("{},{},{},{},{}\n", 1 + i % 2, i % 5, i % 7, i % 3, i % 2);
+    fs::write(folder.0.join("a.csv"), (0..40).map(row).collect::<String>()).unwrap();
+    let text = "data: {csv: a.csv, weight: 0, test: {last: 10}}\nmodel: [{dense: {units: 2}}]\noptimizer: adam\n\
+        loss: {sparse_categorical_crossentropy: {from_logits: true}}\nfit: {epochs: 1, batch_size: 8}\noutput: out\n";
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    folder.succeed(&["evaluate", "t.yaml"]);
+    fs::write(
+        folder.0.join("t.yaml"),
+        text.replace("weight: 0", "weight: 3"),
+    )
+    .unwrap();
+    folder.fail(&["evaluate", "t.yaml"], 2, &["`weight` of t.yaml is"]);
+    // Without the record nobody knows which columns were the features.
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    fs::remove_file(folder.0.join("out/model/training.json")).unwrap();
+    folder.fail(
+        &["predict", "t.yaml", "a.csv"],
+        2,
+        &["which column has the weights"],
+    );
+}
