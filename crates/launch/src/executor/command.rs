@@ -200,8 +200,9 @@ pub(crate) fn end_containers(label: &str) {
 
 /// The variables that a container is given: without the variables of the submitter's own machine, such as where programs are.
 pub(crate) fn of_container(spec: &Spec, environment: &Variables, all: &Variables) -> Vec<String> {
-    let own =
-        |name: &&String| !environment.contains_key(*name) || spec.ours.env.contains_key(*name);
+    let is_of_job =
+        |name: &String| spec.ours.env.contains_key(name) || spec.ours.secrets.contains_key(name);
+    let own = |name: &&String| !environment.contains_key(*name) || is_of_job(name);
     all.keys().filter(own).cloned().collect()
 }
 

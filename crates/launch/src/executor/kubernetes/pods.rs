@@ -258,7 +258,7 @@ fn copied(path: &Path, since: &str) -> usize {
 /// Copies a log from its first line, without those that were copied before, until its container has ended: an answer may end before. After
 /// a server has begun a new file it tells the lines of that one only, so those that are later than the last one are new whatever their number.
 fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
-    let mut last = u64::MAX;
+    let mut last = None;
     loop {
         let log = api.log(pod);
         let whole = log.is_ok_and(|log| copy_answer(log, sink, &mut copied, &mut last));
@@ -272,8 +272,15 @@ fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
     }
 }
 
-/// Copies the new lines of an answer, and keeps how many there are and the time of the last. Whether it came to its end.
-fn copy_answer(mut log: impl BufRead, sink: &Sink, copied: &mut usize, last: &mut u64) -> bool {
+/// Copies the new lines of an answer, and keeps how many there are and the latest of their times, which need not be in order. Whether it came
+/// to its end.
+fn copy_answer(
+    mut log: impl BufRead,
+    sink: &Sink,
+    copied: &mut usize,
+    last: &mut Option<u64>,
+) -> bool {
+    let before = last.unwrap_or(u64::MAX);
     let (mut number, mut line, mut is_new) = (0, Vec::new(), false);
     loop {
         line.clear();
@@ -284,10 +291,10 @@ fn copy_answer(mut log: impl BufRead, sink: &Sink, copied: &mut usize, last: &mu
         }
         number += 1;
         let (time, text) = timed(&line);
-        is_new = is_new || number > *copied || time.is_some_and(|time| time > *last);
+        is_new = is_new || number > *copied || time.is_some_and(|time| time > before);
         if is_new {
             sink.write_at(&timestamp(time.unwrap_or_else(now)), 'O', text);
-            (*copied, *last) = (number, time.unwrap_or(*last));
+            (*copied, *last) = (number, time.max(*last));
         }
     }
 }
@@ -324,6 +331,25 @@ mod tests {
 
     fn container(state: &Json) -> Json {
         json!([{"name": "sidecar", "state": {"running": {}}}, {"name": "task", "state": state}])
+    }
+
+    #[test]
+    fn lines_whose_times_are_not_in_order_are_copied_once() {
+        let folder = crate::testing::Scratch::new("out-of-order");
+        let sink = Sink::append_to(&folder.0.join("log")).unwrap();
+        let line = |second: usize| format!("2020-01-01T00:00:0{second}Z line {second}\n");
+        let log = [5, 4].map(line).concat();
+        let (mut copied, mut last) = (0, None);
+        for _ in 0..3 {
+            assert!(copy_answer(log.as_bytes(), &sink, &mut copied, &mut last));
+        }
+        let written = fs::read_to_string(folder.0.join("log")).unwrap();
+        assert_eq!(written.lines().count(), 2, "{written}");
+        // A new file, of which the line is later.
+        let new = line(6);
+        assert!(copy_answer(new.as_bytes(), &sink, &mut copied, &mut last));
+        let written = fs::read_to_string(folder.0.join("log")).unwrap();
+        assert_eq!(written.lines().count(), 3, "{written}");
     }
 
     #[test]

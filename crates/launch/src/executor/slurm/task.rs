@@ -206,7 +206,12 @@ fn starts(
     let (command, args) = words.split_at(plan.command.len());
     let mut names = of_container(run.spec, &naming.job.environment, variables);
     names.extend(["PHALANX_CLUSTER".to_owned()]);
-    names.extend(run.spec.ours.secrets.keys().cloned());
+    let secrets = run.spec.ours.secrets.keys();
+    names.extend(
+        secrets
+            .filter(|name| !variables.contains_key(*name))
+            .cloned(),
+    );
     let container = Container {
         image,
         command,
