@@ -59,12 +59,7 @@ fn choose_columns(
     let columns = match facts.layout {
         Some(layout) => layout.columns,
         None if !options.columns.is_empty() => return Ok(()),
-        None if data.weight.is_some() => {
-            return Err(Error::User(
-                "the model has no training.json, which says which column has the weights; name the columns of the features by `columns` of `data`, or train again".into(),
-            ));
-        }
-        None => columns_of_training(facts),
+        None => columns_of_training(data, facts)?,
     };
     let label = label_of_training(data, facts, columns);
     let weight = facts.weight.as_ref().map(|weight| weight.index);
@@ -151,8 +146,16 @@ fn check_label(
 }
 
 /// The columns of a training that did not keep them: its features, of which the values of a one-hot column are one column, and the label.
-fn columns_of_training(facts: &Facts) -> usize {
+///
+/// # Errors
+/// One of the columns has the weights of the rows, and nobody knows which.
+fn columns_of_training(data: &Csv, facts: &Facts) -> Read<usize> {
+    if data.weight.is_some() {
+        return Err(Error::User(
+            "the model has no training.json, which says which column has the weights; name the columns of the features by `columns` of `data`, or train again".into(),
+        ));
+    }
     let values: usize = facts.one_hot.iter().map(|fact| fact.values.len()).sum();
     let features: usize = facts.dims.iter().product();
-    features + 1 + facts.one_hot.len() - values.min(features)
+    Ok(features + 1 + facts.one_hot.len() - values.min(features))
 }
