@@ -114,7 +114,15 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         let before = batches.dataset().skipped();
         let totals = match self.trainer.placement().servers().cloned() {
             Some(servers) => servers.or_fail(self.totals_with_servers(&servers, batches))?,
-            None => self.totals(batches.read_ahead().iter(0, 0), batches.most_rows())?,
+            None => {
+                let is_alone = self.trainer.placement().world().is_none();
+                // Of data that were divided by hand another worker has all rows of some batches.
+                let is_empty = |batch: &Result<Batch>| {
+                    is_alone && batch.as_ref().is_ok_and(|batch| batch.rows() == 0)
+                };
+                let read = batches.read_ahead().iter(0, 0);
+                self.totals(read.filter(|batch| !is_empty(batch)), batches.most_rows())?
+            }
         };
         let skipped = batches.dataset().skipped() - before;
         let setup = &self.trainer.compiled.setup;
@@ -137,10 +145,6 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         let mut flight = InFlight::default();
         for (number, batch) in batches.into_iter().enumerate() {
             let batch = batch?;
-            // Of data that were divided by hand another worker has all rows of this one.
-            if batch.rows() == 0 && self.trainer.placement().world().is_none() {
-                continue;
-            }
             (self.watch)(self.trainer, TestPlace::Begin(number))?;
             totals = self
                 .trainer
