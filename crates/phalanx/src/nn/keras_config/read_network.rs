@@ -191,7 +191,7 @@ impl Functional {
         }
     }
 
-    /// The calls in the order in which Keras runs them, after those that lead to no output.
+    /// The calls in the order in which Keras runs them, before those that lead to no output.
     fn run_order(&self, order: &[(usize, usize)], outputs: &[String]) -> Vec<(usize, usize)> {
         let mut graph = CallGraph::default();
         for (name, operation) in &self.masks {
@@ -207,9 +207,10 @@ impl Functional {
             places.insert(name, (at, number));
         }
         let run = graph.run_order(outputs).into_iter();
-        let run: Vec<_> = run.filter_map(|call| places.remove(call)).collect();
-        let unused = order.iter().filter(|place| !run.contains(place)).copied();
-        unused.chain(run.iter().copied()).collect()
+        let mut run: Vec<_> = run.filter_map(|call| places.remove(call)).collect();
+        let unused: HashSet<_> = places.into_values().collect();
+        run.extend(order.iter().filter(|place| unused.contains(place)));
+        run
     }
 
     /// What masks the values have, and the calls of attention that look at padding.
