@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicUsize;
 use super::batches::all_corrupt;
 use super::prefetch::Prefetcher;
 use super::stage_stats::StageStats;
-use super::{Batch, Batches, Position, Segment, StageTime, WorkerPart};
-use crate::Result;
+use super::{Batch, Batches, Position, Segment, StageTime, Worker, WorkerPart};
+use crate::{Error, Result};
 
 impl Batches {
     /// The batches of an epoch from batch `start` on: the tail of what `start` 0 gives.
@@ -36,6 +36,7 @@ impl Batches {
             maker,
             stage_stats,
             ended: false,
+            passes_over_empty: sharded.is_none(),
             sharded,
             most_empty: self.most_empty(),
             past: Vec::new(),
@@ -86,8 +87,10 @@ pub struct BatchIter {
     maker: LoaderOrigin,
     stage_stats: Arc<StageStats>,
     ended: bool,
-    /// The batches, where several workers take each step together; then a batch without rows is a step too.
+    /// The batches, where several workers have a part of each.
     sharded: Option<Batches>,
+    /// Whether a batch without rows is no step, as it is where several workers take each step together.
+    pub(super) passes_over_empty: bool,
     /// The most consecutive batches without rows that are passed over.
     most_empty: usize,
     pub(super) past: Vec<Segment>,
@@ -125,6 +128,12 @@ impl BatchIter {
         }
     }
 
+    /// The same without batches that have no rows here, for who takes steps alone with the part of a worker.
+    pub(crate) fn passing_over_empty(mut self, passes: bool) -> Self {
+        self.passes_over_empty |= passes;
+        self
+    }
+
     /// What each stage has cost so far, in the order of the data: `examples` (source and example maps), each batch
     /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
     #[must_use]
@@ -149,17 +158,26 @@ impl Iterator for BatchIter {
             self.ended = !matches!(batch, Some(Ok(_)));
             self.segment.steps += usize::from(!self.ended);
             let is_empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
-            if !is_empty || self.sharded.is_some() {
+            if !is_empty || !self.passes_over_empty {
                 return batch;
             }
             self.segment.left_out += 1;
             empty += 1;
             if empty > self.most_empty {
                 self.ended = true;
-                return Some(Err(all_corrupt()));
+                let batches = self.sharded.as_ref();
+                return Some(Err(batches.map_or_else(all_corrupt, none_here)));
             }
         }
     }
+}
+
+/// The error of data of which a worker has nothing.
+fn none_here(batches: &Batches) -> Error {
+    let Worker { index, count, .. } = batches.worker();
+    Error::User(format!(
+        "worker {index} of {count} has no row of any batch: each is divided among the workers, and is too small, or its examples are corrupt; use larger batches or fewer workers"
+    ))
 }
 
 impl fmt::Debug for BatchIter {

@@ -120,6 +120,8 @@ pub struct StreamIter {
     /// How the batch handed out last lies in its global batch.
     part: Option<WorkerPart>,
     checksum: u32,
+    /// Whether a batch without rows is no step, as it is where several workers take each step together.
+    pub(super) passes_over_empty: bool,
 }
 
 enum StreamOrigin {
@@ -146,6 +148,7 @@ impl StreamIter {
             segment: batches.segment(steps),
             part: None,
             checksum: 0,
+            passes_over_empty: false,
         }
     }
 
@@ -213,22 +216,27 @@ impl Iterator for StreamIter {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        let origin = self.origin.as_mut()?;
-        let part = self.stage_stats.next.time(|| match origin {
-            StreamOrigin::Here(made) => made.next(),
-            StreamOrigin::Thread(receiver, _) => receiver.recv().ok(),
-        });
-        match part {
-            Some(Ok(part)) => {
-                self.segment.steps += 1;
-                (self.part, self.checksum) = (part.part, part.checksum);
-                Some(Ok(part.batch))
+        loop {
+            let origin = self.origin.as_mut()?;
+            let part = self.stage_stats.next.time(|| match origin {
+                StreamOrigin::Here(made) => made.next(),
+                StreamOrigin::Thread(receiver, _) => receiver.recv().ok(),
+            });
+            match part {
+                Some(Ok(part)) => {
+                    self.segment.steps += 1;
+                    (self.part, self.checksum) = (part.part, part.checksum);
+                    if part.batch.rows() > 0 || !self.passes_over_empty {
+                        return Some(Ok(part.batch));
+                    }
+                    self.segment.left_out += 1;
+                }
+                Some(Err(error)) => {
+                    self.origin = None;
+                    return Some(Err(error));
+                }
+                None => return self.end(),
             }
-            Some(Err(error)) => {
-                self.origin = None;
-                Some(Err(error))
-            }
-            None => self.end(),
         }
     }
 }

@@ -85,6 +85,9 @@ pub trait EpochBatches: Iterator<Item = Result<Batch>> {
         Ok(None)
     }
 
+    /// Passes over batches that have no rows here from now on: for who takes steps alone with data that are divided among several workers.
+    fn pass_over_empty(&mut self) {}
+
     /// A checksum of all examples of the epoch up to the last batch, where every worker reads all of them and so must have the same.
     fn checksum(&self) -> Option<u32> {
         None
@@ -175,6 +178,10 @@ impl EpochBatches for BatchIter {
         Self::position(self)
     }
 
+    fn pass_over_empty(&mut self) {
+        self.passes_over_empty = true;
+    }
+
     fn stage_times(&self) -> Vec<StageTime> {
         Self::stage_times(self)
     }
@@ -187,6 +194,10 @@ impl EpochBatches for BatchIter {
 impl EpochBatches for StreamIter {
     fn data_position(&self) -> Position {
         Self::position(self)
+    }
+
+    fn pass_over_empty(&mut self) {
+        self.passes_over_empty = true;
     }
 
     fn stage_times(&self) -> Vec<StageTime> {

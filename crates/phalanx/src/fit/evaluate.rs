@@ -116,12 +116,8 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
             Some(servers) => servers.or_fail(self.totals_with_servers(&servers, batches))?,
             None => {
                 let is_alone = self.trainer.placement().world().is_none();
-                // Of data that were divided by hand another worker has all rows of some batches.
-                let is_empty = |batch: &Result<Batch>| {
-                    is_alone && batch.as_ref().is_ok_and(|batch| batch.rows() == 0)
-                };
                 let read = batches.read_ahead().iter(0, 0);
-                self.totals(read.filter(|batch| !is_empty(batch)), batches.most_rows())?
+                self.totals(read.passing_over_empty(is_alone), batches.most_rows())?
             }
         };
         let skipped = batches.dataset().skipped() - before;

@@ -113,7 +113,9 @@ impl Prediction<'_> {
         let before = batches.dataset().skipped();
         let mut parts = Vec::new();
         let mut waiting: Option<PendingPrediction> = None;
-        for (number, batch) in batches.read_ahead().iter(0, 0).enumerate() {
+        let is_alone = trainer.placement().world().is_none();
+        let read = batches.read_ahead().iter(0, 0);
+        for (number, batch) in read.passing_over_empty(is_alone).enumerate() {
             let batch = batch?;
             hooks.call(trainer, &mut |callback, cx| {
                 callback.on_predict_batch_begin(number, cx)

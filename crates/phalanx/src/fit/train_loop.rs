@@ -224,6 +224,9 @@ impl<'r> FitRun<'r> {
             self.trainer.compiled.clock.of(StepPart::Input),
         );
         let mut batches = self.data.batches_from(&self.trainer.progress.position)?;
+        if self.trainer.placement().world().is_none() {
+            batches.pass_over_empty();
+        }
         let (mut flight, mut done) = (InFlight::default(), 0);
         while self.has_steps_left(done) && !self.wants_stop() {
             let run = self.next_batches(&mut *batches, done)?;
@@ -288,10 +291,6 @@ impl<'r> FitRun<'r> {
             let Some(batch) = batches.next() else { break };
             model.clock.enter(StepPart::Transfer);
             let (mut batch, part) = (batch?, batches.worker_part()?);
-            // Of data that were divided by hand another worker has all rows of this step.
-            if part.is_some() && batch.rows() == 0 && model.placement.world().is_none() {
-                continue;
-            }
             // Examples are numbered in the whole batch, of which this process may have a part.
             batch.first += part.map_or(0, |part| part.first_row as u64);
             let (partition, shape) = model.part_of(&batch, self.data, part)?;

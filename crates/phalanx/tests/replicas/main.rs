@@ -13,12 +13,15 @@ mod table;
 mod ways;
 mod whole_examples;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use four_devices::{careful_engine, engine, quick_engine};
 use phalanx::data::{AutoShardPolicy, Batch, Worker};
-use phalanx::fit::callbacks::from_config;
+use phalanx::fit::callbacks::{Lambda, from_config};
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;
-use phalanx_testkit::relative_difference as apart;
+use phalanx_testkit::{Scratch, relative_difference as apart};
 use ways::{Place, Way};
 
 fn names(replicas: usize) -> Vec<String> {
@@ -106,6 +109,9 @@ fn check_sharded_by_hand(rows: usize, worker: Worker) {
         let history = trainer.fit(&part, fit).unwrap();
         let loss = history.epochs[1].logs.get("loss").unwrap();
         trainer.evaluate(&part).unwrap();
+        let here = part.iter(0, 0).map(|batch| batch.unwrap().rows());
+        let predicted = trainer.predict(&part).unwrap();
+        assert_eq!(predicted[0].dims()[0], here.sum::<usize>(), "{place:?}");
         (values(&trainer), loss)
     };
     let (one, loss) = train(Place::OneDevice);
@@ -124,6 +130,66 @@ fn check_sharded_by_hand(rows: usize, worker: Worker) {
             "{place:?}: {its_loss}"
         );
     }
+}
+
+fn small() -> Trainer {
+    let compile = Compile {
+        optimizer: Sgd::new(0.5).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let model = Sequential::new([6]).add(Dense::new(3));
+    let strategy = OneDeviceStrategy::on(quick_engine());
+    strategy.compile(model, compile).unwrap()
+}
+
+/// Steps without a row here are no steps, also of what a checkpoint counts.
+#[test]
+fn a_training_on_divided_data_goes_on_as_if_it_had_not_ended() {
+    let folder = Scratch::new(env!("CARGO_TARGET_TMPDIR"), "divided-by-hand");
+    let path = folder.join("backup");
+    // Of each second batch, which has one row, the other worker has it.
+    let data = cases::rows(11).batch(10);
+    let data = data.shard(Worker::new(1, 2), AutoShardPolicy::Data);
+    let data = data.unwrap().repeat_forever();
+    let fit = || Fit::epochs(1).steps_per_epoch(6).progress(Progress::Silent);
+    let mut unbroken = small();
+    unbroken.fit(&data, fit()).unwrap();
+    assert_eq!(unbroken.iterations(), 6);
+    let stop = Arc::new(AtomicBool::new(false));
+    let asks = Arc::clone(&stop);
+    let ask = Lambda::new().on_train_batch_begin(move |_, cx| {
+        asks.fetch_or(cx.iterations() >= 2, Ordering::Relaxed);
+        Ok(())
+    });
+    let mut first = small();
+    let stopped = first.fit(
+        &data,
+        fit().checkpoint(&path).callback(ask).stop_when(&stop),
+    );
+    assert!(
+        matches!(stopped, Err(phalanx::Error::Stopped(_))),
+        "{stopped:?}"
+    );
+    assert_eq!(first.iterations(), 3);
+    let mut second = small();
+    second.restore_checkpoint(&path).unwrap();
+    second.fit(&data, fit().resume()).unwrap();
+    assert_eq!(second.iterations(), 6);
+    assert_eq!(values(&second), values(&unbroken));
+}
+
+#[test]
+fn a_worker_that_has_no_row_of_endless_data_is_told() {
+    let data = cases::rows(1).batch(10);
+    let data = data.shard(Worker::new(1, 2), AutoShardPolicy::Data);
+    let data = data.unwrap().repeat_forever();
+    let fit = Fit::epochs(1).steps_per_epoch(5).progress(Progress::Silent);
+    let error = small().fit(&data, fit).unwrap_err().to_string();
+    assert!(
+        error.contains("worker 1 of 2 has no row of any batch"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -332,7 +398,7 @@ fn a_schedule_of_a_callback_knows_the_replicas() {
             };
             let mut trainer = mirrored(replicas).compile(case.model, compile).unwrap();
             let fit = Fit::epochs(3).progress(Progress::Silent);
-            let fit = fit.callback(std::sync::Arc::clone(callback));
+            let fit = fit.callback(Arc::clone(callback));
             let rates = trainer.fit(&cases::rows(8).batch(4), fit).unwrap();
             let scaled = schedule.clone().for_replicas(replicas);
             for (epoch, rate) in rates.of("learning_rate").into_iter().enumerate() {
