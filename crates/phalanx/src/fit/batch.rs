@@ -299,7 +299,7 @@ fn check_shares(setup: &Setup, batch: &Batch) -> Result<()> {
 }
 
 /// How far rounding may take a share out of 0 to 1, as where examples were mixed.
-const ROUNDING: f64 = 1e-3;
+pub(super) const ROUNDING: f64 = 1e-3;
 
 /// Whether a value is one of the numbers 0 to `count` - 1.
 fn is_number_of(value: f64, count: usize) -> bool {

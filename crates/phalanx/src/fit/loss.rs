@@ -7,6 +7,7 @@
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
 
+use super::batch::ROUNDING;
 use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::{LossAndMetrics, WeightedSum};
@@ -141,7 +142,7 @@ impl Objective {
             _ => return values,
         };
         match below.dims() == values.dims() {
-            true => (below.like(0.0).less(&below)).select(&values.like(f64::NAN), &values),
+            true => (below.like(ROUNDING).less(&below)).select(&values.like(f64::NAN), &values),
             false => values,
         }
     }
