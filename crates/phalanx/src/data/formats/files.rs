@@ -44,7 +44,12 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     })?;
     let mut files = Vec::new();
     for path in found {
-        let path = path.map_err(|error| io(error.path(), "read", error.error().kind().into()))?;
+        let path = match path {
+            Ok(path) => path,
+            // Hidden folders are walked through, too.
+            Err(error) if !is_asked_for(error.path(), pattern) => continue,
+            Err(error) => return Err(io(error.path(), "read", error.error().kind().into())),
+        };
         if is_asked_for(&path, pattern) && path.is_file() {
             files.push(path);
         }
