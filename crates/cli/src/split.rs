@@ -6,7 +6,8 @@ use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    Data, ExampleTest, ImageTest, Located, Position, Problem, Test, TrainConfig, Validation,
+    Data, ExampleFiles, ExampleTest, ImageTest, Located, Position, Problem, Test, TrainConfig,
+    Validation,
 };
 use crate::data_facts::Facts;
 use crate::rows::classes;
@@ -18,25 +19,26 @@ pub(crate) fn check_test(
     known: Option<&Facts>,
     now: Option<usize>,
 ) -> Result<(), Problem> {
-    check_number(known, now, |is_fewer| test_part(config, is_fewer))
+    check_number(&config.data, known, now, |moved| test_part(config, moved))
 }
 
 /// The same of a training that goes on, and of its validation: drawn by the seed of images, else the last examples, which are new where
-/// examples came to them and were trained on where some of them went.
+/// examples came to the one file that they are of, and were trained on where some of them went.
 pub(crate) fn check_parts(
     config: &TrainConfig,
     before: &Facts,
     now: Option<usize>,
 ) -> Result<(), Problem> {
-    check_number(Some(before), now, |is_fewer| {
+    check_number(&config.data, Some(before), now, |moved| {
         let validation = config.fit.validation.as_ref();
         let part = validation.filter(|part| matches!(part.value, Validation::Split(_)));
-        let part = part.filter(|_| is_fewer || matches!(config.data, Data::Images(_)));
-        test_part(config, is_fewer).or_else(|| part.map(|part| part.at))
+        let part = part.filter(|_| moved || matches!(config.data, Data::Images(_)));
+        test_part(config, moved).or_else(|| part.map(|part| part.at))
     })
 }
 
 fn check_number(
+    data: &Data,
     known: Option<&Facts>,
     now: Option<usize>,
     part: impl Fn(bool) -> Option<Position>,
@@ -45,7 +47,8 @@ fn check_number(
     let Some((then, now)) = then.zip(now).filter(|(then, now)| then != now) else {
         return Ok(());
     };
-    let Some(at) = part(now < then) else {
+    let may_be_moved = now < then || is_of_several_files(data);
+    let Some(at) = part(may_be_moved) else {
         return Ok(());
     };
     let message = format!(
@@ -55,15 +58,35 @@ fn check_number(
     Err(Problem::new(at, message, next))
 }
 
-/// The line of a test on a part of the examples which has others where their number is another, or only where there are fewer.
-fn test_part(config: &TrainConfig, is_fewer: bool) -> Option<Position> {
+/// Whether examples that came to the data may stand before others.
+fn is_of_several_files(data: &Data) -> bool {
+    let names_several = |text: &str| text.contains(['*', '?', '[']);
+    match data {
+        Data::Csv(csv) => {
+            let mut files = csv.csv.iter().map(|file| file.value.to_string_lossy());
+            csv.csv.len() > 1 || files.any(|file| names_several(&file))
+        }
+        Data::Images(_) => true,
+        Data::Examples(examples) => match &examples.files {
+            ExampleFiles::Idx { .. } => false,
+            ExampleFiles::Cifar { pattern, .. }
+            | ExampleFiles::TfRecord { pattern }
+            | ExampleFiles::WebDataset { pattern }
+            | ExampleFiles::Parquet { pattern } => names_several(pattern),
+        },
+    }
+}
+
+/// The line of a test on a part of the examples which has others where their number is another, or only where the last ones of then may not be
+/// the last ones that were there.
+fn test_part(config: &TrainConfig, moved: bool) -> Option<Position> {
     fn at<T>(test: Option<&Located<T>>, is_part: impl Fn(&T) -> bool) -> Option<Position> {
         test.filter(|test| is_part(&test.value)).map(|test| test.at)
     }
     match &config.data {
         Data::Csv(csv) => at(csv.test.as_ref(), |test| match test {
             Test::Split(_) => true,
-            Test::Last(_) => is_fewer,
+            Test::Last(_) => moved,
             Test::First(_) | Test::Csv(_) => false,
         }),
         Data::Images(images) => at(images.test.as_ref(), |test| {
@@ -71,7 +94,7 @@ fn test_part(config: &TrainConfig, is_fewer: bool) -> Option<Position> {
         }),
         Data::Examples(examples) => at(examples.test.as_ref(), |test| {
             // The last ones, which are new where examples came to them.
-            matches!(test, ExampleTest::Split(_)) && is_fewer
+            matches!(test, ExampleTest::Split(_)) && moved
         }),
     }
 }

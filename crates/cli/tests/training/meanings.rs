@@ -135,6 +135,38 @@ fn a_row_of_weight_two_is_two_rows() {
     assert_eq!(found, expected);
 }
 
+/// Rows that came to one of several files stand before those of the next.
+#[test]
+fn rows_that_came_between_others_move_the_last_ones() {
+    let folder = Folder::new("between", "adam");
+    let rows = |from: usize| -> String {
+        let row = |i: usize| format!("{},{},{}\n", i % 5, i % 7, i % 2);
+        (from..from + 20).map(row).collect()
+    };
+    let add = |name: &str, from: usize| {
+        let path = folder.0.join(name);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(path, text + &rows(from)).unwrap();
+    };
+    add("first.csv", 0);
+    add("second.csv", 20);
+    for (file, csv) in [
+        ("one.yaml", "second.csv"),
+        ("two.yaml", "[first.csv, second.csv]"),
+    ] {
+        let text = format!(
+            "data: {{csv: {csv}, test: {{last: 10}}}}\nmodel: [{{dense: {{units: 2}}}}]\noptimizer: adam\n\
+             loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}\nfit: {{epochs: 1, batch_size: 8}}\noutput: {file}.out\n"
+        );
+        fs::write(folder.0.join(file), text).unwrap();
+        folder.succeed(&["train", file, "--quiet"]);
+    }
+    add("second.csv", 40);
+    folder.succeed(&["evaluate", "one.yaml"]);
+    let told = ["this is a part of 60 examples, and the training held it out of 40"];
+    folder.fail(&["evaluate", "two.yaml"], 2, &told);
+}
+
 #[test]
 fn weights_of_another_column_are_another_meaning() {
     let folder = Folder::new("weighed", "adam");
