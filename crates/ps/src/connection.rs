@@ -226,8 +226,14 @@ impl Connection {
         shards.handle(hello.worker, &request, &[], options)?;
         let has_values = shards.shards.has_values();
         drop(shards);
-        if hello.worker == 0 && is_new {
-            locked(&self.shared.control).chief_is_new(hello, options)?;
+        if hello.worker == 0 {
+            let mut state = locked(&self.shared.control);
+            match is_new {
+                true => state.chief_is_new(hello, options)?,
+                false => state.known()?.chief_is_back(),
+            }
+            drop(state);
+            self.shared.changed.notify_all();
         }
         if self.hello.is_none() {
             let mut connections = locked(&self.shared.connections);

@@ -183,6 +183,9 @@ pub struct Control {
     /// Whether it was asked to stop before it was started again.
     #[serde(skip)]
     pub(crate) was_to_stop: bool,
+    /// Whether the first worker's process may be a new one that has not come to a phase since this was started again.
+    #[serde(skip)]
+    pub(crate) awaits_chief: bool,
 }
 
 impl Control {
@@ -209,6 +212,7 @@ impl Control {
             looked: None,
             is_recovered: false,
             was_to_stop: false,
+            awaits_chief: false,
         }
     }
 
@@ -302,6 +306,7 @@ impl Control {
         items: std::ops::Range<u64>,
     ) -> Result<(), PsError> {
         let is_last = self.last_phase() == Some(name);
+        self.awaits_chief &= worker != 0;
         if let Some(phase) = self.phases.get_mut(name) {
             let known = (phase.kind, phase.start, phase.given_end);
             if known == (kind, items.start, items.end) {
@@ -373,6 +378,12 @@ impl Control {
             });
         };
         if phase.is_over {
+            if worker != 0 && self.may_go_on(name) {
+                return Ok(Grant::Wait {
+                    waiting_for: vec![0],
+                    why: format!("`{name}` had stopped, and goes on where it does"),
+                });
+            }
             return Ok(Grant::Over(Phase {
                 commit,
                 ..phase.results.clone()

@@ -283,9 +283,22 @@ fn a_job_that_had_stopped_goes_on_where_it_is_started_again() {
         recorded.begin(10);
         assert!(recorded.over().stopped, "{mode}");
         recorded.restart();
+        // Another that comes back sooner waits for the first worker, which may be there to go on.
+        let waits = |recorded: &mut Recorded| {
+            let grant = recorded.control().next(Duration::ZERO, 1, "phase", &[]);
+            matches!(grant.unwrap(), Grant::Wait { waiting_for, .. } if waiting_for == [0])
+        };
+        recorded.come(1);
+        assert!(waits(&mut recorded), "{mode}");
+        recorded.control().chief_is_back();
+        assert!(!waits(&mut recorded), "{mode}: it is there to stop");
+        recorded.restart();
         let (hello, options) = (recorded.hello(2), recorded.options.clone());
         recorded.state.chief_is_new(&hello, &options).unwrap();
+        recorded.come(1);
+        assert!(waits(&mut recorded), "{mode}");
         recorded.begin(10);
+        assert!(!waits(&mut recorded), "{mode}");
         recorded.restart();
         recorded.come(0);
         recorded.begin(10);

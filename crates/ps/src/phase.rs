@@ -308,12 +308,27 @@ impl Control {
     pub fn recovered(&mut self) {
         self.is_recovered = true;
         self.was_to_stop = self.is_stopping;
+        self.awaits_chief = true;
         let in_hand = (MOST_IN_HAND * self.settings().workers) as u64;
         if let Some(phase) = self.current()
             && phase.parts.is_empty()
         {
             phase.begun_below = phase.next.saturating_add(in_hand);
         }
+    }
+
+    /// Whether a phase that had stopped goes on when the first worker, which has not come back to it, does.
+    pub(crate) fn may_go_on(&self, name: &str) -> bool {
+        let is_stopped = |phase: &PhaseState| phase.end_before_stop.is_some();
+        self.awaits_chief
+            && !self.chief_has_left()
+            && self.last_phase() == Some(name)
+            && self.phases.get(name).is_some_and(is_stopped)
+    }
+
+    /// The first worker's process is the one that there was before: what has stopped stays so.
+    pub(crate) const fn chief_is_back(&mut self) {
+        self.awaits_chief = false;
     }
 
     /// The job was started again after it was asked to stop.
