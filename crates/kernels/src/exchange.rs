@@ -316,61 +316,51 @@ fn start(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
         CustomCallAttribute::Text("gather") => ExchangeOp::Gather,
         other => return Err(internal(format!("there is no exchange {other:?}"))),
     };
-    let replica = scalar(call.operand::<u32>(0)?)? as usize;
+    let within = link.exchange.deadline();
+    let replica = u32::from_ne_bytes(scalar(call, 0, within)?) as usize;
     let (element, _) = call.operand_shape(2)?;
     let arrays = 2..call.operands();
-    let arrays: Vec<&[u8]> = arrays
-        .map(|index| call.operand_bytes(index))
-        .collect::<Result<_, _>>()?;
-    let mut memory = link
-        .exchange
-        .memory(arrays.iter().map(|array| array.len()).sum());
-    let mut to = memory.bytes_mut();
-    for array in arrays {
-        let (own, rest) = to.split_at_mut(array.len());
-        own.copy_from_slice(array);
-        to = rest;
-    }
-    let number = link.arrive(replica, op, element, memory)?;
-    call.result::<i64>(0)?.fill(number as i64);
-    Ok(())
+    let lengths = arrays.clone().map(|index| bytes_of_operand(call, index));
+    let mut memory = link.exchange.memory(lengths.sum::<Result<_, _>>()?);
+    call.copy_operands(arrays, memory.bytes_mut(), within)?;
+    let number = link.arrive(replica, op, element, memory)? as i64;
+    call.copy_to_results(0..1, Some(&number.to_ne_bytes()), within)
 }
 
 /// Operands: the number of the replica (u32), the handle of the exchange, the handle of the last one that must be started before
 /// this waits, and whether the one before succeeded, so that this waits after it. Results: whether it succeeded, the arrays.
 fn done(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let link = Link::of(call)?;
-    let number = scalar(call.operand::<i64>(1)?)?;
+    let within = link.exchange.deadline();
+    let number = i64::from_ne_bytes(scalar(call, 1, within)?);
     let memory = link.take(number.unsigned_abs())?;
-    call.result_bytes(0)?.fill(memory.is_some().into());
-    let mut from = memory.as_ref().map(|memory| memory.bytes());
-    for index in 1..call.results() {
-        let to = call.result_bytes(index)?;
-        let Some(bytes) = &mut from else {
-            to.fill(0);
-            continue;
-        };
-        let Some((own, rest)) = bytes.split_at_checked(to.len()) else {
-            let (got, expected) = (bytes.len(), to.len());
-            return Err(internal(format!(
-                "result {index} of an exchange has {got} bytes, the program expects {expected}"
-            )));
-        };
-        to.copy_from_slice(own);
-        *bytes = rest;
-    }
-    Ok(())
+    let succeeded = [u8::from(memory.is_some())];
+    call.copy_to_results(0..1, Some(&succeeded), within)?;
+    let arrays = memory.as_ref().map(|memory| memory.bytes());
+    call.copy_to_results(1..call.results(), arrays, within)
 }
 
 fn first_replica(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
-    let first = Link::of(call)?.exchange.first_replica();
-    call.result::<u32>(0)?.fill(first);
-    Ok(())
+    let exchange = &Link::of(call)?.exchange;
+    let first = exchange.first_replica().to_ne_bytes();
+    call.copy_to_results(0..1, Some(&first), exchange.deadline())
 }
 
-fn scalar<T: Copy>(values: &[T]) -> Result<T, CustomCallError> {
-    let value = values.first().copied();
-    value.ok_or_else(|| internal("a scalar operand of an exchange is empty".to_owned()))
+/// The bytes of an operand that is a scalar.
+fn scalar<const BYTES: usize>(
+    call: &CustomCallFrame<'_>,
+    index: usize,
+    within: Duration,
+) -> Result<[u8; BYTES], CustomCallError> {
+    let mut bytes = [0; BYTES];
+    call.copy_operands(index..index + 1, &mut bytes, within)?;
+    Ok(bytes)
+}
+
+fn bytes_of_operand(call: &CustomCallFrame<'_>, index: usize) -> Result<usize, CustomCallError> {
+    let (element, dims) = call.operand_shape(index)?;
+    let count = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0));
+    Ok(count.product::<usize>() * element.bytes())
 }
 
 fn internal(message: String) -> CustomCallError {

@@ -11,7 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::client::Client;
 use crate::compile::CompileOptions;
-use crate::custom_call_frame::{CustomCallError, CustomCallFrame, function};
+use crate::cuda::CudaDriver;
+use crate::custom_call_frame::{CallMemory, CustomCallError, CustomCallFrame, function};
 use crate::error::{PjrtError, StatusCode};
 use crate::sys;
 use crate::sys_ffi::{self as ffi, CallFrame};
@@ -25,9 +26,13 @@ impl Client {
     /// device. A panic in it becomes an error of the execution. The plugin does not report whether it accepted a handler, so this compiles
     /// a program of one operation to find out. Handlers stay registered until the process ends; there are at most 64.
     ///
+    /// On GPUs operands and results are in their memory, where the host neither reads nor writes: a handler copies them
+    /// ([`CustomCallFrame::copy_operands`], [`CustomCallFrame::copy_to_results`]), and what else takes them is an error. Only NVIDIA's are known.
+    ///
     /// # Errors
     /// The name is not an identifier, it is registered already (`AlreadyExists`), no slot is left, or the plugin has no custom calls
-    /// or does not take this one; the plugin is not asked twice for one name.
+    /// or does not take this one; the plugin is not asked twice for one name. The platform is neither the CPU nor CUDA, or its driver cannot be
+    /// opened.
     pub fn register_custom_call(
         &self,
         name: &str,
@@ -45,10 +50,31 @@ impl Client {
                 ),
             ));
         }
-        take_slot(self.0.api.address(), name, Box::new(handler), |handler| {
+        let registered = Registered {
+            plugin: self.0.api.address(),
+            name: name.into(),
+            handler: Box::new(handler),
+            memory: self.call_memory()?,
+            refused: OnceLock::new(),
+        };
+        take_slot(registered, |handler| {
             self.register_handler(name, handler)?;
             self.check_registered(name)
         })
+    }
+
+    /// Where operands and results are.
+    fn call_memory(&self) -> Result<CallMemory, PjrtError> {
+        let refused = |why| PjrtError::new(REGISTER, StatusCode::Unimplemented, why);
+        match self.platform() {
+            "cpu" => Ok(CallMemory::Host),
+            "cuda" => CudaDriver::of_system()
+                .map(CallMemory::Cuda)
+                .map_err(refused),
+            other => Err(refused(format!(
+                "custom calls run on the CPU and on CUDA, and these devices are of the platform `{other}`"
+            ))),
+        }
     }
 
     fn register_handler(&self, name: &str, handler: ffi::Handler) -> Result<(), PjrtError> {
@@ -111,6 +137,7 @@ struct Registered {
     plugin: usize,
     name: String,
     handler: CustomCallHandler,
+    memory: CallMemory,
     /// Why the plugin did not take it.
     refused: OnceLock<PjrtError>,
 }
@@ -128,17 +155,19 @@ static TRAMPOLINES: [ffi::Handler; SLOTS] = trampolines!(
 
 /// Puts a handler into a free slot of the table and tells the plugin, once: whoever asks again hears what the plugin said.
 fn take_slot(
-    plugin: usize,
-    name: &str,
-    handler: CustomCallHandler,
+    registered: Registered,
     tell_plugin: impl FnOnce(ffi::Handler) -> Result<(), PjrtError>,
 ) -> Result<(), PjrtError> {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_name = |entry: &&Registered| entry.plugin == plugin && entry.name == name;
+    let of_name =
+        |entry: &&Registered| (entry.plugin, &entry.name) == (registered.plugin, &registered.name);
     if let Some(entry) = TABLE.iter().filter_map(OnceLock::get).find(of_name) {
         let exists = || {
-            let message = format!("the custom call `{name}` is registered already");
+            let message = format!(
+                "the custom call `{}` is registered already",
+                registered.name
+            );
             PjrtError::new(REGISTER, StatusCode::AlreadyExists, message)
         };
         return Err(entry.refused.get().cloned().unwrap_or_else(exists));
@@ -151,12 +180,7 @@ fn take_slot(
             format!("all {SLOTS} slots for custom calls are used"),
         )
     })?;
-    let entry = TABLE[slot].get_or_init(|| Registered {
-        plugin,
-        name: name.into(),
-        handler,
-        refused: OnceLock::new(),
-    });
+    let entry = TABLE[slot].get_or_init(|| registered);
     tell_plugin(TRAMPOLINES[slot]).inspect_err(|error| {
         entry.refused.get_or_init(|| error.clone());
     })
@@ -181,7 +205,7 @@ unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut CallFrame) -> *mu
         return std::ptr::null_mut();
     };
     // SAFETY: the frame is one of the execute stage.
-    let mut call = unsafe { CustomCallFrame::new(frame) };
+    let mut call = unsafe { CustomCallFrame::new(frame, registered.memory) };
     let outcome = catch_unwind(AssertUnwindSafe(|| (registered.handler)(&mut call)));
     let error = match outcome {
         Ok(Ok(())) => return std::ptr::null_mut(),
@@ -252,13 +276,18 @@ mod tests {
 
     #[test]
     fn a_handler_once_refused_stays_refused() {
-        let register = |answer: Result<(), PjrtError>| {
-            take_slot(1, "test.refused", Box::new(|_| Ok(())), |_| answer)
+        let of = |plugin, name: &str| Registered {
+            plugin,
+            name: name.into(),
+            handler: Box::new(|_| Ok(())),
+            memory: CallMemory::Host,
+            refused: OnceLock::new(),
         };
+        let register = |answer: Result<(), PjrtError>| take_slot(of(1, "test.refused"), |_| answer);
         let refused = PjrtError::new(REGISTER, StatusCode::Unimplemented, "not here".to_owned());
         assert_eq!(register(Err(refused.clone())), Err(refused.clone()));
         assert_eq!(register(Ok(())), Err(refused));
-        let take = |plugin| take_slot(plugin, "test.taken", Box::new(|_| Ok(())), |_| Ok(()));
+        let take = |plugin| take_slot(of(plugin, "test.taken"), |_| Ok(()));
         assert_eq!(take(1), Ok(()));
         assert_eq!(take(1).unwrap_err().code, StatusCode::AlreadyExists);
         assert_eq!(take(2), Ok(()));

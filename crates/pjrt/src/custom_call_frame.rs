@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::cuda::CudaDriver;
 use crate::element::{Element, ElementType};
 use crate::error::StatusCode;
 use crate::plugin::{slice, text};
@@ -33,11 +34,20 @@ impl CustomCallError {
     }
 }
 
+/// Where the operands and results of calls are.
+#[derive(Clone, Copy)]
+pub(crate) enum CallMemory {
+    Host,
+    /// In the memory of GPUs of this driver.
+    Cuda(&'static CudaDriver),
+}
+
 /// One call of a handler: operands, results, attributes.
 pub struct CustomCallFrame<'a> {
     frame: &'a CallFrame,
-    operands: &'a [*const ffi::Buffer],
-    results: &'a [*const ffi::Buffer],
+    pub(crate) memory: CallMemory,
+    pub(crate) operands: &'a [*const ffi::Buffer],
+    pub(crate) results: &'a [*const ffi::Buffer],
     taken: Vec<bool>,
 }
 
@@ -62,7 +72,7 @@ pub enum CustomCallAttribute<'a> {
 impl<'a> CustomCallFrame<'a> {
     /// # Safety
     /// `frame` is a call frame of the execute stage that lives for `'a`.
-    pub(crate) unsafe fn new(frame: &'a CallFrame) -> Self {
+    pub(crate) unsafe fn new(frame: &'a CallFrame, memory: CallMemory) -> Self {
         // SAFETY: the caller's promise; the lists have the sizes given.
         let list = |buffers: &'a ffi::Buffers| unsafe {
             slice(buffers.values, usize::try_from(buffers.count).unwrap_or(0))
@@ -70,6 +80,7 @@ impl<'a> CustomCallFrame<'a> {
         let (operands, results) = (list(&frame.operands), list(&frame.results));
         Self {
             frame,
+            memory,
             operands,
             results,
             taken: vec![false; results.len()],
@@ -107,8 +118,8 @@ impl<'a> CustomCallFrame<'a> {
     /// The elements of an operand, row-major.
     ///
     /// # Errors
-    /// There is no such operand, its elements are not `T`, or it shares its memory with a result (`output_operand_aliases`): then the
-    /// result holds its contents.
+    /// There is no such operand, its elements are not `T`, it is not in the host's memory, or it shares its memory with a result
+    /// (`output_operand_aliases`): then the result holds its contents.
     pub fn operand<T: Element>(&self, index: usize) -> Result<&'a [T], CustomCallError> {
         let buffer = self.unaliased_operand(index)?;
         check_type::<T>(buffer, index, "operand")?;
@@ -132,8 +143,9 @@ impl<'a> CustomCallFrame<'a> {
     /// The elements of a result, row-major, to be written; each result can be taken once.
     ///
     /// # Errors
-    /// There is no such result, it was taken already, or its elements are not `T`.
+    /// There is no such result, it was taken already, its elements are not `T`, or it is not in the host's memory.
     pub fn result<T: Element>(&mut self, index: usize) -> Result<&'a mut [T], CustomCallError> {
+        self.check_on_host()?;
         let buffer = operand_or_result(self.results, index, "result")?;
         check_type::<T>(buffer, index, "result")?;
         check_alignment::<T>(buffer, index, "result")?;
@@ -146,8 +158,9 @@ impl<'a> CustomCallFrame<'a> {
     /// The bytes of a result of any type, to be written; each result can be taken once.
     ///
     /// # Errors
-    /// There is no such result, or it was taken already.
+    /// There is no such result, it was taken already, or it is not in the host's memory.
     pub fn result_bytes(&mut self, index: usize) -> Result<&'a mut [u8], CustomCallError> {
+        self.check_on_host()?;
         let buffer = operand_or_result(self.results, index, "result")?;
         let bytes = bytes(buffer)?;
         self.take(index)?;
@@ -276,7 +289,12 @@ impl<'a> CustomCallFrame<'a> {
         taken
     }
 
-    fn context_get<T>(&self, slot: usize, zero: T, what: &str) -> Result<T, CustomCallError> {
+    pub(crate) fn context_get<T>(
+        &self,
+        slot: usize,
+        zero: T,
+        what: &str,
+    ) -> Result<T, CustomCallError> {
         let mut args = ffi::ContextGet {
             struct_size: std::mem::offset_of!(ffi::ContextGet<T>, value) + size_of::<T>(),
             extension_start: std::ptr::null(),
@@ -305,8 +323,20 @@ impl<'a> CustomCallFrame<'a> {
         }
     }
 
-    /// An operand that shares no memory with a result.
+    /// Refuses what reads or writes operands and results where they are.
+    fn check_on_host(&self) -> Result<(), CustomCallError> {
+        match self.memory {
+            CallMemory::Host => Ok(()),
+            CallMemory::Cuda(_) => Err(CustomCallError::new(
+                StatusCode::Unimplemented,
+                "the operands and results of this call are in the memory of a GPU",
+            )),
+        }
+    }
+
+    /// An operand in the host's memory that shares none of it with a result.
     fn unaliased_operand(&self, index: usize) -> Result<&'a ffi::Buffer, CustomCallError> {
+        self.check_on_host()?;
         let operand = operand_or_result(self.operands, index, "operand")?;
         let range = range(operand)?;
         for (result_index, result) in self.results.iter().enumerate() {
@@ -321,7 +351,7 @@ impl<'a> CustomCallFrame<'a> {
         Ok(operand)
     }
 
-    fn take(&mut self, index: usize) -> Result<(), CustomCallError> {
+    pub(crate) fn take(&mut self, index: usize) -> Result<(), CustomCallError> {
         if std::mem::replace(&mut self.taken[index], true) {
             return Err(CustomCallError::invalid(format!(
                 "result {index} was taken already"
@@ -342,7 +372,7 @@ unsafe extern "C" fn run_task(data: *mut c_void) {
     let _ = catch_unwind(AssertUnwindSafe(*task));
 }
 
-fn operand_or_result<'a>(
+pub(crate) fn operand_or_result<'a>(
     buffers: &'a [*const ffi::Buffer],
     index: usize,
     what: &str,
@@ -380,7 +410,7 @@ fn count(dims: &[i64]) -> usize {
         .product()
 }
 
-fn bytes(buffer: &ffi::Buffer) -> Result<usize, CustomCallError> {
+pub(crate) fn bytes(buffer: &ffi::Buffer) -> Result<usize, CustomCallError> {
     let (element, dims) = shape(buffer)?;
     Ok(count(dims) * element.bytes())
 }

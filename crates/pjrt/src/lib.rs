@@ -29,7 +29,9 @@ mod cache;
 
 mod client;
 mod compile;
+mod cuda;
 mod custom_call;
+mod custom_call_copies;
 mod custom_call_frame;
 mod element;
 mod environment;

@@ -9,6 +9,7 @@ pub(crate) const MAX_MINOR: c_int = 4;
 pub(crate) mod table {
     pub(crate) const MINOR: usize = 36;
     pub(crate) const ERROR_CREATE: usize = 48;
+    pub(crate) const STREAM_GET: usize = 80;
     pub(crate) const THREAD_POOL_SCHEDULE: usize = 136;
     pub(crate) const THREAD_POOL_NUM_THREADS: usize = 144;
     pub(crate) const RUN_ID_GET: usize = 176;
@@ -109,7 +110,7 @@ pub(crate) struct ErrorCreate {
     pub(crate) code: c_int,
 }
 
-/// `XLA_FFI_RunId_Get_Args`; `XLA_FFI_DeviceOrdinal_Get_Args` is the same with a 32-bit value.
+/// `XLA_FFI_RunId_Get_Args`; `XLA_FFI_DeviceOrdinal_Get_Args` is the same with a 32-bit value, `XLA_FFI_Stream_Get_Args` with a pointer.
 #[repr(C)]
 pub(crate) struct ContextGet<T> {
     pub(crate) struct_size: usize,

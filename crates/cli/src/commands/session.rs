@@ -271,7 +271,7 @@ pub(crate) fn serve(context: &Context, config: &TrainConfig) -> Result<(), Failu
 }
 
 /// Starts the devices of a strategy. Where none are named these are the accelerators of this machine for which a plugin is found,
-/// of the first kind that starts, and else the CPU.
+/// of the first kind that starts, and else the CPU; of several workers always the CPU.
 fn start(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy>, Failure> {
     if strategy.devices().is_none() && context.global.plugin.is_none() {
         let unserved = context.search.unserved_gpus();
@@ -279,6 +279,14 @@ fn start(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy
             output::notice(format_args!("{}", idle_gpus(platform)));
         }
         for devices in accelerators(&context.search) {
+            if strategy.name() == "multi_worker" && context.worker.is_some() {
+                if !context.global.quiet {
+                    output::notice(format_args!(
+                        "{devices} is there and not used: several workers train on CPUs, unless `devices` names others"
+                    ));
+                }
+                continue;
+            }
             let named = strategy.clone().on_devices(devices.clone());
             match start_on(context, &named) {
                 Ok(started) => {

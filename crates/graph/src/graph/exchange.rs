@@ -10,6 +10,54 @@ impl Program {
     pub fn communication(&self) -> Option<&'static str> {
         communication(&self.nodes)
     }
+
+    /// Whether an output is computed, of what replicas have exchanged and without another exchange, by an op that adds several elements, such as
+    /// the norm of all gradients. Compilers that choose how to add by timing it choose differently in two processes, whose replicas would then
+    /// have variables that differ in their last bits.
+    #[must_use]
+    pub fn adds_after_exchange(&self) -> bool {
+        let mut exchanged = vec![false; self.nodes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let of_exchanged = node.inputs.iter().any(|input| exchanged[input.node]);
+            exchanged[index] = of_exchanged || is_exchange(&node.op);
+        }
+        let mut seen = vec![false; self.nodes.len()];
+        let mut open: Vec<usize> = self.outputs.iter().map(|(_, value)| value.node).collect();
+        while let Some(index) = open.pop() {
+            let node = &self.nodes[index];
+            if is_exchange(&node.op) || std::mem::replace(&mut seen[index], true) {
+                continue;
+            }
+            if exchanged[index] && adds_elements(&node.op) {
+                return true;
+            }
+            open.extend(node.inputs.iter().map(|input| input.node));
+        }
+        false
+    }
+}
+
+const fn is_exchange(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. }
+    )
+}
+
+/// Whether the result depends on the order in which elements are added. Of loops and branches it is not looked at.
+const fn adds_elements(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reduce { .. }
+            | Op::ReduceWindow { .. }
+            | Op::Dot(_)
+            | Op::Conv(_)
+            | Op::ScatterAdd { .. }
+            | Op::Kernel(_)
+            | Op::While { .. }
+            | Op::Scan(_)
+            | Op::Case(_)
+    )
 }
 
 impl Graph {
@@ -67,5 +115,38 @@ impl Graph {
             }
         }
         means
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+
+    fn adds(build: impl FnOnce(&Graph, &Tensor, &Tensor) -> Tensor) -> bool {
+        let graph = Graph::with_replicas(2);
+        let own = graph.parameter("own", Shape::f32([4]));
+        let sum = own.all_reduce(ReduceOp::Sum);
+        let result = build(&graph, &own, &sum);
+        let program = graph.finish(&[("y", &result)]).unwrap();
+        program.adds_after_exchange()
+    }
+
+    #[test]
+    fn what_is_added_behind_the_last_exchange_is_found() {
+        let norm = |x: &Tensor| (x * x).sum_all();
+        assert!(adds(|_, _, sum| sum * norm(sum)));
+        assert!(adds(|graph, _, sum| {
+            let count = graph.scalar(crate::DType::I32, 0.0);
+            let turns = |v: &[Tensor]| vec![&v[0] + 1.0, norm(&v[1]).broadcast_to(&[4])];
+            let less = |v: &[Tensor]| v[0].less(&v[0].like(3.0));
+            graph.while_loop(&[&count, sum], less, turns).swap_remove(1)
+        }));
+        // Element by element, before an exchange, or of what was never exchanged.
+        assert!(!adds(|_, _, sum| sum * 2.0));
+        assert!(!adds(
+            |_, _, sum| (sum * norm(sum)).all_reduce(ReduceOp::Sum)
+        ));
+        assert!(!adds(|_, own, _| norm(own)));
     }
 }

@@ -199,8 +199,16 @@ impl Engine {
             of_platform
                 .chain(self.collective_timeouts(request.program.devices()))
                 .chain(threads.one_thread.then(disable_parallel_tasks))
+                .chain(self.equal_sums(request.program))
                 .chain(self.0.quick_compile.then_some(unoptimized)),
         )
+    }
+
+    /// Has processes with GPUs add alike what their replicas hold alike: the compiler's first choices are theirs, not those that it has timed.
+    fn equal_sums(&self, program: &Program) -> Option<(&'static str, OverrideValue)> {
+        let may_differ = program.workers > 1 && self.platform_name() == "gpu";
+        (may_differ && program.adds_after_exchange())
+            .then_some(("xla_gpu_autotune_level", OverrideValue::Int(0)))
     }
 
     /// How long devices of the CPU wait for each other: XLA ends the process when one is 40 seconds late, unless told.

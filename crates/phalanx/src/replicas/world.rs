@@ -33,6 +33,8 @@ const LEFT_WITHIN: Duration = Duration::from_secs(60);
 /// program from its beginning: until it has come to where the others are it *catches up*, and takes part in nothing.
 pub(crate) struct World {
     session: Mutex<Session>,
+    /// The kind of the devices.
+    platform: &'static str,
     local_replicas: usize,
     timeout: Duration,
     binding: ExchangeBinding,
@@ -63,6 +65,7 @@ impl World {
         let world = Self {
             binding: binding.map_err(Error::device)?,
             session: Mutex::new(session),
+            platform: engine.platform_name(),
             local_replicas,
             timeout,
             rendezvous,
@@ -79,6 +82,7 @@ impl World {
     /// What processes tell each other when they have met.
     fn greet(&self) -> Result<()> {
         self.is_catching_up.store(false, Ordering::Release);
+        self.agree("the kind of devices", self.platform)?;
         self.agree("the number of devices", &self.local_replicas.to_string())?;
         let is_behind = {
             let session = self.session();

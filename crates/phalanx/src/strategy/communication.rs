@@ -20,7 +20,7 @@ pub enum CommunicationImplementation {
     Ring,
     /// The MPI library of the cluster. A lost process ends the job, which goes on from its last checkpoint.
     Mpi,
-    /// NVIDIA's library between GPUs: refused, since processes that train together are on CPUs.
+    /// NVIDIA's library between GPUs: refused, since values of several processes go through the host.
     Nccl,
 }
 
@@ -212,7 +212,7 @@ impl CommunicationOptions {
             CommunicationImplementation::Ring => Ok(None),
             CommunicationImplementation::Auto => Ok(found.filter(fits)),
             CommunicationImplementation::Nccl => Err(Error::user(
-                "NCCL carries values between GPUs, and replicas of several processes are on CPUs; choose Auto, Ring or Mpi",
+                "NCCL carries values between GPUs, and those of several processes go through the host; choose Auto, Ring or Mpi",
             )),
             CommunicationImplementation::Mpi => match found {
                 Some(launch) if fits(&launch) => Ok(Some(launch)),

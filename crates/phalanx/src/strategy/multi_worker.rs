@@ -36,12 +36,13 @@ impl MultiWorkerMirroredStrategy {
         Self::from_env_with(&engine, &CommunicationOptions::default())
     }
 
-    /// The processes that the environment describes, each with the devices of its engine. Returns when all are there.
+    /// The processes that the environment describes, each with the devices of its engine. Returns when all are there. NVIDIA's GPUs are taken,
+    /// whose values are copied to the host, exchanged there and copied back; it has not been tried on one, which a notice says.
     ///
     /// # Errors
     /// [`Error::User`] when the environment contradicts itself, this process is a task that does not train, or one of several whose
-    /// engine has other devices than CPUs;
-    /// [`Error::Cluster`] when a process is missing, gone, of another version or with another number of devices.
+    /// engine has other devices than CPUs and NVIDIA's GPUs;
+    /// [`Error::Cluster`] when a process is missing, gone, of another version or with another kind or number of devices.
     pub fn from_env_with(engine: &Engine, options: &CommunicationOptions) -> Result<Self> {
         Self::from_env_on(Placement::all(engine), options)
     }
@@ -77,7 +78,10 @@ impl MultiWorkerMirroredStrategy {
         let engine = &placement.engine().clone();
         if membership.workers > 1 {
             // Before the others wait for this process.
-            check_platform(engine.platform_name())?;
+            check_platform(engine.client().platform())?;
+            if engine.platform_name() == "gpu" {
+                engine.notice(UNTRIED);
+            }
         }
         let options = &options.of_job(&Variables::of_process())?;
         let mpi = options.group_over_mpi(membership, |line| engine.notice(line))?;
@@ -126,7 +130,7 @@ impl MultiWorkerMirroredStrategy {
             return Ok(Self(placement));
         }
         let engine = placement.engine();
-        check_platform(engine.platform_name())?;
+        check_platform(engine.client().platform())?;
         let local_replicas = placement.local_replicas();
         let world = World::new(engine, session, rendezvous, timeout, local_replicas)?;
         Ok(Self(placement.in_world(world)))
@@ -158,13 +162,16 @@ impl Strategy for MultiWorkerMirroredStrategy {
     }
 }
 
+/// What is said of several processes with GPUs.
+const UNTRIED: &str = "warning: several processes with GPUs, which exchange gradients through the host, were never tried on one: compare the losses with those of one process";
+
 /// Refuses devices whose programs cannot wait for values of other processes.
 fn check_platform(platform: &str) -> Result<()> {
-    if platform == "cpu" {
+    if ["cpu", "cuda"].contains(&platform) {
         return Ok(());
     }
     Err(Error::user(format!(
-        "replicas of several processes exchange values on CPUs only, and this engine is of platform `{platform}`; use MirroredStrategy on the devices of one process"
+        "replicas of several processes exchange values of CPUs and of NVIDIA's GPUs only, and this engine is of platform `{platform}`; use MirroredStrategy on the devices of one process"
     )))
 }
 
@@ -298,9 +305,10 @@ mod tests {
 
     #[test]
     fn devices_that_cannot_wait_for_others_are_refused() {
-        let error = check_platform("cuda").unwrap_err().to_string();
-        assert!(error.contains("of platform `cuda`"), "{error}");
+        let error = check_platform("tpu").unwrap_err().to_string();
+        assert!(error.contains("of platform `tpu`"), "{error}");
         check_platform("cpu").unwrap();
+        check_platform("cuda").unwrap();
     }
 
     #[test]

@@ -259,6 +259,12 @@ impl NamedStrategy {
         Ok(self)
     }
 
+    /// Its name, as in `multi_worker`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
     /// The devices it is for, if it says so.
     #[must_use]
     pub const fn devices(&self) -> Option<&DeviceChoice> {

@@ -19,7 +19,7 @@ pub(super) const DEVICES_OF_WORKER: Field = Field::new(
     DefaultValue::Words(
         "of one process as for `mirrored`; of several the CPU, in as many parts as PHALANX_DEVICES_PER_WORKER says",
     ),
-    "`cpu:2` for the CPU of each process in 2 parts; several processes train on CPUs alone",
+    "`cpu:2` for the CPU of each process in 2 parts; `gpu` in several processes was never tried on a GPU",
 )
 .example("cpu:2");
 pub(super) const PARAMETER_DEVICE: Field = Field::new(

@@ -7,6 +7,8 @@ mod cases;
 
 mod accumulation;
 mod agreement;
+#[path = "../any_device/mod.rs"]
+mod any_device;
 mod callbacks;
 mod custom_loops;
 #[cfg(feature = "etcd")]
@@ -45,7 +47,7 @@ fn engine(worker: usize, devices: usize) -> &'static Engine {
     let options = EngineOptions {
         cpu_devices: devices,
         quick_compile: true,
-        ..EngineOptions::default()
+        ..any_device::options()
     };
     ENGINES[worker * 2 + devices - 1].get_or_init(|| Engine::new(&options).unwrap())
 }

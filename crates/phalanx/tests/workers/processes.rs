@@ -9,7 +9,7 @@ use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy, Transport};
 use phalanx_cluster::launch::ReservedPorts;
 
-use crate::{TOLERANCE, apart, cases};
+use crate::{TOLERANCE, any_device, apart, cases};
 
 /// Where a worker writes what it is left with; a process without it is no worker.
 pub(crate) const OUT: &str = "PHALANX_TEST_WORKER_OUT";
@@ -52,7 +52,7 @@ fn train_as_worker(out: &Path) -> phalanx::Result<String> {
     let epochs: usize = std::env::var(EPOCHS).unwrap().parse().unwrap();
     let engine = Engine::new(&EngineOptions {
         quick_compile: true,
-        ..EngineOptions::default()
+        ..any_device::options()
     })?;
     let join_within = std::env::var(JOIN_WITHIN).map_or(120, |text| text.parse().unwrap());
     let options = CommunicationOptions::new()

@@ -29,7 +29,7 @@ use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
 use phalanx_testkit::asked_number;
 
 use self::trial::{Fault, KILL_SECOND};
-use crate::{TOLERANCE, accumulation, apart, cases};
+use crate::{TOLERANCE, accumulation, any_device, apart, cases};
 
 pub(crate) use self::run::{Run, begun};
 pub(crate) use self::schedules::seeds;
@@ -83,7 +83,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     let engine = Engine::new(&EngineOptions {
         cpu_devices: devices,
         quick_compile: true,
-        ..EngineOptions::default()
+        ..any_device::options()
     })?;
     let seconds = |name| std::env::var(name).map_or(120, |text| text.parse().unwrap());
     let within = seconds(RECOVER_WITHIN);
