@@ -19,7 +19,7 @@ const SLEEPS_FOR: Duration = Duration::from_micros(50);
 type DevicePointer = u64;
 
 /// The functions that are called; all return 0 when they succeed.
-struct Functions {
+struct DriverFunctions {
     context_of: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int,
     push: unsafe extern "C" fn(*mut c_void) -> c_int,
     pop: unsafe extern "C" fn(*mut *mut c_void) -> c_int,
@@ -31,7 +31,7 @@ struct Functions {
     name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
 }
 
-impl Functions {
+impl DriverFunctions {
     fn of(library: &Library) -> Result<Self, libloading::Error> {
         // SAFETY: these are the types that `cuda.h` declares for these names, and the library is kept for as long as they are.
         unsafe {
@@ -52,7 +52,7 @@ impl Functions {
 
 /// The driver of NVIDIA's GPUs.
 pub(crate) struct CudaDriver {
-    functions: Functions,
+    functions: DriverFunctions,
     _library: Option<Library>,
 }
 
@@ -64,7 +64,7 @@ impl CudaDriver {
             // SAFETY: the driver's library is trusted as any plugin is; what it does when it is loaded is its own.
             let library = unsafe { Library::new(SYSTEM_LIBRARY) };
             let opened = library.and_then(|library| {
-                let functions = Functions::of(&library)?;
+                let functions = DriverFunctions::of(&library)?;
                 Ok(Self {
                     functions,
                     _library: Some(library),
@@ -273,7 +273,7 @@ pub(crate) mod fake {
     }
 
     pub(crate) static DRIVER: CudaDriver = CudaDriver {
-        functions: Functions {
+        functions: DriverFunctions {
             context_of,
             push,
             pop,
