@@ -273,6 +273,15 @@ def branches():
     return keras.Model(words, outputs, name="branches")
 
 
+def forgetful():
+    """Recurrent layers whose gates do not see all of the state in training."""
+    x = keras.Input((6, 3), name="steps")
+    y = layers.LSTM(3, return_sequences=True, recurrent_dropout=0.2, dropout=0.1)(x)
+    y = layers.Bidirectional(layers.GRU(2, return_sequences=True, recurrent_dropout=0.3))(y)
+    y = layers.GRU(3, return_sequences=True, reset_after=False, recurrent_dropout=0.4)(y)
+    return keras.Model(x, layers.SimpleRNN(2, recurrent_dropout=0.5)(y), name="forgetful")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -342,7 +351,8 @@ if __name__ == "__main__":
     compiled.compile("adam", "categorical_crossentropy", ["accuracy"])
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
-              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"])]
+              (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
+              (forgetful(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -252,10 +252,6 @@ const LAYER_SETTINGS: &[Alias] = &[
         Hint("remove it: `fit.seed` decides all random numbers"),
     ),
     (
-        "recurrent_dropout",
-        Hint("it is not there; `dropout` applies to the input"),
-    ),
-    (
         "kernel_constraint",
         Hint("constraints are not there; remove it"),
     ),

@@ -71,6 +71,12 @@ pub(super) const DROPOUT: Field = Field::optional(
     Kind::SHARE,
     "share of the input that is set to 0 in training",
 );
+/// `recurrent_dropout`.
+pub(super) const RECURRENT_DROPOUT: Field = Field::optional(
+    "recurrent_dropout",
+    Kind::SHARE,
+    "share of the state that each gate does not see in training",
+);
 /// `filters` of a convolution.
 pub(super) const FILTERS: Field =
     Field::required("filters", Kind::SIZE, "number of output channels").example("32");

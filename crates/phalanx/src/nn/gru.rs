@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::recurrent::{
-    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
 };
 use super::{Activation, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
@@ -83,24 +83,29 @@ impl Gru {
             backwards: self.settings.go_backwards,
             zero_padding,
         };
+        let (settings, batch) = (&self.settings, x.dim(0));
         if self.reset_after {
-            return steps.run(
-                cx,
-                &[&recurrent, &recurrent_bias],
-                |row, states, constants| {
-                    let inner = states[0].matmul(&constants[0]) + &constants[1];
-                    self.step(row, &states[0], &inner, |reset| {
-                        reset * self.part(&inner, 2)
-                    })
-                },
-            );
+            let mut constants = settings.state_constants(cx, "gates", &recurrent, batch);
+            constants.push(recurrent_bias);
+            return steps.run(cx, &constants, |row, states, constants| {
+                let (bias, recurrent) = constants.split_last().expect("the bias is pushed");
+                let inner = state_product(&states[0], recurrent) + bias;
+                self.step(row, &states[0], &inner, |reset| {
+                    reset * self.part(&inner, 2)
+                })
+            });
         }
         let gates = recurrent.slice_dim(1, 0, 2 * units);
+        let gates = settings.state_constants(cx, "gates", &gates, batch);
         let candidate = recurrent.slice_dim(1, 2 * units, columns);
-        steps.run(cx, &[&gates, &candidate], |row, states, constants| {
-            let inner = states[0].matmul(&constants[0]);
+        let candidate = settings.state_constants(cx, "candidate", &candidate, batch);
+        let count = gates.len();
+        let constants = [gates, candidate].concat();
+        steps.run(cx, &constants, |row, states, constants| {
+            let (gates, candidate) = constants.split_at(count);
+            let inner = state_product(&states[0], gates);
             self.step(row, &states[0], &inner, |reset| {
-                (reset * &states[0]).matmul(&constants[1])
+                state_product(&(reset * &states[0]), candidate)
             })
         })
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::recurrent::{
-    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
 };
 use super::{Activation, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
@@ -18,7 +18,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// Output: the last `h`, or with `return_sequences` every `h`; with `return_state` `h` and `c` after the last step follow.
 ///
 /// Variables: `kernel` `[features, 4 units]`, `recurrent_kernel` `[units, 4 units]`, `bias` `[4 units]`. Steps that a
-/// padding mask leaves out change nothing and repeat the output. Unlike Keras': no `recurrent_dropout`, `stateful` or
+/// padding mask leaves out change nothing and repeat the output. Unlike Keras': no `stateful` or
 /// `unroll`; `dropout` drops the same features for every gate; with `go_backwards` the mask of the output is reversed as its steps are; beside first
 /// states the mask of the sequence still counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +73,7 @@ impl Lstm {
         let rows = settings.products(cx, x, columns);
         let recurrent = settings.recurrent(cx, dtype, columns);
         let bias = settings.bias(cx, dtype, &[columns]);
+        let recurrent = settings.state_constants(cx, "gates", &recurrent, x.dim(0));
         let rows = bias.map_or_else(|| rows.clone(), |bias| &rows + bias);
         let steps = Loop {
             inputs,
@@ -82,17 +83,18 @@ impl Lstm {
             backwards: self.settings.go_backwards,
             zero_padding,
         };
-        steps.run(cx, &[&recurrent], |row, states, constants| {
-            self.step(row, &states[0], &states[1], &constants[0])
+        steps.run(cx, &recurrent, |row, states, constants| {
+            self.step(row, &states[0], &states[1], constants)
         })
     }
 
-    /// Whether [`Tensor::lstm`] takes these steps, for which some devices have a kernel: f32, Keras' default functions, no padding.
+    /// Whether [`Tensor::lstm`] takes these steps, for which some devices have a kernel: f32, Keras' default functions, no padding, a whole state.
     fn is_one_op(&self, cx: &Cx, x: &Tensor) -> bool {
         x.dtype() == DType::F32
             && self.settings.activation == Activation::Tanh
             && self.recurrent_activation == Activation::Sigmoid
             && cx.padding_mask(x).is_none()
+            && !self.settings.drops_state(cx)
     }
 
     #[track_caller]
@@ -113,8 +115,8 @@ impl Lstm {
     }
 
     #[track_caller]
-    fn step(&self, row: &Tensor, h: &Tensor, c: &Tensor, recurrent: &Tensor) -> Vec<Tensor> {
-        let z = row + h.matmul(recurrent);
+    fn step(&self, row: &Tensor, h: &Tensor, c: &Tensor, recurrent: &[Tensor]) -> Vec<Tensor> {
+        let z = row + state_product(h, recurrent);
         // Cut in the order of their places: their gradients then are joined one after another.
         let cut = |gate: usize| {
             z.slice_dim(

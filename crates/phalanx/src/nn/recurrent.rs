@@ -19,6 +19,7 @@ pub(super) struct RecurrentSettings {
     pub(super) recurrent_initializer: Initializer,
     pub(super) recurrent_regularizer: Option<Regularizer>,
     pub(super) dropout: f64,
+    pub(super) recurrent_dropout: f64,
     pub(super) return_sequences: bool,
     pub(super) return_state: bool,
     pub(super) go_backwards: bool,
@@ -32,6 +33,7 @@ impl RecurrentSettings {
             fields::RECURRENT_INITIALIZER,
             fields::RECURRENT_REGULARIZER,
             fields::DROPOUT,
+            fields::RECURRENT_DROPOUT,
             fields::RETURN_SEQUENCES,
             fields::RETURN_STATE,
             fields::GO_BACKWARDS,
@@ -47,6 +49,7 @@ impl RecurrentSettings {
             recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
             recurrent_regularizer: None,
             dropout: 0.0,
+            recurrent_dropout: 0.0,
             return_sequences: false,
             return_state: false,
             go_backwards: false,
@@ -57,7 +60,8 @@ impl RecurrentSettings {
     pub(super) fn check(&self, columns: usize) -> Result<(), String> {
         check_size("`units`", self.units.saturating_mul(columns))?;
         self.activation.check()?;
-        check_range("`dropout`", self.dropout, 0.0..=1.0)
+        check_range("`dropout`", self.dropout, 0.0..=1.0)?;
+        check_range("`recurrent_dropout`", self.recurrent_dropout, 0.0..=1.0)
     }
 
     /// The products of all steps with the kernel, in one dot: `[steps, batch, columns]`.
@@ -99,6 +103,37 @@ impl RecurrentSettings {
     #[track_caller]
     pub(super) fn activated(activation: Activation, x: &Tensor) -> Tensor {
         activation.apply(x).convert(x.dtype())
+    }
+
+    /// Whether parts of the state are dropped.
+    pub(super) fn drops_state(&self, cx: &Cx) -> bool {
+        cx.training() && self.recurrent_dropout > 0.0
+    }
+
+    /// What [`state_product`] takes for a part of the recurrent kernel, of some gates: that kernel; where parts of the state are dropped, each
+    /// gate's own, and then what each keeps of the state, `[batch, units]`, the same at each step.
+    #[track_caller]
+    pub(super) fn state_constants(
+        &self,
+        cx: &mut Cx,
+        part: &str,
+        kernel: &Tensor,
+        batch: usize,
+    ) -> Vec<Tensor> {
+        if !self.drops_state(cx) {
+            return vec![kernel.clone()];
+        }
+        let columns = kernel.dim(1);
+        let ones = (kernel.graph()).full(&Shape::new(kernel.dtype(), [batch, columns]), 1.0);
+        let dropout = Dropout::new(self.recurrent_dropout);
+        let kept = cx.layer(&format!("dropout_of_{part}"), &dropout, &[ones]);
+        let cut = |x: &Tensor| -> Vec<Tensor> {
+            let gates = (0..columns).step_by(self.units);
+            gates
+                .map(|start| x.slice_dim(1, start, start + self.units))
+                .collect()
+        };
+        [cut(kernel), cut(&kept)].concat()
     }
 
     /// The inputs without the features that are dropped, which are the same at each step.
@@ -145,6 +180,14 @@ macro_rules! recurrent_settings {
         #[must_use]
         pub const fn dropout(mut self, rate: f64) -> Self {
             self.settings.dropout = rate;
+            self
+        }
+
+        /// Sets the fraction of the state that each gate does not see in training, the same at each step; 0 by default. An LSTM then has
+        /// no kernel of its own in training, and takes longer.
+        #[must_use]
+        pub const fn recurrent_dropout(mut self, rate: f64) -> Self {
+            self.settings.recurrent_dropout = rate;
             self
         }
 
@@ -227,6 +270,20 @@ macro_rules! recurrent_layer {
     };
 }
 pub(super) use recurrent_layer;
+
+/// A state times a recurrent kernel, of which there is what [`RecurrentSettings::state_constants`] gives.
+#[track_caller]
+pub(super) fn state_product(h: &Tensor, constants: &[Tensor]) -> Tensor {
+    if let [kernel] = constants {
+        return h.matmul(kernel);
+    }
+    let (kernels, kept) = constants.split_at(constants.len() / 2);
+    let gates = kernels.iter().zip(kept);
+    let products: Vec<Tensor> = gates
+        .map(|(kernel, kept)| (h * kept).matmul(kernel))
+        .collect();
+    Tensor::concat(&products.iter().collect::<Vec<_>>(), 1)
+}
 
 /// The sequence, and the first states where they are given.
 pub(super) fn check_inputs(inputs: &[Shape], states: usize, units: usize) -> Result<(), String> {
@@ -319,7 +376,7 @@ impl Loop<'_> {
     pub(super) fn run(
         &self,
         cx: &Cx,
-        constants: &[&Tensor],
+        constants: &[Tensor],
         step: impl Fn(&Tensor, &[Tensor], &[Tensor]) -> Vec<Tensor>,
     ) -> Done {
         let turned = |rows: &Tensor| match self.backwards {
@@ -359,7 +416,7 @@ impl Loop<'_> {
             steps,
             &initial.iter().collect::<Vec<_>>(),
             &rows.iter().collect::<Vec<_>>(),
-            constants,
+            &constants.iter().collect::<Vec<_>>(),
             body,
         );
         let outputs = outputs.swap_remove(0);

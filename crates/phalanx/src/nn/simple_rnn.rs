@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::recurrent::{
-    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
 };
 use super::{Activation, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, joined};
@@ -42,6 +42,9 @@ impl SimpleRnn {
         let rows = self.settings.products(cx, x, units);
         let recurrent = self.settings.recurrent(cx, x.dtype(), units);
         let bias = self.settings.bias(cx, x.dtype(), &[units]);
+        let recurrent = self
+            .settings
+            .state_constants(cx, "gates", &recurrent, x.dim(0));
         let rows = bias.map_or_else(|| rows.clone(), |bias| &rows + bias);
         let steps = Loop {
             inputs,
@@ -51,8 +54,8 @@ impl SimpleRnn {
             backwards: self.settings.go_backwards,
             zero_padding,
         };
-        steps.run(cx, &[&recurrent], |row, states, constants| {
-            let sum = row + states[0].matmul(&constants[0]);
+        steps.run(cx, &recurrent, |row, states, constants| {
+            let sum = row + state_product(&states[0], constants);
             vec![RecurrentSettings::activated(self.settings.activation, &sum)]
         })
     }

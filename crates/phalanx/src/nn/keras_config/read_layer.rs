@@ -18,12 +18,11 @@ const IGNORED: [&str; 8] = [
 ];
 
 /// Settings that no layer here has, and the value at which they change nothing; so does null, and so does false.
-const WITHOUT_LIKE: [(&str, &str); 13] = [
+const WITHOUT_LIKE: [(&str, &str); 12] = [
     ("attention_axes", "[1]"),
     ("data_format", "\"channels_last\""),
     ("output_padding", "null"),
     ("quantization_config", "null"),
-    ("recurrent_dropout", "0.0"),
     ("renorm", "false"),
     ("rms_scaling", "false"),
     ("sliding_window", "null"),
