@@ -29,7 +29,11 @@ const ALIASES: [(&str, &str); 9] = [
 ];
 
 /// Settings that change nothing of what is computed here.
-const IGNORED: [&str; 4] = ["name", "dtype", "jit_compile", "is_legacy_optimizer"];
+const IGNORED: [&str; 5] = ["name", "dtype", "fn", "jit_compile", "is_legacy_optimizer"];
+/// How Keras 2 begins names of its own optimizers.
+const OF_KERAS2: &str = "Custom>";
+/// Its class of metrics that are the mean of a function.
+const WRAPPER: &str = "MeanMetricWrapper";
 
 impl Compile {
     /// What Keras compiled the model of a file with, `.keras`, `.h5` or the text of `model.to_json()`: the optimizer with its schedule, losses with their weights, metrics, and
@@ -202,6 +206,11 @@ fn metric(value: &Value) -> OrReason<Metric> {
     if value["class_name"] == "Accuracy" {
         return metric(&json!("equality"));
     }
+    // Keras 2 notes which accuracy `accuracy` is, and before it has seen a target it does not know.
+    let name = &value["config"]["name"];
+    if value["class_name"] == WRAPPER && ["accuracy", "acc"].iter().any(|short| name == short) {
+        return metric(name);
+    }
     let found = Noted::read("metric", value, &Metric::descriptions())?;
     let made = Metric::from_config(found.kind, &found.fields.into());
     let made = made.map_err(|error| error.to_string())?;
@@ -225,6 +234,7 @@ impl Noted {
         let name = match class {
             // A function of Keras.
             Some("function") => value["config"].as_str(),
+            Some(WRAPPER) => value["config"]["fn"].as_str(),
             _ => class.or(value.as_str()),
         };
         let modules = ["keras", "builtins"];
@@ -233,7 +243,7 @@ impl Noted {
             package.is_some_and(|package| modules.contains(&package))
         });
         let found = name.filter(|_| is_of_keras).and_then(|name| {
-            let name = plain(name);
+            let name = plain(name.strip_prefix(OF_KERAS2).unwrap_or(name));
             let alias = ALIASES.iter().find(|(theirs, _)| *theirs == name);
             let name = alias.map_or(name, |(_, ours)| plain(ours));
             known.iter().find(|kind| plain(kind.name) == name)

@@ -174,13 +174,21 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
     let mut layers: Vec<FileLayer> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for layer in order {
-        let Some(address) = groups.get(&layer) else {
+        // A name of several parts is one of groups in each other.
+        let address = match layer.split_once('/') {
+            Some((first, rest)) => match groups.get(first) {
+                Some(&above) => descend(file, above, rest)?,
+                None => None,
+            },
+            None => groups.get(&layer).copied(),
+        };
+        let Some(address) = address else {
             return Err(format!("there is no group `{layer}` of `layer_names`"));
         };
-        let group = file.object(*address)?;
+        let group = file.object(address)?;
         let names = names(file, &group, "weight_names")?.unwrap_or_default();
         for name in names {
-            let Some(address) = descend(file, *address, &name)? else {
+            let Some(address) = descend(file, address, &name)? else {
                 return Err(format!("there is no array `{name}` in group `{layer}`"));
             };
             let (owner, variable) = name.rsplit_once('/').unwrap_or((&layer, &name));
@@ -209,6 +217,9 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
 
 /// The path of the layer that has variables with such a prefix in the group of a layer or of a model.
 fn path_of(group: &str, prefix: &str) -> String {
+    if prefix == group {
+        return group.replace('/', "_");
+    }
     let (above, own) = prefix.rsplit_once('/').unwrap_or(("", prefix));
     let is_cell = CELLS.iter().any(|cell| own.starts_with(cell));
     if own == group || !is_cell || above.is_empty() {
@@ -237,7 +248,8 @@ fn part(field: &str) -> &str {
     match field {
         "forward_layer" => DIRECTIONS[0],
         "backward_layer" => DIRECTIONS[1],
-        other => other,
+        // Keras 2 hides some parts.
+        other => other.strip_prefix('_').unwrap_or(other),
     }
 }
 

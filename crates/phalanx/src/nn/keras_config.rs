@@ -5,6 +5,7 @@
 //! names them: layer, which call of it, which output.
 
 mod mask_names;
+mod of_keras2;
 mod operations;
 mod read;
 mod read_calls;

@@ -1,4 +1,4 @@
-//! Models that Keras compiled (`make_compiled.py`), trained on as Keras does.
+//! Models that Keras compiled (`make_compiled.py`, and `make_keras2.py` of Keras 2), trained on as Keras does.
 
 use phalanx::Error;
 use phalanx::data::Batch;
@@ -12,10 +12,15 @@ use super::oracle::{array, name, records};
 
 #[test]
 fn compiled_models_are_trained_on_as_in_keras() {
-    for record in records("compiled.json") {
+    check("compiled.json", "keras/compiled");
+    check("keras2_compiled.json", "keras/keras2");
+}
+
+fn check(list: &str, folder: &str) {
+    for record in records(list) {
         let list = |field: &str| record[field].as_array().unwrap().iter();
         for file in list("files") {
-            let path = golden("keras/compiled").join(file.as_str().unwrap());
+            let path = golden(folder).join(file.as_str().unwrap());
             let compile = Compile::of_keras(&path).unwrap();
             let saved = SavedModel::load_keras(&path).unwrap();
             let mut trainer = OneDeviceStrategy::new()

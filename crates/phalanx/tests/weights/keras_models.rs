@@ -1,4 +1,4 @@
-//! Whole models that Keras saved (`make_saved.py`), read with their architecture, and what Keras answered.
+//! Whole models that Keras saved (`make_saved.py`, and `make_keras2.py` of Keras 2), read with their architecture, and what Keras answered.
 //!
 //! `PHALANX_KERAS_MODELS=FOLDER` reads the models of another folder, with its `saved.json`.
 
@@ -38,7 +38,16 @@ fn dtypes(model: &Model) -> Vec<DType> {
 #[test]
 fn whole_models_answer_as_keras_does() {
     let (folder, records) = saved();
-    for record in &records {
+    check(&folder, &records);
+}
+
+#[test]
+fn whole_models_answer_as_keras_2_does() {
+    check(&golden("keras/keras2"), &records("keras2.json"));
+}
+
+fn check(folder: &Path, records: &[Value]) {
+    for record in records {
         for file in record["files"].as_array().unwrap() {
             let file = file.as_str().unwrap();
             let saved = SavedModel::load_keras(folder.join(file)).unwrap();

@@ -146,7 +146,13 @@ fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<OperationLayer> {
 fn of_two(layer: &KerasLayer<'_>, x: &Value, y: &Value) -> Translated<OperationLayer> {
     let known = OF_TWO.iter().find(|(class, _)| *class == layer.class);
     let &(_, kind) = known.ok_or_else(unknown)?;
-    if rank(x).is_none() || rank(x) != rank(y) {
+    if rank(x).is_none() {
+        return Err(format!(
+            "the file does not say whether its values have shapes of the same rank, as files of Keras 2 never do; use `keras.layers.{}` in its place",
+            layer.class
+        ));
+    }
+    if rank(x) != rank(y) {
         return Err("its values have shapes of other ranks, expected the same".into());
     }
     Ok((kind, json!({})))

@@ -6,7 +6,10 @@ use super::{CLASSES, Settings, Translated};
 use crate::nn::{Initializer, Policy};
 
 /// Settings that change nothing of what a layer computes.
-const IGNORED: [&str; 8] = [
+const IGNORED: [&str; 11] = [
+    "key_shape",
+    "query_shape",
+    "value_shape",
     "seed",
     "unroll",
     "implementation",
@@ -18,14 +21,17 @@ const IGNORED: [&str; 8] = [
 ];
 
 /// Settings that no layer here has, and the value at which they change nothing; so does null, and so does false.
-const WITHOUT_LIKE: [(&str, &str); 12] = [
+const WITHOUT_LIKE: [(&str, &str); 14] = [
     ("attention_axes", "[1]"),
     ("data_format", "\"channels_last\""),
+    // Keras 2 notes it of convolutions that have none.
+    ("groups", "1"),
     ("output_padding", "null"),
     ("quantization_config", "null"),
     ("renorm", "false"),
     ("rms_scaling", "false"),
     ("sliding_window", "null"),
+    ("softmax_robust_masking", "false"),
     ("sparse", "false"),
     ("stateful", "false"),
     ("time_major", "false"),
@@ -107,6 +113,8 @@ impl<'a> KerasLayer<'a> {
             Some(module) => module.starts_with("keras.src.ops"),
             // Alone of Keras' layers these two do not note whether they are frozen.
             None if self.class == "InputLayer" || self.class.starts_with("SpatialDropout") => false,
+            // Nor do models of Keras 2.
+            None if self.settings.contains_key("layers") => false,
             None => !self.settings.contains_key("trainable"),
         }
     }
@@ -354,7 +362,11 @@ fn setting(kind: &str, field: &str, value: &Value) -> Translated<Option<(String,
     if is_nothing || ["layer", "backward_layer"].contains(&field) {
         return Ok(None);
     }
-    if let Some((_, neutral)) = WITHOUT_LIKE.iter().find(|(name, _)| *name == field) {
+    let has_groups = kind == "group_norm" || ["conv1d", "conv2d", "conv3d"].contains(&kind);
+    let without_like = WITHOUT_LIKE
+        .iter()
+        .find(|(name, _)| *name == field && !(field == "groups" && has_groups));
+    if let Some((_, neutral)) = without_like {
         return match value.to_string() {
             text if text == *neutral || value == &Value::Bool(false) => Ok(None),
             text => Err(format!(

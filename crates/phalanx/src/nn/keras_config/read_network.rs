@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+use super::of_keras2::in_form_of_3;
 use super::operations::KerasOperation;
 use super::read::{entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
@@ -28,6 +29,8 @@ pub(super) struct Functional {
     inputs: HashMap<String, Value>,
     layers: Vec<ReadLayer>,
     masks: HashMap<String, MaskOperation>,
+    /// Whether Keras 2 wrote it, whose attentions take no masks off.
+    is_of_keras2: bool,
 }
 
 /// A layer with its calls.
@@ -43,8 +46,13 @@ struct ReadLayer {
 impl Functional {
     /// The architecture of the model.
     pub(super) fn read(model: &KerasLayer<'_>, depth: usize) -> Translated<Value> {
-        let mut network = Self::default();
-        let objects = list(model.settings, "layers")?;
+        let of_2 = in_form_of_3(model.settings);
+        let mut network = Self {
+            is_of_keras2: of_2.is_some(),
+            ..Self::default()
+        };
+        let settings = of_2.as_ref().unwrap_or(model.settings);
+        let objects = list(settings, "layers")?;
         if objects.len() > MAX_CALLS {
             return Err(too_many("layers"));
         }
@@ -56,10 +64,13 @@ impl Functional {
         let inputs = given.iter().map(|source| network.input(source.layer));
         let inputs = inputs.collect::<Translated<Vec<_>>>()?;
         let mut outputs = Vec::new();
-        sources(model.setting("output_layers"), &mut outputs)?;
+        sources(
+            settings.get("output_layers").unwrap_or(&Value::Null),
+            &mut outputs,
+        )?;
         for output in &mut outputs {
             let name = plain(output.layer);
-            let mut layers = network.layers.iter();
+            let mut layers = network.layers.iter().filter(|_| of_2.is_none());
             let is_functional = layers.any(|layer| layer.name == name && layer.is_functional);
             output.call = output.call.saturating_sub(usize::from(is_functional));
         }
@@ -226,7 +237,7 @@ impl Functional {
                 continue;
             }
             masks.check(name, call, &self.masks)?;
-            if layer.is_multi_head() && masks.are_taken(name, call)? {
+            if layer.is_multi_head() && !self.is_of_keras2 && masks.are_taken(name, call)? {
                 looking.insert((at, number));
             }
             masks.carry(&layer.value(number), &layer.architecture, &call.inputs);

@@ -1,0 +1,175 @@
+//! Functional models as Keras 2 describes them, brought into the form of Keras 3.
+//!
+//! Keras 2 notes a call as a list of the values that it takes, the other arguments in the last place of the first. Two things are noted otherwise
+//! than the rest of reading expects: calls of a model that begins with an input are counted from 1, since its own making is call 0; and operations,
+//! `x * 2.0` or `tf.nn.relu(x)`, are layers of the class `TFOpLambda`, which name the function.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::Settings;
+
+/// What stands in the place of a value's layer where a number is given.
+const CONSTANT: &str = "_CONSTANT_VALUE";
+
+/// Functions of TensorFlow, and the operations of Keras 3 that they are.
+const FUNCTIONS: [(&str, &str); 32] = [
+    ("__operators__.add", "Add"),
+    ("__operators__.radd", "Add"),
+    ("math.add", "Add"),
+    ("math.subtract", "Subtract"),
+    ("math.multiply", "Multiply"),
+    ("math.truediv", "TrueDivide"),
+    ("math.divide", "TrueDivide"),
+    ("math.maximum", "Maximum"),
+    ("math.minimum", "Minimum"),
+    ("math.negative", "Negative"),
+    ("math.exp", "Exp"),
+    ("math.sigmoid", "Sigmoid"),
+    ("math.softplus", "Softplus"),
+    ("math.tanh", "Tanh"),
+    ("concat", "Concatenate"),
+    ("nn.elu", "Elu"),
+    ("nn.gelu", "Gelu"),
+    ("nn.leaky_relu", "LeakyRelu"),
+    ("nn.log_softmax", "LogSoftmax"),
+    ("nn.relu", "Relu"),
+    ("nn.relu6", "Relu6"),
+    ("nn.selu", "Selu"),
+    ("nn.sigmoid", "Sigmoid"),
+    ("nn.silu", "Silu"),
+    ("nn.softmax", "Softmax"),
+    ("nn.softplus", "Softplus"),
+    ("nn.softsign", "Softsign"),
+    ("nn.swish", "Silu"),
+    ("nn.tanh", "Tanh"),
+    ("sigmoid", "Sigmoid"),
+    ("tanh", "Tanh"),
+    ("exp", "Exp"),
+];
+
+/// The settings of a functional model in the form of Keras 3, where Keras 2 wrote them.
+pub(super) fn in_form_of_3(settings: &Settings) -> Option<Settings> {
+    let layers = settings.get("layers")?.as_array()?;
+    let is_of_2 = |layer: &Value| layer["inbound_nodes"][0].is_array();
+    if !layers.iter().any(is_of_2) {
+        return None;
+    }
+    let begins_with_input =
+        |layer: &&Value| layer["config"]["layers"][0]["class_name"] == "InputLayer";
+    let counted_from_one = layers.iter().filter(begins_with_input);
+    let names = counted_from_one.filter_map(|layer| name(layer).as_str());
+    let names: HashSet<&str> = names.collect();
+    let mut read = settings.clone();
+    let mut objects = layers.clone();
+    for object in &mut objects {
+        if let Some(operation) = operation(object) {
+            *object = operation;
+        }
+        count_from_zero(&mut object["inbound_nodes"], &names);
+    }
+    read.insert("layers".into(), objects.into());
+    if let Some(outputs) = read.get_mut("output_layers") {
+        count_from_zero(outputs, &names);
+    }
+    Some(read)
+}
+
+fn name(layer: &Value) -> &Value {
+    match &layer["config"]["name"] {
+        Value::Null => &layer["name"],
+        name => name,
+    }
+}
+
+/// Whether it is the layer, the call and the output that a value comes from.
+fn is_history(items: &[Value]) -> bool {
+    matches!(items, [layer, call, output, ..] if layer.is_string() && call.is_u64() && output.is_u64())
+}
+
+/// Counts the calls of these layers from 0 wherever values come from them.
+fn count_from_zero(value: &mut Value, names: &HashSet<&str>) {
+    match value {
+        Value::Array(items) => {
+            let is_of_them = is_history(items) && names.contains(items[0].as_str().unwrap_or(""));
+            if is_of_them && let Some(call) = items[1].as_u64() {
+                items[1] = call.saturating_sub(1).into();
+            }
+            items
+                .iter_mut()
+                .for_each(|item| count_from_zero(item, names));
+        }
+        Value::Object(fields) => {
+            fields
+                .values_mut()
+                .for_each(|field| count_from_zero(field, names));
+        }
+        _ => {}
+    }
+}
+
+/// A function of TensorFlow that was applied to values, as an operation of Keras 3; nothing where there is none like it.
+fn operation(object: &Value) -> Option<Value> {
+    let function = object["config"]["function"].as_str();
+    let function = function.filter(|_| object["class_name"] == "TFOpLambda")?;
+    let (_, class) = FUNCTIONS.iter().find(|(name, _)| *name == function)?;
+    let nodes = object["inbound_nodes"].as_array()?.iter();
+    let mut config = Map::from_iter([("name".to_owned(), name(object).clone())]);
+    let nodes = nodes.map(|node| {
+        let (first, named) = first_argument(node)?;
+        // What a function does by itself, and what an operation of Keras 3 does otherwise.
+        match *class {
+            "Gelu" => config.insert("approximate".into(), (named["approximate"] == true).into()),
+            "LeakyRelu" => {
+                let slope = named["alpha"].as_f64().unwrap_or(0.2);
+                config.insert("negative_slope".into(), slope.into())
+            }
+            "Softmax" | "LogSoftmax" | "Concatenate" => {
+                let axis = named["axis"].as_i64().unwrap_or(-1);
+                config.insert("axis".into(), axis.into())
+            }
+            _ => None,
+        };
+        let second = second_argument(&named["y"])?;
+        let arguments: Vec<Value> = [Some(first), second].into_iter().flatten().collect();
+        Some(json!({"args": arguments, "kwargs": {}}))
+    });
+    let nodes = nodes.collect::<Option<Vec<Value>>>()?;
+    Some(
+        json!({"class_name": class, "module": "keras.src.ops", "config": config, "inbound_nodes": nodes}),
+    )
+}
+
+/// The first argument of a call, and those with names.
+fn first_argument(node: &Value) -> Option<(Value, &Value)> {
+    let items = node.as_array()?;
+    match &items[..] {
+        [constant, _, number, named] if constant == CONSTANT => Some((number.clone(), named)),
+        [.., named] if is_history(items) => Some((tensor(items), named)),
+        [Value::Array(value), ..] => {
+            let histories = items.iter().filter_map(Value::as_array);
+            let values: Vec<Value> = histories
+                .filter(|items| is_history(items))
+                .map(|history| tensor(history))
+                .collect();
+            (values.len() == items.len()).then_some((values.into(), value.get(3)?))
+        }
+        _ => None,
+    }
+}
+
+/// The second argument, where there is one; nothing where it is neither a number nor a value.
+fn second_argument(value: &Value) -> Option<Option<Value>> {
+    match value {
+        Value::Null => Some(None),
+        Value::Number(_) => Some(Some(value.clone())),
+        Value::Array(items) if is_history(items) => Some(Some(tensor(items))),
+        _ => None,
+    }
+}
+
+/// A value as Keras 3 notes it; its shape is not known.
+fn tensor(history: &[Value]) -> Value {
+    json!({"class_name": "__keras_tensor__", "config": {"keras_history": history[..3]}})
+}
