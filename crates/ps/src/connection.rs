@@ -215,8 +215,8 @@ impl Connection {
             state.keep(hello.worker, &Request::Hello(hello.clone()), &[], options)?;
             state.control = Some(Control::new(hello.settings.clone()));
         }
+        state.hello(now, hello, options)?;
         let control = state.known()?;
-        control.hello(now, hello.worker, hello.incarnation, &hello.settings)?;
         let has_left = control.has_left(hello.worker, hello.incarnation);
         self.shared.changed.notify_all();
         drop(state);

@@ -1,6 +1,7 @@
 //! The state machines of a server with their logs: what changes them is kept before it is answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::PsError;
 use crate::control::{Control, Results};
@@ -85,6 +86,27 @@ impl ControlState {
         };
         self.keep(worker, request, &bytes, options)?;
         change(self.known()?, worker, request, bytes)
+    }
+
+    /// A worker is there. Where the first one is again after it had left, that is kept, or another control that comes back would say that
+    /// it has ended.
+    pub(crate) fn hello(
+        &mut self,
+        now: Duration,
+        hello: &Hello,
+        options: &ServerOptions,
+    ) -> Result<(), PsError> {
+        let control = self.known()?;
+        let had_left = control.has_chief_left;
+        control.hello(now, hello.worker, hello.incarnation, &hello.settings)?;
+        if !had_left || control.has_chief_left {
+            return Ok(());
+        }
+        // Not its hello, after which a job that was asked to stop goes on.
+        let kept = self.keep(hello.worker, &Request::Heartbeat, &[], options);
+        // Whoever comes next keeps it.
+        self.known()?.has_chief_left = kept.is_err();
+        kept
     }
 
     /// A process that was not there before is the first worker now, which its kept [`Request::Hello`] says; the first of a log made the
@@ -193,7 +215,7 @@ fn change(
         Request::StopAt { end } => control.stop(*end),
         Request::Fail { reason } => control.fail_by(worker, reason.clone()),
         Request::Hello(_) => control.go_on(),
-        Request::Leave => control.has_chief_left |= worker == 0,
+        Request::Leave | Request::Heartbeat => control.has_chief_left = *request == Request::Leave,
         _ => {}
     }
     Ok(())

@@ -5,7 +5,6 @@ use crate::control::{ControlSettings, Phase, PhaseKind};
 use crate::message::{Hello, PushKey};
 use crate::pushes::tests::Bytes;
 use crate::{Clock, Grant, Mode, TaskEnd, Work};
-use std::time::Duration;
 
 fn folder(name: &str) -> std::path::PathBuf {
     let name = format!("phalanx-ps-kept-{}-{name}", std::process::id());
@@ -103,9 +102,23 @@ impl Recorded {
     }
 
     fn come(&mut self, worker: usize) {
-        let settings = self.settings.clone();
-        let control = self.control();
-        control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+        let hello = Hello {
+            worker,
+            ..self.hello(1)
+        };
+        self.greet(&hello);
+    }
+
+    fn greet(&mut self, hello: &Hello) {
+        let greeted = (self.state).hello(Duration::ZERO, hello, &self.options);
+        greeted.unwrap();
+    }
+
+    /// The first worker leaves.
+    fn leave(&mut self, incarnation: u64) {
+        assert!(self.control().leave(0, incarnation));
+        let kept = (self.state).keep(0, &Request::Leave, &[], &self.options);
+        kept.unwrap();
     }
 
     /// The piece of work of the phase `phase` that a worker is given.
@@ -316,12 +329,29 @@ fn a_job_that_had_stopped_goes_on_where_it_is_started_again() {
 fn a_control_that_comes_back_knows_that_the_first_worker_has_left() {
     let mut recorded = Recorded::new("left", Mode::Async);
     recorded.come(0);
-    assert!(recorded.control().leave(0, 1));
-    let kept = (recorded.state).keep(0, &Request::Leave, &[], &recorded.options);
-    kept.unwrap();
+    recorded.leave(1);
     recorded.restart();
     assert!(recorded.control().chief_has_left());
     recorded.come(0);
+    assert!(!recorded.control().chief_has_left());
+    recorded.restart();
+    assert!(!recorded.control().chief_has_left(), "it has come again");
+    // Where the control was there all the time, another process does not undo a stop.
+    recorded.come(0);
+    recorded.say(0, &Request::Stop, Vec::new());
+    recorded.leave(1);
+    let hello = recorded.hello(2);
+    recorded.greet(&hello);
+    recorded.restart();
+    assert!(!recorded.control().chief_has_left());
+    assert!(recorded.control().is_stopping);
+    // As a log of an earlier version has it.
+    recorded.greet(&hello);
+    recorded.leave(2);
+    let next = Request::Hello(recorded.hello(3));
+    let kept = (recorded.state).keep(0, &next, &[], &recorded.options);
+    kept.unwrap();
+    recorded.restart();
     assert!(!recorded.control().chief_has_left());
     std::fs::remove_dir_all(&recorded.folder).unwrap();
 }

@@ -85,7 +85,7 @@ pub enum Request {
     },
     /// I am here; the second message.
     Hello(Hello),
-    /// I am alive.
+    /// I am alive. Kept of the first worker alone, where it has come after [`Request::Leave`].
     Heartbeat,
     /// The job's work goes on with this phase.
     Enter {
@@ -201,7 +201,7 @@ pub enum Request {
         /// Why.
         reason: String,
     },
-    /// I have done all my work.
+    /// I have done all my work. Kept of the first worker alone.
     Leave,
     /// Hold these variables, unless you have some: the text describes them, the bytes are their values.
     Create {

@@ -334,6 +334,7 @@ impl Control {
     /// The job was started again after it was asked to stop.
     pub(crate) fn go_on(&mut self) {
         (self.is_stopping, self.was_to_stop) = (false, false);
+        self.has_chief_left = false;
         if let Some(phase) = self.current() {
             phase.go_on();
         }
