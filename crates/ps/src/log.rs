@@ -2,7 +2,8 @@
 //!
 //! `snapshot` is one frame that names a log; `log-<n>` has a frame for each request that changed something, in the order in which they
 //! did. A snapshot is written beside and renamed, then the next log is begun; so at every instant the two belong together. A log may
-//! end in half a frame, which was never acknowledged and is cut off; all else that cannot be read is an error. `job` says whose all this is.
+//! end in half a frame, which was never acknowledged and is cut off, or, after a loss of power, in zeros instead: its length was written and
+//! its data were not. All else that cannot be read is an error. `job` says whose all this is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -240,7 +241,8 @@ fn read_snapshot<S: DeserializeOwned>(path: &Path) -> Result<Option<Frame<S>>, P
     }
 }
 
-/// The whole frames of a log, and the file, cut after them where half a frame follows. A log that a snapshot names was there with it.
+/// The whole frames of a log, and the file, cut after them where half a frame or zeros follow. A log that a snapshot names was there
+/// with it.
 fn read_log(path: &Path, is_named: bool) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
     let opened = OpenOptions::new()
         .create(!is_named)
@@ -269,6 +271,7 @@ fn read_log(path: &Path, is_named: bool) -> Result<(File, Vec<Frame<Entry>>, u64
                 }
                 break;
             }
+            Err(FrameProblem::NotOurs(_)) if is_zero_after(&file, whole).map_err(failed)? => break,
             Err(why) => return Err(unreadable(path, &why.to_string())),
         }
     }
@@ -286,6 +289,17 @@ fn has_frame_after(mut file: &File, from: u64) -> std::io::Result<bool> {
     file.read_to_end(&mut rest)?;
     let mut begins = (1..rest.len()).filter(|at| rest[*at..].starts_with(&MAGIC));
     Ok(begins.any(|at| decode_frame::<Entry>(&mut &rest[at..]).is_ok()))
+}
+
+/// Whether all bytes from `from` on are zeros.
+fn is_zero_after(mut file: &File, from: u64) -> std::io::Result<bool> {
+    file.seek(SeekFrom::Start(from))?;
+    for byte in BufReader::new(file).bytes() {
+        if byte? != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What was kept cannot be taken up, and nothing of it is changed.
@@ -374,6 +388,22 @@ pub(crate) mod tests {
             assert_eq!(read().unwrap().1.requests.len(), 2, "{torn}");
             assert_eq!(fs::read(&path).unwrap(), good[..ends[1]]);
         }
+        // Fewer than a header has, as many, and more than are read at once.
+        for zeros in [1, 20, 21, 100_000] {
+            let mut bytes = good[..ends[1]].to_vec();
+            bytes.resize(ends[1] + zeros, 0);
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(read().unwrap().1.requests.len(), 2, "{zeros}");
+            assert_eq!(fs::read(&path).unwrap(), good[..ends[1]]);
+            // What follows zeros was written after them.
+            for more in [&good[ends[1]..], &[1; 20]] {
+                let bad = [&bytes, more].concat();
+                fs::write(&path, &bad).unwrap();
+                refused();
+                assert_eq!(fs::read(&path).unwrap(), bad, "{zeros}");
+            }
+        }
+        fs::write(&path, &good[..ends[1]]).unwrap();
         let (mut log, _) = open(&folder);
         log.snapshot(&(), &[]).unwrap();
         fs::remove_file(log_path(&folder, 1)).unwrap();
