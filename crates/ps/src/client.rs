@@ -1,14 +1,17 @@
 //! A worker's side: connections to all servers, which are opened again when they break.
 
+mod heartbeat;
+
 use std::io;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_proof::{Secret, Side};
 
+use self::heartbeat::Heartbeat;
 use crate::PsError;
 use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Tell, locked};
@@ -35,8 +38,6 @@ pub struct ClientOptions {
     pub tell: Tell,
 }
 
-/// How often a worker says that it is alive.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// How long one attempt to connect may take, and the answer to a heartbeat.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long the answer to a farewell may take.
@@ -105,13 +106,6 @@ impl Hold {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
-}
-
-/// Says to a server that this worker is alive, whatever else it asks.
-struct Heartbeat {
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    hold: Hold,
-    thread: JoinHandle<()>,
 }
 
 impl Client {
@@ -287,67 +281,14 @@ impl Client {
 impl Client {
     fn stop_beats(&self) {
         let beats = std::mem::take(&mut *locked(&self.beats));
-        for beat in &beats {
-            let (stop, wake) = &*beat.stop;
-            *locked(stop) = true;
-            wake.notify_all();
-            beat.hold.shut_down();
-        }
-        for beat in beats {
-            let _ = beat.thread.join();
-        }
+        beats.iter().for_each(Heartbeat::stop);
+        beats.into_iter().for_each(Heartbeat::join);
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
         self.stop_beats();
-    }
-}
-
-impl Heartbeat {
-    /// Begins to say it. `lines` are the connections that wait for the server's answers: where it is silent for as long as it may be away,
-    /// they are ended, since a machine that has vanished ends none.
-    fn start(
-        server: usize,
-        options: &ClientOptions,
-        (news, lines): (&Arc<News>, Vec<Hold>),
-    ) -> Result<Self, PsError> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (theirs, options) = (Arc::clone(&stop), hasty(options, CONNECT_WITHIN));
-        let news = Arc::clone(news);
-        let is_over = AtomicBool::new(false);
-        let mut line = Line::to(server, &news);
-        let hold = line.hold.clone();
-        let body = move || {
-            let mut heard = Instant::now();
-            while !is_over.load(Ordering::Relaxed) {
-                // Whether the server is there is found by who asks it.
-                let beat = line.try_ask(&options, &Request::Heartbeat, &[], Duration::ZERO);
-                if let Ok((Reply::Failed { who, why }, _)) = &beat {
-                    locked(&news.failure).get_or_insert((who.clone(), why.clone()));
-                }
-                if beat.is_ok() {
-                    heard = Instant::now();
-                } else if heard.elapsed() > options.server_within {
-                    lines.iter().for_each(Hold::shut_down);
-                    heard = Instant::now();
-                }
-                let stopped = locked(&theirs.0);
-                let waited = theirs
-                    .1
-                    .wait_timeout_while(stopped, BEAT_EVERY, |stop| !*stop);
-                is_over.store(
-                    *waited.unwrap_or_else(PoisonError::into_inner).0,
-                    Ordering::Relaxed,
-                );
-            }
-        };
-        let thread = thread::Builder::new().name("parameter-heartbeat".into());
-        let thread = thread
-            .spawn(body)
-            .map_err(|error| PsError::Lost(format!("cannot start a thread: {error}")))?;
-        Ok(Self { stop, hold, thread })
     }
 }
 
