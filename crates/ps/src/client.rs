@@ -26,7 +26,8 @@ pub struct ClientOptions {
     pub hello: Hello,
     /// How long servers may take to come at the start.
     pub join_within: Duration,
-    /// How long one may be away later: as long as it takes to start it again.
+    /// How long one may be away later: as long as it takes to start it again. One that has come back may be away as long again, while
+    /// the request was sent first less than [`answer_within`](Self::answer_within) ago.
     pub server_within: Duration,
     /// The same once this worker was asked to stop ([`Client::stop_when`]).
     pub stop_within: Duration,
@@ -308,15 +309,17 @@ impl Line {
         *locked(&self.hold.0) = None;
     }
 
-    /// Connects until it works.
-    fn open(&mut self, options: &ClientOptions, mut until: Instant) -> Result<(), PsError> {
+    /// Connects until it works. Whether the server was away before.
+    fn open(&mut self, options: &ClientOptions, mut until: Instant) -> Result<bool, PsError> {
         let (start, mut said, mut is_to_stop) = (Instant::now(), Duration::ZERO, false);
+        let mut was_away = false;
         loop {
             let why = match self.try_open(options) {
-                Ok(()) => return self.check_values(),
+                Ok(()) => return self.check_values().map(|()| was_away),
                 Err(PsError::Lost(why)) => why,
                 Err(error) => return Err(error),
             };
+            was_away = true;
             if let Some((who, why)) = locked(&self.news.failure).clone() {
                 return Err(PsError::Failed { who, why });
             }
@@ -465,7 +468,8 @@ impl Line {
         }
     }
 
-    /// Asks until there is an answer; `within` is how long the server may be away, from when that is seen.
+    /// Asks until there is an answer; `within` is how long the server may be away, from when that is seen. That counts anew where it was
+    /// away, has welcomed this worker and is gone again, but no server has longer than an answer may take by going again and again.
     fn try_ask(
         &mut self,
         options: &ClientOptions,
@@ -473,18 +477,23 @@ impl Line {
         bytes: &[u8],
         within: Duration,
     ) -> Result<(Reply, Vec<u8>), PsError> {
-        let mut until = None;
+        let (sent, mut until) = (Instant::now(), None);
         loop {
+            let mut was_away = false;
             if self.wire.is_none() {
                 let until = *until.get_or_insert_with(|| Instant::now() + within);
-                self.open(options, until)?;
+                was_away = self.open(options, until)?;
             }
             match self.exchange(request, bytes) {
                 Ok(answer) => return Ok(answer),
                 Err(why) => {
                     self.close();
-                    let until = *until.get_or_insert_with(|| Instant::now() + within);
-                    if Instant::now() >= until {
+                    let now = Instant::now();
+                    if was_away && !self.news.is_to_stop() {
+                        let left = options.answer_within.saturating_sub(sent.elapsed());
+                        until = until.max(Some(now + within.min(left)));
+                    }
+                    if now >= *until.get_or_insert(now + within) {
                         return Err(PsError::Lost(format!(
                             "parameter server {} does not answer: {why}; start the job again",
                             self.server
@@ -537,3 +546,7 @@ pub(crate) fn unexpected(reply: &Reply) -> PsError {
         "an answer that does not fit the question: {reply:?}"
     ))
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;
