@@ -179,6 +179,33 @@ fn a_container_that_was_killed_is_tried_again() {
     assert_eq!(job["phalanx"]["attempt"], 2, "{job:#}");
 }
 
+/// Its program would find nothing in a new one.
+#[test]
+fn a_job_whose_folder_is_gone_does_not_run_in_an_empty_one() {
+    let service = Service::new("gone-folder");
+    write_engine(&service.folder, "docker");
+    let inner = service.folder.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let args = format!("cd /; mv {0} {0}-gone; exit 137", inner.display());
+    let config = format!(
+        "trainingInput: {{masterConfig: {{imageUri: i, containerCommand: [sh, -c], containerArgs: ['{args}']}}}}\nphalanx: {{restarts: 1}}\n"
+    );
+    fs::write(inner.join("config.yaml"), config).unwrap();
+    let mut command = service.command();
+    command.args("submit training demo --config config.yaml".split(' '));
+    let command = command.env(
+        "PATH",
+        format!("{}:/usr/bin", service.folder.join("bin").display()),
+    );
+    let output = command.current_dir(&inner).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let job = service.end("demo");
+    let message = job["errorMessage"].as_str().unwrap_or_default();
+    let expected = "in which the job was submitted, is gone";
+    assert!(message.contains(expected), "{error}{job:#}");
+    assert!(!inner.exists());
+}
+
 #[test]
 fn without_an_engine_the_job_says_what_is_missing() {
     let service = Service::new("no-engine");

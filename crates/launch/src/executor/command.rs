@@ -156,12 +156,21 @@ pub(crate) fn folders_of(run: &Run<'_>, directory: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Makes these folders: engines of containers refuse one that is not there, or make it as another user.
-pub(crate) fn make_folders(folders: &[PathBuf]) -> Result<(), String> {
-    folders.iter().try_for_each(|folder| {
+/// The folders that the containers of a run have, made where they are not there: engines of containers refuse such a folder, or make it as
+/// another user. The one in which the job was submitted is not made: its program would find nothing in it.
+pub(crate) fn made_folders(run: &Run<'_>, directory: &Path) -> Result<Vec<PathBuf>, String> {
+    if !directory.is_dir() {
+        return Err(format!(
+            "the folder {}, in which the job was submitted, is gone; submit it again in one that stays",
+            directory.display()
+        ));
+    }
+    let folders = folders_of(run, directory);
+    for folder in &folders {
         fs::create_dir_all(folder)
-            .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))
-    })
+            .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+    }
+    Ok(folders)
 }
 
 fn without_dots(path: &Path) -> PathBuf {

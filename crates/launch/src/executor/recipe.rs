@@ -8,7 +8,7 @@ use std::process::Command;
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{Address, ClusterSpec};
 
-use super::command::{Container, engine, folders_of, make_folders, of_container, phalanx, words};
+use super::command::{Container, engine, made_folders, of_container, phalanx, words};
 use super::crew::Crew;
 use super::variables::{Naming, Variables, secrets};
 use super::{Run, secret};
@@ -88,8 +88,7 @@ impl Recipe {
                 ));
             };
             let args = all.split_off(plan.command.len());
-            let folders = folders_of(run, directory);
-            make_folders(&folders)?;
+            let folders = made_folders(run, directory)?;
             let container = Container {
                 image,
                 command: &all,

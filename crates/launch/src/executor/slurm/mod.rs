@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use places::PLACES;
 use script::{TASK, folder_of, scripts};
 
-use super::command::{folders_of, make_folders};
+use super::command::made_folders;
 use super::{Run, RunEnd, Stop};
 use crate::lifecycle::{Event, Life, TaskEnd};
 use crate::spec::{Program, TaskPlan};
@@ -151,7 +151,7 @@ fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
     fs::create_dir_all(folder).map_err(wrong)?;
     super::secret(run.job.folder()).map_err(wrong)?;
     if run.plan.program == Program::Image {
-        make_folders(&folders_of(run, &life.job.directory))?;
+        made_folders(run, &life.job.directory)?;
     }
     let path = folder.join("job.sbatch");
     let scripts = scripts(run, life);
