@@ -119,7 +119,7 @@ fn layers_of_several_inputs_are_keras() {
 
 #[test]
 fn layers_of_recommenders_are_tensorflows() {
-    check_layers(|layer| matches!(layer, "EmbeddingBag" | "Dot"), 11);
+    check_layers(|layer| matches!(layer, "EmbeddingBag" | "Dot"), 15);
 }
 
 /// What a layer of this kind makes of the inputs with these variables.

@@ -39,9 +39,9 @@ def blocks():
 
 
 def operated():
-    """Operators and functions of TensorFlow, on numbers and on one value, which are layers in Keras 2."""
+    """Operators and functions of TensorFlow, which are layers in Keras 2."""
     x = keras.Input((4, 4, 3), name="x")
-    y = layers.Conv2D(3, 2, padding="same")(1.0 - x * 2.0 - 0.5)
+    y = layers.Conv2D(3, 2, padding="same")(1.0 - x * 2.0 - 0.5) * x + x
     y = tf.nn.gelu(tf.nn.leaky_relu(tf.nn.relu6(y + 3.0) * (1 / 6.0)))
     y = tf.nn.silu(-tf.concat([y, x], axis=-1))
     y = layers.Dense(2)(layers.GlobalAveragePooling2D()(y)) / 3.0

@@ -229,11 +229,16 @@ def bags():
 
 
 def dots():
-    """The product of two vectors."""
+    """The product of two vectors, and of values of more dims."""
     for normalize in (False, True):
         config = {"normalize": normalize}
         built = layers.Dot(axes=-1, normalize=normalize)
         yield record(f"dot_{normalize}", "Dot", config, built, lambda b, given: b(given), [(3, 4), (3, 4)], [None] * 2)
+    cases = [([2, 2], (3, 5, 4), (3, 6, 4)), ([2, 1], (3, 5, 4), (3, 4, 6)), ([1, 2], (3, 4), (3, 6, 4)), ([1, -1], (3, 4, 2, 5), (3, 6, 4))]
+    for number, (axes, *shapes) in enumerate(cases):
+        config = {"axes": axes, "normalize": number % 2 == 1}
+        built = layers.Dot(**config)
+        yield record(f"dot_axes_{number}", "Dot", config, built, lambda b, given: b(given), shapes, [None] * 2)
 
 
 def merges():

@@ -1,5 +1,6 @@
-//! Products of vectors.
+//! Products of vectors, and of the steps of sequences.
 
+use phalanx_graph::op::DotDims;
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,14 +10,22 @@ use super::layer::Layer;
 use super::precision::widened;
 use crate::config::{self, Component, Described, Field, Kind};
 
-/// The product of two vectors of each example; kind `dot`.
+/// The products of two values of each example along an axis of each; kind `dot`.
 ///
-/// Inputs: two of `[batch, features]`. Output: `[batch, 1]`. With `normalize` it is the cosine of their angle, each
-/// vector divided by its length, at least 1e-7, as Keras does; Keras' other axes are not taken.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Inputs: two of `[batch, ..]`, of floats. Output: the dims of the first and then of the second that are no axis, as in
+/// `[batch, queries, keys]` of `[batch, queries, features]` and `[batch, keys, features]`; of two vectors `[batch, 1]`. With `normalize` each
+/// vector along the axis is divided by its length, at least 1e-7, as Keras does. The output has no padding mask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dot {
+    axes: [i64; 2],
     normalize: bool,
+}
+
+impl Default for Dot {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The products of every two of several vectors of each example (DLRM, Naumov et al. 2019); kind `interaction`.
@@ -27,10 +36,20 @@ pub struct Dot {
 pub struct Interaction;
 
 impl Dot {
-    /// The plain product.
+    /// The plain product along the last axes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { normalize: false }
+        Self {
+            axes: [-1, -1],
+            normalize: false,
+        }
+    }
+
+    /// Sets the axis of the first input and the second's; the batch is 0, and the last one, which is taken by default, -1.
+    #[must_use]
+    pub const fn axes(mut self, axes: [i64; 2]) -> Self {
+        self.axes = axes;
+        self
     }
 
     /// Sets whether vectors are divided by their lengths first; not by default.
@@ -44,12 +63,20 @@ impl Dot {
 impl Described for Dot {
     const COMPONENT: Component = Component {
         name: "dot",
-        doc: "the product of two vectors of each example",
-        fields: &[Field::optional(
-            "normalize",
-            Kind::Bool,
-            "whether it is the cosine of their angle",
-        )],
+        doc: "the products of two values of each example along an axis of each",
+        fields: &[
+            Field::optional(
+                "axes",
+                Kind::List(&Kind::Whole(-MOST_DIMS, MOST_DIMS), 2, 2),
+                "the axis of the first input and the second's; the batch is 0",
+            )
+            .example("[2, 2]"),
+            Field::optional(
+                "normalize",
+                Kind::Bool,
+                "whether it is the cosine of their angle",
+            ),
+        ],
     };
 }
 
@@ -63,27 +90,69 @@ impl Layer for Dot {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        match inputs {
-            [_, _] => check_vectors(inputs),
-            _ => Err(format!("expected 2 inputs, got {}", inputs.len())),
+        let [first, second] = inputs else {
+            return Err(format!("expected 2 inputs, got {}", inputs.len()));
+        };
+        let mut sizes = inputs.iter().zip(self.axes).map(|(input, axis)| {
+            let axis = axis_of(axis, input.rank());
+            let axis = axis.filter(|_| input.dtype.is_float());
+            axis.map(|axis| input.dims[axis]).ok_or_else(|| {
+                let [one, other] = self.axes;
+                format!("expected floats [batch, ..] with the axes {one} and {other}, got {first} and {second}")
+            })
+        });
+        let (one, other) = (sizes.next().transpose()?, sizes.next().transpose()?);
+        if one != other || first.dtype != second.dtype {
+            return Err(format!(
+                "expected as many numbers along the axes {:?}, got {first} and {second}",
+                self.axes
+            ));
         }
+        Ok(())
     }
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let vectors = inputs.iter().map(|x| match self.normalize {
-            true => unit(&widened(x)),
-            false => widened(x),
-        });
-        let vectors: Vec<Tensor> = vectors.collect();
-        let product = (&vectors[0] * &vectors[1]).sum(&[1]).keep_dims(&[1]);
+        let axis = |at: usize| axis_of(self.axes[at], inputs[at].rank()).unwrap_or(1);
+        let axes = [axis(0), axis(1)];
+        let values = inputs
+            .iter()
+            .zip(axes)
+            .map(|(x, axis)| match self.normalize {
+                true => unit(&widened(x), axis),
+                false => widened(x),
+            });
+        let values: Vec<Tensor> = values.collect();
+        let product = match (inputs[0].rank(), inputs[1].rank()) {
+            (2, 2) => (&values[0] * &values[1]).sum(&[1]).keep_dims(&[1]),
+            _ => values[0].dot(
+                &values[1],
+                DotDims {
+                    lhs_batch: vec![0],
+                    rhs_batch: vec![0],
+                    lhs_contract: vec![axes[0]],
+                    rhs_contract: vec![axes[1]],
+                    dtype: values[0].dtype(),
+                },
+            ),
+        };
         product.convert(inputs[0].dtype())
     }
 }
 
-/// Keras' `normalize`: divided by the root of the sum of squares, which counts as 1e-14 at least.
+/// More dims have values in no model.
+const MOST_DIMS: i64 = 16;
+
+/// The place of an axis behind the batch.
+fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+    let rank = rank as i64;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    (0 < axis && axis < rank).then_some(axis as usize)
+}
+
+/// Keras' `normalize`: divided by the root of the sum of squares along the axis, which counts as 1e-14 at least.
 #[track_caller]
-fn unit(x: &Tensor) -> Tensor {
-    let squares = x.square().sum(&[1]).keep_dims(&[1]);
+fn unit(x: &Tensor, axis: usize) -> Tensor {
+    let squares = x.square().sum(&[axis]).keep_dims(&[axis]);
     x * squares.maximum(&squares.like(1e-14)).rsqrt()
 }
 

@@ -397,8 +397,8 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         "bidirectional" | "time_distributed" => {
             settings.insert("layer".into(), inner_layer(&config["layer"])?);
         }
-        "dot" => {
-            settings.insert("axes".into(), 1.into());
+        "dot" if config["axes"][0] == config["axes"][1] => {
+            settings.insert("axes".into(), config["axes"][0].clone());
         }
         "depthwise_conv1d" | "depthwise_conv2d" | "separable_conv1d" | "separable_conv2d" => {
             let penalty = settings.remove("kernel_regularizer");

@@ -14,7 +14,7 @@ type Mistake = (
     &'static str,
 );
 
-const MISTAKES: [Mistake; 17] = [
+const MISTAKES: [Mistake; 18] = [
     (
         "multi_head_attention",
         r#"{"num_heads": 0, "key_dim": 2}"#,
@@ -109,7 +109,13 @@ const MISTAKES: [Mistake; 17] = [
         "dot",
         "{}",
         &[&[4], &[3]],
-        "expected vectors of one size, got f32[batch,4] and f32[batch,3]",
+        "expected as many numbers along the axes [-1, -1], got f32[batch,4] and f32[batch,3]",
+    ),
+    (
+        "dot",
+        r#"{"axes": [2, 3]}"#,
+        &[&[4, 3], &[5, 3]],
+        "expected floats [batch, ..] with the axes 2 and 3, got f32[batch,4,3] and f32[batch,5,3]",
     ),
     (
         "interaction",

@@ -149,9 +149,9 @@ proptest! {
 
     /// What is wrong in a description is an error that says where, and what is read has all its values.
     #[test]
-    fn damaged_descriptions_are_errors(which in 0_usize..3, places in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..8), 1..3)) {
-        let file = ["vision.keras", "shared.keras", "text.keras"][which];
-        let mut members = members(&golden("keras/saved").join(file));
+    fn damaged_descriptions_are_errors(which in 0_usize..5, places in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..8), 1..3)) {
+        let file = ["saved/vision", "saved/shared", "saved/text", "keras2/operated", "keras2/nested"][which];
+        let mut members = members(&golden(&format!("keras/{file}.keras")));
         let config = members.iter_mut().find(|(name, _)| name == "config.json").unwrap();
         let mut document: Value = serde_json::from_slice(&config.1).unwrap();
         for (place, with) in places {

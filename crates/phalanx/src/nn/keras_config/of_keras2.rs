@@ -10,6 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::Settings;
 
+/// The class of operations.
+const LAMBDA: &str = "TFOpLambda";
+/// What stands for the shape of a value, which Keras 2 does not note.
+pub(super) const UNKNOWN_SHAPE: &str = "unknown";
 /// What stands in the place of a value's layer where a number is given.
 const CONSTANT: &str = "_CONSTANT_VALUE";
 
@@ -67,7 +71,9 @@ pub(super) fn in_form_of_3(settings: &Settings) -> Option<Settings> {
         if let Some(operation) = operation(object) {
             *object = operation;
         }
-        count_from_zero(&mut object["inbound_nodes"], &names);
+        if let Some(nodes) = object.get_mut("inbound_nodes") {
+            count_from_zero(nodes, &names);
+        }
     }
     read.insert("layers".into(), objects.into());
     if let Some(outputs) = read.get_mut("output_layers") {
@@ -112,25 +118,34 @@ fn count_from_zero(value: &mut Value, names: &HashSet<&str>) {
 /// A function of TensorFlow that was applied to values, as an operation of Keras 3; nothing where there is none like it.
 fn operation(object: &Value) -> Option<Value> {
     let function = object["config"]["function"].as_str();
-    let function = function.filter(|_| object["class_name"] == "TFOpLambda")?;
+    let function = function.filter(|_| object["class_name"] == LAMBDA)?;
     let (_, class) = FUNCTIONS.iter().find(|(name, _)| *name == function)?;
     let nodes = object["inbound_nodes"].as_array()?.iter();
     let mut config = Map::from_iter([("name".to_owned(), name(object).clone())]);
     let nodes = nodes.map(|node| {
         let (first, named) = first_argument(node)?;
         // What a function does by itself, and what an operation of Keras 3 does otherwise.
-        match *class {
-            "Gelu" => config.insert("approximate".into(), (named["approximate"] == true).into()),
+        let own = match *class {
+            "Gelu" => {
+                config.insert("approximate".into(), (named["approximate"] == true).into());
+                "approximate"
+            }
             "LeakyRelu" => {
                 let slope = named["alpha"].as_f64().unwrap_or(0.2);
-                config.insert("negative_slope".into(), slope.into())
+                config.insert("negative_slope".into(), slope.into());
+                "alpha"
             }
             "Softmax" | "LogSoftmax" | "Concatenate" => {
                 let axis = named["axis"].as_i64().unwrap_or(-1);
-                config.insert("axis".into(), axis.into())
+                config.insert("axis".into(), axis.into());
+                "axis"
             }
-            _ => None,
+            _ => "y",
         };
+        let mut others = named.as_object().into_iter().flatten();
+        if others.any(|(key, value)| !value.is_null() && key != "name" && key != own) {
+            return None;
+        }
         let second = second_argument(&named["y"])?;
         let arguments: Vec<Value> = [Some(first), second].into_iter().flatten().collect();
         Some(json!({"args": arguments, "kwargs": {}}))
@@ -169,7 +184,46 @@ fn second_argument(value: &Value) -> Option<Option<Value>> {
     }
 }
 
-/// A value as Keras 3 notes it; its shape is not known.
+/// A value as Keras 3 notes it, but for its shape.
 fn tensor(history: &[Value]) -> Value {
-    json!({"class_name": "__keras_tensor__", "config": {"keras_history": history[..3]}})
+    json!({"class_name": "__keras_tensor__", "config": {"keras_history": history[..3], "shape": UNKNOWN_SHAPE}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Translated;
+    use super::*;
+    use crate::nn::Model;
+
+    /// A model that adds two values of these shapes.
+    fn sum(shapes: [Value; 2]) -> Translated<Model> {
+        let [a, b] = shapes.map(|shape| json!({"batch_input_shape": shape, "dtype": "float32"}));
+        let input = |name: &str, mut config: Value| {
+            config["name"] = name.into();
+            json!({"class_name": "InputLayer", "name": name, "config": config, "inbound_nodes": []})
+        };
+        let add = json!({"class_name": "TFOpLambda", "name": "tf.math.add", "inbound_nodes": [["a", 0, 0, {"y": ["b", 0, 0], "name": null}]],
+            "config": {"name": "tf.math.add", "trainable": true, "dtype": "float32", "function": "math.add"}});
+        let config = json!({"name": "sum", "layers": [input("a", a), input("b", b), add],
+            "input_layers": [["a", 0, 0], ["b", 0, 0]], "output_layers": [["tf.math.add", 0, 0]]});
+        Model::from_keras_config(&json!({"class_name": "Functional", "config": config}))
+    }
+
+    #[test]
+    fn values_of_other_ranks_are_not_added() {
+        let shape = |dims: &[u32]| {
+            json!(
+                [
+                    &[Value::Null],
+                    &dims.iter().map(|&dim| dim.into()).collect::<Vec<Value>>()[..]
+                ]
+                .concat()
+            )
+        };
+        let model = sum([shape(&[3, 4]), shape(&[3, 4])]).unwrap();
+        assert_eq!(model.layers[0].name, "tf_math_add");
+        let refused = sum([shape(&[3]), shape(&[3, 4])]).unwrap_err();
+        let expected = "expected inputs of one type and rank, got f32[batch,3] and f32[batch,3,4]";
+        assert!(refused.contains(expected), "{refused}");
+    }
 }

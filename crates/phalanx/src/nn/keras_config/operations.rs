@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Translated;
+use super::of_keras2::UNKNOWN_SHAPE;
 use super::read_layer::{KerasLayer, brief, is_last, plain, rectifier};
 
 /// Operations of two values that are layers here.
@@ -146,13 +147,10 @@ fn of_one(layer: &KerasLayer<'_>, x: &Value) -> Translated<OperationLayer> {
 fn of_two(layer: &KerasLayer<'_>, x: &Value, y: &Value) -> Translated<OperationLayer> {
     let known = OF_TWO.iter().find(|(class, _)| *class == layer.class);
     let &(_, kind) = known.ok_or_else(unknown)?;
-    if rank(x).is_none() {
-        return Err(format!(
-            "the file does not say whether its values have shapes of the same rank, as files of Keras 2 never do; use `keras.layers.{}` in its place",
-            layer.class
-        ));
-    }
-    if rank(x) != rank(y) {
+    // Those that Keras 2 does not note the layer compares.
+    let is_unknown = |value: &Value| value["config"]["shape"] == UNKNOWN_SHAPE;
+    let are_known = !is_unknown(x) || !is_unknown(y);
+    if are_known && (rank(x).is_none() || rank(x) != rank(y)) {
         return Err("its values have shapes of other ranks, expected the same".into());
     }
     Ok((kind, json!({})))

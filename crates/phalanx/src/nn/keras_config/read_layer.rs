@@ -266,11 +266,9 @@ impl<'a> KerasLayer<'a> {
                 settings.insert("layer".into(), inner);
             }
             "dot" => {
-                let axes = settings.remove("axes");
-                if !axes.is_some_and(|axes| {
-                    [json!(1), json!(-1), json!([1, 1]), json!([-1, -1])].contains(&axes)
-                }) {
-                    return Err("its `axes` are others than 1; here both inputs are vectors".into());
+                let axes = self.setting("axes");
+                if axes.is_number() {
+                    settings.insert("axes".into(), json!([axes, axes]));
                 }
             }
             "separable_conv2d" | "separable_conv1d" => {
