@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use phalanx::data::{Batch, Dataset, HostTensor};
+use phalanx::data::{Batch, Dataset, HostTensor, is_file_pattern};
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
@@ -60,11 +60,10 @@ fn check_number(
 
 /// Whether examples that came to the data may stand before others.
 fn is_of_several_files(data: &Data) -> bool {
-    let names_several = |text: &str| text.contains(['*', '?', '[']);
     match data {
         Data::Csv(csv) => {
             let mut files = csv.csv.iter().map(|file| file.value.to_string_lossy());
-            csv.csv.len() > 1 || files.any(|file| names_several(&file))
+            csv.csv.len() > 1 || files.any(|file| is_file_pattern(&file))
         }
         Data::Images(_) => true,
         Data::Examples(examples) => match &examples.files {
@@ -72,7 +71,7 @@ fn is_of_several_files(data: &Data) -> bool {
             ExampleFiles::Cifar { pattern, .. }
             | ExampleFiles::TfRecord { pattern }
             | ExampleFiles::WebDataset { pattern }
-            | ExampleFiles::Parquet { pattern } => names_several(pattern),
+            | ExampleFiles::Parquet { pattern } => is_file_pattern(pattern),
         },
     }
 }

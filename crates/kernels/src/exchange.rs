@@ -320,7 +320,7 @@ fn start(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let replica = u32::from_ne_bytes(scalar(call, 0, within)?) as usize;
     let (element, _) = call.operand_shape(2)?;
     let arrays = 2..call.operands();
-    let lengths = arrays.clone().map(|index| bytes_of_operand(call, index));
+    let lengths = arrays.clone().map(|index| call.operand_size(index));
     let mut memory = link.exchange.memory(lengths.sum::<Result<_, _>>()?);
     call.copy_operands(arrays, memory.bytes_mut(), within)?;
     let number = link.arrive(replica, op, element, memory)? as i64;
@@ -355,12 +355,6 @@ fn scalar<const BYTES: usize>(
     let mut bytes = [0; BYTES];
     call.copy_operands(index..index + 1, &mut bytes, within)?;
     Ok(bytes)
-}
-
-fn bytes_of_operand(call: &CustomCallFrame<'_>, index: usize) -> Result<usize, CustomCallError> {
-    let (element, dims) = call.operand_shape(index)?;
-    let count = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0));
-    Ok(count.product::<usize>() * element.bytes())
 }
 
 fn internal(message: String) -> CustomCallError {

@@ -115,6 +115,14 @@ impl<'a> CustomCallFrame<'a> {
         shape(operand_or_result(self.results, index, "result")?)
     }
 
+    /// Number of bytes of an operand.
+    ///
+    /// # Errors
+    /// As for [`CustomCallFrame::operand_shape`].
+    pub fn operand_size(&self, index: usize) -> Result<usize, CustomCallError> {
+        bytes(operand_or_result(self.operands, index, "operand")?)
+    }
+
     /// The elements of an operand, row-major.
     ///
     /// # Errors

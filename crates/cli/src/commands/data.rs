@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use phalanx::data::{
     CorruptPolicy, Dataset, EncodedImage, Example, Feature, Features, ImageFolder, LabelColumn,
     LostBytes, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
-    TfRecordWriter, TfRecords, WebDataset, files_matching, read_idx, shard_path,
+    TfRecordWriter, TfRecords, WebDataset, files_matching, is_file_pattern, read_idx, shard_path,
 };
 
 use super::Context;
@@ -97,7 +97,7 @@ fn failed(error: &phalanx::Error) -> Failure {
 /// The files that `data` names, as a path or a pattern, and their format: the one that was named, or what their names say.
 fn find(data: &str, format: Option<DataFormat>) -> Result<(String, DataFormat), Failure> {
     let path = Path::new(data);
-    let is_pattern = data.contains(['*', '?', '[']);
+    let is_pattern = is_file_pattern(data);
     if !path.exists() && !is_pattern {
         let message = format!("there is no file or folder `{data}`");
         return Err(Failure::new(Exit::Failed, message).next("correct the path"));

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use glob::Pattern;
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
-use super::formats::{INDEX_ENDING, MATCHING, io};
+use super::formats::{INDEX_ENDING, MATCHING, io, start_of_pattern};
 use crate::storage::this_process;
 use crate::{Error, Result};
 
@@ -273,7 +273,7 @@ impl BucketCopy {
 
 impl Scope {
     fn parse(text: &str) -> Result<Self> {
-        let first = text.find(['*', '?', '[']).unwrap_or(text.len());
+        let first = start_of_pattern(text).unwrap_or(text.len());
         if first == text.len() {
             let base = ObjectUrl::parse(text).map_err(Error::from)?;
             return Ok(Self {

@@ -74,8 +74,8 @@ pub use example::{Batch, Example};
 pub use formats::{
     Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, Features, FixedRecords,
     ImageFolder, IndexCache, LostBytes, RecordLocation, Records, TarMember, TextLines,
-    TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching, parse_idx,
-    read_idx, shard_path, tar_members, write_tfrecord,
+    TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching,
+    is_file_pattern, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};

@@ -82,8 +82,12 @@ impl World {
     /// What processes tell each other when they have met.
     fn greet(&self) -> Result<()> {
         self.is_catching_up.store(false, Ordering::Release);
-        self.agree("the kind of devices", self.platform)?;
-        self.agree("the number of devices", &self.local_replicas.to_string())?;
+        let devices = [
+            ("the kind of devices", self.platform.to_owned()),
+            ("the number of devices", self.local_replicas.to_string()),
+        ];
+        let devices = devices.map(|(what, value)| (what.to_owned(), value));
+        self.agree_on(&devices, SAME_PROGRAM)?;
         let is_behind = {
             let session = self.session();
             let own = session.coordinator.as_ref().map(Coordinator::worker);

@@ -23,6 +23,17 @@ pub(in crate::data) const MATCHING: MatchOptions = MatchOptions {
     require_literal_leading_dot: true,
 };
 
+/// Whether a text names files by a pattern of [`files_matching`], not as a path.
+#[must_use]
+pub fn is_file_pattern(text: &str) -> bool {
+    start_of_pattern(text).is_some()
+}
+
+/// Where the first sign of a pattern is.
+pub(in crate::data) fn start_of_pattern(text: &str) -> Option<usize> {
+    text.find(['*', '?', '['])
+}
+
 /// The files that a pattern of `*`, `?`, `[..]` and `**` names, sorted by path, so that their order is the same everywhere. Hidden ones
 /// need a dot in the pattern.
 ///
@@ -87,7 +98,7 @@ fn is_asked_for(path: &Path, pattern: &str) -> bool {
 /// The file of a path, or those that it names where it is a pattern.
 pub(in crate::data) fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
     let pattern = path.to_string_lossy();
-    if path.is_file() || !pattern.contains(['*', '?', '[']) {
+    if path.is_file() || !is_file_pattern(&pattern) {
         return Ok(vec![path.to_owned()]);
     }
     files_matching(&pattern)

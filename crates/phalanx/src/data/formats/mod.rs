@@ -24,8 +24,8 @@ mod web_dataset;
 mod wire;
 
 pub use encoded_images::EncodedImages;
-pub use files::files_matching;
-pub(super) use files::{MATCHING, files_of, io, locate};
+pub(super) use files::{MATCHING, files_of, io, locate, start_of_pattern};
+pub use files::{files_matching, is_file_pattern};
 pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
