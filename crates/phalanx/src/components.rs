@@ -21,6 +21,7 @@ pub fn components(family: Family) -> Vec<Description> {
         Family::Activation => nn::Activation::descriptions(),
         Family::Initializer => nn::Initializer::descriptions(),
         Family::Regularizer => nn::Regularizer::descriptions(),
+        Family::Constraint => nn::Constraint::descriptions(),
         Family::Callback => callbacks::descriptions(),
     }
 }
@@ -72,6 +73,9 @@ mod tests {
                 .map_err(user),
             Family::Callback => callbacks::from_config(name, &fields).map(drop),
             Family::Regularizer => serde_json::from_value::<nn::Regularizer>(variant())
+                .map(drop)
+                .map_err(user),
+            Family::Constraint => serde_json::from_value::<nn::Constraint>(variant())
                 .map(drop)
                 .map_err(user),
         }

@@ -5,6 +5,7 @@ mod oracle;
 use std::ops::Range;
 
 use oracle::{Batch, array, name, snake_case};
+use phalanx::nn::Constraint;
 use phalanx::optim::{Optimizer, ParamSpec, Sgd, SlotSpec};
 use phalanx::schedules::{
     CosineDecay, CosineDecayRestarts, ExponentialDecay, PolynomialDecay, RampUpExponentialDecay,
@@ -20,7 +21,7 @@ const TOLERANCE: f64 = 5e-6;
 fn steps_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("optimizers.json");
-    assert!(records.len() >= 68, "{} records", records.len());
+    assert!(records.len() >= 72, "{} records", records.len());
     let mut batch = Batch::default();
     let iterations = batch.input(HostTensor::scalar(0_i64));
     let mut runs: Vec<Run<'_>> = Vec::new();
@@ -175,10 +176,9 @@ fn variables(record: &Value) -> Vec<(ParamSpec, HostTensor)> {
     let variables = record["variables"].as_array().unwrap().iter();
     let each = variables.map(|variable| {
         let initial = array(&variable["initial"]).unwrap();
-        let spec = ParamSpec {
-            name: format!("dense/{}", name(variable)),
-            shape: initial.shape().clone(),
-        };
+        let mut spec = ParamSpec::new(format!("dense/{}", name(variable)), initial.shape().clone());
+        let constraint = record["constraints"].get(name(variable));
+        spec.constraint = constraint.map(|c| serde_json::from_value(c.clone()).unwrap());
         (spec, initial)
     });
     each.collect()
@@ -263,18 +263,22 @@ fn programs_and_host_agree_on_schedules() {
 
 #[test]
 fn averages_and_variables_keep_still_within_a_window() {
+    keeps_still(None);
+    keeps_still(Some(Constraint::NonNeg));
+}
+
+fn keeps_still(constraint: Option<Constraint>) {
+    let kept = |x: f64| x.max(constraint.as_ref().map_or(f64::MIN, |_| 0.0));
     let mut batch = Batch::default();
-    let specs = [ParamSpec {
-        name: "a".to_owned(),
-        shape: Shape::f32([]),
-    }];
+    let mut specs = [ParamSpec::new("a", Shape::f32([]))];
+    specs[0].constraint.clone_from(&constraint);
     let optimizer = Optimizer::from(Sgd::new(0.1))
         .gradient_accumulation(3)
         .ema(0.75)
         .ema_overwrite_frequency(2);
     let slots = optimizer.slots(&specs);
     let iterations = batch.input(HostTensor::scalar(0_i64));
-    let value = batch.input(HostTensor::scalar(1.0_f32));
+    let value = batch.input(HostTensor::scalar(0.3_f32));
     let fill = |slot: &SlotSpec| HostTensor::full(slot.shape.clone(), slot.fill);
     let carried: Vec<_> = slots.iter().map(|slot| batch.input(fill(slot))).collect();
     let gradient = batch.input(HostTensor::scalar(2.0_f32));
@@ -284,12 +288,12 @@ fn averages_and_variables_keep_still_within_a_window() {
     let engine = oracle::engine();
     let mut program = batch.compile(&engine);
     let average = 1 + optimizer.average_slots(&specs)[0];
-    let (mut weight, mut mean) = (1.0, 1.0);
+    let (mut weight, mut mean) = (0.3, 0.3);
     for number in 1..=18 {
         program.inputs[0] = HostTensor::scalar(number as i64 - 1);
         let results = program.run(&engine);
         if number % 3 == 0 {
-            weight -= 0.2;
+            weight = kept(weight - 0.2);
             mean = match number {
                 3 => weight,
                 _ => 0.75 * mean + 0.25 * weight,
@@ -308,10 +312,7 @@ fn averages_and_variables_keep_still_within_a_window() {
 fn an_infinite_gradient_is_not_clipped_away() {
     let mut batch = Batch::default();
     let iterations = batch.input(HostTensor::scalar(0_i64));
-    let spec = |name: &str| ParamSpec {
-        name: name.to_owned(),
-        shape: Shape::f32([2]),
-    };
+    let spec = |name: &str| ParamSpec::new(name, Shape::f32([2]));
     let specs = [spec("a"), spec("b")];
     let values = [0.0_f32, 1.0];
     let params = [(); 2].map(|()| batch.input(HostTensor::new([2], &values)));

@@ -69,10 +69,7 @@ impl Table {
         places: (usize, usize),
     ) -> Self {
         let shape = Shape::f32([rows.len() / WIDTH, WIDTH]);
-        let spec = ParamSpec {
-            name: variable.into(),
-            shape: shape.clone(),
-        };
+        let spec = ParamSpec::new(variable, shape.clone());
         let param = batch.input(HostTensor::new(shape.dims.clone(), rows));
         let specs = [spec];
         let slots = optimizer.slots(&specs);
@@ -234,10 +231,7 @@ fn sets_rows(optimizer: &Optimizer, rows: usize) -> bool {
     let values = graph.parameter("rows", Shape::f32([10, WIDTH]));
     let iterations = graph.parameter("i", Shape::scalar(phalanx_graph::DType::I64));
     let gradient = graph.full(&shape, 0.0).scatter_add(&indices, &values, 0);
-    let specs = [ParamSpec {
-        name: "table".into(),
-        shape,
-    }];
+    let specs = [ParamSpec::new("table", shape)];
     let slots: Vec<Tensor> = optimizer
         .slots(&specs)
         .iter()

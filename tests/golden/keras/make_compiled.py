@@ -5,7 +5,7 @@
 
 from golden import FOLDER, array, keras, np, write
 
-from keras import layers, losses, metrics, optimizers
+from keras import constraints, layers, losses, metrics, optimizers
 
 TO = FOLDER / "compiled"
 random = np.random.RandomState(11)
@@ -22,6 +22,23 @@ def two(name):
     x = keras.Input((4,), name="x")
     y = layers.Dense(5, activation="tanh")(x)
     return keras.Model(x, [layers.Dense(2, name="z")(y), layers.Dense(3, activation="softmax", name="a")(y)], name=name)
+
+
+def constrained(name):
+    """Every layer that keeps variables to something, of several dims."""
+    x = keras.Input((4,), name="x")
+    y = layers.Dense(6, "tanh", kernel_constraint=constraints.MaxNorm(0.7), bias_constraint="non_neg")(x)
+    y = layers.Reshape((6, 1))(y)
+    y = layers.Conv1D(3, 2, kernel_constraint=constraints.MaxNorm(0.5, axis=[0, 1]), bias_constraint=constraints.MaxNorm(0.01))(y)
+    between = constraints.MinMaxNorm(0.2, 0.8, rate=0.5, axis=[0, 2])
+    y = layers.SeparableConv1D(4, 2, depthwise_constraint=between, pointwise_constraint=constraints.UnitNorm(axis=1))(y)
+    y = layers.PReLU(shared_axes=[1], alpha_constraint=constraints.NonNeg())(y)
+    y = layers.DepthwiseConv1D(2, depthwise_constraint=constraints.MaxNorm(0.6))(y)
+    y = layers.MultiHeadAttention(2, 2, kernel_constraint=constraints.MaxNorm(0.6, axis=0), bias_constraint="NonNeg")(y, y)
+    y = layers.LayerNormalization(gamma_constraint=constraints.MaxNorm(1.9), beta_constraint=constraints.NonNeg())(y)
+    kept = constraints.UnitNorm(), constraints.MaxNorm(0.8, axis=1), constraints.MaxNorm(0.9)
+    y = layers.LSTM(3, kernel_constraint=kept[0], recurrent_constraint=kept[1], bias_constraint=kept[2])(y)
+    return keras.Model(x, layers.Dense(3, "softmax", kernel_constraint=constraints.NonNeg(), name="y")(y), name=name)
 
 
 def models():
@@ -52,6 +69,9 @@ def models():
     both = [losses.mean_squared_error, "sparse_categorical_crossentropy"]
     listed.compile(optimizers.AdamW(0.01), both, metrics=[["mse"], []], loss_weights=[0.5, 1.0])
     yield listed, [numbers, classes]
+    kept = constrained("constrained")
+    kept.compile(optimizers.SGD(0.3, momentum=0.9), "sparse_categorical_crossentropy")
+    yield kept, [classes]
 
 
 def record(model, targets):
@@ -59,7 +79,9 @@ def record(model, targets):
     files = [f"{model.name}.{ending}" for ending in ("keras", "h5")]
     for file in files:
         model.save(TO / file)
-    (TO / f"{model.name}.json").write_text(model.to_json())
+    # Before it is saved, a description lacks the optimizer.
+    loaded = keras.saving.load_model(TO / files[0])
+    (TO / f"{model.name}.json").write_text(loaded.to_json())
     x = random.normal(size=(6, 4)).astype("float32")
     y = targets[0] if len(targets) == 1 else targets
     logs = []

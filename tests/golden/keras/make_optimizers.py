@@ -32,6 +32,10 @@ def run(spec):
     if spec.pop("zero_bias", False):
         initial[1][:] = 0
     variables = [keras.Variable(v, name=n) for v, n in zip(initial, NAMES)]
+    for variable in variables:
+        if constraint := spec.get("constraints", {}).get(variable.name):
+            [(name, config)] = constraint.items()
+            variable.constraint = getattr(keras.constraints, name.title().replace("_", ""))(**config)
     optimizer = build(spec)
     if spec.get("exclude_from_weight_decay"):
         optimizer.exclude_from_weight_decay(var_names=spec["exclude_from_weight_decay"])
@@ -56,9 +60,11 @@ def run(spec):
     }
 
 
-def spec(name, optimizer, exclude=None, zero_bias=False, **config):
+def spec(name, optimizer, exclude=None, zero_bias=False, constraints=None, **config):
     """One record's name, optimizer and constructor arguments."""
     out = {"name": name, "optimizer": optimizer, "config": config}
+    if constraints:
+        out["constraints"] = constraints
     if exclude:
         out["exclude_from_weight_decay"] = exclude
     if zero_bias:
@@ -141,5 +147,17 @@ def wrapped():
     yield spec("lamb_weight_decay", "Lamb", learning_rate=0.1, weight_decay=0.2)
 
 
+def constrained():
+    """Every constraint; the steps of which begin with variables that are not as they are kept to."""
+    longest = {"kernel": {"max_norm": {"max_value": 0.8, "axis": 0}}, "bias": {"non_neg": {}}}
+    yield spec("sgd_max_norm", "SGD", constraints=longest, learning_rate=0.3)
+    unit = {"kernel": {"unit_norm": {"axis": [0, 1]}}, "bias": {"unit_norm": {"axis": -1}}}
+    yield spec("adam_unit_norm", "Adam", constraints=unit, learning_rate=0.1, weight_decay=0.2)
+    between = {"kernel": {"min_max_norm": {"min_value": 0.9, "max_value": 1.1, "rate": 0.5, "axis": 1}}}
+    yield spec("sgd_min_max_norm", "SGD", constraints=between, learning_rate=0.3, momentum=0.9)
+    strict = {"kernel": {"min_max_norm": {}}, "bias": {"max_norm": {}}}
+    yield spec("lamb_min_max_norm", "Lamb", constraints=strict, learning_rate=0.1, clipnorm=0.5)
+
+
 if __name__ == "__main__":
-    write("optimizers", [run(s) for s in [*plain(), *wrapped()]])
+    write("optimizers", [run(s) for s in [*plain(), *wrapped(), *constrained()]])

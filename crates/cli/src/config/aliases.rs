@@ -526,7 +526,7 @@ fn names_of(family: Family) -> &'static [Alias] {
         Family::Initializer => INITIALIZERS,
         Family::Schedule => SCHEDULES,
         Family::Callback => CALLBACKS,
-        Family::Regularizer => &[],
+        Family::Regularizer | Family::Constraint => &[],
     }
 }
 

@@ -90,9 +90,11 @@ impl Component {
             Family::Strategy => self.make(NamedStrategy::from_config).map(drop),
             Family::Callback => self.make(callbacks::from_config).map(drop),
             // These are only parts of other components, which read them.
-            Family::Schedule | Family::Activation | Family::Initializer | Family::Regularizer => {
-                Ok(())
-            }
+            Family::Schedule
+            | Family::Activation
+            | Family::Initializer
+            | Family::Regularizer
+            | Family::Constraint => Ok(()),
         }
     }
 

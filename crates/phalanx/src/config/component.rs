@@ -28,6 +28,8 @@ pub enum Family {
     Initializer,
     /// A regularizer.
     Regularizer,
+    /// A constraint.
+    Constraint,
     /// A callback of a training.
     Callback,
 }
@@ -83,7 +85,7 @@ pub(crate) struct Entry<T> {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Layer,
         Self::Loss,
         Self::Metric,
@@ -93,6 +95,7 @@ impl Family {
         Self::Activation,
         Self::Initializer,
         Self::Regularizer,
+        Self::Constraint,
         Self::Callback,
     ];
 
@@ -109,6 +112,7 @@ impl Family {
             Self::Activation => "activation",
             Self::Initializer => "initializer",
             Self::Regularizer => "regularizer",
+            Self::Constraint => "constraint",
             Self::Callback => "callback",
         }
     }
@@ -126,6 +130,7 @@ impl Family {
             Self::Activation => "an activation",
             Self::Initializer => "an initializer",
             Self::Regularizer => "a regularizer",
+            Self::Constraint => "a constraint",
             Self::Callback => "a callback",
         }
     }
@@ -143,6 +148,7 @@ impl Family {
             Self::Activation => "activations",
             Self::Initializer => "initializers",
             Self::Regularizer => "regularizers",
+            Self::Constraint => "constraints",
             Self::Callback => "callbacks",
         }
     }

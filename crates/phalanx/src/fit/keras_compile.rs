@@ -174,6 +174,9 @@ fn flat(value: &Value) -> Vec<&Value> {
 }
 
 fn optimizer(value: &Value) -> OrReason<Optimizer> {
+    if value.is_null() {
+        return Err("it has no optimizer".into());
+    }
     let mut found = Noted::read("optimizer", value, &Rule::descriptions())?;
     if let Some(rate) = found.fields.get_mut("learning_rate") {
         *rate = match rate.as_f64() {

@@ -42,10 +42,7 @@ impl StateSpec {
     pub(super) fn new(model: &Model, optimizer: &Optimizer, loss_scale: LossScale) -> Self {
         let variables = model.variables().iter().enumerate();
         let trained = variables.filter(|(_, variable)| variable.trainable);
-        let param = |(index, variable): (usize, &Variable)| {
-            let (name, shape) = (variable.name.clone(), variable.shape.clone());
-            (index, ParamSpec { name, shape })
-        };
+        let param = |(index, variable): (usize, &Variable)| (index, ParamSpec::of(variable));
         let (trained, params): (Vec<usize>, Vec<ParamSpec>) = trained.map(param).unzip();
         let mut slots = optimizer.slots(&params);
         let optimizer_slots = slots.len();

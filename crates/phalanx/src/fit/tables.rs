@@ -6,7 +6,7 @@ use phalanx_graph::{DType, HostTensor};
 
 use super::compiled_model::CompiledModel;
 use super::setup::Setup;
-use crate::nn::{Model, Table, Variable};
+use crate::nn::{Model, Table};
 use crate::optim::{Optimizer, ParamSpec};
 use crate::servers::{HeldTable, PulledRows};
 use crate::{Error, Result};
@@ -85,7 +85,7 @@ pub(super) fn tables_by_rows(model: &Model, optimizer: &Optimizer, bytes: usize)
         variable.shape.byte_len() >= bytes
             && variable.shape.dtype == DType::F32
             && rows.is_some()
-            && optimizer.is_by_rows(&param_of(variable))
+            && optimizer.is_by_rows(&ParamSpec::of(variable))
     };
     let mut tables = model.tables();
     tables.retain(is_by_rows);
@@ -109,20 +109,12 @@ pub(super) fn held_tables(setup: &Setup, seed: u64) -> Vec<(usize, HeldTable)> {
             width: table.width,
             initializer: variable.initializer,
             seed,
-            decays: setup.optimizer.options().decays(&param_of(variable)),
+            decays: setup.optimizer.options().decays(&ParamSpec::of(variable)),
             fills: own.map(|slot| slot.fill).collect(),
         };
         (table.variable, held)
     };
     setup.tables.iter().map(held).collect()
-}
-
-/// A variable as the optimizer sees it.
-fn param_of(variable: &Variable) -> ParamSpec {
-    ParamSpec {
-        name: variable.name.clone(),
-        shape: variable.shape.clone(),
-    }
 }
 
 /// How many rows a batch of this number of examples can name, of each table.

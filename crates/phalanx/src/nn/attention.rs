@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::settings::{WeightSettings, weight_settings};
 use super::sizes::{check_range, check_size};
-use super::{Cx, Dropout, Initializer, Regularizer};
+use super::{Constraint, Cx, Dropout, Initializer, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Attention by several heads at once (Vaswani et al. 2017, 3.2); kind `multi_head_attention`.
@@ -148,7 +148,10 @@ impl MultiHeadAttention {
         );
         let first = first.with_fans(inputs.iter().product(), outputs.iter().product());
         let shape = Shape::new(dtype, [&inputs[..], &outputs[..]].concat());
-        cx.regularized(&format!("{name}/kernel"), shape, &first, penalty)
+        let name = format!("{name}/kernel");
+        let kernel = cx.regularized(&name, shape, &first, penalty);
+        cx.constrain(&name, self.weights.kernel_constraint.as_ref());
+        kernel
     }
 
     /// With a bias of these dims, which together are the last of `x`.

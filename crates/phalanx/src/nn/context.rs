@@ -10,7 +10,7 @@ use super::masks::{rows_to_each, settle_masks};
 use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
-use super::{Initializer, Model, Policy, Regularizer, Variable};
+use super::{Constraint, Initializer, Model, Policy, Regularizer, Variable};
 
 /// The context of one call of a model in one graph.
 ///
@@ -295,6 +295,27 @@ impl Cx {
         value.convert(dtype)
     }
 
+    /// Keeps a variable of this layer, which it has asked for, to a constraint: every update of an optimizer ends with it.
+    #[track_caller]
+    pub fn constrain<'a>(&mut self, name: &str, to: impl Into<Option<&'a Constraint>>) {
+        let Some(constraint) = to.into() else {
+            return;
+        };
+        let path = self.path_of(name);
+        let found = self.values.by_path.get(&path).copied();
+        let Some(slot) = found.map(|index| &mut self.values.slots[index]) else {
+            let message = format!("constraint of `{path}`, which is no variable of this layer");
+            return self.graph.fail("constraint", message);
+        };
+        match constraint.check(slot.spec.shape.rank()) {
+            Ok(()) => slot.spec.constraint = Some(constraint.clone()),
+            Err(problem) => {
+                let message = format!("constraint of `{path}`: {problem}");
+                self.graph.fail("constraint", message);
+            }
+        }
+    }
+
     /// A variable that only [`update`](Self::update) changes, such as a moving mean.
     ///
     /// Returns the value of the last update, if this call made one already.
@@ -504,6 +525,7 @@ impl Cx {
             initializer: *initializer,
             trainable: !state && self.trainable(),
             state,
+            constraint: None,
             sharding: None,
         };
         if let Some(frame) = self.frames.last_mut()

@@ -9,7 +9,7 @@ use super::fields;
 use super::layer::Layer;
 use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{SlidingWindow, Triple, check_size, one_image, one_volume};
-use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
+use super::{Activation, Constraint, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Builders of a layer's [`SlidingWindow`], which is its field `window`.

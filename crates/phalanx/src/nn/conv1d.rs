@@ -10,7 +10,7 @@ use super::layer::Layer;
 use super::position::one_sequence;
 use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Padding, SlidingWindow, check_size};
-use super::{Activation, Cx, Initializer, Regularizer};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// How windows treat the ends of a sequence.

@@ -12,7 +12,7 @@ use super::layer::Layer;
 use super::position::one_sequence;
 use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Sizes, SlidingWindow, Triple, check_size, one_image, one_volume};
-use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
+use super::{Activation, Constraint, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, joined};
 
 macro_rules! transposed_convolution {

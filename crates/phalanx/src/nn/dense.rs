@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{check_size, one_float};
-use super::{Activation, Cx, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, joined};
 
 /// `activation(x kernel + bias)` along the last dim; kind `dense`.

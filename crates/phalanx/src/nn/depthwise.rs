@@ -11,7 +11,7 @@ use super::layer::Layer;
 use super::position::one_sequence;
 use super::settings::{KernelSettings, kernel_output, kernel_settings};
 use super::sizes::{Sizes, SlidingWindow, check_size, one_image};
-use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
+use super::{Activation, Constraint, Cx, Initializer, Padding, Pair, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 const DEPTH_MULTIPLIER: Field = Field::optional(
@@ -27,6 +27,14 @@ const DEPTHWISE_REGULARIZER: Field = fields::regularizer(
 const POINTWISE_REGULARIZER: Field = fields::regularizer(
     "pointwise_regularizer",
     "penalty on the kernel over all channels, in place of `kernel_regularizer`",
+);
+const DEPTHWISE_CONSTRAINT: Field = fields::constraint(
+    "depthwise_constraint",
+    "what updates bring the kernels of each channel back to, in place of `kernel_constraint`",
+);
+const POINTWISE_CONSTRAINT: Field = fields::constraint(
+    "pointwise_constraint",
+    "what updates bring the kernel over all channels back to, in place of `kernel_constraint`",
 );
 
 macro_rules! depthwise_convolution {
@@ -147,6 +155,8 @@ macro_rules! separable_convolution {
             depth_multiplier: usize,
             depthwise_regularizer: Option<Regularizer>,
             pointwise_regularizer: Option<Regularizer>,
+            depthwise_constraint: Option<Constraint>,
+            pointwise_constraint: Option<Constraint>,
             #[serde(flatten)]
             settings: KernelSettings,
         }
@@ -161,6 +171,8 @@ macro_rules! separable_convolution {
                     depth_multiplier: 1,
                     depthwise_regularizer: None,
                     pointwise_regularizer: None,
+                    depthwise_constraint: None,
+                    pointwise_constraint: None,
                     settings: KernelSettings::new(),
                 }
             }
@@ -188,6 +200,20 @@ macro_rules! separable_convolution {
                 self.pointwise_regularizer = Some(regularizer);
                 self
             }
+
+            /// Sets what every update brings the kernels of each channel back to, in place of the constraint of both.
+            #[must_use]
+            pub fn depthwise_constraint(mut self, constraint: Constraint) -> Self {
+                self.depthwise_constraint = Some(constraint);
+                self
+            }
+
+            /// Sets what every update brings the kernel over all channels back to, in place of the constraint of both.
+            #[must_use]
+            pub fn pointwise_constraint(mut self, constraint: Constraint) -> Self {
+                self.pointwise_constraint = Some(constraint);
+                self
+            }
         }
 
         impl Described for $name {
@@ -197,7 +223,13 @@ macro_rules! separable_convolution {
                 fields: joined!(
                     &[fields::FILTERS],
                     SlidingWindow::<$n>::FIELDS,
-                    &[DEPTH_MULTIPLIER, DEPTHWISE_REGULARIZER, POINTWISE_REGULARIZER],
+                    &[
+                        DEPTH_MULTIPLIER,
+                        DEPTHWISE_REGULARIZER,
+                        POINTWISE_REGULARIZER,
+                        DEPTHWISE_CONSTRAINT,
+                        POINTWISE_CONSTRAINT,
+                    ],
                     KernelSettings::FIELDS,
                 ),
             };
@@ -234,10 +266,13 @@ macro_rules! separable_convolution {
                 let of_depth = self.depthwise_regularizer.or(both);
                 let shape = Shape::new(x.dtype(), dims);
                 let depthwise = cx.regularized("depthwise_kernel", shape, first, of_depth);
+                let of_both = weights.kernel_constraint.as_ref();
+                cx.constrain("depthwise_kernel", self.depthwise_constraint.as_ref().or(of_both));
                 let dims = [&[1; $n][..], &[channels[0] * channels[1], self.filters]].concat();
                 let of_points = self.pointwise_regularizer.or(both);
                 let shape = Shape::new(x.dtype(), dims);
                 let pointwise = cx.regularized("pointwise_kernel", shape, first, of_points);
+                cx.constrain("pointwise_kernel", self.pointwise_constraint.as_ref().or(of_both));
                 let y = $each_channel(x, &depthwise, self.window);
                 self.settings.finish(cx, all_channels(&y, &pointwise), self.filters)
             }

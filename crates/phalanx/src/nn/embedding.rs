@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::sizes::{check_size, one_input};
-use super::{Cx, Initializer, Regularizer, fields};
+use super::{Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// Row `i` of a table for each index `i`; kind `embedding`.
@@ -21,6 +21,7 @@ pub struct Embedding {
     output_dim: usize,
     embeddings_initializer: Initializer,
     embeddings_regularizer: Option<Regularizer>,
+    embeddings_constraint: Option<Constraint>,
     mask_zero: bool,
 }
 
@@ -33,6 +34,7 @@ impl Embedding {
             output_dim,
             embeddings_initializer: Initializer::embedding(),
             embeddings_regularizer: None,
+            embeddings_constraint: None,
             mask_zero: false,
         }
     }
@@ -48,6 +50,13 @@ impl Embedding {
     #[must_use]
     pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
         self.embeddings_regularizer = Some(regularizer);
+        self
+    }
+
+    /// Sets what every update brings the table back to: all of it, also rows that no index named.
+    #[must_use]
+    pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
+        self.embeddings_constraint = Some(constraint);
         self
     }
 
@@ -82,6 +91,7 @@ impl Described for Embedding {
             fields::OUTPUT_DIM,
             fields::EMBEDDINGS_INITIALIZER,
             fields::EMBEDDINGS_REGULARIZER,
+            fields::EMBEDDINGS_CONSTRAINT,
             Field::optional(
                 "mask_zero",
                 Kind::Bool,
@@ -133,6 +143,7 @@ impl Layer for Embedding {
         let (initializer, regularizer) =
             (&self.embeddings_initializer, self.embeddings_regularizer);
         let table = cx.regularized("embeddings", shape, initializer, regularizer);
+        cx.constrain("embeddings", self.embeddings_constraint.as_ref());
         let x = &inputs[0];
         let output = look_up(&table, x, cx.compute_dtype());
         if self.mask_zero {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::embedding::{look_up, whole};
 use super::layer::Layer;
 use super::sizes::check_size;
-use super::{Cx, Initializer, Regularizer, fields};
+use super::{Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// How the rows of a bag become one vector, with weights `w`, all 1 where none are given.
@@ -37,6 +37,7 @@ pub struct EmbeddingBag {
     padding: Option<i32>,
     embeddings_initializer: Initializer,
     embeddings_regularizer: Option<Regularizer>,
+    embeddings_constraint: Option<Constraint>,
 }
 
 impl EmbeddingBag {
@@ -50,6 +51,7 @@ impl EmbeddingBag {
             padding: None,
             embeddings_initializer: Initializer::embedding(),
             embeddings_regularizer: None,
+            embeddings_constraint: None,
         }
     }
 
@@ -78,6 +80,13 @@ impl EmbeddingBag {
     #[must_use]
     pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
         self.embeddings_regularizer = Some(regularizer);
+        self
+    }
+
+    /// Sets what every update brings the table back to: all of it, also rows that no index named.
+    #[must_use]
+    pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
+        self.embeddings_constraint = Some(constraint);
         self
     }
 
@@ -130,6 +139,7 @@ impl Described for EmbeddingBag {
             ),
             fields::EMBEDDINGS_INITIALIZER,
             fields::EMBEDDINGS_REGULARIZER,
+            fields::EMBEDDINGS_CONSTRAINT,
         ],
     };
 }
@@ -178,6 +188,7 @@ impl Layer for EmbeddingBag {
         let shape = Shape::f32([self.input_dim, self.output_dim]);
         let (initializer, penalty) = (&self.embeddings_initializer, self.embeddings_regularizer);
         let table = cx.regularized("embeddings", shape, initializer, penalty);
+        cx.constrain("embeddings", self.embeddings_constraint.as_ref());
         let index = &inputs[0];
         let kept = self.kept(index);
         let or_zero = |values: &Tensor| match &kept {

@@ -39,6 +39,22 @@ pub(super) const ACTIVITY_REGULARIZER: Field =
 /// `embeddings_regularizer`.
 pub(super) const EMBEDDINGS_REGULARIZER: Field =
     regularizer("embeddings_regularizer", "penalty on the table");
+/// `kernel_constraint`.
+pub(super) const KERNEL_CONSTRAINT: Field =
+    constraint("kernel_constraint", "what updates bring the kernel back to");
+/// `recurrent_constraint`.
+pub(super) const RECURRENT_CONSTRAINT: Field = constraint(
+    "recurrent_constraint",
+    "what updates bring the recurrent kernel back to",
+);
+/// `bias_constraint`.
+pub(super) const BIAS_CONSTRAINT: Field =
+    constraint("bias_constraint", "what updates bring the bias back to");
+/// `embeddings_constraint`.
+pub(super) const EMBEDDINGS_CONSTRAINT: Field = constraint(
+    "embeddings_constraint",
+    "what updates bring the table back to",
+);
 /// `padding` of windows.
 pub(super) const PADDING: Field = Field::optional(
     "padding",
@@ -149,6 +165,12 @@ pub(super) const GAMMA_INITIALIZER: Field =
 pub(super) const BETA_REGULARIZER: Field = regularizer("beta_regularizer", "penalty on `beta`");
 /// `gamma_regularizer`.
 pub(super) const GAMMA_REGULARIZER: Field = regularizer("gamma_regularizer", "penalty on `gamma`");
+/// `beta_constraint`.
+pub(super) const BETA_CONSTRAINT: Field =
+    constraint("beta_constraint", "what updates bring `beta` back to");
+/// `gamma_constraint`.
+pub(super) const GAMMA_CONSTRAINT: Field =
+    constraint("gamma_constraint", "what updates bring `gamma` back to");
 
 /// Settings of every layer, beside its own.
 pub(super) const EVERY_LAYER: &[Field] = &[
@@ -200,6 +222,11 @@ pub(crate) fn every_layer_settings() -> Vec<Setting> {
 /// A setting that is an initializer.
 pub(super) const fn initializer(name: &'static str, doc: &'static str) -> Field {
     Field::optional(name, Kind::Component(Family::Initializer), doc)
+}
+
+/// A setting that is a constraint.
+pub(super) const fn constraint(name: &'static str, doc: &'static str) -> Field {
+    Field::optional(name, Kind::Component(Family::Constraint), doc)
 }
 
 /// A setting that is a penalty.

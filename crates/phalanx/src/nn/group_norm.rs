@@ -8,7 +8,7 @@ use super::layer::Layer;
 use super::norm::{AFFINE, AXES, Axes, affine_settings, scaled_and_shifted};
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
-use super::{Cx, Initializer, Regularizer, fields};
+use super::{Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Groups that stand for one to each channel.
@@ -19,7 +19,7 @@ const INSTANCE: i64 = -1;
 ///
 /// `[batch, .., channels]` to the same: mean and population variance are taken over all dims of an example but the groups, so that neither
 /// the batch nor how it is divided matters. They and the result are computed in f32 under a mixed policy. Variables: `gamma` and
-/// `beta`, `[channels]`. Fields and defaults are Keras', 32 groups and epsilon 0.001, without constraints; PyTorch's epsilon is
+/// `beta`, `[channels]`. Fields and defaults are Keras', 32 groups and epsilon 0.001; PyTorch's epsilon is
 /// 0.00001. Steps that are padding count as any other, and the output has the mask of the input, as in Keras.
 ///
 /// ```
@@ -44,6 +44,8 @@ pub struct GroupNorm {
     gamma_initializer: Initializer,
     beta_regularizer: Option<Regularizer>,
     gamma_regularizer: Option<Regularizer>,
+    beta_constraint: Option<Constraint>,
+    gamma_constraint: Option<Constraint>,
 }
 
 /// Keras' defaults: 32 groups of the last dim, epsilon 0.001.
@@ -59,6 +61,8 @@ impl Default for GroupNorm {
             gamma_initializer: Initializer::Ones,
             beta_regularizer: None,
             gamma_regularizer: None,
+            beta_constraint: None,
+            gamma_constraint: None,
         }
     }
 }

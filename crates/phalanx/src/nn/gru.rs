@@ -8,7 +8,7 @@ use super::layer::Layer;
 use super::recurrent::{
     Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
 };
-use super::{Activation, Cx, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Gated recurrent units (Cho et al. 2014); kind `gru`.

@@ -401,14 +401,14 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
             settings.insert("axes".into(), config["axes"][0].clone());
         }
         "depthwise_conv1d" | "depthwise_conv2d" | "separable_conv1d" | "separable_conv2d" => {
-            let penalty = settings.remove("kernel_regularizer");
-            let parts = ["depthwise_regularizer", "pointwise_regularizer"];
-            let parts = parts
-                .iter()
-                .take(if kind.starts_with("separable") { 2 } else { 1 });
-            for part in parts.filter(|_| penalty.is_some()) {
-                let of_both = penalty.clone().unwrap_or_default();
-                settings.entry(*part).or_insert(of_both);
+            let parts = ["depthwise", "pointwise"];
+            let parts = &parts[..if kind.starts_with("separable") { 2 } else { 1 }];
+            for what in ["regularizer", "constraint"] {
+                let of_both = settings.remove(&format!("kernel_{what}"));
+                for part in parts.iter().filter(|_| of_both.is_some()) {
+                    let of_both = of_both.clone().unwrap_or_default();
+                    settings.entry(format!("{part}_{what}")).or_insert(of_both);
+                }
             }
         }
         _ => {}
@@ -423,6 +423,9 @@ fn setting(field: &str, value: &Value) -> Translated<Option<Value>> {
     }
     if field.ends_with("regularizer") {
         return Ok(Some(regularizer(value)));
+    }
+    if field.ends_with("constraint") {
+        return Ok(Some(constraint(value)));
     }
     if field.ends_with("activation") {
         return activation(value).map(Some);
@@ -504,6 +507,20 @@ fn regularizer(value: &Value) -> Value {
         };
         object("keras.regularizers", class, factors)
     })
+}
+
+/// A constraint, `{"max_norm": {"max_value": 2, "axis": 0}}` or `non_neg`.
+fn constraint(value: &Value) -> Value {
+    let named = value.as_object().into_iter().flatten().next();
+    let none = Value::Object(Settings::new());
+    let (name, settings) = named.map_or(("non_neg", &none), |(name, settings)| (name, settings));
+    let class = match name {
+        "max_norm" => "MaxNorm",
+        "min_max_norm" => "MinMaxNorm",
+        "unit_norm" => "UnitNorm",
+        _ => "NonNeg",
+    };
+    object("keras.constraints", class, settings)
 }
 
 /// Preparation of images as a scale and an offset for each channel.

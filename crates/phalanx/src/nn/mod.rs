@@ -7,6 +7,7 @@ mod activation;
 mod architecture;
 mod attention;
 mod bidirectional;
+mod constraint;
 mod context;
 mod conv;
 mod conv1d;
@@ -73,6 +74,7 @@ pub use activation::{
 };
 pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
+pub use constraint::Constraint;
 pub use context::{Cx, Effects};
 pub use conv::{Conv2d, Conv3d};
 pub use conv_transpose::{Conv1dTranspose, Conv2dTranspose, Conv3dTranspose};

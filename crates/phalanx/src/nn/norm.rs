@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
-use super::{Cx, Initializer, Regularizer, fields};
+use super::{Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
@@ -32,6 +32,8 @@ pub struct BatchNorm {
     moving_variance_initializer: Initializer,
     beta_regularizer: Option<Regularizer>,
     gamma_regularizer: Option<Regularizer>,
+    beta_constraint: Option<Constraint>,
+    gamma_constraint: Option<Constraint>,
     /// Files written before it was there have none.
     #[serde(default)]
     synchronized: bool,
@@ -52,6 +54,8 @@ impl Default for BatchNorm {
             moving_variance_initializer: Initializer::Ones,
             beta_regularizer: None,
             gamma_regularizer: None,
+            beta_constraint: None,
+            gamma_constraint: None,
             synchronized: false,
         }
     }
@@ -109,16 +113,32 @@ macro_rules! affine_settings {
             self
         }
 
+        /// Sets what every update brings `gamma` back to.
+        #[must_use]
+        pub fn gamma_constraint(mut self, constraint: Constraint) -> Self {
+            self.gamma_constraint = Some(constraint);
+            self
+        }
+
+        /// Sets what every update brings `beta` back to.
+        #[must_use]
+        pub fn beta_constraint(mut self, constraint: Constraint) -> Self {
+            self.beta_constraint = Some(constraint);
+            self
+        }
+
         /// `gamma` and `beta` of this shape, those that are wanted.
         #[track_caller]
         fn affine(&self, cx: &mut Cx, shape: &Shape) -> (Option<Tensor>, Option<Tensor>) {
-            let mut ask = |name, initializer, regularizer| {
-                cx.regularized(name, shape.clone(), initializer, regularizer)
+            let mut ask = |name, initializer, (regularizer, constraint)| {
+                let asked = cx.regularized(name, shape.clone(), initializer, regularizer);
+                cx.constrain(name, constraint);
+                asked
             };
-            let (initializer, regularizer) = (&self.gamma_initializer, self.gamma_regularizer);
-            let gamma = self.scale.then(|| ask("gamma", initializer, regularizer));
-            let (initializer, regularizer) = (&self.beta_initializer, self.beta_regularizer);
-            let beta = self.center.then(|| ask("beta", initializer, regularizer));
+            let limits = (self.gamma_regularizer, self.gamma_constraint.as_ref());
+            let gamma = (self.scale).then(|| ask("gamma", &self.gamma_initializer, limits));
+            let limits = (self.beta_regularizer, self.beta_constraint.as_ref());
+            let beta = (self.center).then(|| ask("beta", &self.beta_initializer, limits));
             (gamma, beta)
         }
     };
@@ -134,6 +154,8 @@ pub(super) const AFFINE: &[Field] = &[
     fields::GAMMA_INITIALIZER,
     fields::BETA_REGULARIZER,
     fields::GAMMA_REGULARIZER,
+    fields::BETA_CONSTRAINT,
+    fields::GAMMA_CONSTRAINT,
 ];
 
 /// What was normalized, times `gamma` and with `beta` added, where these are wanted, which have these dims of it.
@@ -249,6 +271,8 @@ impl Described for BatchNorm {
             fields::initializer("moving_variance_initializer", "first moving variance"),
             fields::BETA_REGULARIZER,
             fields::GAMMA_REGULARIZER,
+            fields::BETA_CONSTRAINT,
+            fields::GAMMA_CONSTRAINT,
             Field::optional(
                 "synchronized",
                 Kind::Bool,
@@ -416,6 +440,8 @@ pub struct LayerNorm {
     gamma_initializer: Initializer,
     beta_regularizer: Option<Regularizer>,
     gamma_regularizer: Option<Regularizer>,
+    beta_constraint: Option<Constraint>,
+    gamma_constraint: Option<Constraint>,
 }
 
 /// Dims, written as one number when there is one.
@@ -486,6 +512,8 @@ impl Default for LayerNorm {
             gamma_initializer: Initializer::Ones,
             beta_regularizer: None,
             gamma_regularizer: None,
+            beta_constraint: None,
+            gamma_constraint: None,
         }
     }
 }

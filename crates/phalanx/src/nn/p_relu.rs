@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::norm::Axes;
 use super::sizes::one_float;
-use super::{Activation, Cx, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// `max(x, 0) - alpha max(-x, 0)` with a slope for each element of an example; kind `p_relu` (He et al. 2015).
@@ -28,6 +28,7 @@ use crate::config::{self, Component, Described, Field, Kind};
 pub struct PRelu {
     alpha_initializer: Initializer,
     alpha_regularizer: Option<Regularizer>,
+    alpha_constraint: Option<Constraint>,
     shared_axes: Axes,
 }
 
@@ -37,6 +38,7 @@ impl Default for PRelu {
         Self {
             alpha_initializer: Initializer::Zeros,
             alpha_regularizer: None,
+            alpha_constraint: None,
             shared_axes: Axes(Vec::new()),
         }
     }
@@ -70,6 +72,13 @@ impl PRelu {
         self
     }
 
+    /// Sets what every update brings the slopes back to.
+    #[must_use]
+    pub fn alpha_constraint(mut self, constraint: Constraint) -> Self {
+        self.alpha_constraint = Some(constraint);
+        self
+    }
+
     /// The dims of the slopes, for an input of these.
     fn sizes(&self, input: &[usize]) -> Vec<usize> {
         let shared = |dim: usize| self.shared_axes.0.contains(&(dim as i64));
@@ -86,6 +95,7 @@ impl Described for PRelu {
         fields: &[
             fields::initializer("alpha_initializer", "first slopes"),
             fields::regularizer("alpha_regularizer", "penalty on the slopes"),
+            fields::constraint("alpha_constraint", "what updates bring the slopes back to"),
             Field::optional(
                 "shared_axes",
                 Kind::Worded(
@@ -125,6 +135,7 @@ impl Layer for PRelu {
         let shape = Shape::new(x.dtype(), self.sizes(&x.dims()));
         let (initializer, penalty) = (&self.alpha_initializer, self.alpha_regularizer);
         let alpha = cx.regularized("alpha", shape, initializer, penalty);
+        cx.constrain("alpha", self.alpha_constraint.as_ref());
         let relu = |x: &Tensor| Activation::Relu.apply(x);
         relu(x) - alpha * relu(&-x)
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::position::one_sequence;
 use super::settings::WeightSettings;
 use super::sizes::{check_range, check_size};
-use super::{Activation, Cx, Dropout, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Dropout, Initializer, Regularizer, fields};
 use crate::config::{Field, joined};
 
 /// The settings that all recurrent layers share.
@@ -18,6 +18,7 @@ pub(super) struct RecurrentSettings {
     pub(super) weights: WeightSettings,
     pub(super) recurrent_initializer: Initializer,
     pub(super) recurrent_regularizer: Option<Regularizer>,
+    pub(super) recurrent_constraint: Option<Constraint>,
     pub(super) dropout: f64,
     pub(super) recurrent_dropout: f64,
     pub(super) return_sequences: bool,
@@ -32,6 +33,7 @@ impl RecurrentSettings {
         &[
             fields::RECURRENT_INITIALIZER,
             fields::RECURRENT_REGULARIZER,
+            fields::RECURRENT_CONSTRAINT,
             fields::DROPOUT,
             fields::RECURRENT_DROPOUT,
             fields::RETURN_SEQUENCES,
@@ -48,6 +50,7 @@ impl RecurrentSettings {
             weights: WeightSettings::new(),
             recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
             recurrent_regularizer: None,
+            recurrent_constraint: None,
             dropout: 0.0,
             recurrent_dropout: 0.0,
             return_sequences: false,
@@ -91,7 +94,9 @@ impl RecurrentSettings {
     pub(super) fn recurrent(&self, cx: &mut Cx, dtype: DType, columns: usize) -> Tensor {
         let shape = Shape::new(dtype, [self.units, columns]);
         let (initializer, penalty) = (&self.recurrent_initializer, self.recurrent_regularizer);
-        cx.regularized("recurrent_kernel", shape, initializer, penalty)
+        let kernel = cx.regularized("recurrent_kernel", shape, initializer, penalty);
+        cx.constrain("recurrent_kernel", self.recurrent_constraint.as_ref());
+        kernel
     }
 
     #[track_caller]
@@ -173,6 +178,13 @@ macro_rules! recurrent_settings {
         #[must_use]
         pub const fn recurrent_regularizer(mut self, regularizer: Regularizer) -> Self {
             self.settings.recurrent_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets what every update brings the recurrent kernel back to.
+        #[must_use]
+        pub fn recurrent_constraint(mut self, constraint: Constraint) -> Self {
+            self.settings.recurrent_constraint = Some(constraint);
             self
         }
 

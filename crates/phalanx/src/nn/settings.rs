@@ -3,10 +3,10 @@
 use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, Cx, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{Field, joined};
 
-/// A kernel and a bias: their first values and penalties.
+/// A kernel and a bias: their first values, penalties and constraints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct WeightSettings {
     pub(super) use_bias: bool,
@@ -14,6 +14,8 @@ pub(super) struct WeightSettings {
     pub(super) bias_initializer: Initializer,
     pub(super) kernel_regularizer: Option<Regularizer>,
     pub(super) bias_regularizer: Option<Regularizer>,
+    pub(super) kernel_constraint: Option<Constraint>,
+    pub(super) bias_constraint: Option<Constraint>,
 }
 
 impl WeightSettings {
@@ -23,6 +25,8 @@ impl WeightSettings {
         fields::BIAS_INITIALIZER,
         fields::KERNEL_REGULARIZER,
         fields::BIAS_REGULARIZER,
+        fields::KERNEL_CONSTRAINT,
+        fields::BIAS_CONSTRAINT,
     ];
 
     /// Keras' defaults.
@@ -33,26 +37,30 @@ impl WeightSettings {
             bias_initializer: Initializer::Zeros,
             kernel_regularizer: None,
             bias_regularizer: None,
+            kernel_constraint: None,
+            bias_constraint: None,
         }
     }
 
     /// The kernel, as the variable of this name.
     #[track_caller]
     pub(super) fn kernel(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
-        cx.regularized(
-            name,
-            shape,
-            &self.kernel_initializer,
-            self.kernel_regularizer,
-        )
+        let (initializer, penalty) = (&self.kernel_initializer, self.kernel_regularizer);
+        let kernel = cx.regularized(name, shape, initializer, penalty);
+        cx.constrain(name, self.kernel_constraint.as_ref());
+        kernel
     }
 
     /// The bias, as the variable of this name; `None` without one.
     #[track_caller]
     pub(super) fn bias(&self, cx: &mut Cx, name: &str, shape: Shape) -> Option<Tensor> {
+        if !self.use_bias {
+            return None;
+        }
         let (initializer, penalty) = (&self.bias_initializer, self.bias_regularizer);
-        self.use_bias
-            .then(|| cx.regularized(name, shape, initializer, penalty))
+        let bias = cx.regularized(name, shape, initializer, penalty);
+        cx.constrain(name, self.bias_constraint.as_ref());
+        Some(bias)
     }
 }
 
@@ -133,6 +141,20 @@ macro_rules! weight_settings {
         #[must_use]
         pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
             self.$($settings).+.bias_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets what every update brings the kernel back to.
+        #[must_use]
+        pub fn kernel_constraint(mut self, constraint: Constraint) -> Self {
+            self.$($settings).+.kernel_constraint = Some(constraint);
+            self
+        }
+
+        /// Sets what every update brings the bias back to.
+        #[must_use]
+        pub fn bias_constraint(mut self, constraint: Constraint) -> Self {
+            self.$($settings).+.bias_constraint = Some(constraint);
             self
         }
     };

@@ -8,7 +8,7 @@ use super::layer::Layer;
 use super::recurrent::{
     Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
 };
-use super::{Activation, Cx, Initializer, Regularizer, fields};
+use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, joined};
 
 /// `h = tanh(x kernel + h recurrent_kernel + bias)` (Elman 1990); kind `simple_rnn`.

@@ -2,7 +2,7 @@
 
 use phalanx_graph::{Shape, Sharding};
 
-use super::Initializer;
+use super::{Constraint, Initializer};
 
 /// A variable of a model: what it is, not its value.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Variable {
     pub trainable: bool,
     /// Whether it is state of a layer, such as moving statistics, that a call itself updates.
     pub state: bool,
+    /// What every update brings it back to; left as it is where absent.
+    pub constraint: Option<Constraint>,
     /// How it is cut over a mesh of devices; whole on each where absent.
     pub sharding: Option<Sharding>,
 }

@@ -236,6 +236,7 @@ impl Optimizer {
         let slots = self.slots(std::slice::from_ref(spec));
         self.updates_rows(spec)
             && self.rule.inner().is_elementwise()
+            && spec.constraint.is_none()
             && !clips
             && !slots.iter().any(elsewhere)
     }
@@ -325,7 +326,8 @@ impl Optimizer {
                 .rule
                 .inner()
                 .update(&scalars, &decayed, &item.gradient, &slots);
-            item.param = clock.choose(&item.replaced(&updated.param, &item.param), &item.param);
+            let updated_param = item.constrained(&item.replaced(&updated.param, &item.param));
+            item.param = clock.choose(&updated_param, &item.param);
             let slots = updated.slots.iter().zip(&item.slots);
             item.slots = slots
                 .map(|(new, old)| clock.choose(&item.replaced(new, old), old))
@@ -360,7 +362,7 @@ impl Optimizer {
             *average = kept(&next, average);
             if let Some(overwrite) = &overwrite {
                 let overwritten = overwrite.select(average, &item.param);
-                item.param = clock.choose(&overwritten, &item.param);
+                item.param = clock.choose(&item.constrained(&overwritten), &item.param);
             }
         }
     }
@@ -374,6 +376,14 @@ impl Item<'_> {
             Updates::Whole | Updates::Where(_) => whole.clone(),
         };
         (part(&self.param), self.slots.iter().map(part).collect())
+    }
+
+    /// The variable brought back to what it is kept to.
+    fn constrained(&self, param: &Tensor) -> Tensor {
+        match &self.spec.constraint {
+            Some(constraint) => constraint.apply(param),
+            None => param.clone(),
+        }
     }
 
     /// The whole after an update of it, or of its rows.

@@ -41,6 +41,7 @@ pub use sgd::Sgd;
 
 use crate::Result;
 use crate::config::{Component, Described, Entry, Field};
+use crate::nn::{Constraint, Variable};
 use crate::schedules::Schedule;
 
 /// A variable to train.
@@ -50,9 +51,30 @@ pub struct ParamSpec {
     pub name: String,
     /// Element type and dims.
     pub shape: Shape,
+    /// What every update brings it back to.
+    pub constraint: Option<Constraint>,
 }
 
 impl ParamSpec {
+    /// A variable that is kept to nothing.
+    #[must_use]
+    pub fn new(name: impl Into<String>, shape: Shape) -> Self {
+        Self {
+            name: name.into(),
+            shape,
+            constraint: None,
+        }
+    }
+
+    /// A variable of a model as its optimizer knows it.
+    pub(crate) fn of(variable: &Variable) -> Self {
+        Self {
+            name: variable.name.clone(),
+            shape: variable.shape.clone(),
+            constraint: variable.constraint.clone(),
+        }
+    }
+
     /// Whether it is the table of an embedding, or a server's part of one: what gradients have rows for. Layers name it so.
     fn is_table(&self) -> bool {
         let mut names = self.name.rsplit('/');
@@ -274,10 +296,7 @@ mod tests {
     use serde_json::json;
 
     fn params() -> Vec<ParamSpec> {
-        let param = |name: &str, dims: &[usize]| ParamSpec {
-            name: name.to_owned(),
-            shape: Shape::f32(dims),
-        };
+        let param = |name: &str, dims: &[usize]| ParamSpec::new(name, Shape::f32(dims));
         vec![param("dense/kernel", &[3, 2]), param("dense/bias", &[2])]
     }
 

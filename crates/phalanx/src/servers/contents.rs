@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::narrow::{Wire, is_narrow, widened};
 use super::table::{HeldTable, TableRows};
 use crate::Result;
+use crate::nn::Constraint;
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 
 /// All that a server holds.
@@ -29,7 +30,7 @@ pub(crate) struct Held {
 }
 
 /// Consecutive rows of a variable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HeldArray {
     /// The path of the variable, with the number of the part where it is cut.
     pub(crate) name: String,
@@ -39,6 +40,9 @@ pub(crate) struct HeldArray {
     pub(crate) is_trained: bool,
     /// Whether weight decay takes from it.
     pub(crate) decays: bool,
+    /// What every update brings it back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// What the bytes of a push are, by positions among the arrays of a server.
@@ -88,8 +92,11 @@ impl Held {
         let trained = arrays.filter(|(_, array)| array.is_trained);
         trained
             .map(|(index, array)| {
-                let (name, shape) = (array.name.clone(), array.shape());
-                (index, ParamSpec { name, shape })
+                let spec = ParamSpec {
+                    constraint: array.constraint.clone(),
+                    ..ParamSpec::new(&array.name, array.shape())
+                };
+                (index, spec)
             })
             .unzip()
     }

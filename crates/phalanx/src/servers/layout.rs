@@ -6,13 +6,14 @@ use phalanx_ps::{Partitioner, Shard, VariableSpec, place};
 use super::contents::{GradientSpec, Held, HeldArray};
 use super::narrow::{Wire, is_narrow, narrow, widen};
 use super::table::{HeldTable, TableRows, read_values, value_bytes};
+use crate::nn::Constraint;
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 
 use crate::{Error, Result};
 
 /// The arrays of a training, and where they lie.
 pub(crate) struct StateLayout {
-    variables: Vec<(String, Shape)>,
+    variables: Vec<ParamSpec>,
     slots: Vec<SlotSpec>,
     /// By their positions among the variables.
     trained: Vec<usize>,
@@ -38,7 +39,7 @@ pub(crate) struct Pushed<'a> {
 impl StateLayout {
     /// Places the arrays of a training on servers.
     pub(crate) fn new(
-        variables: Vec<(String, Shape)>,
+        variables: Vec<ParamSpec>,
         slots: Vec<SlotSpec>,
         trained: Vec<usize>,
         (optimizer, replicas): (&Optimizer, usize),
@@ -51,16 +52,20 @@ impl StateLayout {
             slots.iter().filter(of_it).count()
         };
         let specs = variables.iter().enumerate();
-        let specs = specs.map(|(index, (_, shape))| VariableSpec {
+        let specs = specs.map(|(index, variable)| VariableSpec {
             // TableRows of tables lie on all servers alike.
             dims: match tables.iter().any(|(table, _)| *table == index) {
                 true => vec![0],
-                false => shape.dims.clone(),
+                false => variable.shape.dims.clone(),
             },
-            element_bytes: shape.dtype.size(),
+            element_bytes: variable.shape.dtype.size(),
             slots: slots_of(index),
-            // Its update of a row depends on the norm of the whole variable.
-            can_be_cut: optimizer.kind() != "lamb",
+            // These updates of a row depend on norms over other rows.
+            can_be_cut: optimizer.kind() != "lamb"
+                && variable
+                    .constraint
+                    .as_ref()
+                    .is_none_or(Constraint::is_elementwise),
         });
         let mut shards = place(&specs.collect::<Vec<_>>(), partitioner, servers);
         shards.retain(|shard| tables.iter().all(|(table, _)| *table != shard.variable));
@@ -102,7 +107,8 @@ impl StateLayout {
             rows,
             ..
         } = self.shards[at];
-        let (name, shape) = &self.variables[variable];
+        let spec = &self.variables[variable];
+        let ParamSpec { name, shape, .. } = spec;
         let is_cut = self
             .shards
             .iter()
@@ -113,10 +119,6 @@ impl StateLayout {
         if let Some(first) = dims.first_mut() {
             *first = rows;
         }
-        let spec = ParamSpec {
-            name: name.clone(),
-            shape: shape.clone(),
-        };
         HeldArray {
             name: match is_cut {
                 true => format!("{name}/part_{part}"),
@@ -125,7 +127,8 @@ impl StateLayout {
             dtype: shape.dtype.name().to_owned(),
             dims,
             is_trained: self.trained.contains(&variable),
-            decays: self.optimizer.options().decays(&spec),
+            decays: self.optimizer.options().decays(spec),
+            constraint: spec.constraint.clone(),
         }
     }
 
@@ -182,7 +185,7 @@ impl StateLayout {
             }
             for (&at, array) in self.on_server[server].iter().zip(&self.held[server].arrays) {
                 let variable = self.shards[at].variable;
-                let range = self.range(at, &self.variables[variable].1);
+                let range = self.range(at, &self.variables[variable].shape);
                 let (bytes, length) = (&mut whole[variable], shapes[variable].byte_len());
                 if array.is_narrow(wire) {
                     let part = rest.take(range.len() / 2)?;
@@ -211,7 +214,7 @@ impl StateLayout {
 
     /// The shapes of the variables; of a table a row that stands for it.
     fn value_shapes(&self) -> Vec<Shape> {
-        let shapes = self.variables.iter().map(|(_, shape)| shape.clone());
+        let shapes = self.variables.iter().map(|spec| spec.shape.clone());
         let mut shapes: Vec<Shape> = shapes.collect();
         for (variable, _) in &self.tables {
             shapes[*variable].dims[0] = 1;

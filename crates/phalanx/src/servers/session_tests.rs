@@ -66,15 +66,11 @@ fn create(servers: &Servers, state: &[HostTensor]) {
 fn try_create(servers: &Servers, state: &[HostTensor]) -> Result<()> {
     let shape = Shape::f32([2]);
     let optimizer = Optimizer::from(Sgd::new(1.0));
-    let param = ParamSpec {
-        name: "a".into(),
-        shape: shape.clone(),
-    };
-    let slots = optimizer.slots(&[param]);
+    let param = ParamSpec::new("a", shape);
+    let slots = optimizer.slots(std::slice::from_ref(&param));
     let layout = |partitioner: &Partitioner, count| {
-        let variables = vec![("a".to_owned(), shape)];
         let (optimizer, places) = ((&optimizer, 1), (partitioner, count));
-        StateLayout::new(variables, slots, vec![0], optimizer, places, Vec::new())
+        StateLayout::new(vec![param], slots, vec![0], optimizer, places, Vec::new())
     };
     servers.create(layout, state)
 }

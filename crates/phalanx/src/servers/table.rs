@@ -49,10 +49,7 @@ impl HeldTable {
     }
 
     pub(crate) fn param(&self, rows: usize) -> ParamSpec {
-        ParamSpec {
-            name: self.name.clone(),
-            shape: Shape::f32([rows, self.width]),
-        }
+        ParamSpec::new(&self.name, Shape::f32([rows, self.width]))
     }
 }
 

@@ -12,6 +12,7 @@ fn array(name: &str) -> HeldArray {
         dims: vec![2],
         is_trained: true,
         decays: true,
+        constraint: None,
     }
 }
 

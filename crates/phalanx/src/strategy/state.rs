@@ -416,9 +416,9 @@ fn trained(model: &ModelRef) -> impl Iterator<Item = (ParamSpec, usize)> {
     let variables = model.model.variables().iter().enumerate();
     let trained = variables.filter(|(_, variable)| variable.trainable);
     trained.map(|(index, variable)| {
-        let name = format!("{}/{}", model.name, variable.name);
-        let shape = variable.shape.clone();
-        (ParamSpec { name, shape }, model.first + index)
+        let mut spec = ParamSpec::of(variable);
+        spec.name = format!("{}/{}", model.name, variable.name);
+        (spec, model.first + index)
     })
 }
 

@@ -118,7 +118,7 @@ fn mlp() -> Model {
     model.build().unwrap()
 }
 
-/// Weights of examples, some of them 0, penalties of weights and of outputs, clipping, accumulation over steps, averages.
+/// Weights of examples, some of them 0, penalties of weights and of outputs, a constraint, clipping, accumulation over steps, averages.
 pub(crate) fn everything() -> Case {
     everything_but(Part::None)
 }
@@ -133,6 +133,7 @@ pub(crate) enum Part {
     Decay,
     Accumulation,
     Masks,
+    Constraints,
 }
 
 impl Part {
@@ -150,7 +151,8 @@ pub(crate) fn everything_but(out: Part) -> Case {
         .activation(tanh)
         .kernel_regularizer(l2)
         .activity_regularizer(l2);
-    let last = Dense::new(3).kernel_regularizer(l2);
+    let longest = Constraint::max_norm(out.or(Part::Constraints, 0.6, 1e3));
+    let last = (Dense::new(3).kernel_regularizer(l2)).kernel_constraint(longest);
     let model = Sequential::new([6])
         .add(wide.sharded("kernel", COLUMNS))
         .add(Dropout::new(0.25))

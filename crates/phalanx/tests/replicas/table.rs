@@ -200,6 +200,7 @@ fn what_cases_are_there_for_matters() {
                 Part::Clipping,
                 Part::Decay,
                 Part::Accumulation,
+                Part::Constraints,
             ],
         ),
         (

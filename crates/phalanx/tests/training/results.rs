@@ -212,6 +212,43 @@ fn weights_of_steps_may_have_a_last_dim() {
     assert_eq!(trained[0], trained[1]);
 }
 
+/// Rows that no index named are brought back, too, as in Keras, also where an optimizer leaves them alone.
+#[test]
+fn a_constraint_is_of_the_whole_table() {
+    for optimizer in [Sgd::new(0.1).into(), Optimizer::from(Adam::new(0.1)).lazy()] {
+        let far = Initializer::RandomUniform {
+            low: 1.0,
+            high: 2.0,
+        };
+        let table = Embedding::new(5, 4).embeddings_initializer(far);
+        let longest = Constraint::max_norm(0.5).along([-1]);
+        let model = Sequential::new(Input::new([3]).dtype(DType::I32))
+            .add(table.embeddings_constraint(longest));
+        let compile = Compile {
+            optimizer,
+            loss: MeanSquaredError.into(),
+            metrics: Vec::new(),
+            ..sgd(0.1)
+        };
+        let batch = Batch {
+            x: vec![HostTensor::new([2, 3], &[0, 1, 1, 0, 1, 0])],
+            y: vec![HostTensor::new([2, 3, 4], &[0.0f32; 24])],
+            weight: None,
+            first: 0,
+        };
+        let mut trainer = trainer(model, compile);
+        trainer.train_on_batch(&batch).unwrap();
+        for row in values(&trainer).chunks(4) {
+            let norm = row
+                .iter()
+                .map(|x| f64::from(*x).powi(2))
+                .sum::<f64>()
+                .sqrt();
+            assert!((norm - 0.5).abs() < 1e-6, "{row:?}");
+        }
+    }
+}
+
 #[test]
 fn losses_of_one_output_have_names_of_their_own() {
     let losses = Losses::default()

@@ -46,11 +46,18 @@ fn check(list: &str, folder: &str) {
                     );
                 }
             }
+            // Those that are trained, and others.
+            let variables = trainer.model().variables().iter();
             let values = trainer.variables().unwrap();
-            assert_eq!(values.len(), list("weights").len(), "{file}");
-            for ((_, value), expected) in values.iter().zip(list("weights")) {
-                let expected = array(expected).unwrap().to_f64();
-                assert_close(name(&record), &value.to_f64(), &expected, 1e-5);
+            let all = values.into_iter().zip(variables);
+            let (trained, fixed): (Vec<_>, Vec<_>) = all.partition(|(_, v)| v.trainable);
+            for (own, keras) in [(trained, "weights"), (fixed, "fixed")] {
+                let expected = record[keras].as_array().into_iter().flatten();
+                let expected: Vec<_> = expected.map(|x| array(x).unwrap().to_f64()).collect();
+                assert_eq!(own.len(), expected.len(), "{file}");
+                for (((_, value), _), expected) in own.iter().zip(&expected) {
+                    assert_close(name(&record), &value.to_f64(), expected, 1e-5);
+                }
             }
         }
     }
@@ -90,6 +97,7 @@ fn what_there_is_not_here_is_refused() {
     let cases = [
         ("", json!({}), "was not compiled in Keras"),
         ("/loss", Value::Null, "it has no loss"),
+        ("/optimizer", Value::Null, "it has no optimizer"),
         ("/loss", lambda, "its loss is `__lambda__`"),
         (
             "/loss",

@@ -11,6 +11,7 @@ use crate::fit::setup::Setup;
 use crate::fit::step_cache::StepExecutable;
 use crate::fit::step_program::SentToServers;
 use crate::fit::tables::held_tables;
+use crate::optim::ParamSpec;
 use crate::servers::{PulledValues, StateLayout};
 use crate::{Error, Result};
 
@@ -116,9 +117,8 @@ pub(super) fn layout_on_servers(
 ) -> impl FnOnce(&Partitioner, usize) -> StateLayout + '_ {
     move |partitioner, servers| {
         let variables = setup.model.variables().iter();
-        let variables = variables.map(|v| (v.name.clone(), v.shape.clone()));
         StateLayout::new(
-            variables.collect(),
+            variables.map(ParamSpec::of).collect(),
             setup.state.slots.clone(),
             setup.state.trained.clone(),
             (&setup.optimizer, setup.replicas),

@@ -251,9 +251,9 @@ mod tests {
         assert_eq!(
             conv(
                 "kernel_constraint",
-                json!({"class_name": "MaxNorm", "config": {}})
+                json!({"class_name": "RadialConstraint", "config": {}})
             ),
-            "its `kernel_constraint` is `MaxNorm`, which has no like here"
+            "its constraint is `RadialConstraint`, expected MaxNorm, MinMaxNorm, NonNeg or UnitNorm"
         );
         assert_eq!(
             conv(

@@ -374,10 +374,11 @@ fn setting(kind: &str, field: &str, value: &Value) -> Translated<Option<(String,
         };
     }
     if field.ends_with("_constraint") {
-        return Err(format!(
-            "its `{field}` is {}, which has no like here",
-            brief(value)
-        ));
+        let name = match kind {
+            "depthwise_conv1d" | "depthwise_conv2d" => field.replace("depthwise_", "kernel_"),
+            _ => field.to_owned(),
+        };
+        return constraint(value).map(|constraint| Some((name, constraint)));
     }
     let (name, value) = if field.ends_with("initializer") {
         (
@@ -534,6 +535,25 @@ fn regularizer(value: &Value) -> Translated<Value> {
     };
     Ok(match &value["config"] {
         Value::Object(factors) => json!({ name: factors }),
+        _ => name.into(),
+    })
+}
+
+/// A constraint.
+fn constraint(value: &Value) -> Translated<Value> {
+    const KNOWN: [&str; 4] = ["max_norm", "min_max_norm", "non_neg", "unit_norm"];
+    let name = value.as_str().or_else(|| value["class_name"].as_str());
+    let known = name
+        .map(snake_case)
+        .filter(|name| KNOWN.contains(&name.as_str()));
+    let Some(name) = known else {
+        return Err(format!(
+            "its constraint is {}, expected MaxNorm, MinMaxNorm, NonNeg or UnitNorm",
+            brief(value)
+        ));
+    };
+    Ok(match &value["config"] {
+        Value::Object(settings) if !settings.is_empty() => json!({ name: settings }),
         _ => name.into(),
     })
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use phalanx_graph::HostTensor;
 
-use super::{DRAWS, OptimizerRef, State, ValueKind};
+use super::{DRAWS, OptimizerRef, State, StateArray, ValueKind};
 use crate::fit::LossScale;
+use crate::optim::ParamSpec;
 use crate::servers::{PulledValues, Servers, StateLayout};
 use crate::{Error, Result};
 
@@ -78,15 +79,19 @@ impl State {
         let entries: Vec<usize> = variables.iter().copied().chain(kept).collect();
         let values = entries.iter().map(|&entry| self.read(entry));
         let values: Vec<HostTensor> = values.collect::<Result<_>>()?;
-        let named = variables.iter().map(|&entry| &self.entries[entry]);
-        let named: Vec<_> = named.map(|e| (e.name.clone(), e.shape.clone())).collect();
+        let spec = |&entry: &usize| {
+            let of_it = optimizer.params.iter().find(|(_, own)| *own == entry);
+            let of_entry = |entry: &StateArray| ParamSpec::new(&entry.name, entry.shape.clone());
+            of_it.map_or_else(|| of_entry(&self.entries[entry]), |(spec, _)| spec.clone())
+        };
+        let specs = variables.iter().map(spec).collect();
         let position = |entry: &usize| variables.iter().position(|own| own == entry);
         let positions = trained.iter().filter_map(position).collect();
         let replicas = self.strategy.replicas();
         let layout = |partitioner: &_, count| {
             let update = (&*optimizer.optimizer, replicas);
             StateLayout::new(
-                named,
+                specs,
                 slots,
                 positions,
                 update,
