@@ -223,7 +223,13 @@ impl Reader<'_> {
         // What a layer has; see `Outer`.
         known.extend(
             (depth > 0)
-                .then_some(["trainable", "precision", "checkpointed", "sharding"])
+                .then_some([
+                    "trainable",
+                    "training",
+                    "precision",
+                    "checkpointed",
+                    "sharding",
+                ])
                 .into_iter()
                 .flatten(),
         );

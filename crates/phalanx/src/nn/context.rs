@@ -433,6 +433,20 @@ impl Cx {
         })
     }
 
+    /// Runs `call` as in training only where that is so already and `training` says so, too.
+    #[track_caller]
+    pub(super) fn while_training<T>(
+        &mut self,
+        training: bool,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let before = self.training;
+        self.training &= training;
+        let result = call(self);
+        self.training = before;
+        result
+    }
+
     /// Runs `call` under the path of a layer or a model.
     #[track_caller]
     pub(super) fn inside<T>(

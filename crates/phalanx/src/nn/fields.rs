@@ -185,6 +185,11 @@ pub(super) const EVERY_LAYER: &[Field] = &[
         "whether training changes its variables",
     ),
     Field::optional(
+        "training",
+        Kind::Bool,
+        "whether it behaves in training as it does then; `false`: dropouts pass everything, and batch normalizations keep their statistics",
+    ),
+    Field::optional(
         "precision",
         Kind::OneOf(&super::Policy::NAMES),
         "what it computes in",
@@ -211,7 +216,7 @@ pub(super) const EVERY_LAYER: &[Field] = &[
 
 /// [`EVERY_LAYER`] with the defaults.
 pub(crate) fn every_layer_settings() -> Vec<Setting> {
-    let defaults = serde_json::json!({"trainable": true, "checkpointed": false});
+    let defaults = serde_json::json!({"trainable": true, "training": true, "checkpointed": false});
     let settings = EVERY_LAYER.iter().map(|field| Setting {
         field: *field,
         default: defaults.get(field.name).cloned().unwrap_or_default(),

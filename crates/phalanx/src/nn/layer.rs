@@ -151,6 +151,8 @@ pub(super) fn check_outputs(layer: &dyn Layer, outputs: &[Tensor]) -> Result<(),
 pub struct LayerSpec {
     pub(super) name: Option<String>,
     pub(super) body: Body,
+    /// Whether it behaves in training as it does then.
+    pub(super) training: bool,
     /// Whether derivatives compute again what is inside.
     pub(super) checkpointed: bool,
     /// How variables inside are cut over a mesh.
@@ -179,6 +181,7 @@ impl LayerSpec {
         Self {
             name: None,
             body,
+            training: true,
             checkpointed: false,
             shardings: Shardings::new(),
         }
@@ -195,6 +198,17 @@ impl LayerSpec {
     #[must_use]
     pub fn trainable(mut self, trainable: bool) -> Self {
         self.body.set_trainable(trainable);
+        self
+    }
+
+    /// Sets whether it behaves in training as it does then, which is the default: `false` lets dropouts pass everything and batch
+    /// normalizations use their moving statistics and leave them, while variables are trained all the same.
+    ///
+    /// What `base(x, training=False)` says in Keras 2: a model whose variables are trained on few examples keeps the statistics of many.
+    /// Keras 3 takes no notice of it where a functional model is trained.
+    #[must_use]
+    pub const fn training(mut self, training: bool) -> Self {
+        self.training = training;
         self
     }
 
@@ -309,6 +323,7 @@ impl From<Model> for LayerSpec {
         Self {
             name: None,
             body: Body::Model(Box::new(model)),
+            training: true,
             checkpointed: false,
             shardings: Shardings::new(),
         }

@@ -38,6 +38,7 @@ pub struct Model {
 pub(super) struct NamedLayer {
     pub(super) name: String,
     pub(super) body: Body,
+    pub(super) training: bool,
     pub(super) checkpointed: bool,
     pub(super) shardings: Shardings,
 }
@@ -401,12 +402,14 @@ impl Model {
             }
             let entry = &self.layers[call.layer];
             let operands = results.outputs_of(&call.inputs, &graph);
-            let outputs = if entry.checkpointed && cx.training() {
+            let is_kept_short = entry.checkpointed && cx.training();
+            let outputs = cx.while_training(entry.training, |cx| {
+                if !is_kept_short {
+                    return entry.call(cx, &operands);
+                }
                 let inputs: Vec<&Tensor> = operands.iter().collect();
                 graph.checkpointed(&inputs, || entry.call(cx, &operands))
-            } else {
-                entry.call(cx, &operands)
-            };
+            });
             results.0.push(outputs);
         }
         results
@@ -513,6 +516,7 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<NamedLayer>)> {
         NamedLayer {
             name,
             body,
+            training: layer.training,
             checkpointed: layer.checkpointed,
             shardings: layer.shardings.clone(),
         }

@@ -26,7 +26,7 @@ pub struct Registry {
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
 ///
-/// Beside the layer's own settings there may be `name`, `trainable`, `precision`, `checkpointed` and `sharding`. `null` stands for no settings.
+/// Beside the layer's own settings there may be `name`, `trainable`, `training`, `precision`, `checkpointed` and `sharding`. `null` stands for no settings.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
@@ -242,6 +242,7 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
 pub(super) struct Outer {
     name: Option<Value>,
     trainable: Option<Value>,
+    training: Option<Value>,
     precision: Option<Value>,
     checkpointed: Option<Value>,
     sharding: Option<Value>,
@@ -254,6 +255,7 @@ impl Outer {
         Self {
             name: given("name"),
             trainable: given("trainable"),
+            training: given("training"),
             precision: given("precision"),
             checkpointed: given("checkpointed"),
             sharding: given("sharding"),
@@ -279,6 +281,9 @@ impl Outer {
         if !trainable {
             fields.insert("trainable".into(), false.into());
         }
+        if !entry.training {
+            fields.insert("training".into(), false.into());
+        }
         if let Some(policy) = precision {
             fields.insert("precision".into(), policy.name().into());
         }
@@ -303,6 +308,9 @@ impl Outer {
         }
         if let Some(trainable) = flag(owner, "trainable", self.trainable)? {
             spec = spec.trainable(trainable);
+        }
+        if let Some(training) = flag(owner, "training", self.training)? {
+            spec = spec.training(training);
         }
         if let Some(checkpointed) = flag(owner, "checkpointed", self.checkpointed)? {
             spec.checkpointed = checkpointed;

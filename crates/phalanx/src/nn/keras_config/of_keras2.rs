@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::Settings;
+use super::{Settings, Translated};
 
 /// The class of operations.
 const LAMBDA: &str = "TFOpLambda";
@@ -52,6 +52,31 @@ const FUNCTIONS: [(&str, &str); 32] = [
     ("tanh", "Tanh"),
     ("exp", "Exp"),
 ];
+
+/// Refuses what has another meaning in Keras 3 under the same name.
+pub(super) fn check_names(model: &Value) -> Translated<()> {
+    let is_of_2 = holds(model, &|field, _| field == "batch_input_shape");
+    let is_other =
+        |field: &str, value: &Value| field.ends_with("activation") && value == "hard_sigmoid";
+    if !is_of_2 || !holds(model, &is_other) {
+        return Ok(());
+    }
+    Err(
+        "an activation is `hard_sigmoid` of Keras 2, clip(0.2 x + 0.5, 0, 1), which has no like here: here as in Keras 3 it is clip(x / 6 + 0.5, 0, 1)".into(),
+    )
+}
+
+/// Whether a setting anywhere in a description is looked for.
+fn holds(value: &Value, wanted: &impl Fn(&str, &Value) -> bool) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(|item| holds(item, wanted)),
+        Value::Object(fields) => {
+            let mut fields = fields.iter();
+            fields.any(|(field, value)| wanted(field, value) || holds(value, wanted))
+        }
+        _ => false,
+    }
+}
 
 /// The settings of a functional model in the form of Keras 3, where Keras 2 wrote them.
 pub(super) fn in_form_of_3(settings: &Settings) -> Option<Settings> {
@@ -191,7 +216,6 @@ fn tensor(history: &[Value]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Translated;
     use super::*;
     use crate::nn::Model;
 
@@ -225,5 +249,60 @@ mod tests {
         let refused = sum([shape(&[3]), shape(&[3, 4])]).unwrap_err();
         let expected = "expected inputs of one type and rank, got f32[batch,3] and f32[batch,3,4]";
         assert!(refused.contains(expected), "{refused}");
+    }
+
+    #[test]
+    fn merged_values_of_which_it_makes_other_masks_are_refused() {
+        let object = |class: &str, name: &str, mut config: Value, nodes: Value| {
+            config["name"] = name.into();
+            config["trainable"] = true.into();
+            json!({"class_name": class, "name": name, "config": config, "inbound_nodes": nodes})
+        };
+        let table = |name: &str, mask_zero: bool| {
+            let config = json!({"input_dim": 5, "output_dim": 2, "mask_zero": mask_zero});
+            object("Embedding", name, config, json!([[["words", 0, 0, {}]]]))
+        };
+        let read = |class: &str, settings: Value, [a, b]: [bool; 2], named: Value| {
+            let words = json!({"batch_input_shape": [null, 6], "dtype": "int32"});
+            let last = json!([[["a", 0, 0, named], ["b", 0, 0, {}]]]);
+            let config = json!({"name": "m", "layers": [object("InputLayer", "words", words, json!([])), table("a", a), table("b", b), object(class, "last", settings, last)],
+                "input_layers": [["words", 0, 0]], "output_layers": [["last", 0, 0]]});
+            Model::from_keras_config(&json!({"class_name": "Functional", "config": config}))
+        };
+        let merged = |class, settings, masked| read(class, settings, masked, json!({})).map(|_| ());
+        let [last, steps] = [-1, 1].map(|axis| json!({"axis": axis}));
+        for (class, settings) in [("Add", json!({})), ("Concatenate", last.clone())] {
+            merged(class, settings.clone(), [true, true]).unwrap();
+            merged(class, settings.clone(), [false, false]).unwrap();
+            let refused = merged(class, settings, [true, false]).unwrap_err();
+            assert!(
+                refused.starts_with("layer `last`: it merges values"),
+                "{refused}"
+            );
+        }
+        merged("Concatenate", steps.clone(), [true, true]).unwrap();
+        assert!(merged("Concatenate", steps, [true, false]).is_err());
+        merged("Multiply", json!({}), [false, false]).unwrap();
+        assert!(merged("Multiply", json!({}), [true, true]).is_err());
+        let noted = |training: bool| json!({"training": training});
+        let refused = read("Add", json!({}), [false, false], noted(true)).unwrap_err();
+        assert!(refused.contains("called with `training` true"), "{refused}");
+        let as_predicted = read("Add", json!({}), [false, false], noted(false)).unwrap();
+        assert_eq!(as_predicted.config()["layers"][2]["add"]["training"], false);
+    }
+
+    #[test]
+    fn its_hard_sigmoid_is_refused() {
+        let dense = json!({"units": 2, "activation": "hard_sigmoid", "batch_input_shape": [null, 3], "name": "d"});
+        let mut config = json!({"class_name": "Sequential", "config": {"name": "s", "layers": [{"class_name": "Dense", "config": dense}]}});
+        let refused = Model::from_keras_config(&config).unwrap_err();
+        assert!(refused.contains("`hard_sigmoid` of Keras 2"), "{refused}");
+        let settings = &mut config["config"]["layers"][0]["config"];
+        settings["batch_input_shape"] = Value::Null;
+        settings["batch_shape"] = json!([null, 3]);
+        let settings = settings.as_object_mut().unwrap();
+        settings.remove("batch_input_shape");
+        let refused = Model::from_keras_config(&config).map(|_| ());
+        assert!(!refused.is_err_and(|refused| refused.contains("hard_sigmoid")));
     }
 }

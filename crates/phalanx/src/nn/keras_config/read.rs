@@ -3,6 +3,7 @@
 use phalanx_graph::DType;
 use serde_json::{Value, json};
 
+use super::of_keras2::check_names;
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_network::Functional;
 use super::{Settings, Translated, dtype_name};
@@ -18,6 +19,7 @@ impl Model {
     /// # Errors
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value) -> Translated<Self> {
+        check_names(config)?;
         let mut architecture = model(config, 0)?;
         let mut is_mixed = false;
         each_layer(&mut architecture, &mut |layer| {

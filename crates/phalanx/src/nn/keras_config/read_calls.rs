@@ -83,6 +83,8 @@ pub(super) struct KerasCall {
     /// Of what it is called with, in Keras' order.
     pub(super) shapes: Vec<Value>,
     pub(super) is_causal: bool,
+    /// Whether Keras 2 runs it as in training, whatever the model does; Keras 3 takes what is noted for nothing.
+    pub(super) training: Option<bool>,
     /// What it takes for the steps of padding, each beside the position of its value; what is left out is the value's own.
     pub(super) masks: Vec<(usize, String)>,
 }
@@ -94,6 +96,7 @@ impl KerasCall {
             inputs,
             shapes,
             is_causal: false,
+            training: None,
             masks: Vec::new(),
         }
     }
@@ -107,10 +110,10 @@ impl KerasCall {
         };
         sources(values, &mut found)?;
         let (mut mask, mut padding) = (Vec::new(), Vec::new());
-        let mut is_causal = false;
+        let (mut is_causal, mut training) = (false, None);
         for (name, value) in named.as_object().into_iter().flatten() {
             match (name.as_str(), value) {
-                // Whether a model is trained is said where it is called, for all of it.
+                ("training", Value::Bool(noted)) if node.is_array() => training = Some(*noted),
                 ("training", _) | (_, Value::Null) => {}
                 (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
                 ("return_attention_scores", Value::Bool(false)) => {}
@@ -146,6 +149,7 @@ impl KerasCall {
             inputs,
             shapes: found.iter().map(|value| value.shape.clone()).collect(),
             is_causal,
+            training,
             masks: padding,
         })
     }

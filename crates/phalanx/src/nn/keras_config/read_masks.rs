@@ -133,6 +133,42 @@ impl MaskTable {
         Ok(())
     }
 
+    /// Refuses what merges values of which Keras 2 finds other masks: a step counts there where it does in all values that have a mask,
+    /// and here, as in Keras 3, where it does in one of them, if all have one. Factors of padding are factors there, and not here.
+    pub(super) fn check_merged(
+        &self,
+        name: &str,
+        architecture: &Value,
+        inputs: &[String],
+    ) -> Translated<()> {
+        let Some((kind, settings)) = architecture
+            .as_object()
+            .and_then(|layer| layer.iter().next())
+        else {
+            return Ok(());
+        };
+        let [masks, _] = self.masks_of(inputs);
+        let is_masked = masks.iter().any(Option::is_some);
+        let differ = masks.iter().any(|mask| *mask != masks[0]);
+        let is_other = match kind.as_str() {
+            "add" | "subtract" | "average" => is_masked && differ,
+            "multiply" | "maximum" | "minimum" => is_masked,
+            // One step after the other, each with its own mask.
+            "concatenate" if [Some(1), Some(-2)].contains(&settings["axis"].as_i64()) => {
+                is_masked && masks.iter().any(Option::is_none)
+            }
+            "concatenate" => is_masked && differ,
+            _ => false,
+        };
+        match is_other {
+            false => Ok(()),
+            true => Err(format!(
+                "layer `{}`: it merges values with masks of padding, of which Keras 2 makes another mask or other values than Keras 3 and this program",
+                cut(name)
+            )),
+        }
+    }
+
     /// Notes the mask that the result of a call has here, and in Keras when the model runs.
     pub(super) fn carry(&mut self, value: &str, architecture: &Value, inputs: &[String]) {
         let layer = architecture

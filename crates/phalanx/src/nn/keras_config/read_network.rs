@@ -118,6 +118,7 @@ impl Functional {
             }
             architecture[*kind][CAUSAL] = is_causal.into();
         }
+        note_training(&mut architecture, &calls).map_err(wrong)?;
         self.layers.push(ReadLayer {
             name: plain(layer.name),
             architecture,
@@ -237,6 +238,9 @@ impl Functional {
                 continue;
             }
             masks.check(name, call, &self.masks)?;
+            if self.is_of_keras2 {
+                masks.check_merged(name, &layer.architecture, &call.inputs)?;
+            }
             if layer.is_multi_head() && !self.is_of_keras2 && masks.are_taken(name, call)? {
                 looking.insert((at, number));
             }
@@ -367,4 +371,23 @@ pub(super) fn node(value: &str) -> &str {
 
 fn too_many(what: &str) -> String {
     format!("more than {MAX_CALLS} {what} in one model; that is taken for a mistake")
+}
+
+/// Has a layer run in training as its calls say.
+fn note_training(architecture: &mut Value, calls: &[KerasCall]) -> Translated<()> {
+    let noted = calls.first().and_then(|call| call.training);
+    if calls.iter().any(|call| call.training != noted) {
+        return Err(
+            "its calls differ in `training`, which is a setting of the layer here".to_owned(),
+        );
+    }
+    match noted {
+        None => Ok(()),
+        Some(true) => Err("it is called with `training` true, also where the model predicts, which has no like here".into()),
+        Some(false) => {
+            let settings = architecture.as_object_mut().into_iter().flatten();
+            settings.for_each(|(_, settings)| settings["training"] = false.into());
+            Ok(())
+        }
+    }
 }
