@@ -204,11 +204,20 @@ impl Engine {
         )
     }
 
-    /// Has processes with GPUs add alike what their replicas hold alike: the compiler's first choices are theirs, not those that it has timed.
-    fn equal_sums(&self, program: &Program) -> Option<(&'static str, OverrideValue)> {
+    /// Has processes with GPUs add alike what their replicas hold alike: the compiler's first choices are theirs, not those that it has
+    /// timed, and rows of a table that come several times are added in one order, not as threads come to them.
+    fn equal_sums(&self, program: &Program) -> Vec<(&'static str, OverrideValue)> {
         let may_differ = program.workers > 1 && self.platform_name() == "gpu";
-        (may_differ && program.adds_after_exchange())
-            .then_some(("xla_gpu_autotune_level", OverrideValue::Int(0)))
+        if !may_differ || !program.adds_after_exchange() {
+            return Vec::new();
+        }
+        vec![
+            ("xla_gpu_autotune_level", OverrideValue::Int(0)),
+            (
+                "xla_gpu_exclude_nondeterministic_ops",
+                OverrideValue::Bool(true),
+            ),
+        ]
     }
 
     /// How long devices of the CPU wait for each other: XLA ends the process when one is 40 seconds late, unless told.
