@@ -159,5 +159,13 @@ def constrained():
     yield spec("lamb_min_max_norm", "Lamb", constraints=strict, learning_rate=0.1, clipnorm=0.5)
 
 
+def factored():
+    """Adafactor, of a variable with two dims and of one with one."""
+    yield spec("adafactor_defaults", "Adafactor")
+    yield spec("adafactor_plain", "Adafactor", learning_rate=0.3, beta_2_decay=-0.6, clip_threshold=0.5, epsilon_2=0.9)
+    yield spec("adafactor_epsilon", "Adafactor", learning_rate=0.1, epsilon_1=0.01, weight_decay=0.2, relative_step=False)
+    yield spec("adafactor_zero_bias", "Adafactor", learning_rate=0.1, zero_bias=True, gradient_accumulation_steps=2)
+
+
 if __name__ == "__main__":
-    write("optimizers", [run(s) for s in [*plain(), *wrapped(), *constrained()]])
+    write("optimizers", [run(s) for s in [*plain(), *wrapped(), *constrained(), *factored()]])

@@ -152,10 +152,6 @@ const OPTIMIZERS: &[Alias] = &[
         Hint("write `sgd: {momentum: 0.9, nesterov: true}`"),
     ),
     ("gradient_descent", Same("sgd")),
-    (
-        "adafactor",
-        Hint("it is not there; `adamw` and `lamb` are near"),
-    ),
     ("lbfgs", Hint("it is not there; write `adam`")),
 ];
 const STRATEGIES: &[Alias] = &[

@@ -29,7 +29,15 @@ const ALIASES: [(&str, &str); 9] = [
 ];
 
 /// Settings that change nothing of what is computed here.
-const IGNORED: [&str; 5] = ["name", "dtype", "fn", "jit_compile", "is_legacy_optimizer"];
+const IGNORED: [&str; 6] = [
+    "name",
+    "dtype",
+    "fn",
+    "jit_compile",
+    "is_legacy_optimizer",
+    // Of Adafactor, which is the same with it and without.
+    "relative_step",
+];
 /// How Keras 2 begins names of its own optimizers.
 const OF_KERAS2: &str = "Custom>";
 /// Its class of metrics that are the mean of a function.

@@ -5,6 +5,7 @@
 //! Formulas follow Keras 3; each item documents where it differs.
 
 mod adadelta;
+mod adafactor;
 mod adagrad;
 mod adam;
 mod adamax;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use adadelta::Adadelta;
+pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
 pub use adamax::Adamax;
@@ -142,9 +144,10 @@ impl Optimizer {
         });
         let each = params.iter().enumerate().flat_map(|(index, param)| {
             let slots = self.param_slots().into_iter();
+            let dims = |name| self.rule.inner().slot_dims(name, &param.shape.dims);
             slots.map(move |(name, fill)| SlotSpec {
                 name: format!("{}/{name}", param.name),
-                shape: param.shape.clone(),
+                shape: Shape::new(param.shape.dtype, dims(name)),
                 fill,
                 param: Some(index),
             })
@@ -217,6 +220,11 @@ impl Optimizer {
             ));
         }
         self.options.check().map_err(named)
+    }
+
+    /// Whether an element's update depends on that element's values alone.
+    pub(crate) fn is_elementwise(&self) -> bool {
+        self.rule.inner().is_elementwise()
     }
 
     /// The name in logs and configurations; `adam` for AdamW too, which is Adam with weight decay.

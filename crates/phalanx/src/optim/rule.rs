@@ -4,8 +4,8 @@ use phalanx_graph::Tensor;
 use serde_json::Value;
 
 use super::{
-    Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, OptimizerSettings,
-    Options, RmsProp, Sgd,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer,
+    OptimizerSettings, Options, RmsProp, Sgd,
 };
 use crate::Result;
 use crate::config::{self, Component, Described, Description, Entry, Family};
@@ -34,6 +34,8 @@ pub enum Rule {
     Lion(Lion),
     /// See [`Lamb`].
     Lamb(Lamb),
+    /// See [`Adafactor`].
+    Adafactor(Adafactor),
 }
 
 /// What a rule answers: its slots, numbers computed once per step, and the update of one variable.
@@ -43,6 +45,11 @@ pub(super) trait UpdateRule {
 
     /// Name and fill of the slots of each variable.
     fn slots(&self) -> Vec<(&'static str, f64)>;
+
+    /// The dims of one of its slots, for a variable of these.
+    fn slot_dims(&self, _slot: &str, dims: &[usize]) -> Vec<usize> {
+        dims.to_vec()
+    }
 
     /// Name and fill of f32 scalars of the whole optimizer.
     fn own_slots(&self) -> Vec<(&'static str, f64)> {
@@ -132,9 +139,19 @@ impl Updated {
 
 impl Rule {
     /// The kinds that [`Optimizer::from_config`] knows.
-    pub const KINDS: [&'static str; 11] = [
-        "sgd", "rmsprop", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "ftrl",
-        "lion", "lamb",
+    pub const KINDS: [&'static str; 12] = [
+        "sgd",
+        "rmsprop",
+        "adam",
+        "adamw",
+        "adagrad",
+        "adadelta",
+        "adamax",
+        "nadam",
+        "ftrl",
+        "lion",
+        "lamb",
+        "adafactor",
     ];
 
     pub(super) fn from_config(kind: &str, fields: &Value) -> Result<Optimizer> {
@@ -159,6 +176,7 @@ impl Rule {
             OptimizerSettings::entry(Ftrl::default()),
             OptimizerSettings::entry(Lion::default()),
             OptimizerSettings::entry(Lamb::default()),
+            OptimizerSettings::entry(Adafactor::default()),
         ]
     }
 }
@@ -229,6 +247,7 @@ rules!(
     Ftrl "ftrl",
     Lion "lion",
     Lamb "lamb",
+    Adafactor "adafactor",
 );
 
 pub(super) use crate::config::setters;

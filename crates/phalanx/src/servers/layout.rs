@@ -60,8 +60,8 @@ impl StateLayout {
             },
             element_bytes: variable.shape.dtype.size(),
             slots: slots_of(index),
-            // These updates of a row depend on norms over other rows.
-            can_be_cut: optimizer.kind() != "lamb"
+            // Other updates of a row depend on other rows.
+            can_be_cut: optimizer.is_elementwise()
                 && variable
                     .constraint
                     .as_ref()
@@ -140,6 +140,18 @@ impl StateLayout {
         shard.first_row * row..(shard.first_row + shard.rows) * row
     }
 
+    /// The bytes that a server has of a slot: of a shard, or the whole. A slot of other dims than its variable's is of a rule that
+    /// needs whole variables.
+    fn slot_range(&self, slot: usize, at: Option<usize>) -> std::ops::Range<usize> {
+        let shape = &self.slots[slot].shape;
+        let is_alike =
+            |at: &usize| self.variables[self.shards[*at].variable].shape.dims == shape.dims;
+        match at.filter(is_alike) {
+            Some(at) => self.range(at, shape),
+            None => 0..shape.byte_len(),
+        }
+    }
+
     /// The state of a server, of a whole state: variables, slots, iterations.
     pub(super) fn state_of(&self, server: usize, state: &[HostTensor]) -> Vec<u8> {
         let mut bytes = state
@@ -152,8 +164,7 @@ impl StateLayout {
         }
         for (slot, at) in self.slots_of(server) {
             let tensor = &state[self.variables.len() + slot];
-            let range = at.map_or(0..tensor.bytes().len(), |at| self.range(at, tensor.shape()));
-            bytes.extend_from_slice(&tensor.bytes()[range]);
+            bytes.extend_from_slice(&tensor.bytes()[self.slot_range(slot, at)]);
         }
         bytes
     }
@@ -383,8 +394,7 @@ impl StateLayout {
             let mut rest = Rest(bytes);
             rest.take(before)?;
             for (slot, at) in self.slots_of(server) {
-                let shape = &self.slots[slot].shape;
-                let range = at.map_or(0..shape.byte_len(), |at| self.range(at, shape));
+                let range = self.slot_range(slot, at);
                 let part = rest.take(range.len())?;
                 slots[slot].as_mut_slice()[range].copy_from_slice(part);
             }
