@@ -16,8 +16,8 @@ pub use crate::metrics::{
 };
 pub use crate::nn::*;
 pub use crate::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, RmsProp,
-    Sgd,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Muon, Nadam, Optimizer,
+    RmsProp, Sgd,
 };
 pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};

@@ -21,7 +21,7 @@ const TOLERANCE: f64 = 5e-6;
 fn steps_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("optimizers.json");
-    assert!(records.len() >= 76, "{} records", records.len());
+    assert!(records.len() >= 81, "{} records", records.len());
     let mut batch = Batch::default();
     let iterations = batch.input(HostTensor::scalar(0_i64));
     let mut runs: Vec<Run<'_>> = Vec::new();

@@ -167,5 +167,14 @@ def factored():
     yield spec("adafactor_zero_bias", "Adafactor", learning_rate=0.1, zero_bias=True, gradient_accumulation_steps=2)
 
 
+def orthogonal():
+    """Muon, of a matrix, and of a variable that Adam updates."""
+    yield spec("muon_defaults", "Muon")
+    yield spec("muon_plain", "Muon", learning_rate=0.1, nesterov=False, ns_steps=3, rms_rate=None, weight_decay=0.0)
+    yield spec("muon_adam", "Muon", learning_rate=0.1, adam_weight_decay=0.3, adam_lr_ratio=0.5, weight_decay=0.2, clipnorm=0.5)
+    yield spec("muon_excluded", "Muon", learning_rate=0.1, exclude_layers=["kernel"], adam_beta_1=0.8, adam_beta_2=0.9, epsilon=0.01)
+    yield spec("muon_ema", "Muon", learning_rate=0.1, momentum=0.5, adam_weight_decay=None, use_ema=True, ema_momentum=0.9)
+
+
 if __name__ == "__main__":
-    write("optimizers", [run(s) for s in [*plain(), *wrapped(), *constrained(), *factored()]])
+    write("optimizers", [run(s) for s in [*plain(), *wrapped(), *constrained(), *factored(), *orthogonal()]])

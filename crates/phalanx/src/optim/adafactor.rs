@@ -1,6 +1,9 @@
+use std::ops::Bound;
+
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
 use super::rule::{Begun, Step, UpdateRule, Updated, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero};
@@ -46,7 +49,7 @@ impl Described for Adafactor {
             LEARNING_RATE,
             Field::optional(
                 "beta_2_decay",
-                Kind::REAL,
+                Kind::Number(Bound::Unbounded, Bound::Excluded(0.0)),
                 "power of the number of the update by which running means take in less and less; below 0",
             ),
             Field::optional(
@@ -109,7 +112,8 @@ impl UpdateRule for Adafactor {
         vec![(OF_ROWS, 0.0), (OF_COLUMNS, 0.0)]
     }
 
-    fn slot_dims(&self, slot: &str, dims: &[usize]) -> Vec<usize> {
+    fn slot_dims(&self, slot: &str, spec: &ParamSpec) -> Vec<usize> {
+        let dims = &spec.shape.dims;
         let of = |left_out: usize| {
             let kept = dims.iter().enumerate();
             let kept = kept.filter(|(dim, _)| dim + left_out != dims.len());
@@ -119,7 +123,7 @@ impl UpdateRule for Adafactor {
             (OF_ROWS, 2..) => of(1),
             (OF_COLUMNS, 2..) => of(2),
             (OF_COLUMNS, _) => Vec::new(),
-            _ => dims.to_vec(),
+            _ => dims.clone(),
         }
     }
 

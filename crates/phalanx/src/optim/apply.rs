@@ -313,11 +313,16 @@ impl Optimizer {
         clock: &Clock,
         begun: &Begun,
     ) {
-        let kept = self.options.weight_decay.map(|decay| 1.0 - rate * decay);
+        let kept_of = |decay: f64| 1.0 - rate * decay;
+        let kept = self.options.weight_decay.map(kept_of);
         for item in items {
             let dtype = item.param.dtype();
             let (param, slots) = item.updated();
-            let decayed = match &kept {
+            let kept = match self.rule.inner().own_decay(item.spec) {
+                Some(own) => own.map(kept_of),
+                None => kept.clone(),
+            };
+            let decayed = match kept {
                 Some(kept) if self.options.decays(item.spec) => param * kept.convert(dtype),
                 _ => param,
             };

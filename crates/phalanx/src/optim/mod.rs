@@ -14,6 +14,7 @@ mod ftrl;
 mod lamb;
 mod lion;
 mod moments;
+mod muon;
 mod nadam;
 mod options;
 mod rmsprop;
@@ -35,6 +36,7 @@ pub(crate) use apply::WindowPart;
 pub use ftrl::Ftrl;
 pub use lamb::Lamb;
 pub use lion::Lion;
+pub use muon::Muon;
 pub use nadam::Nadam;
 pub use options::Options;
 pub use rmsprop::RmsProp;
@@ -144,7 +146,7 @@ impl Optimizer {
         });
         let each = params.iter().enumerate().flat_map(|(index, param)| {
             let slots = self.param_slots().into_iter();
-            let dims = |name| self.rule.inner().slot_dims(name, &param.shape.dims);
+            let dims = |name| self.rule.inner().slot_dims(name, param);
             slots.map(move |(name, fill)| SlotSpec {
                 name: format!("{}/{name}", param.name),
                 shape: Shape::new(param.shape.dtype, dims(name)),
@@ -288,7 +290,7 @@ impl<R: Described> Described for OptimizerSettings<R> {
 
 impl<R: Described + Into<Rule> + Clone + 'static> OptimizerSettings<R> {
     fn entry(rule: R) -> Entry<Optimizer> {
-        let options = Options::default();
+        let options = Options::of(&rule.clone().into());
         Entry::with(R::COMPONENT, Self { rule, options }, Self::optimizer)
     }
 

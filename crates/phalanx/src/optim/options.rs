@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Optimizer, ParamSpec};
+use super::{Optimizer, ParamSpec, Rule};
 use crate::config::{self, Family, Field, Kind};
 
 /// Settings that every optimizer shares, by their Keras names.
@@ -252,6 +252,14 @@ impl Options {
                 Err("`ema_overwrite_frequency` needs `use_ema`; set it to true".to_owned())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The defaults of a rule.
+    pub(super) fn of(rule: &Rule) -> Self {
+        Self {
+            weight_decay: rule.inner().weight_decay(),
+            ..Self::default()
         }
     }
 

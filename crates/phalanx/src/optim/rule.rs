@@ -4,8 +4,8 @@ use phalanx_graph::Tensor;
 use serde_json::Value;
 
 use super::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer,
-    OptimizerSettings, Options, RmsProp, Sgd,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Muon, Nadam, Optimizer,
+    OptimizerSettings, Options, ParamSpec, RmsProp, Sgd,
 };
 use crate::Result;
 use crate::config::{self, Component, Described, Description, Entry, Family};
@@ -36,6 +36,8 @@ pub enum Rule {
     Lamb(Lamb),
     /// See [`Adafactor`].
     Adafactor(Adafactor),
+    /// See [`Muon`].
+    Muon(Muon),
 }
 
 /// What a rule answers: its slots, numbers computed once per step, and the update of one variable.
@@ -46,9 +48,19 @@ pub(super) trait UpdateRule {
     /// Name and fill of the slots of each variable.
     fn slots(&self) -> Vec<(&'static str, f64)>;
 
-    /// The dims of one of its slots, for a variable of these.
-    fn slot_dims(&self, _slot: &str, dims: &[usize]) -> Vec<usize> {
-        dims.to_vec()
+    /// The dims of one of its slots, for this variable.
+    fn slot_dims(&self, _slot: &str, spec: &ParamSpec) -> Vec<usize> {
+        spec.shape.dims.clone()
+    }
+
+    /// How much variables decay by default.
+    fn weight_decay(&self) -> Option<f64> {
+        None
+    }
+
+    /// How much a variable decays in place of what the options say, perhaps not at all.
+    fn own_decay(&self, _spec: &ParamSpec) -> Option<Option<f64>> {
+        None
     }
 
     /// Name and fill of f32 scalars of the whole optimizer.
@@ -139,7 +151,7 @@ impl Updated {
 
 impl Rule {
     /// The kinds that [`Optimizer::from_config`] knows.
-    pub const KINDS: [&'static str; 12] = [
+    pub const KINDS: [&'static str; 13] = [
         "sgd",
         "rmsprop",
         "adam",
@@ -152,6 +164,7 @@ impl Rule {
         "lion",
         "lamb",
         "adafactor",
+        "muon",
     ];
 
     pub(super) fn from_config(kind: &str, fields: &Value) -> Result<Optimizer> {
@@ -177,6 +190,7 @@ impl Rule {
             OptimizerSettings::entry(Lion::default()),
             OptimizerSettings::entry(Lamb::default()),
             OptimizerSettings::entry(Adafactor::default()),
+            OptimizerSettings::entry(Muon::default()),
         ]
     }
 }
@@ -231,7 +245,9 @@ macro_rules! rules {
 
         impl From<$rule> for Optimizer {
             fn from(rule: $rule) -> Self {
-                Self::new(rule.into(), Options::default())
+                let rule = Rule::from(rule);
+                let options = Options::of(&rule);
+                Self::new(rule, options)
             }
         })*
     };
@@ -248,6 +264,7 @@ rules!(
     Lion "lion",
     Lamb "lamb",
     Adafactor "adafactor",
+    Muon "muon",
 );
 
 pub(super) use crate::config::setters;

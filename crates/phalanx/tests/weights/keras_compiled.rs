@@ -118,8 +118,8 @@ fn what_there_is_not_here_is_refused() {
         ),
         (
             "/optimizer/class_name",
-            json!("Muon"),
-            "its optimizer is `Muon`",
+            json!("Shampoo"),
+            "its optimizer is `Shampoo`",
         ),
         (
             "/optimizer/config/loss_scale_factor",
