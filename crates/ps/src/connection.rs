@@ -220,11 +220,8 @@ impl Connection {
         let has_left = control.has_left(hello.worker, hello.incarnation);
         self.shared.changed.notify_all();
         drop(state);
-        let mut shards = locked(&self.shared.shards);
-        let request = Request::Hello(hello.clone());
+        let shards = locked(&self.shared.shards);
         let is_new = shards.shards.is_new(hello.worker, hello.incarnation);
-        shards.handle(hello.worker, &request, &[], options)?;
-        let has_values = shards.shards.has_values();
         drop(shards);
         if hello.worker == 0 {
             let mut state = locked(&self.shared.control);
@@ -235,6 +232,12 @@ impl Connection {
             drop(state);
             self.shared.changed.notify_all();
         }
+        // After the control, which would take a process that the shards know for one that was there before.
+        let mut shards = locked(&self.shared.shards);
+        let request = Request::Hello(hello.clone());
+        shards.handle(hello.worker, &request, &[], options)?;
+        let has_values = shards.shards.has_values();
+        drop(shards);
         if self.hello.is_none() {
             let mut connections = locked(&self.shared.connections);
             *connections.open.entry(hello.worker).or_insert(0) += 1;

@@ -169,6 +169,9 @@ pub struct Control {
     /// Whether the first worker has left in good order.
     #[serde(default)]
     pub(crate) has_chief_left: bool,
+    /// Whether the job was started again after a stop, and no process of the first worker has come to the last phase since.
+    #[serde(default)]
+    pub(crate) is_started_again: bool,
     #[serde(skip)]
     pub(crate) members: BTreeMap<usize, Member>,
     /// When somebody came first.
@@ -183,7 +186,7 @@ pub struct Control {
     /// Whether it was asked to stop before it was started again.
     #[serde(skip)]
     pub(crate) was_to_stop: bool,
-    /// Whether the first worker's process may be a new one that has not come to a phase since this was started again.
+    /// Whether the first worker's process may be a new one that has not come to the last phase since this was started again.
     #[serde(skip)]
     pub(crate) awaits_chief: bool,
 }
@@ -207,6 +210,7 @@ impl Control {
             failure: None,
             was_failed: false,
             has_chief_left: false,
+            is_started_again: false,
             members: BTreeMap::new(),
             started: None,
             looked: None,
@@ -306,7 +310,9 @@ impl Control {
         items: std::ops::Range<u64>,
     ) -> Result<(), PsError> {
         let is_last = self.last_phase() == Some(name);
-        self.awaits_chief &= worker != 0;
+        if worker == 0 && (is_last || !self.phases.contains_key(name)) {
+            (self.awaits_chief, self.is_started_again) = (false, false);
+        }
         if let Some(phase) = self.phases.get_mut(name) {
             let known = (phase.kind, phase.start, phase.given_end);
             if known == (kind, items.start, items.end) {

@@ -326,14 +326,15 @@ impl Control {
             && self.phases.get(name).is_some_and(is_stopped)
     }
 
-    /// The first worker's process is the one that there was before: what has stopped stays so.
+    /// The first worker's process is one that there was before. What has stopped stays so, unless that process came to go on.
     pub(crate) const fn chief_is_back(&mut self) {
-        self.awaits_chief = false;
+        self.awaits_chief = self.is_started_again;
     }
 
     /// The job was started again after it was asked to stop.
     pub(crate) fn go_on(&mut self) {
         (self.is_stopping, self.was_to_stop) = (false, false);
+        (self.is_started_again, self.awaits_chief) = (true, true);
         self.has_chief_left = false;
         if let Some(phase) = self.current() {
             phase.go_on();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use phalanx_proof::Secret;
 use phalanx_ps::{
-    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, Reply, Request, Server,
-    ServerOptions, Tell, Values, decode_frame, encode_frame,
+    Client, ClientOptions, ControlSettings, Grant, Hello, Mode, Part, PhaseKind, PsError, Reply,
+    Request, Server, ServerOptions, Tell, Values, decode_frame, encode_frame,
 };
 
 /// Nothing is held.
@@ -63,13 +63,24 @@ fn join_job(
     servers: &[String],
     secret: Option<&str>,
 ) -> Result<Client, PsError> {
+    join_process(1, job, (worker, workers), servers, secret)
+}
+
+/// Joins as one of the processes that have a worker's number in turn.
+fn join_process(
+    incarnation: u64,
+    job: &str,
+    (worker, workers): (usize, usize),
+    servers: &[String],
+    secret: Option<&str>,
+) -> Result<Client, PsError> {
     Client::connect(ClientOptions {
         servers: servers.to_vec(),
         hello: Hello {
             job: job.into(),
             version: String::new(),
             worker,
-            incarnation: 1,
+            incarnation,
             settings: ControlSettings {
                 workers,
                 mode: Mode::Async,
@@ -287,6 +298,88 @@ fn what_a_server_kept_is_taken_up_by_its_job_until_that_has_ended() {
         drop(client);
         assert!(server.join().unwrap().is_err());
     }
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+/// The first worker enters a training phase of ten items.
+fn enter(client: &Client, phase: &str) {
+    let enter = Request::Enter {
+        phase: phase.into(),
+        kind: PhaseKind::Train,
+        start: 0,
+        end: 10,
+    };
+    client.ask(&enter, &[]).unwrap();
+}
+
+fn granted(client: &Client, phase: &str) -> Grant {
+    let next = Request::Next {
+        phase: phase.into(),
+        within_ms: 0,
+        has: Vec::new(),
+    };
+    match client.ask(&next, &[]).unwrap().0 {
+        Reply::Grant(grant) => *grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Does the next piece of work of a phase.
+fn work(client: &Client, phase: &str) {
+    let Grant::Work(work) = granted(client, phase) else {
+        panic!("`{phase}` is over");
+    };
+    let done = Request::Done {
+        phase: phase.into(),
+        work: work.id,
+        weight: 1.0,
+        rows: 1.0,
+        staleness: 0,
+    };
+    client.ask(&done, &[]).unwrap();
+}
+
+/// A job that was asked to stop, was killed when it had, and is started again: however many connections its new first worker opens, in
+/// whichever process of the server, the others go on with it.
+#[test]
+fn workers_wait_until_a_new_first_worker_is_where_the_job_had_stopped() {
+    let name = format!("phalanx-ps-started-again-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    let serve = || keeping("job", &folder).unwrap();
+    let join = |incarnation, worker, address: &str| {
+        let servers = [address.to_owned()];
+        join_process(incarnation, "job", (worker, 2), &servers, None).unwrap()
+    };
+    let (address, server) = serve();
+    let chief = join(1, 0, &address);
+    enter(&chief, "first");
+    (0..10).for_each(|_| work(&chief, "first"));
+    enter(&chief, "second");
+    work(&chief, "second");
+    chief.ask(&Request::Stop, &[]).unwrap();
+    let over = granted(&chief, "second");
+    assert!(matches!(over, Grant::Over(phase) if phase.stopped));
+    drop(chief);
+    assert!(server.join().unwrap().is_err());
+    // The process that goes on, the same at another server's, and the next one.
+    for incarnation in [2, 2, 3] {
+        let (address, server) = serve();
+        let workers = [join(incarnation, 0, &address), join(1, 1, &address)];
+        for _ in 0..2 {
+            let grant = granted(&workers[1], "second");
+            assert!(matches!(grant, Grant::Wait { .. }), "{grant:?}");
+            enter(&workers[0], "first");
+        }
+        drop(workers);
+        assert!(server.join().unwrap().is_err());
+    }
+    let (address, server) = serve();
+    let workers = [join(3, 0, &address), join(1, 1, &address)];
+    enter(&workers[0], "second");
+    (0..9).for_each(|_| work(&workers[1], "second"));
+    workers.iter().for_each(Client::leave);
+    drop(workers);
+    server.join().unwrap().unwrap();
     std::fs::remove_dir(&folder).unwrap();
 }
 
