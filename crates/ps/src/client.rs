@@ -397,7 +397,7 @@ impl Line {
                 }
                 Ok(())
             }
-            Ok((Reply::Refused { why }, _)) => Err(PsError::User(why)),
+            Ok((Reply::Refused { why, .. }, _)) => Err(PsError::User(why)),
             Ok((other, _)) => Err(unexpected(&other)),
             Err(PsError::Protocol(why)) => Err(PsError::User(format!(
                 "parameter server {} at {address}: {why}",
@@ -460,7 +460,8 @@ impl Line {
         match reply {
             Reply::Failed { who, why } => Err(PsError::Failed { who, why }),
             Reply::Stopped => Err(PsError::Stopped),
-            Reply::Refused { why } => Err(PsError::Lost(format!(
+            Reply::Refused { why, is_user: true } => Err(PsError::User(why)),
+            Reply::Refused { why, .. } => Err(PsError::Lost(format!(
                 "parameter server {} refuses: {why}",
                 self.server
             ))),

@@ -115,7 +115,11 @@ impl Connection {
         let (server, peer) = (self.shared.options.server, &self.peer);
         let line = format!("parameter server {server} refuses {peer}: {why}");
         (self.shared.options.tell.0)(&line);
-        let _ = self.wire.send(&Reply::Refused { why: line }, &[]);
+        let refused = Reply::Refused {
+            why: line,
+            is_user: true,
+        };
+        let _ = self.wire.send(&refused, &[]);
     }
 
     fn handle(
@@ -408,6 +412,7 @@ fn refusal(error: PsError) -> Reply {
         PsError::Failed { who, why } => Reply::Failed { who, why },
         PsError::Stopped => Reply::Stopped,
         other => Reply::Refused {
+            is_user: matches!(other, PsError::User(_)),
             why: other.to_string(),
         },
     }

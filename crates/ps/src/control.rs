@@ -371,7 +371,7 @@ impl Control {
     ) -> Result<Grant, PsError> {
         Self::check_in_hand(worker, has)?;
         let (version, commit) = (self.version, self.commit.clone());
-        let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
+        let unknown = || PsError::Protocol(format!("nobody has entered the phase `{name}`"));
         let Some(phase) = self.phases.get(name) else {
             if self.chief_has_left() {
                 return Err(PsError::Lost(format!(
@@ -432,7 +432,7 @@ impl Control {
         results: Results,
     ) -> Result<bool, PsError> {
         let unknown = || {
-            PsError::User(format!(
+            PsError::Protocol(format!(
                 "there is no piece of work {work} in the phase `{name}`"
             ))
         };

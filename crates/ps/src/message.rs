@@ -337,6 +337,9 @@ pub enum Reply {
     Refused {
         /// Why.
         why: String,
+        /// Whether your program or settings are the cause, so that it is refused again when the job is started again.
+        #[serde(default)]
+        is_user: bool,
     },
 }
 

@@ -357,7 +357,7 @@ impl Control {
     /// # Errors
     /// There is no such phase.
     pub fn no_more(&mut self, name: &str, item: u64) -> Result<(), PsError> {
-        let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
+        let unknown = || PsError::Protocol(format!("nobody has entered the phase `{name}`"));
         let phase = self.phases.get_mut(name).ok_or_else(unknown)?;
         if phase.is_over {
             return Ok(());

@@ -339,6 +339,29 @@ fn work(client: &Client, phase: &str) {
     client.ask(&done, &[]).unwrap();
 }
 
+/// What would be refused again is told from what a restart may mend.
+#[test]
+fn a_worker_hears_whether_it_is_to_change_what_it_asks() {
+    let (address, running) = serving();
+    let client = join(&address, None).unwrap();
+    enter(&client, "phase");
+    let other = Request::Enter {
+        phase: "phase".into(),
+        kind: PhaseKind::Train,
+        start: 0,
+        end: 11,
+    };
+    let error = client.ask(&other, &[]).unwrap_err();
+    assert!(matches!(error, PsError::User(_)), "{error}");
+    assert!(error.to_string().contains("others have 0..10"), "{error}");
+    let (phase, item) = ("another".into(), 1);
+    let unknown = client.ask(&Request::NoMore { phase, item }, &[]);
+    assert!(matches!(unknown, Err(PsError::Lost(_))), "{unknown:?}");
+    client.leave();
+    drop(client);
+    running.join().unwrap().unwrap();
+}
+
 /// A job that was asked to stop, was killed when it had, and is started again: however many connections its new first worker opens, in
 /// whichever process of the server, the others go on with it.
 #[test]

@@ -359,7 +359,7 @@ fn what_a_coordinator_cannot_do_it_refuses() {
     let without = ParameterServerOptions::new().go_on_without_chief();
     assert!(refused(without, 2).contains("leave `go_on_without_chief` out"));
     let door = Door::default();
-    on_workers((2, 1), &ParameterServerOptions::new(), |strategy| {
+    let work = |strategy: ParameterServerStrategy| {
         let mut cluster = ClusterCoordinator::new(&strategy, counter(&strategy)).unwrap();
         let of_worker = door.clone();
         let wait = move |_: &mut TaskContext<'_>, _: &mut Trainer, ()| {
@@ -379,17 +379,23 @@ fn what_a_coordinator_cannot_do_it_refuses() {
                 .to_string()
                 .contains("after `start`")
         );
-        if !cluster.start().unwrap() {
-            return;
+        match cluster.start() {
+            Ok(is_chief) => assert!(is_chief),
+            Err(error) => {
+                assert!(error.to_string().contains("join them first"), "{error}");
+                return;
+            }
         }
-        let value = cluster.schedule(&wait, &()).unwrap();
+        cluster.schedule(&wait, &()).unwrap();
         // A training of all workers, one of which is busy.
         let row = one_row();
         let data = Dataset::from_arrays(row.x, row.y).unwrap().batch(1);
         let fit = Fit::epochs(1).progress(Progress::Silent);
-        let error = cluster.state_mut().fit(&data, fit).unwrap_err().to_string();
-        assert!(error.contains("join them first"), "{error}");
+        let error = cluster.state_mut().fit(&data, fit).unwrap_err();
+        assert!(matches!(error, phalanx::Error::User(_)), "{error}");
+        assert!(error.to_string().contains("join them first"), "{error}");
         door.open();
-        let _ = value.fetch();
-    });
+    };
+    let ended = |served: phalanx::Result<()>| assert!(served.is_err());
+    on_cluster((2, 1), &ParameterServerOptions::new(), work, ended);
 }
