@@ -205,7 +205,7 @@ fn begin_piece(
     // Random numbers follow the number of the step, which is the batch's own where workers are apart.
     let number = match servers.mode().backup_workers() {
         Some(_) => values.iterations,
-        None => i64::try_from(work.id).unwrap_or(i64::MAX),
+        None => servers.step_of(work.id)?,
     };
     let (step, setup) = (model.train.get(&key)?, &model.setup);
     let gradient = (model.state).begin_on_servers(setup, step, number, &device_batch)?;

@@ -117,6 +117,7 @@ impl Trainer {
         let (model, progress) = (&mut self.compiled, &mut self.progress);
         if let Some(servers) = model.placement.servers() {
             let own = progress.position.clone();
+            servers.first_step(|| Ok(model.iterations))?;
             let first = progress.begin_with_servers(servers, first)?;
             // Otherwise what callbacks remember is of epochs whose results come again.
             self.kept_epochs = match progress.position == own {

@@ -6,7 +6,7 @@ mod tasks;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_graph::HostTensor;
@@ -45,6 +45,8 @@ pub(crate) struct Servers {
     /// The phase that this process entered last.
     entered: Mutex<Option<String>>,
     row_cache: Mutex<RowCache>,
+    /// See [`first_step`](Self::first_step).
+    first_step: OnceLock<i64>,
 }
 
 /// How variables lie on servers, and when they travel.
@@ -90,6 +92,7 @@ impl Servers {
             counts: Mutex::default(),
             entered: Mutex::default(),
             row_cache: Mutex::default(),
+            first_step: OnceLock::new(),
         })
     }
 

@@ -250,6 +250,7 @@ impl<S> ClusterCoordinator<S> {
             chief.raise(&mut pending)?;
         }
         let number = pending.next;
+        chief.servers.first_step(|| chief.servers.updates())?;
         chief.servers.schedule(number, &function.name, &bytes)?;
         pending.next += 1;
         let slot = Arc::new(EndSlot {

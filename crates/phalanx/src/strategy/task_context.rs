@@ -174,7 +174,8 @@ impl TaskContext<'_> {
         self.check_servers("the state", &state.strategy.placement)?;
         let pulled = state.pull()?;
         // A call that is run again draws the same.
-        state.set_draws(self.task.first_push + self.steps)?;
+        let number = self.servers.step_of(self.task.first_push + self.steps)?;
+        state.set_draws(number)?;
         self.steps += 1;
         let (results, sent) = function.run_for_servers(state, given)?;
         if let (Some(pulled), Some((sent, tensors))) = (pulled, sent) {

@@ -208,10 +208,10 @@ fn a_custom_loop_goes_on_on_servers_from_a_state_of_one_process() {
     let data = batches(7);
     let (_, optimizer) = optimizers().into_iter().nth(1).unwrap();
     let mut saved = None;
-    let one = in_one_process((optimizer.clone(), 0.0), &data, |state| {
+    let one = in_one_process((optimizer.clone(), 0.25), &data, |state| {
         saved = Some(state.training_state().unwrap());
     });
-    let mut other = on_servers((&optimizer, 0.0), &data[3..], saved.as_ref(), 2);
+    let mut other = on_servers((&optimizer, 0.25), &data[3..], saved.as_ref(), 2);
     // It ends with predictions of its own first batch, which is another.
     let rest = one.0.iter().skip(3).take(4).copied().collect();
     other.0.truncate(4);

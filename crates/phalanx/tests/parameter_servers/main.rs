@@ -350,6 +350,11 @@ fn a_checkpoint_within_an_epoch_goes_on_anywhere() {
         .unwrap();
     let from = &folder.join("2-1");
     compare("mirrored", TOLERANCE, &reference, &go_on(&mirrored, from));
+    // Workers that are apart draw random numbers by the numbers of their batches.
+    let apart = ParameterServerOptions::new();
+    for other in on_workers((1, 1), &apart, |strategy| go_on(&strategy, from)) {
+        compare("async", TOLERANCE, &reference, &other);
+    }
     // And back: what one process wrote in the middle of an epoch.
     let back = folder.join("back");
     train_as(&OneDeviceStrategy::on(engine(0)), &ragged(), |_, fit| {

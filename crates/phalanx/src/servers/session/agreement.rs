@@ -57,6 +57,29 @@ impl Servers {
         self.get(&key)
     }
 
+    /// How many updates the values had with which the job began its first training or scheduled its first function; `own` is how many they
+    /// have, which the first worker is asked for.
+    pub(crate) fn first_step(&self, own: impl FnOnce() -> Result<i64>) -> Result<i64> {
+        if let Some(first) = self.first_step.get() {
+            return Ok(*first);
+        }
+        let own = match self.is_chief() {
+            true => own()?,
+            false => 0,
+        };
+        let first = self.of_chief("first step", &own.to_le_bytes())?;
+        let first = <[u8; 8]>::try_from(&first[..]);
+        let first = first.map_err(|_| Error::Bug("the number of a first step".into()))?;
+        Ok(*self.first_step.get_or_init(|| i64::from_le_bytes(first)))
+    }
+
+    /// The number that the random numbers of a piece of work follow where workers are apart: pieces of work are counted from the begin of
+    /// the job, which may go on from a checkpoint.
+    pub(crate) fn step_of(&self, work: u64) -> Result<i64> {
+        let first = self.first_step(|| self.updates())?;
+        Ok(first.saturating_add_unsigned(work))
+    }
+
     /// Does something in the first worker, once in the life of the job; the others wait for it.
     pub(crate) fn once(&self, key: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
         let key = format!("once/{key}");

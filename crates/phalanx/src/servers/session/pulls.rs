@@ -77,6 +77,12 @@ impl Servers {
         Ok(self.newest()?.iterations)
     }
 
+    /// The same; none where no model is on the servers.
+    pub(crate) fn updates(&self) -> Result<i64> {
+        let has_model = locked(&self.layout).is_some();
+        if has_model { self.iterations() } else { Ok(0) }
+    }
+
     /// The present values as they were pulled last.
     fn newest(&self) -> Result<PulledValues> {
         let wire = locked(&self.pulled).wire;

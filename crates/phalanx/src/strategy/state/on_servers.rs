@@ -144,8 +144,8 @@ impl State {
     }
 
     /// Lets the random numbers of the next step follow from a number.
-    pub(in crate::strategy) fn set_draws(&mut self, number: u64) -> Result<()> {
-        let number = HostTensor::scalar(i64::try_from(number).unwrap_or(i64::MAX));
+    pub(in crate::strategy) fn set_draws(&mut self, number: i64) -> Result<()> {
+        let number = HostTensor::scalar(number);
         self.entries[DRAWS].buffers = self.placed(&number, ValueKind::Replicated)?;
         Ok(())
     }
