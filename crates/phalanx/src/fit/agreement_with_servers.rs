@@ -3,10 +3,16 @@
 //! Gradients of another model, of other data or at another precision would be added without anybody's notice. Programs are not compared,
 //! since workers may have different devices: only what they were made from.
 
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
 use super::agreement::{length_of, or_none, owned, settings_of_data};
+use super::callbacks::{KeptEpochs, values_of};
+use super::servers::set_sums;
 use super::setup::Setup;
 use super::{Fit, Trainer};
-use crate::data::{Facts, TrainingData};
+use crate::checkpoint::JsonFloat;
+use crate::data::{Facts, Position, TrainingData};
 use crate::servers::Servers;
 use crate::{Error, Result};
 
@@ -47,7 +53,66 @@ pub(super) fn agree_on_model(servers: &Servers, setup: &Setup, seed: u64) -> Res
     servers.agree_on(&format!("compile {number}"), &facts)
 }
 
+/// Where a `fit` of the job began, and with what.
+#[derive(Serialize, Deserialize)]
+struct BeginOfFit {
+    first: usize,
+    position: Position,
+    // The first two alone are what earlier versions have kept.
+    /// The sums of the epoch so far, within one.
+    #[serde(default)]
+    sums: Option<Vec<JsonFloat>>,
+    /// What callbacks remembered.
+    #[serde(default)]
+    callbacks: Vec<(String, Value)>,
+}
+
+impl BeginOfFit {
+    /// Where this process would begin.
+    fn of(trainer: &Trainer, first: usize) -> Result<Self> {
+        let Trainer {
+            compiled, progress, ..
+        } = trainer;
+        let sums = || compiled.state.read_epoch_totals(&compiled.setup);
+        let sums = progress.is_mid_epoch.then(sums).transpose()?;
+        Ok(Self {
+            first,
+            position: progress.position.clone(),
+            sums: sums.map(|sums| sums.into_iter().map(JsonFloat).collect()),
+            callbacks: values_of(&trainer.callback_states),
+        })
+    }
+}
+
 impl Trainer {
+    /// Goes on where the first worker did when the job came to this `fit`, and names its phases. A process that was started again may know
+    /// later epochs from its checkpoint; the servers answer with the results of all.
+    pub(super) fn begin_with_servers(&mut self, servers: &Servers, first: usize) -> Result<usize> {
+        let iterations = self.compiled.iterations;
+        servers.first_step(|| Ok(iterations))?;
+        self.progress.fit_number = servers.count("fit");
+        let bug = |error: serde_json::Error| Error::Bug(format!("the begin of a fit: {error}"));
+        let own = serde_json::to_vec(&BeginOfFit::of(self, first)?).map_err(bug)?;
+        let begun = servers.of_chief(&format!("fit {}", self.progress.fit_number), &own)?;
+        let begun: BeginOfFit = serde_json::from_slice(&begun).map_err(bug)?;
+        let progress = &mut self.progress;
+        progress
+            .history
+            .epochs
+            .retain(|done| done.epoch < begun.first);
+        if progress.position == begun.position {
+            self.kept_epochs = KeptEpochs::default();
+            return Ok(begun.first);
+        }
+        (progress.position, progress.is_mid_epoch) = (begun.position, begun.sums.is_some());
+        if let Some(sums) = begun.sums {
+            let sums: Vec<f64> = sums.iter().map(|JsonFloat(sum)| *sum).collect();
+            set_sums(&mut self.compiled, &sums)?;
+        }
+        self.kept_epochs = KeptEpochs::take_from(&mut self.callback_states, begun.callbacks);
+        Ok(begun.first)
+    }
+
     /// Refuses to train on other data or in other steps than the first worker; from now on the flag of `fit` is looked at where servers
     /// are waited for.
     pub(super) fn agree_with_servers(

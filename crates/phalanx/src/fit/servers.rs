@@ -300,7 +300,7 @@ fn sums_so_far(trainer: &Trainer) -> Result<Vec<f64>> {
 }
 
 /// Sets the sums of the epoch on the devices.
-fn set_sums(model: &mut CompiledModel, sums: &[f64]) -> Result<()> {
+pub(super) fn set_sums(model: &mut CompiledModel, sums: &[f64]) -> Result<()> {
     let totals = model
         .state
         .place_epoch_totals(&model.setup, &[sums.to_vec()])?;

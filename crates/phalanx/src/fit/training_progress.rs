@@ -5,7 +5,6 @@ use super::history::{EpochLogs, History};
 use super::recovery::StepLog;
 use crate::data::{Position, TrainingData};
 use crate::engine::Engine;
-use crate::servers::Servers;
 use crate::{Error, Result};
 
 /// What the host knows of the way that a [`Trainer`](super::Trainer) has gone; the device has the values.
@@ -138,20 +137,6 @@ impl TrainingProgress {
         };
         self.position = position.clone();
         Ok(steps)
-    }
-
-    /// Goes on where the first worker does, and names the phases of this `fit`. A first worker that was started again may know later
-    /// epochs from its checkpoint; the servers answer with the results of all.
-    pub(super) fn begin_with_servers(&mut self, servers: &Servers, first: usize) -> Result<usize> {
-        self.fit_number = servers.count("fit");
-        let bug = |error: serde_json::Error| Error::Bug(format!("a position: {error}"));
-        let own = serde_json::to_vec(&(first, &self.position)).map_err(bug)?;
-        let chief = servers.of_chief(&format!("fit {}", self.fit_number), &own)?;
-        let (first, position): (usize, Position) = serde_json::from_slice(&chief).map_err(bug)?;
-        self.is_mid_epoch &= self.position == position;
-        self.position = position;
-        self.history.epochs.retain(|done| done.epoch < first);
-        Ok(first)
     }
 
     /// Takes a place within the epoch, for a checkpoint.

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::callbacks::KeptEpochs;
 use super::in_flight::InFlight;
 use super::step_times::StepPart;
 use super::{Fit, Trainer};
@@ -114,18 +113,10 @@ impl Trainer {
         fit: &Fit,
         data: &dyn TrainingData,
     ) -> Result<usize> {
-        let (model, progress) = (&mut self.compiled, &mut self.progress);
-        if let Some(servers) = model.placement.servers() {
-            let own = progress.position.clone();
-            servers.first_step(|| Ok(model.iterations))?;
-            let first = progress.begin_with_servers(servers, first)?;
-            // Otherwise what callbacks remember is of epochs whose results come again.
-            self.kept_epochs = match progress.position == own {
-                true => KeptEpochs::default(),
-                false => KeptEpochs::take_from(&mut self.callback_states, first),
-            };
-            return Ok(first);
+        if let Some(servers) = self.compiled.placement.servers().cloned() {
+            return self.begin_with_servers(&servers, first);
         }
+        let (model, progress) = (&mut self.compiled, &mut self.progress);
         if model.placement.world().is_none() {
             return Ok(first);
         }

@@ -2,18 +2,19 @@
 //! lost goes on in another process.
 
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use phalanx::fit::callbacks::{EarlyStopping, ModelCheckpoint, SaveFreq};
 use phalanx::prelude::*;
 use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
 use phalanx::{Error, Result};
 use phalanx_cluster::ClusterSpec;
 
-use super::{engine, member, on_cluster, on_routed, scratch};
+use super::{engine, member, on_cluster, on_routed, on_workers, scratch};
 
 fn together() -> ParameterServerOptions {
     ParameterServerOptions::new().mode(Mode::Sync { backup_workers: 0 })
@@ -192,6 +193,70 @@ fn a_first_worker_that_was_lost_has_each_epoch_once() {
         assert_eq!(epochs.collect::<Vec<_>>(), [(0, 2), (1, 2), (2, 2), (3, 2)]);
     };
     on_routed((1, 1), &options, (route, work), |served| served.unwrap());
+}
+
+/// A callback that replaces a checkpoint after some batches.
+fn every(batches: usize, path: &Path) -> ModelCheckpoint {
+    ModelCheckpoint::new(path.display().to_string()).save_freq(SaveFreq::Batches(batches))
+}
+
+/// Epochs of three batches, with callbacks that count batches and epochs.
+fn counted(folder: &Path, epochs: usize) -> Training {
+    let patient = EarlyStopping::new("loss").min_delta(1e9).patience(3);
+    let fit = Fit::epochs(epochs).progress(Progress::Silent);
+    Training {
+        rows: 12,
+        fit: fit
+            .callback(every(2, &folder.join("every")))
+            .callback(patient),
+        ..Training::new()
+    }
+}
+
+/// The job goes on within an epoch. A process that comes back with a later checkpoint ends its epochs at the same batches, with the same
+/// results, and the training where it would have ended.
+#[test]
+fn a_process_that_comes_back_begins_with_what_the_job_began_with() {
+    let folder = scratch("begun-within");
+    let (begun, path) = (folder.join("begun"), folder.join("checkpoint"));
+    let options = ParameterServerOptions::new().go_on_without_chief();
+    on_workers((1, 1), &options, |strategy| {
+        let mut before = counted(&folder, 2);
+        // The second batch of an epoch.
+        before.fit = before.fit.callback(every(5, &begun));
+        before.run(&strategy).unwrap();
+    });
+    let seen = OnceLock::new();
+    let route = |cluster: &ClusterSpec| seen.get_or_init(|| cluster.clone()).clone();
+    let goes_on = |from: &Path| {
+        let mut training = counted(&folder, 6);
+        training.fit = training.fit.checkpoint(&path).resume();
+        training.resumes = Some(from.to_owned());
+        training
+    };
+    let loss = Arc::new(Mutex::new(None));
+    let work = |strategy: ParameterServerStrategy| {
+        let (mut first, of_first) = (goes_on(&begun), Arc::clone(&loss));
+        first.fit = first.fit.after_epoch(move |done| {
+            match done.epoch {
+                1 => *of_first.lock().unwrap() = done.logs.get("loss"),
+                _ => resume_unwind(Box::new("this process is lost")),
+            }
+            Ok(())
+        });
+        let lost = thread::scope(|scope| scope.spawn(move || first.run(&strategy)).join());
+        assert!(lost.is_err());
+        let cluster = seen.get().unwrap();
+        let place = member(cluster, cluster.worker(0));
+        let strategy = ParameterServerStrategy::join(engine(0), &place, &options).unwrap();
+        goes_on(&path).run(&strategy).unwrap().epochs
+    };
+    let ended = on_routed((1, 1), &options, (route, work), |served| served.unwrap());
+    let epochs: Vec<usize> = ended[0].iter().map(|done| done.epoch).collect();
+    assert_eq!(epochs, [0, 1, 2, 3], "three epochs after the best");
+    let again = ended[0][1].logs.get("loss");
+    assert!(again.is_some());
+    assert_eq!(again, *loss.lock().unwrap());
 }
 
 /// Data of two batches that the second of two workers cannot read; the first one waits for it with its own.

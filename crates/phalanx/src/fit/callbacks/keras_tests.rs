@@ -422,21 +422,30 @@ fn losses_that_are_not_numbers_end_it_at_the_batch_of_keras() {
     });
 }
 
-/// Three epochs of which the second is the best, gone through again by a process that came in the place of the first worker, and one
-/// more with this loss; the variables at the end.
-fn taken_over<C: IntoCallback>(make: impl Fn() -> C, has_checkpoint: bool, last: f64) -> f64 {
+/// Three epochs of which the second is the best, the last of them in a job that had begun before epoch `first`; these are gone through
+/// again by a process that came in the place of the job's first worker, and one more with this loss. The variables at the end.
+fn taken_over<C: IntoCallback>(
+    make: impl Fn() -> C,
+    first: usize,
+    has_checkpoint: bool,
+    last: f64,
+) -> f64 {
     let logs = |loss: f64| -> Logs { [("loss".to_owned(), loss)].into_iter().collect() };
     let over = [3.0, 1.0, 2.0].map(logs);
     let mut before = Drive::new(make(), CallbackStates::new());
+    let mut begun = Vec::new();
     for (epoch, logs) in over.iter().enumerate() {
+        if epoch == first && first > 0 {
+            begun = values_of(&before.callbacks.states());
+        }
         before.epoch(epoch, logs);
     }
     let mut states = before.callbacks.states();
     states.retain(|_| has_checkpoint);
-    let kept = KeptEpochs::take_from(&mut states, 0);
+    let kept = KeptEpochs::take_from(&mut states, begun);
     let mut after = Drive::new(make(), states);
     after.fake.0.borrow_mut().behind = Some(kept);
-    for (epoch, logs) in over.iter().enumerate() {
+    for (epoch, logs) in over.iter().enumerate().skip(first) {
         after.epoch(epoch, logs);
     }
     after.fake.0.borrow_mut().behind = None;
@@ -453,13 +462,17 @@ fn the_best_of_epochs_before_a_restart_is_what_the_checkpoint_has() {
             .patience(9)
             .restore_best_weights(true)
     };
-    let taken = |has_checkpoint, last| {
-        let best = taken_over(|| KeepBest::new("loss"), has_checkpoint, last);
-        assert_eq!(taken_over(early, has_checkpoint, last), best);
-        best
-    };
-    assert_eq!(taken(true, 4.0), 1.0);
-    assert_eq!(taken(true, 0.5), 3.0);
-    // Lost: the last ones stay.
-    assert_eq!(taken(false, 4.0), 3.0);
+    // The job began anew, or with the worse epoch behind it, or with the best.
+    for first in 0..3 {
+        let taken = |has_checkpoint, last| {
+            let best = taken_over(|| KeepBest::new("loss"), first, has_checkpoint, last);
+            let by_patience = taken_over(early, first, has_checkpoint, last);
+            assert_eq!(by_patience, best, "{first}");
+            best
+        };
+        assert_eq!(taken(true, 4.0), 1.0, "{first}");
+        assert_eq!(taken(true, 0.5), 3.0, "{first}");
+        // Lost: the last ones stay.
+        assert_eq!(taken(false, 4.0), 3.0, "{first}");
+    }
 }

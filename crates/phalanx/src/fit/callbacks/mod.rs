@@ -69,7 +69,7 @@ pub use csv_logger::CsvLogger;
 pub use early_stopping::EarlyStopping;
 pub use keep_best::KeepBest;
 pub(super) use keep_best::better_of;
-pub(super) use kept_epochs::KeptEpochs;
+pub(super) use kept_epochs::{KeptEpochs, values_of};
 pub use lambda::Lambda;
 pub use learning_rate_scheduler::LearningRateScheduler;
 pub(super) use list::Callbacks;
