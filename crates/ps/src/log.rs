@@ -2,8 +2,8 @@
 //!
 //! `snapshot` is one frame that names a log; `log-<n>` has a frame for each request that changed something, in the order in which they
 //! did. A snapshot is written beside and renamed, then the next log is begun; so at every instant the two belong together. A log may
-//! end in half a frame, which was never acknowledged and is cut off, or, after a loss of power, in zeros instead: its length was written and
-//! its data were not. All else that cannot be read is an error. `job` says whose all this is.
+//! end in half a frame, which was never acknowledged and is cut off, or, after a loss of power, in zeros instead of one or of its last
+//! blocks: its length was written and these data were not. All else that cannot be read is an error. `job` says whose all this is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::PsError;
-use crate::message::{Frame, FrameProblem, MAGIC, Request, decode_frame, encode_frame};
+use crate::message::{
+    Frame, FrameProblem, HEADER, MAGIC, RawFrame, Request, decode_frame, encode_frame,
+};
+
+/// What a disk writes as a whole, at the least, from where a file begins.
+const BLOCK: u64 = 4096;
 
 /// What survives what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,7 +246,7 @@ fn read_snapshot<S: DeserializeOwned>(path: &Path) -> Result<Option<Frame<S>>, P
     }
 }
 
-/// The whole frames of a log, and the file, cut after them where half a frame or zeros follow. A log that a snapshot names was there
+/// The whole frames of a log, and the file, cut after them where half a frame or zeros follow or end it. A log that a snapshot names was there
 /// with it.
 fn read_log(path: &Path, is_named: bool) -> Result<(File, Vec<Frame<Entry>>, u64), PsError> {
     let opened = OpenOptions::new()
@@ -271,7 +276,7 @@ fn read_log(path: &Path, is_named: bool) -> Result<(File, Vec<Frame<Entry>>, u64
                 }
                 break;
             }
-            Err(FrameProblem::NotOurs(_)) if is_zero_after(&file, whole).map_err(failed)? => break,
+            Err(FrameProblem::NotOurs(_)) if is_unwritten(&file, whole).map_err(failed)? => break,
             Err(why) => return Err(unreadable(path, &why.to_string())),
         }
     }
@@ -291,15 +296,23 @@ fn has_frame_after(mut file: &File, from: u64) -> std::io::Result<bool> {
     Ok(begins.any(|at| decode_frame::<Entry>(&mut &rest[at..]).is_ok()))
 }
 
-/// Whether all bytes from `from` on are zeros.
-fn is_zero_after(mut file: &File, from: u64) -> std::io::Result<bool> {
+/// Whether the bytes from `from` on are the last frame, of which all or the last blocks are zeros.
+fn is_unwritten(mut file: &File, from: u64) -> std::io::Result<bool> {
+    let mut rest = Vec::new();
     file.seek(SeekFrom::Start(from))?;
-    for byte in BufReader::new(file).bytes() {
-        if byte? != 0 {
-            return Ok(false);
-        }
+    file.read_to_end(&mut rest)?;
+    let Some(last) = rest.iter().rposition(|byte| *byte != 0) else {
+        return Ok(true);
+    };
+    let written = (from + last as u64 + 1).next_multiple_of(BLOCK);
+    if !rest.starts_with(&MAGIC) || written >= from + rest.len() as u64 {
+        return Ok(false);
     }
-    Ok(true)
+    // A frame whose checksum fits is whole. Another that ends sooner was written before what follows.
+    let mut after = &rest[..];
+    let is_last = RawFrame::read(&mut after, u64::MAX).is_err() && after.is_empty();
+    let has_header = written >= from + HEADER as u64;
+    Ok((is_last || !has_header) && !has_frame_after(file, from)?)
 }
 
 /// What was kept cannot be taken up, and nothing of it is changed.
@@ -404,6 +417,7 @@ pub(crate) mod tests {
             }
         }
         fs::write(&path, &good[..ends[1]]).unwrap();
+        check_unwritten_blocks(&folder);
         let (mut log, _) = open(&folder);
         log.snapshot(&(), &[]).unwrap();
         fs::remove_file(log_path(&folder, 1)).unwrap();
@@ -411,6 +425,47 @@ pub(crate) mod tests {
         fs::write(folder.join("snapshot"), []).unwrap();
         refused();
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The last frame is of several blocks, and of these the last were not written when the power was lost.
+    fn check_unwritten_blocks(folder: &Path) {
+        let (path, block) = (log_path(folder, 0), BLOCK as usize);
+        let before = fs::read(&path).unwrap();
+        let read = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            let read = Log::open::<()>(folder, Durability::Process);
+            let left = fs::read(&path).unwrap();
+            read.ok().map(|(_, found)| (found.requests.len(), left))
+        };
+        let put = Request::Put { key: "k".into() };
+        // It begins with a block, in one, and so late that its header is of two.
+        for begin in [block, block + block / 2, 2 * block - HEADER / 2] {
+            fs::write(&path, &before).unwrap();
+            let (mut log, requests) = open(folder);
+            let known = requests.len() + 1;
+            let (worker, request) = (0, put.clone());
+            let head = encode_frame(&Entry { worker, request }, &[]).unwrap();
+            let fill = begin - before.len() - head.len();
+            log.append(0, &put, &vec![1; fill]).unwrap();
+            log.append(0, &put, &[1; 3 * BLOCK as usize]).unwrap();
+            let good = fs::read(&path).unwrap();
+            for from in (begin + 1..good.len()).filter(|from| from % block == 0) {
+                let mut bytes = good.clone();
+                bytes[from..].fill(0);
+                let cut = Some((known, good[..begin].to_vec()));
+                assert!(read(&bytes) == cut, "{begin} {from}");
+                // What was written after zeros.
+                *bytes.last_mut().unwrap() = 1;
+                assert_eq!(read(&bytes), None, "{begin} {from}");
+            }
+            // All of it was written, and is damaged; so it is where another that was not written follows.
+            let mut bytes = good.clone();
+            bytes[begin + 100] ^= 1;
+            assert_eq!(read(&bytes), None, "{begin}");
+            bytes.resize(good.len() + 3 * block, 0);
+            assert_eq!(read(&bytes), None, "{begin}");
+        }
+        fs::write(&path, &before).unwrap();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::task_queue::{Task, TaskEnd};
 use crate::{ControlSettings, PsError};
 
 pub(crate) const MAGIC: [u8; 4] = *b"PHXP";
-const HEADER: usize = 20;
+pub(crate) const HEADER: usize = 20;
 /// No text of a message is longer.
 const MOST_TEXT: usize = 16 << 20;
 /// Memory is taken in steps of this size, whatever a header says.
