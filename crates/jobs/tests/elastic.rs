@@ -47,6 +47,20 @@ esac";
 }
 
 #[test]
+fn the_workers_of_another_attempt_know_that_it_is_another() {
+    let service = Service::new("counts");
+    let keys = "phalanx: {elastic: {minWorkers: 2, maxWorkers: 2}}\n";
+    fs::write(service.folder.join("elastic.yaml"), keys).unwrap();
+    // The chief is told to end once, and has saved.
+    let script = "[ $RANK = 0 ] || exit 0
+echo $PHALANX_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT >> counts; [ $(wc -l < counts) -gt 1 ] || exit 143";
+    service.script("demo", &["--config", "elastic.yaml"], script);
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    let counts = fs::read_to_string(service.folder.join("counts")).unwrap();
+    assert_eq!(counts, "0 0\n1 1\n");
+}
+
+#[test]
 fn a_mistake_of_one_worker_ends_an_elastic_job() {
     let service = Service::new("mistake");
     let keys = "phalanx: {elastic: {minWorkers: 1, maxWorkers: 2}}\n";

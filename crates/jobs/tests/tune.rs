@@ -193,6 +193,18 @@ case $1 in --x=1) say 1 0.1; say 2 nan;; *) say 1 0.5;; esac";
 }
 
 #[test]
+fn the_first_start_of_a_later_trial_is_no_restart() {
+    let service = Service::new("trial-counts");
+    let script =
+        "echo $CLOUD_ML_TRIAL_ID $PHALANX_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT >> counts
+[ $CLOUD_ML_TRIAL_ID-$PHALANX_RESTART_COUNT != 2-0 ] || exit 143
+echo '{\"loss\": \"1\"}' >> $CLOUD_ML_HP_METRIC_FILE";
+    tune(&service, script, "--search x=1,2,3 --trials 3 --parallel 1");
+    let counts = fs::read_to_string(service.folder.join("counts")).unwrap();
+    assert_eq!(counts, "1 0 0\n2 0 0\n2 1 1\n3 0 0\n");
+}
+
+#[test]
 fn a_list_of_values_has_no_empty_one_and_no_scale() {
     let service = Service::new("values");
     for values in ["16,32,", "", ",a", "0.001,0.01:log", "a:log,b"] {

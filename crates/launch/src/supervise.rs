@@ -231,6 +231,7 @@ pub(crate) fn attempts(
     stop: &(dyn Fn() -> Option<Stop> + Sync),
 ) -> RunEnd {
     let mut budget = Budget::default();
+    let mut restarts = starts_before(job, args);
     let mut why = lost_before(job, args);
     loop {
         let next = || match stop() {
@@ -251,14 +252,12 @@ pub(crate) fn attempts(
             plan,
             args: args.clone(),
             attempt,
+            restarts,
             stop,
             started: &started,
         };
-        let end = match spec.ours.executor {
-            ExecutorKind::Local => run.locally(),
-            ExecutorKind::Slurm => run.by_slurm(),
-            ExecutorKind::Kubernetes => run.in_kubernetes(),
-        };
+        restarts += 1;
+        let end = run.run();
         let (end, cause, told) = match end {
             RunEnd::Failed(failure) => {
                 let event = Event::FirstFailure {
@@ -281,6 +280,15 @@ pub(crate) fn attempts(
             }
         }
     }
+}
+
+/// How often the tasks were started by supervisors before this one, which were killed. Of a trial it is known only whether they were.
+fn starts_before(job: &Job, args: &RunArgs) -> u32 {
+    let Ok(life) = job.life() else { return 0 };
+    args.trial.map_or(life.attempt, |trial| {
+        let of_trial = format!("{trial}/");
+        u32::from(life.tasks.keys().any(|task| task.starts_with(&of_trial)))
+    })
 }
 
 /// Whether a supervisor before this one was killed in the middle of an attempt.

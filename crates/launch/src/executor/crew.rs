@@ -76,9 +76,10 @@ impl Crew {
         }))
     }
 
-    /// What a worker needs to know beside what every task does.
-    pub(super) fn variables(&self, at: usize) -> Variables {
-        let restarts = self.restarts[at].to_string();
+    /// What a worker needs to know beside what every task does. `before` is how often all tasks were started before: a worker that is started
+    /// for the first time after that is one that was started again, and has a checkpoint to go on from.
+    pub(super) fn variables(&self, at: usize, before: u32) -> Variables {
+        let restarts = before.saturating_add(self.restarts[at]).to_string();
         [
             ("PHALANX_RENDEZVOUS", self.host.address().to_string()),
             ("PHALANX_LAUNCHER_SECRET", self.secret.clone()),

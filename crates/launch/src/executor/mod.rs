@@ -134,8 +134,10 @@ pub struct Run<'a> {
     pub plan: &'a Plan,
     /// What differs from trial to trial.
     pub args: RunArgs,
-    /// The number of the attempt.
+    /// The number of the attempt, over all trials.
     pub attempt: u32,
+    /// How often these tasks were started before.
+    pub restarts: u32,
     /// Whether the tasks are to end, asked again and again.
     pub stop: &'a (dyn Fn() -> Option<Stop> + Sync),
     /// Called once when all tasks have started.
@@ -222,22 +224,14 @@ impl Run<'_> {
         let _ = self.job.append(event);
     }
 
-    /// Runs the tasks on this machine until all have ended.
+    /// Runs the tasks until all have ended.
     #[must_use]
-    pub fn locally(&self) -> RunEnd {
-        local::run(self)
-    }
-
-    /// Runs the tasks in pods until all have ended.
-    #[must_use]
-    pub fn in_kubernetes(&self) -> RunEnd {
-        kubernetes::run(self)
-    }
-
-    /// Runs the tasks by Slurm until all have ended.
-    #[must_use]
-    pub fn by_slurm(&self) -> RunEnd {
-        slurm::run(self)
+    pub fn run(&self) -> RunEnd {
+        match self.spec.ours.executor {
+            ExecutorKind::Local => local::run(self),
+            ExecutorKind::Slurm => slurm::run(self),
+            ExecutorKind::Kubernetes => kubernetes::run(self),
+        }
     }
 }
 
@@ -257,6 +251,7 @@ pub fn preview(
         plan,
         args: args.clone(),
         attempt: 1,
+        restarts: 0,
         stop: &|| None,
         started: &|| (),
     };

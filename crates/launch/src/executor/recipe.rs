@@ -61,6 +61,7 @@ impl Recipe {
             plan: run.plan,
             run: &self.id,
             attempt: run.attempt,
+            restarts: run.restarts,
             args: &run.args,
             secret: &self.secret,
             apart: false,
@@ -78,7 +79,11 @@ impl Recipe {
         let mut variables = self.naming(run).of_task(plan.task, &self.cluster);
         variables.extend(self.hidden.clone());
         let of_crew = crew.filter(|_| plan.task.kind.trains());
-        variables.extend(of_crew.map(|crew| crew.variables(at)).unwrap_or_default());
+        variables.extend(
+            of_crew
+                .map(|crew| crew.variables(at, run.restarts))
+                .unwrap_or_default(),
+        );
         let (directory, environment) = (self.job.directory.as_path(), &self.job.environment);
         let mut all = words(&run.plan.program, plan, &run.args, &phalanx());
         if let (Program::Image, Some(image)) = (&run.plan.program, &plan.image) {

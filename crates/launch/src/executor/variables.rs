@@ -21,6 +21,8 @@ pub(crate) struct Naming<'a> {
     /// What tells the processes of this run from all others.
     pub(crate) run: &'a str,
     pub(crate) attempt: u32,
+    /// How often the tasks were started before, for variables that say so.
+    pub(crate) restarts: u32,
     pub(crate) args: &'a RunArgs,
     pub(crate) secret: &'a Path,
     /// Whether each task has a machine of its own; else all share one.
@@ -50,10 +52,7 @@ impl Naming<'_> {
         set("PHALANX_JOB_ID", self.run.to_owned());
         set("PHALANX_JOB_NAME", self.job.name.to_string());
         set("PHALANX_GENERATION", self.attempt.to_string());
-        set(
-            "PHALANX_RESTART_COUNT",
-            self.attempt.saturating_sub(1).to_string(),
-        );
+        set("PHALANX_RESTART_COUNT", self.restarts.to_string());
         set("PHALANX_SECRET_FILE", self.secret.display().to_string());
         set("PYTHONUNBUFFERED", "1".to_owned());
         if let Some(package) = &self.spec.package {
@@ -127,10 +126,7 @@ impl Naming<'_> {
             set("MASTER_ADDR", addresses[0].host.clone());
             set("MASTER_PORT", addresses[0].port.to_string());
             set("TORCHELASTIC_RUN_ID", self.run.to_owned());
-            set(
-                "TORCHELASTIC_RESTART_COUNT",
-                self.attempt.saturating_sub(1).to_string(),
-            );
+            set("TORCHELASTIC_RESTART_COUNT", self.restarts.to_string());
             set(
                 "TORCHELASTIC_MAX_RESTARTS",
                 self.spec.ours.restarts.to_string(),
@@ -207,6 +203,7 @@ mod tests {
                 plan: &plan,
                 run: "run",
                 attempt: 1,
+                restarts: 0,
                 args: &RunArgs::default(),
                 secret: Path::new("secret"),
                 apart: false,

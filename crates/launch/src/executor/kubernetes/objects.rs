@@ -87,6 +87,7 @@ pub(super) struct Making<'a> {
     pub(super) plan: &'a Plan,
     pub(super) args: &'a RunArgs,
     pub(super) attempt: u32,
+    pub(super) restarts: u32,
     /// What tells the processes of the run from all others.
     pub(super) id: String,
     pub(super) names: Names,
@@ -100,6 +101,7 @@ impl<'a> Making<'a> {
             plan: run.plan,
             args: &run.args,
             attempt: run.attempt,
+            restarts: run.restarts,
             id: run.id(life),
             names: Names::new(life, run.args.trial, run.attempt),
         }
@@ -125,6 +127,7 @@ impl<'a> Making<'a> {
             plan: self.plan,
             run: &self.id,
             attempt: self.attempt,
+            restarts: self.restarts,
             args: self.args,
             secret: path.as_ref(),
             apart: true,

@@ -66,6 +66,7 @@ pub(super) fn scripts(run: &Run<'_>, life: &Life) -> Scripts {
         plan,
         run: &id,
         attempt: run.attempt,
+        restarts: run.restarts,
         args: &run.args,
         secret: &secret,
         apart: false,

@@ -31,7 +31,8 @@ if [ ${#phalanx_words[@]} = 0 ]; then phalanx_words=(bash -c 'echo "the image ne
 "#;
 
 /// How a task of a fixed number runs its program: once.
-const ONCE: &str = r#"program & phalanx_child=$!
+const ONCE: &str = r#"phalanx_restarts=0
+program & phalanx_child=$!
 trap 'kill -TERM $phalanx_child 2>/dev/null' TERM
 wait $phalanx_child; phalanx_code=$?
 while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
@@ -43,7 +44,7 @@ end_line
 const AGAIN: &str = r#"phalanx_restarts=0 phalanx_told=
 trap 'phalanx_told=1; kill -TERM $phalanx_child 2>/dev/null' TERM
 while :; do
-  program PHALANX_RESTART_COUNT=$phalanx_restarts TORCHELASTIC_RESTART_COUNT=$phalanx_restarts & phalanx_child=$!
+  program & phalanx_child=$!
   [ -z "$phalanx_told" ] || kill -TERM $phalanx_child 2>/dev/null
   wait $phalanx_child; phalanx_code=$?
   while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
@@ -90,6 +91,12 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     if let Some(chief) = tasks.first() {
         let _ = writeln!(text, "phalanx_chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
     }
+    // Slurm starts all tasks again by the same script.
+    let before = run.restarts;
+    let _ = writeln!(
+        text,
+        "phalanx_before=$(({before} + ${{SLURM_RESTART_COUNT:-0}}))"
+    );
     text.push_str("phalanx_variables=(\n");
     for (name, value) in &alike {
         let variable = with_addresses(&format!("{name}={value}"), &addresses);
@@ -113,7 +120,7 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     text
 }
 
-/// The function that becomes the program, its arguments more variables: the ones of secrets are never arguments, which others may see.
+/// The function that becomes the program. The variables of secrets are never arguments, which others may see.
 fn program(run: &Run<'_>) -> String {
     let mut text = "program() {\n".to_owned();
     for (name, file) in &run.spec.ours.secrets {
@@ -121,7 +128,10 @@ fn program(run: &Run<'_>) -> String {
         let file = quoted(file);
         let _ = writeln!(text, "  {name}=\"$(cat {file})\" || exit 3; export {name}");
     }
-    text.push_str("  exec env \"${phalanx_variables[@]}\" \"$@\" \"${phalanx_words[@]}\"\n}\n");
+    text.push_str(
+        "  phalanx_count=$((phalanx_before + phalanx_restarts))\n  \
+         exec env \"${phalanx_variables[@]}\" PHALANX_RESTART_COUNT=$phalanx_count TORCHELASTIC_RESTART_COUNT=$phalanx_count \"${phalanx_words[@]}\"\n}\n",
+    );
     text
 }
 
@@ -257,12 +267,18 @@ mod tests {
     /// The ones of a job whose tasks do this.
     fn of_words(root: &Path, tasks: usize, nodes: usize, words: &[&str]) -> Scripts {
         let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}, "env": {"TMPDIR": "/job"}});
+        let scripts = of_keys(root, phalanx, words);
+        assert!(scripts.batch.contains(&format!("--ntasks={tasks} ")));
+        scripts
+    }
+
+    /// The ones of a job with these keys of ours, in its third start.
+    fn of_keys(root: &Path, phalanx: Json, words: &[&str]) -> Scripts {
         let times = json!({"maxRunningTime": "60s"});
         let input = json!({"args": words, "jobDir": "runs/it's", "scheduling": times});
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
         let plan = Plan::new(&spec).unwrap();
-        assert_eq!(plan.tasks.len(), tasks);
         let job = Submitted {
             environment: [
                 ("LANG", "it's $C"),
@@ -281,6 +297,7 @@ mod tests {
             plan: &plan,
             args: RunArgs::default(),
             attempt: 1,
+            restarts: 2,
             stop: &|| None,
             started: &|| (),
         };
@@ -288,13 +305,18 @@ mod tests {
     }
 
     /// A task by its script, as Slurm starts it on a node.
-    fn started(root: &Scratch, rank: usize, node: &str) -> Output {
+    fn task(root: &Scratch, rank: usize, node: &str) -> Command {
         let mut command = Command::new("bash");
         command.arg(root.0.join(TASK)).env("PHALANX_RUN", &root.0);
         command.env("SLURM_PROCID", rank.to_string());
         command.envs([("SLURM_LOCALID", "3"), ("SLURM_NODEID", "4")]);
         command.envs([("SLURM_NNODES", "10"), ("SLURMD_NODENAME", node)]);
-        command.output().unwrap()
+        command
+    }
+
+    /// Such a task at its end.
+    fn started(root: &Scratch, rank: usize, node: &str) -> Output {
+        task(root, rank, node).output().unwrap()
     }
 
     #[test]
@@ -381,6 +403,36 @@ mod tests {
             log.contains("task 20 is on node n1, where the others look for it on n2"),
             "{log}"
         );
+    }
+
+    #[test]
+    fn a_task_knows_how_often_it_was_started_by_whomever() {
+        let root = Scratch::new("slurm-count");
+        fs::write(root.0.join(PLACES), "n1 a:1\nn1 a:2\n").unwrap();
+        // The worker of an elastic job is killed once, and the chief has ended with its second end.
+        let script = "echo $PHALANX_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT
+if [ $RANK$MOST = 11 ] && mkdir $PHALANX_RUN/once; then kill -KILL $$; fi
+echo >$PHALANX_RUN/chief-0.exit";
+        let fixed = json!({"executor": "slurm", "workers": 2});
+        let elastic = json!({"minWorkers": 1, "maxWorkers": 2});
+        let elastic = json!({"executor": "slurm", "elastic": elastic, "env": {"MOST": "1"}});
+        for (keys, rank, name, counts) in [
+            (fixed, 0, "chief-0", &["3 3"][..]),
+            (elastic.clone(), 0, "chief-0", &["3 3"]),
+            (elastic, 1, "worker-0", &["3 3", "4 4"]),
+        ] {
+            let _ = fs::remove_file(root.0.join("chief-0.exit"));
+            let log = Logs::path(&root.0.join("jobs/demo"), name);
+            let _ = fs::remove_file(&log);
+            let scripts = of_keys(&root.0, keys, &["sh", "-c", script]);
+            fs::write(root.0.join(TASK), scripts.task).unwrap();
+            let mut task = task(&root, rank, "n1");
+            let output = task.env("SLURM_RESTART_COUNT", "1").output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let text = fs::read_to_string(&log).unwrap();
+            let own = text.lines().filter(|line| line.len() == 3);
+            assert_eq!(own.collect::<Vec<_>>(), counts, "{text}");
+        }
     }
 
     #[test]

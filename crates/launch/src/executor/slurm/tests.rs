@@ -73,10 +73,11 @@ fn attempt(
         plan,
         args: RunArgs::default(),
         attempt,
+        restarts: attempt - 1,
         stop,
         started: &|| (),
     };
-    run.by_slurm()
+    run.run()
 }
 
 /// How the second attempt of a job ends whose first left these codes of its two tasks, and whether it was submitted again. The number of
