@@ -31,9 +31,9 @@ if [ ${#phalanx_words[@]} = 0 ]; then phalanx_words=(bash -c 'echo "the image ne
 "#;
 
 /// How a task of a fixed number runs its program: once.
-const ONCE: &str = r#"phalanx_restarts=0
+const ONCE: &str = r#"phalanx_restarts=0 phalanx_told=
 program & phalanx_child=$!
-trap 'kill -TERM $phalanx_child 2>/dev/null' TERM
+trap 'phalanx_told=1; kill -TERM $phalanx_child 2>/dev/null' TERM
 wait $phalanx_child; phalanx_code=$?
 while kill -0 $phalanx_child 2>/dev/null; do wait $phalanx_child; phalanx_code=$?; done
 end_line
@@ -60,11 +60,14 @@ done
 /// Ends the last line of a task that did not: what another attempt writes is no part of it.
 const END_LINE: &str = r#"end_line() { [ ! -s "$phalanx_log" ] || [ "$(tail -c 1 "$phalanx_log" | wc -l)" -gt 0 ] || echo; }
 "#;
-/// The end of a task, told; a worker that is lost for good stays until the chief has ended, so that Slurm does not end the others for its sake,
-/// but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
+/// The end of a task, told.
 const TELL: &str = r#"tell() { echo "$phalanx_code $(date +%s%3N)" >"$PHALANX_RUN/$phalanx_name.new" && mv "$PHALANX_RUN/$phalanx_name.new" "$PHALANX_RUN/$phalanx_name.$1"; }
 "#;
-const STAYS: &str = r#"case $phalanx_code in 75|129|130|137) [ $phalanx_most = 0 ] || for ((phalanx_waited = 0; phalanx_waited < 600; phalanx_waited++)); do [ -z "$phalanx_told" ] && [ ! -e "$phalanx_chief" ] || break; sleep 1; done;; esac
+/// A task that has ended well stays until the chief has ended, as Slurm ends the others a while after the first end; so does a worker that is
+/// lost for good, but ten minutes at most: the chief's node may be lost with whatever would have told of its end.
+const STAYS: &str = r#"trap phalanx_told=1 TERM
+case $phalanx_code in 0) phalanx_stays=-1;; 75|129|130|137) phalanx_stays=$((phalanx_most > 0 ? 600 : 0));; *) phalanx_stays=0;; esac
+while [ $phalanx_stays != 0 ] && [ -z "$phalanx_told" ] && [ ! -e "$phalanx_chief" ]; do sleep 1; phalanx_stays=$((phalanx_stays - 1)); done
 "#;
 
 /// The name in a script of the address of a task, which is known on the nodes only.
@@ -111,12 +114,11 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     text.push_str(END_LINE);
     text.push_str(TELL);
     text.push_str(START);
-    if run.spec.ours.elastic.is_some() {
-        text.extend([AGAIN, "tell exit\n", STAYS]);
-    } else {
-        text.extend([ONCE, "tell exit\n"]);
-    }
-    text.push_str("exit $phalanx_code\n");
+    let runs = match run.spec.ours.elastic {
+        Some(_) => AGAIN,
+        None => ONCE,
+    };
+    text.extend([runs, "tell exit\n", STAYS, "exit $phalanx_code\n"]);
     text
 }
 
@@ -245,6 +247,7 @@ fn starts(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::process::{Command, Output};
 
@@ -433,6 +436,34 @@ echo >$PHALANX_RUN/chief-0.exit";
             let own = text.lines().filter(|line| line.len() == 3);
             assert_eq!(own.collect::<Vec<_>>(), counts, "{text}");
         }
+    }
+
+    #[test]
+    fn a_task_that_has_ended_well_stays_until_the_chief_has() {
+        let root = Scratch::new("slurm-stays");
+        fs::write(root.0.join(PLACES), "n1 a:1\nn1 a:2\n").unwrap();
+        let scripts = of_words(&root.0, 2, 1, &["sh", "-c", "exit $((RANK * CODE))"]);
+        fs::write(root.0.join(TASK), scripts.task).unwrap();
+        // What happens meanwhile happens in the place of a sleep.
+        let bin = root.0.join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("sleep"), "#!/bin/sh\necho x >>slept; eval $DO\n").unwrap();
+        fs::set_permissions(bin.join("sleep"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let sleeps = |rank: usize, code: i32, meanwhile: &str| {
+            for file in ["slept", "chief-0.exit"] {
+                let _ = fs::remove_file(root.0.join(file));
+            }
+            let mut task = task(&root, rank, "n1");
+            task.current_dir(&root.0).env("PATH", &path);
+            task.env("CODE", code.to_string()).env("DO", meanwhile);
+            assert_eq!(task.status().unwrap().code(), Some(code * rank as i32));
+            fs::read_to_string(root.0.join("slept")).is_ok_and(|text| text == "x\n")
+        };
+        assert!(sleeps(1, 0, "echo >chief-0.exit"));
+        // Slurm ends it.
+        assert!(sleeps(1, 0, "kill -TERM $PPID"));
+        assert!(!sleeps(1, 1, "exit") && !sleeps(0, 0, "exit"));
     }
 
     #[test]
