@@ -38,6 +38,23 @@ fn a_job_outlasts_lists_that_are_refused_for_a_while() {
 }
 
 #[test]
+fn a_job_that_ran_outlasts_a_cluster_that_is_away() {
+    let service = Service::new("pod-away");
+    let cluster = Cluster::new(&service.folder);
+    let script =
+        "[ $PHALANX_GENERATION = 2 ] || { until [ -e go ]; do sleep 0.05; done; exit 75; }";
+    submit(&service, &cluster, script);
+    service.state("demo", "RUNNING");
+    // One more than a cluster that never took a job may refuse.
+    cluster.make_none(7);
+    fs::write(service.folder.join("go"), "").unwrap();
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert_eq!(job["phalanx"]["attempt"], 2, "{job:#}");
+    assert!(cluster.left().is_empty(), "{:?}", cluster.left());
+}
+
+#[test]
 fn a_log_that_ends_while_its_pod_runs_is_asked_for_again() {
     let service = Service::new("pod-log");
     let cluster = Cluster::new(&service.folder);

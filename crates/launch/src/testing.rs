@@ -1,5 +1,8 @@
 //! What tests share.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,6 +23,17 @@ pub(crate) fn submitted(directory: &Path, training_input: Json, phalanx: Json) -
     }
 }
 
+/// Writes scripts of a shell into a new folder, by name.
+pub(crate) fn written(folder: &Path, all: &[(&str, &str)]) {
+    fs::create_dir_all(folder).unwrap();
+    for (name, text) in all {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o700);
+        let mut file = options.open(folder.join(name)).unwrap();
+        write!(file, "#!/bin/sh\n{text}\n").unwrap();
+    }
+}
+
 /// A folder for one test, removed at its end.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
@@ -29,13 +43,13 @@ impl Scratch {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = format!("phalanx-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(folder);
-        std::fs::create_dir_all(&path).unwrap();
+        fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

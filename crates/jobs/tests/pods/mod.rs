@@ -52,6 +52,8 @@ struct Objects {
     failures: BTreeMap<String, u64>,
     /// How many of the next Jobs fail without a pod.
     without: usize,
+    /// How many of the next objects are not made, since the cluster is away.
+    unmade: usize,
     /// How many of the next lists are refused.
     refusals: usize,
     /// Whether each pod's log ends after its first line when it is asked for the first time.
@@ -77,6 +79,7 @@ impl Cluster {
             number: 0,
             failures: BTreeMap::new(),
             without: 0,
+            unmade: 0,
             refusals: 0,
             breaks_logs: false,
         }));
@@ -145,6 +148,11 @@ impl Cluster {
     /// Has the next Jobs fail before anybody sees their pods.
     pub(crate) fn make_no_pods(&self, jobs: usize) {
         self.objects().without = jobs;
+    }
+
+    /// Makes none of the next objects, as a cluster that is away.
+    pub(crate) fn make_none(&self, objects: usize) {
+        self.objects().unmade = objects;
     }
 
     /// Refuses the next lists, as after a change of what the user may do.
@@ -234,6 +242,10 @@ fn many(
         .get("gracePeriodSeconds")
         .and_then(|grace| grace.parse().ok());
     match *method {
+        Method::POST if objects.unmade > 0 => {
+            objects.unmade -= 1;
+            return status(StatusCode::SERVICE_UNAVAILABLE, "away");
+        }
         Method::POST => return objects.make(kind, &serde_json::from_slice(body).unwrap()),
         Method::DELETE if kind == "pods" => objects.end_pods(&selector, grace.unwrap_or(30)),
         Method::DELETE => objects.remove(kind, &selector),

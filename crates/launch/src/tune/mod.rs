@@ -213,7 +213,7 @@ impl Searching<'_> {
                 self.board().failure = Some(failure);
                 TrialState::Failed
             }
-            RunEnd::Refused(why) if !self.has_started(trial.number) => {
+            RunEnd::Refused(why) if !self.has_started() => {
                 self.board().refused = Some(why);
                 TrialState::Failed
             }
@@ -230,11 +230,10 @@ impl Searching<'_> {
         trial
     }
 
-    /// Whether a task of a trial has started. Where none could, the tasks of other trials cannot either.
-    fn has_started(&self, number: u32) -> bool {
-        let of_trial = format!("{number}/");
+    /// Whether a task of any trial has started, or a scheduler outside was given one. Where none could, the tasks of other trials cannot either.
+    fn has_started(&self) -> bool {
         let life = self.job.life();
-        life.is_ok_and(|life| life.tasks.keys().any(|name| name.starts_with(&of_trial)))
+        life.is_ok_and(|life| !life.tasks.is_empty() || !life.trial_handles.is_empty())
     }
 
     /// Whether nothing is where a trial's results go. What is there is of other values: the trial would be given its metric, and go on with
@@ -341,9 +340,9 @@ mod tests {
     use crate::lifecycle::Submitted;
     use crate::spec::Source;
     use crate::store::Store;
-    use crate::testing::{Scratch, submitted};
+    use crate::testing::{Scratch, submitted, written};
 
-    /// A search of four trials by Slurm, whose commands are not on this machine, after the trials of another: how it ended, and its trials.
+    /// A search of four trials by Slurm, whose commands are in a folder `programs`, after the trials of another: how it ended, and its trials.
     fn searched(scratch: &Scratch, before: Vec<Trial>) -> (RunEnd, Vec<Trial>) {
         let params =
             json!([{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]);
@@ -356,7 +355,7 @@ mod tests {
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
         let plan = Plan::new(&spec).unwrap();
-        let path = scratch.0.join("no-programs").display().to_string();
+        let path = scratch.0.join("programs").display().to_string();
         let job = Submitted {
             environment: [("PATH".to_owned(), path)].into(),
             ..submitted(&scratch.0, input, phalanx)
@@ -398,6 +397,32 @@ mod tests {
         assert!(refusal(&end).starts_with("cannot start sbatch"), "{end:?}");
         assert_eq!(trials.len(), 1, "{trials:?}");
         assert_eq!(trials[0].state, TrialState::Failed);
+    }
+
+    #[test]
+    fn a_trial_that_cannot_start_ends_no_search_whose_others_did() {
+        let scratch = Scratch::new("trial-refused");
+        // Each trial but the second has ended by the time at which it has a number.
+        let sbatch = "for word; do case $word in --output=*) folder=${word#--output=}; folder=${folder%/*};; esac; done
+number=${folder##*/trial-}; number=${number%%-*}
+[ $number != 2 ] || { echo Invalid qos specification >&2; exit 1; }
+mkdir -p \"$folder/r0\" \"$OUT/$number/hypertune\"
+echo n1 >\"$folder/r0/chief-0.start\"; echo 0 1795 >\"$folder/r0/chief-0.exit\"
+echo '{\"training/hptuning/metric\": 1}' >\"$OUT/$number/hypertune/output.metrics\"
+echo $number";
+        let out = scratch.0.join("results");
+        let sbatch = format!("PATH=/usr/bin:/bin OUT='{}'\n{sbatch}", out.display());
+        let all = [
+            ("sbatch", &*sbatch),
+            ("squeue", "exit 0"),
+            ("scontrol", "echo JobState=COMPLETED"),
+        ];
+        written(&scratch.0.join("programs"), &all);
+        let (end, trials) = searched(&scratch, Vec::new());
+        assert_eq!(end, RunEnd::Succeeded, "{trials:?}");
+        let states: Vec<TrialState> = trials.iter().map(|trial| trial.state).collect();
+        use TrialState::{Failed, Succeeded};
+        assert_eq!(states, [Succeeded, Failed, Succeeded, Succeeded]);
     }
 
     #[test]

@@ -28,6 +28,10 @@ use crate::spec::Spec;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long it may not answer before the tasks count as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a cluster may be busy that may not be one.
+const BUSY: Duration = Duration::from_secs(4);
+/// The longest pause before it is asked again.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How long the others may go on after the first failure, to hear of it themselves, or after the chief has ended.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long they may take to end once they were told to.
@@ -110,9 +114,9 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
         return PodWatch::of(run, api, names).watch();
     }
     let names = making.names.clone();
-    if let Err(why) = submit(run, &api, &making) {
+    if let Err(end) = submit(run, &api, &making) {
         let _ = remove(&api, &names.of_part(), 0);
-        return RunEnd::Refused(why);
+        return end;
     }
     if run.args.trial.is_none() {
         let handle = Some(format!("{HANDLE}{} {}", api.namespace(), names.run));
@@ -132,32 +136,58 @@ fn left(run: &Run<'_>, life: &Life) -> Option<Names> {
     attempts.into_iter().find(|names| names.run == name)
 }
 
-fn submit(run: &Run<'_>, api: &Api, making: &Making<'_>) -> Result<(), String> {
+fn submit(run: &Run<'_>, api: &Api, making: &Making<'_>) -> Result<(), RunEnd> {
+    let objects = objects_of(run, making).map_err(RunEnd::Refused)?;
+    // What took a job before may take it again; at first its address may be wrong.
+    let is_known = run.attempt > 1;
+    let since = Instant::now();
+    let over = || {
+        let patience = if is_known { PATIENCE } else { BUSY };
+        since.elapsed() >= patience || (run.stop)().is_some()
+    };
+    // First what an attempt before has left, whose supervisor was killed.
+    let removed = patiently(over, || remove(api, &making.names.of_part(), 0));
+    let made = removed.and_then(|()| {
+        let mut objects = objects.iter();
+        objects.try_for_each(|object| patiently(over, || api.create(object)))
+    });
+    made.map_err(|refusal| match refusal.passes() {
+        true if (run.stop)().is_some() => RunEnd::Stopped,
+        true if is_known => RunEnd::Lost(refusal.message),
+        _ => RunEnd::Refused(refusal.message),
+    })
+}
+
+/// All objects of a run, with what is secret.
+fn objects_of(run: &Run<'_>, making: &Making<'_>) -> Result<Vec<Json>, String> {
     let folder = run.job.folder();
     let path =
         super::secret(folder).map_err(|error| format!("cannot write the job's secret: {error}"))?;
     let secret = fs::read_to_string(&path)
         .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let hidden = secrets(run.spec, &making.life.job.directory)?;
-    // What an attempt before has left, whose supervisor was killed.
-    patiently(|| remove(api, &making.names.of_part(), 0))?;
-    for object in making.objects(&secret, &hidden) {
-        patiently(|| api.create(&object))?;
-    }
-    Ok(())
+    Ok(making.objects(&secret, &hidden))
 }
 
-/// Asks a few times where the cluster is busy.
-fn patiently(ask: impl Fn() -> Result<(), Refusal>) -> Result<(), String> {
+/// Asks again and again where the cluster is busy, until it is `over`.
+fn patiently(
+    over: impl Fn() -> bool,
+    ask: impl Fn() -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
     let mut wait = Duration::from_millis(250);
-    for _ in 0..4 {
+    loop {
         match ask() {
-            Err(refusal) if refusal.passes() => thread::sleep(wait),
-            answer => return answer.map_err(|refusal| refusal.message),
+            Err(refusal) if refusal.passes() && !over() => thread::sleep(wait),
+            answer => return answer,
         }
-        wait *= 2;
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
-    ask().map_err(|refusal| refusal.message)
+}
+
+/// The same for a while.
+fn a_few_times(ask: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    let since = Instant::now();
+    patiently(|| since.elapsed() >= BUSY, ask)
 }
 
 /// A task as far as the cluster has told of it.
@@ -242,7 +272,7 @@ impl<'a> PodWatch<'a> {
         } else {
             STOP_GRACE.as_secs()
         };
-        let removed = patiently(|| remove(&self.api, &self.names.of_run(), grace));
+        let removed = a_few_times(|| remove(&self.api, &self.names.of_run(), grace));
         if self.run.args.trial.is_none() && removed.is_ok() {
             self.run.note(Event::Handle {
                 handle: None,
@@ -468,7 +498,7 @@ impl<'a> PodWatch<'a> {
     }
 
     fn tell(&mut self, grace: Duration) {
-        let _ = patiently(|| end(&self.api, &self.names.of_run(), grace.as_secs()));
+        let _ = a_few_times(|| end(&self.api, &self.names.of_run(), grace.as_secs()));
         self.told = Some((Instant::now(), grace));
     }
 

@@ -63,9 +63,10 @@ pub(super) fn run(run: &Run<'_>) -> RunEnd {
             let folder = folder_of(run, run.attempt);
             match submit(run, &life, &folder) {
                 Ok(id) => (id, folder),
-                Err(why) => return RunEnd::Refused(why),
+                Err(end) => return end,
             }
         }
+        Err(_) if (run.stop)().is_some() => return RunEnd::Stopped,
         Err(why) => return RunEnd::Refused(why),
     };
     if handle(run, &life).is_none_or(|known| *known != id) {
@@ -104,7 +105,7 @@ fn left(run: &Run<'_>, life: &Life) -> Result<Option<(Option<String>, PathBuf)>,
     if !unrecorded::may_be(&folder) {
         return Ok(None);
     }
-    let found = unrecorded::find(life, &folder, Instant::now() + PATIENCE);
+    let found = unrecorded::find(life, &folder, &give_up(run));
     let found = found
         .map_err(|why| format!("cannot find out whether Slurm has this job already: {why}"))?;
     if found.is_none() && !have_ended(run, &folder) {
@@ -131,7 +132,7 @@ pub(crate) fn cancel(folder: &Path, life: &Life) {
     let handles = handles.filter_map(|handle| handle.strip_prefix(HANDLE));
     let mut ids: Vec<String> = handles.map(str::to_owned).collect();
     for folder in unrecorded::folders(folder) {
-        if let Ok(found) = unrecorded::find(life, &folder, until) {
+        if let Ok(found) = unrecorded::find(life, &folder, &|| Instant::now() >= until) {
             ids.extend(found);
             unrecorded::recorded(&folder);
         }
@@ -146,7 +147,71 @@ pub(crate) fn cancel(folder: &Path, life: &Life) {
     }
 }
 
-fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
+/// Whether what Slurm does not answer is to be given up: it had its time, or the job is to end.
+fn give_up(run: &Run<'_>) -> impl Fn() -> bool {
+    let (until, stop) = (Instant::now() + PATIENCE, run.stop);
+    move || Instant::now() >= until || stop().is_some()
+}
+
+/// Slurm's number of a new job. One that did not reach Slurm is submitted again.
+fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, RunEnd> {
+    let mut sbatch = sbatch(run, life, folder).map_err(RunEnd::Refused)?;
+    let over = give_up(run);
+    loop {
+        let why = match ask(&mut sbatch) {
+            Ok(answer) => return number(&answer).map_err(RunEnd::Refused),
+            Err(why) => why,
+        };
+        let passes = passes(&why);
+        // It may not have heard Slurm's answer; if nor do we, who ends the job asks again.
+        let found = match passes {
+            true => unrecorded::find(life, folder, &over),
+            false => unrecorded::look(life, folder),
+        };
+        match found {
+            Ok(Some(id)) => return Ok(id),
+            Ok(None) if passes && !over() && unrecorded::renewed(folder).is_ok() => continue,
+            Ok(None) => unrecorded::recorded(folder),
+            Err(_) => {}
+        }
+        return Err(match passes {
+            true if (run.stop)().is_some() => RunEnd::Stopped,
+            // What it was once given it may be given again.
+            true if run.attempt > 1 => RunEnd::Lost(why),
+            _ => RunEnd::Refused(why),
+        });
+    }
+}
+
+/// Whether what a command of Slurm's says may be otherwise later: that it did not reach Slurm, or had no answer.
+fn passes(why: &str) -> bool {
+    let why = why.to_lowercase();
+    [
+        "unable to contact",
+        "connection",
+        "communication",
+        "timed out",
+        "zero bytes",
+        "send failure",
+        "receive failure",
+        "standby mode",
+        "temporarily un",
+    ]
+    .iter()
+    .any(|said| why.contains(said))
+}
+
+/// The number of a job in the answer of `sbatch`.
+fn number(answer: &str) -> Result<String, String> {
+    let id = answer.trim().split(';').next().unwrap_or_default();
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("sbatch answers {answer:?}, and no number of a job"));
+    }
+    Ok(id.to_owned())
+}
+
+/// The command that submits a run, whose scripts it has in this folder.
+fn sbatch(run: &Run<'_>, life: &Life, folder: &Path) -> Result<Command, String> {
     let wrong = |error: std::io::Error| format!("cannot write {}: {error}", folder.display());
     fs::create_dir_all(folder).map_err(wrong)?;
     super::secret(run.job.folder()).map_err(wrong)?;
@@ -170,23 +235,7 @@ fn submit(run: &Run<'_>, life: &Life, folder: &Path) -> Result<String, String> {
         .args(["--parsable", "--export=NONE", &output])
         .arg(format!("--comment={mark}"))
         .arg(&path);
-    let answer = match ask(&mut command) {
-        Ok(answer) => answer,
-        // It may not have heard Slurm's answer; if nor do we, who ends the job asks again.
-        Err(why) => match unrecorded::look(life, folder) {
-            Ok(Some(id)) => return Ok(id),
-            Ok(None) => {
-                unrecorded::recorded(folder);
-                return Err(why);
-            }
-            Err(_) => return Err(why),
-        },
-    };
-    let id = answer.trim().split(';').next().unwrap_or_default();
-    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("sbatch answers {answer:?}, and no number of a job"));
-    }
-    Ok(id.to_owned())
+    Ok(command)
 }
 
 /// A command of Slurm's with the submitter's variables, which say where its configuration is.

@@ -7,7 +7,7 @@ use crate::executor::{Job, RunArgs};
 use crate::lifecycle::Submitted;
 use crate::spec::{Plan, Source, Spec};
 use crate::store::Store;
-use crate::testing::{Scratch, submitted};
+use crate::testing::{Scratch, submitted, written};
 
 #[test]
 fn a_task_has_no_place_before_its_line_is_whole() {
@@ -28,19 +28,13 @@ fn forgetful(root: &Path) -> PathBuf {
         ("squeue", "exit 0"),
         ("sbatch", &submits),
     ];
-    written(root, &all)
+    tools(root, &all)
 }
 
 /// Commands of Slurm's as scripts.
-fn written(root: &Path, all: &[(&str, &str)]) -> PathBuf {
+fn tools(root: &Path, all: &[(&str, &str)]) -> PathBuf {
     let tools = root.join("bin");
-    fs::create_dir_all(&tools).unwrap();
-    for (name, text) in all {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o700);
-        let mut file = options.open(tools.join(name)).unwrap();
-        write!(file, "#!/bin/sh\n{text}\n").unwrap();
-    }
+    written(&tools, all);
     tools
 }
 
@@ -141,8 +135,55 @@ fn a_cancel_that_slurm_refuses_at_first_is_repeated() {
         ("scontrol", &*shows),
         ("scancel", &*ends),
     ];
-    let (job, spec, plan) = job(&root.0, &written(&root.0, &all));
+    let (job, spec, plan) = job(&root.0, &tools(&root.0, &all));
     let grace = Duration::from_secs(30);
     let end = attempt(1, (&job, &spec, &plan), &|| Some(Stop { grace }));
     assert_eq!(end, RunEnd::Stopped);
+}
+
+/// How a first attempt ends whose `sbatch` says this at its first try, and how often it was tried; `stop` hears how often it was until then.
+fn after_a_failed_try(said: &str, stop: &(dyn Fn(usize) -> bool + Sync)) -> (RunEnd, usize) {
+    let root = Scratch::new("slurm-again");
+    // It takes so long that nothing of it is on its way any more.
+    let sbatch = format!(
+        "PATH=/usr/bin:/bin; cd '{}'; echo x >>tries
+for word; do case $word in --output=*) folder=${{word#--output=}};; esac; done
+touch -d @0 \"${{folder%/*}}/mark\"
+[ $(wc -l <tries) -gt 1 ] || {{ echo '{said}' >&2; exit 1; }}; echo 7",
+        root.0.display()
+    );
+    let unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
+    let all = [
+        ("sbatch", &*sbatch),
+        ("squeue", "exit 0"),
+        ("scontrol", unknown),
+    ];
+    let (job, spec, plan) = job(&root.0, &tools(&root.0, &all));
+    let tries = || {
+        let tries = fs::read_to_string(root.0.join("tries")).unwrap_or_default();
+        tries.lines().count()
+    };
+    let grace = Duration::ZERO;
+    let wish = || stop(tries()).then_some(Stop { grace });
+    let end = attempt(1, (&job, &spec, &plan), &wish);
+    assert!(!job.folder().join("slurm/1/mark").exists());
+    (end, tries())
+}
+
+#[test]
+fn a_submission_that_does_not_reach_slurm_is_repeated() {
+    let unreached =
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)";
+    let (end, tries) = after_a_failed_try(unreached, &|_| false);
+    let RunEnd::Lost(why) = end else {
+        panic!("{end:?}")
+    };
+    assert!(why.contains("forgotten job 7") && tries == 2, "{why}");
+    let stopped = after_a_failed_try(unreached, &|tries| tries > 0);
+    assert_eq!(stopped, (RunEnd::Stopped, 1));
+    let (end, tries) = after_a_failed_try("Invalid partition name specified", &|_| false);
+    let RunEnd::Refused(why) = end else {
+        panic!("{end:?}")
+    };
+    assert!(why.contains("Invalid partition") && tries == 1, "{why}");
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use phalanx_proof::draw_hex;
 
@@ -26,6 +26,12 @@ pub(super) fn mark(folder: &Path) -> io::Result<String> {
     file.write_all(mark.as_bytes())?;
     file.sync_all()?;
     Ok(mark)
+}
+
+/// Has the mark be as new as another `sbatch` with it.
+pub(super) fn renewed(folder: &Path) -> io::Result<()> {
+    let mark = File::options().append(true).open(folder.join(MARK))?;
+    mark.set_modified(SystemTime::now())
 }
 
 /// Removes the mark: the number of its job is known, or it has none.
@@ -48,12 +54,16 @@ pub(super) fn folders(job: &Path) -> Vec<PathBuf> {
 /// The number of the job with the mark of an attempt; none if Slurm has no such job and will get none any more.
 ///
 /// # Errors
-/// Slurm has not answered until this time.
-pub(super) fn find(life: &Life, folder: &Path, until: Instant) -> Result<Option<String>, String> {
+/// Slurm has not answered until it was `over`.
+pub(super) fn find(
+    life: &Life,
+    folder: &Path,
+    over: &dyn Fn() -> bool,
+) -> Result<Option<String>, String> {
     loop {
         match look(life, folder) {
             Ok(None) if may_still_come(folder) => {}
-            Err(_) if Instant::now() < until => {}
+            Err(_) if !over() => {}
             found => return found,
         }
         thread::sleep(LOOK_EVERY);
