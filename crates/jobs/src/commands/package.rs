@@ -102,7 +102,7 @@ impl Upload {
 fn in_job_dir(job: &str, spec: &Spec) -> Result<String, Failure> {
     let folder = (spec.job_dir.clone()).unwrap_or_else(|| format!("runs/{job}"));
     if folder.contains("://") {
-        return Ok(format!("{}/packages", folder.trim_end_matches('/')));
+        return Ok(format!("{folder}/packages"));
     }
     let folder = Path::new(spec.ours.directory.as_deref().unwrap_or(".")).join(folder);
     Ok(absolute(&folder)?.join("packages").display().to_string())

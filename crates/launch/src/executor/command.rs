@@ -254,6 +254,30 @@ pub fn phalanx() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{Plan, Source};
+
+    #[test]
+    fn a_folder_in_a_bucket_is_one_with_a_slash_at_its_end_or_without() {
+        let words_of = |folder: &str| {
+            let input = serde_json::json!({"jobDir": folder, "pythonModule": "a.b"});
+            let job = serde_json::json!({"trainingInput": input});
+            let spec = Spec::read(&Source::of_json(&job)).unwrap();
+            let plan = Plan::new(&spec).unwrap();
+            let run = RunArgs {
+                job_dir: spec.job_dir,
+                results: Some("results".to_owned()),
+                ..RunArgs::default()
+            };
+            let file = "train.yaml".to_owned();
+            let all = [&plan.program, &Program::Training { file }];
+            all.map(|program| words(program, &plan.tasks[0], &run, "phalanx").join(" "))
+        };
+        let [module, training] = words_of("s3://bucket/x/");
+        assert!(module.ends_with("--job-dir s3://bucket/x"), "{module}");
+        let checkpoint = "--set checkpoint=s3://bucket/x/checkpoint";
+        assert!(training.contains(checkpoint), "{training}");
+        assert!(words_of("runs/x/")[0].ends_with("--job-dir runs/x/"));
+    }
 
     #[test]
     #[cfg(target_os = "linux")]

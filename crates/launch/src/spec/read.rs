@@ -156,7 +156,7 @@ impl Spec {
         let roles = roles(&input, &ours, &mut notes);
         let spec = Self {
             chief: input.flag("useChiefInTfConfig", &mut notes).unwrap_or(true),
-            job_dir: input.text("jobDir", &mut notes),
+            job_dir: input.text("jobDir", &mut notes).map(as_stores_have_it),
             scheduling: scheduling(input.get("scheduling"), &mut notes),
             args: input.texts("args", &mut notes),
             python_module: input.text("pythonModule", &mut notes),
@@ -532,6 +532,11 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
             None
         }
     }
+}
+
+/// A folder; one in a bucket without slashes at its end, since names are put behind it.
+fn as_stores_have_it(folder: String) -> String {
+    ObjectUrl::parse(&folder).map_or(folder, |url| url.to_string())
 }
 
 /// Whether a name is of what Python's tools pack.
