@@ -143,6 +143,32 @@ fn trials_run_in_parallel_with_values_of_their_own() {
 }
 
 #[test]
+fn a_search_knows_the_trials_of_all_searches_before_it() {
+    let service = Service::new("search-chain");
+    let grid = config("    algorithm: GRID_SEARCH\n")
+        .replace(
+            "type: DOUBLE, minValue: 0, maxValue: 10, scaleType: UNIT_LINEAR_SCALE",
+            "type: DISCRETE, discreteValues: [1, 2, 3, 4, 5, 6]",
+        )
+        .replace("maxTrials: 16", "maxTrials: 2");
+    let mut values: Vec<String> = Vec::new();
+    let mut add = |job: &Json| {
+        let x = |trial: &Json| trial["hyperparameters"]["x"].to_string();
+        values.extend(trials(job).iter().map(x));
+    };
+    add(&search(&service, &grid));
+    for (name, before) in [("second", "demo"), ("third", "second")] {
+        let more = format!("{grid}    resumePreviousJobId: {before}\n");
+        fs::write(service.folder.join("more.yaml"), more).unwrap();
+        service.ok(&["submit", "training", name, "--config", "more.yaml"]);
+        add(&service.end(name));
+    }
+    values.sort();
+    let all = ["1", "2", "3", "4", "5", "6"].map(|x| format!("\"{x}\""));
+    assert_eq!(values, all);
+}
+
+#[test]
 fn failed_trials_end_a_search_when_there_are_as_many_as_it_allows() {
     let service = Service::new("failed");
     let kinds = "    - {parameterName: kind, type: CATEGORICAL, categoricalValues: [good, bad]}\n    algorithm: GRID_SEARCH\n    maxFailedTrials: 2\n";

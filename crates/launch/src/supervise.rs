@@ -3,6 +3,7 @@
 //! It is a process of its own, so that a job goes on when the daemon that started it is killed; and whoever kills it instead finds the
 //! job where it was: the next supervisor goes on with the next attempt.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -14,7 +15,7 @@ use phalanx_store::ObjectUrl;
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
-use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Program, Source, Spec};
+use crate::spec::{ExecutorKind, JobName, Plan, Program, Source, Spec};
 use crate::store::{Store, StoreError, now};
 use crate::transfer::{FOLDER, Transfer};
 
@@ -183,13 +184,13 @@ fn tasks(
     plan: &Plan,
     stop: &(dyn Fn() -> Option<Stop> + Sync),
 ) -> Result<RunEnd, StoreError> {
+    let life = job.life()?;
     if let Some(search) = &spec.hyperparameters {
-        return Ok(match resumed(store, search) {
+        return Ok(match resumed(store, &life) {
             Ok(before) => crate::tune::search(job, spec, plan, search, before, stop),
             Err(why) => RunEnd::Refused(why),
         });
     }
-    let life = job.life()?;
     // Nothing of this machine is seen by pods.
     let copied = in_bucket(&life, spec) && spec.ours.executor != ExecutorKind::Kubernetes;
     let folder = copied.then(|| results_folder(&life, spec, job.folder()));
@@ -201,18 +202,32 @@ fn tasks(
     Ok(attempts(job, spec, plan, &args, stop))
 }
 
-/// The trials of the search that this one goes on from.
-fn resumed(store: &Store, search: &Hyperparameters) -> Result<Vec<Trial>, String> {
-    let Some(name) = &search.resume else {
-        return Ok(Vec::new());
-    };
-    let name: JobName = name
-        .parse()
-        .map_err(|error| format!("resumePreviousJobId: {error}"))?;
-    let before = store
-        .load(&name)
-        .map_err(|error| format!("resumePreviousJobId: {error}"))?;
-    Ok(before.life.trials.into_values().collect())
+/// The trials of the searches that this one goes on from: of the one that it names, and of all that this one goes on from itself.
+fn resumed(store: &Store, life: &Life) -> Result<Vec<Trial>, String> {
+    let mut trials = Vec::new();
+    // They may name each other in a circle.
+    let mut known = BTreeSet::from([life.job.name.clone()]);
+    let mut next = resumes(life);
+    while let Some(name) = next {
+        let name: JobName = name
+            .parse()
+            .map_err(|error| format!("resumePreviousJobId: {error}"))?;
+        if !known.insert(name.clone()) {
+            break;
+        }
+        let before = store
+            .load(&name)
+            .map_err(|error| format!("resumePreviousJobId: {error}"))?;
+        next = resumes(&before.life);
+        trials.extend(before.life.trials.into_values());
+    }
+    Ok(trials)
+}
+
+/// The search that a search goes on from, as it was submitted.
+fn resumes(life: &Life) -> Option<String> {
+    let search = &life.job.training_input["hyperparameters"];
+    search["resumePreviousJobId"].as_str().map(str::to_owned)
 }
 
 /// Where a job's results go: `jobDir`, or a folder of the job's name under `runs`.
@@ -378,6 +393,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::lifecycle::TrialState;
     use crate::testing::{Scratch, submitted};
 
     /// A job that was given room.
@@ -410,6 +426,37 @@ mod tests {
         assert_eq!(life.state, State::Succeeded);
         // That it ran was not written while there was no room.
         assert!(life.started.is_some());
+    }
+
+    #[test]
+    fn searches_that_name_each_other_are_known_once() {
+        let scratch = Scratch::new("resumed");
+        let store = Store::open(&scratch.0).unwrap();
+        let search = |name: &str, resumes: &str, number: u32| {
+            let input = json!({"hyperparameters": {"resumePreviousJobId": resumes}});
+            let mut job = submitted(Path::new("/"), input, json!({}));
+            job.name = name.parse().unwrap();
+            let job = Job::new(store.clone(), store.create(job).unwrap());
+            let trial = Trial {
+                number,
+                values: Default::default(),
+                state: TrialState::Succeeded,
+                metric: None,
+                metrics: Vec::new(),
+                started: 0,
+                ended: None,
+            };
+            job.append(Event::Trial { trial }).unwrap();
+            job.life().unwrap()
+        };
+        let first = search("first", "second", 1);
+        let second = search("second", "first", 2);
+        let third = search("third", "second", 3);
+        for (life, known) in [(first, &[2][..]), (second, &[1]), (third, &[2, 1])] {
+            let trials = resumed(&store, &life).unwrap();
+            let numbers: Vec<u32> = trials.iter().map(|trial| trial.number).collect();
+            assert_eq!(numbers, known);
+        }
     }
 
     #[test]
