@@ -126,7 +126,7 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
                 Err(why) => RunEnd::Refused(why),
             };
             match transfer {
-                Some(transfer) => transfer.finish(end),
+                Some(transfer) => transfer.finish(end, &stop),
                 None => end,
             }
         }

@@ -32,7 +32,7 @@ pub const TRANSFER: &str = "transfer";
 const MOST_BEFORE: Duration = Duration::from_secs(6 * 3600);
 /// How long the last results may take to go.
 const MOST_AFTER: Duration = Duration::from_secs(3600);
-/// How long they may take where the job was cancelled.
+/// How long they may take from the wish to end the job on.
 const MOST_AFTER_STOP: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it is looked for new results.
@@ -125,31 +125,50 @@ impl Transfer {
     }
 
     /// Has it copy what is left. A job whose results have not arrived has not succeeded.
-    pub(crate) fn finish(mut self, end: RunEnd) -> RunEnd {
-        self.input = None;
-        let most = match end {
-            RunEnd::Stopped => MOST_AFTER_STOP,
-            _ => MOST_AFTER,
-        };
-        let until = Instant::now() + most;
-        let why = loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.said.recv_timeout(left) {
-                Ok(line) => self.last = line,
-                Err(RecvTimeoutError::Timeout) => {
-                    break Some(format!("they took longer than {} s", most.as_secs()));
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let well = self.process.wait().is_ok_and(|status| status.success());
-                    break (!well).then(|| self.last.clone());
-                }
-            }
-        };
+    pub(crate) fn finish(mut self, end: RunEnd, stop: &dyn Fn() -> Option<Stop>) -> RunEnd {
+        let why = self.copies_what_is_left((MOST_AFTER, MOST_AFTER_STOP), stop);
         match (why, end) {
             (Some(why), RunEnd::Succeeded) => RunEnd::Refused(format!(
                 "the tasks succeeded, and their results did not reach jobDir: {why}; they are in `results` in the job's folder"
             )),
             (_, end) => end,
+        }
+    }
+
+    /// Waits for its end, for the first of these times, and for the second one from a wish to end the job on; a second wish leaves none. Gives
+    /// why not all has arrived.
+    fn copies_what_is_left(
+        &mut self,
+        (most, after_stop): (Duration, Duration),
+        stop: &dyn Fn() -> Option<Stop>,
+    ) -> Option<String> {
+        self.input = None;
+        let since = Instant::now();
+        let mut until = since + most;
+        let mut is_wished = false;
+        loop {
+            match self.said.recv_timeout(LOOK_EVERY) {
+                Ok(line) => self.last = line,
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
+                    let seconds = since.elapsed().as_secs();
+                    return Some(format!("they took longer than {seconds} s"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let well = self.process.wait().is_ok_and(|status| status.success());
+                    return (!well).then(|| self.last.clone());
+                }
+            }
+            let Some(Stop { grace }) = stop() else {
+                continue;
+            };
+            if grace.is_zero() {
+                return Some("the job was ended at once".to_owned());
+            }
+            if !is_wished {
+                is_wished = true;
+                until = until.min(Instant::now() + after_stop);
+            }
         }
     }
 }
@@ -238,4 +257,30 @@ fn hold(folder: &Path) -> Result<std::fs::File, String> {
         }
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_to_end_waits_no_longer_for_a_bucket_that_does_not_answer() {
+        let process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let (_says, said) = channel();
+        let mut transfer = Transfer {
+            process,
+            input: None,
+            said,
+            last: String::new(),
+        };
+        let hour = Duration::from_secs(3600);
+        let wish = |grace| move || Some(Stop { grace });
+        let mut waits = |after_stop, grace| {
+            let why = transfer.copies_what_is_left((hour, after_stop), &wish(grace));
+            why.unwrap()
+        };
+        let took = waits(Duration::ZERO, hour);
+        assert!(took.starts_with("they took longer than"), "{took}");
+        assert_eq!(waits(hour, Duration::ZERO), "the job was ended at once");
+    }
 }
