@@ -18,8 +18,18 @@ use crate::spec::{Program, SCRIPT_PREFIX, TaskPlan};
 const START: &str = r#"place 0
 phalanx_variables+=("MASTER_ADDR=${phalanx_own%:*}" "MASTER_PORT=${phalanx_own##*:}" PHALANX_CLUSTER=tf_config)
 place "$SLURM_PROCID"
-phalanx_here=0; for phalanx_at in "${phalanx_places[@]}"; do if [ "${phalanx_at% *}" = "$phalanx_node" ]; then phalanx_here=$((phalanx_here + 1)); fi; done
-phalanx_variables+=("LOCAL_RANK=$SLURM_LOCALID" "LOCAL_WORLD_SIZE=$phalanx_here" "GROUP_RANK=$SLURM_NODEID" "GROUP_WORLD_SIZE=$SLURM_NNODES")
+phalanx_counts=(PHALANX_RESTART_COUNT)
+if [ "$SLURM_PROCID" -lt $phalanx_workers ]; then
+  phalanx_counts+=(TORCHELASTIC_RESTART_COUNT)
+  phalanx_here=0 phalanx_nodes=0 phalanx_last=
+  for phalanx_at in "${phalanx_places[@]:0:phalanx_workers}"; do
+    phalanx_at=${phalanx_at% *}
+    [ "$phalanx_at" != "$phalanx_node" ] || phalanx_here=$((phalanx_here + 1))
+    [ "$phalanx_at" = "$phalanx_last" ] || phalanx_nodes=$((phalanx_nodes + 1))
+    phalanx_last=$phalanx_at
+  done
+  phalanx_variables+=("LOCAL_RANK=$SLURM_LOCALID" "LOCAL_WORLD_SIZE=$phalanx_here" "GROUP_RANK=$SLURM_NODEID" "GROUP_WORLD_SIZE=$phalanx_nodes")
+fi
 mkdir -p "${phalanx_log%/*}"; exec >>"$phalanx_log" 2>&1
 echo "$SLURMD_NODENAME" >"$PHALANX_RUN/$phalanx_name.start"
 if [ "$SLURMD_NODENAME" != "$phalanx_node" ]; then
@@ -94,6 +104,8 @@ pub(super) fn script(run: &Run<'_>, naming: &Naming<'_>) -> String {
     if let Some(chief) = tasks.first() {
         let _ = writeln!(text, "phalanx_chief=\"$PHALANX_RUN/{}.exit\"", chief.name());
     }
+    // They are the first tasks, and fill nodes one after the other.
+    let _ = writeln!(text, "phalanx_workers={}", run.plan.workers());
     // Slurm starts all tasks again by the same script.
     let before = run.restarts;
     let _ = writeln!(
@@ -132,7 +144,7 @@ fn program(run: &Run<'_>) -> String {
     }
     text.push_str(
         "  phalanx_count=$((phalanx_before + phalanx_restarts))\n  \
-         exec env \"${phalanx_variables[@]}\" PHALANX_RESTART_COUNT=$phalanx_count TORCHELASTIC_RESTART_COUNT=$phalanx_count \"${phalanx_words[@]}\"\n}\n",
+         exec env \"${phalanx_variables[@]}\" \"${phalanx_counts[@]/%/=$phalanx_count}\" \"${phalanx_words[@]}\"\n}\n",
     );
     text
 }
@@ -270,15 +282,17 @@ mod tests {
     /// The ones of a job whose tasks do this.
     fn of_words(root: &Path, tasks: usize, nodes: usize, words: &[&str]) -> Scripts {
         let phalanx = json!({"executor": "slurm", "workers": tasks, "slurm": {"nodes": nodes}, "env": {"TMPDIR": "/job"}});
-        let scripts = of_keys(root, phalanx, words);
+        let scripts = of_keys(root, &json!({}), phalanx, words);
         assert!(scripts.batch.contains(&format!("--ntasks={tasks} ")));
         scripts
     }
 
-    /// The ones of a job with these keys of ours, in its third start.
-    fn of_keys(root: &Path, phalanx: Json, words: &[&str]) -> Scripts {
+    /// The ones of a job with these machines and keys of ours, in its third start.
+    fn of_keys(root: &Path, machines: &Json, phalanx: Json, words: &[&str]) -> Scripts {
         let times = json!({"maxRunningTime": "60s"});
-        let input = json!({"args": words, "jobDir": "runs/it's", "scheduling": times});
+        let mut input = json!({"args": words, "jobDir": "runs/it's", "scheduling": times});
+        let machines = machines.as_object().unwrap().clone();
+        input.as_object_mut().unwrap().extend(machines);
         let source = json!({"trainingInput": input, "phalanx": phalanx});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
         let plan = Plan::new(&spec).unwrap();
@@ -409,6 +423,42 @@ mod tests {
     }
 
     #[test]
+    fn who_trains_beside_a_task_are_workers() {
+        let root = Scratch::new("slurm-beside");
+        let mut machines = json!({"scaleTier": "CUSTOM"});
+        for (role, count) in [
+            ("master", 1),
+            ("worker", 2),
+            ("parameterServer", 1),
+            ("evaluator", 1),
+        ] {
+            machines[format!("{role}Type")] = json!("n1-standard-4");
+            if role != "master" {
+                machines[format!("{role}Count")] = json!(count);
+            }
+        }
+        let script = "env | grep -E '^(LOCAL|GROUP)_|^TORCHELASTIC_RESTART' | sort";
+        let keys = json!({"executor": "slurm"});
+        let scripts = of_keys(&root.0, &machines, keys, &["sh", "-c", script]);
+        fs::write(root.0.join(TASK), scripts.task).unwrap();
+        let nodes = ["n1", "n1", "n2", "n2", "n3"];
+        let places: String = nodes.iter().map(|node| format!("{node} a:1\n")).collect();
+        fs::write(root.0.join(PLACES), places).unwrap();
+        let names = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"];
+        let beside = [Some(2), Some(2), Some(1), None, None];
+        for (rank, (name, beside)) in names.into_iter().zip(beside).enumerate() {
+            assert!(started(&root, rank, nodes[rank]).status.success());
+            let log = Logs::path(&root.0.join("jobs/demo"), name);
+            let said = beside.map_or_else(String::new, |beside| {
+                format!(
+                    "GROUP_RANK=4\nGROUP_WORLD_SIZE=2\nLOCAL_RANK=3\nLOCAL_WORLD_SIZE={beside}\nTORCHELASTIC_RESTART_COUNT=2\n"
+                )
+            });
+            assert_eq!(fs::read_to_string(log).unwrap(), said, "{name}");
+        }
+    }
+
+    #[test]
     fn a_task_knows_how_often_it_was_started_by_whomever() {
         let root = Scratch::new("slurm-count");
         fs::write(root.0.join(PLACES), "n1 a:1\nn1 a:2\n").unwrap();
@@ -427,7 +477,7 @@ echo >$PHALANX_RUN/chief-0.exit";
             let _ = fs::remove_file(root.0.join("chief-0.exit"));
             let log = Logs::path(&root.0.join("jobs/demo"), name);
             let _ = fs::remove_file(&log);
-            let scripts = of_keys(&root.0, keys, &["sh", "-c", script]);
+            let scripts = of_keys(&root.0, &json!({}), keys, &["sh", "-c", script]);
             fs::write(root.0.join(TASK), scripts.task).unwrap();
             let mut task = task(&root, rank, "n1");
             let output = task.env("SLURM_RESTART_COUNT", "1").output().unwrap();
