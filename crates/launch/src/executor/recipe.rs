@@ -39,7 +39,9 @@ impl Recipe {
         let secret = secret(run.job.folder())
             .map_err(|error| format!("cannot write the job's secret: {error}"))?;
         let hidden = secrets(run.spec, &job.directory)?;
-        if let Some(folder) = run.args.folder().filter(|_| run.args.trial.is_some()) {
+        // Not the folder of the job itself, where that is gone.
+        let is_trial = run.args.trial.is_some() && job.directory.is_dir();
+        if let Some(folder) = run.args.folder().filter(|_| is_trial) {
             let _ = fs::create_dir_all(job.directory.join(folder).join("hypertune"));
         }
         let mut recipe = Self {
