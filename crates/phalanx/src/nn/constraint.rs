@@ -3,6 +3,7 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Cx;
 use super::norm::Axes;
 use super::sizes::{check_range, described_variants, named_variant};
 use crate::config::{Component, Description, Field, Kind};
@@ -232,6 +233,28 @@ impl Constraint {
     /// The names with their settings and defaults.
     pub(crate) fn descriptions() -> Vec<Description> {
         described_variants::<Self>(CONSTRAINTS)
+    }
+}
+
+impl Cx {
+    /// Keeps a variable of this layer, which it has asked for, to a constraint: every update of an optimizer ends with it.
+    #[track_caller]
+    pub fn constrain<'a>(&mut self, name: &str, to: impl Into<Option<&'a Constraint>>) {
+        let Some(constraint) = to.into() else {
+            return;
+        };
+        let problem = match self.variable_spec(name) {
+            None => "it is no variable of this layer".to_owned(),
+            Some(variable) => match constraint.check(variable.shape.rank()) {
+                Ok(()) => {
+                    variable.constraint = Some(constraint.clone());
+                    return;
+                }
+                Err(problem) => problem,
+            },
+        };
+        let message = format!("constraint of `{}/{name}`: {problem}", self.path());
+        self.graph().fail("constraint", message);
     }
 }
 

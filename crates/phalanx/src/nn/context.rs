@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::{Layer, check_outputs};
@@ -10,7 +9,7 @@ use super::masks::{rows_to_each, settle_masks};
 use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
-use super::{Constraint, Initializer, Model, Policy, Regularizer, Variable};
+use super::{Initializer, Model, Policy, Regularizer, Variable};
 
 /// The context of one call of a model in one graph.
 ///
@@ -28,9 +27,9 @@ pub struct Cx {
     frames: Vec<LayerCall>,
     calls: usize,
     pub(super) penalized: HashSet<String>,
-    losses: Vec<Tensor>,
-    micro_batches: usize,
-    wholes: Vec<(Tensor, Tensor)>,
+    pub(super) losses: Vec<Tensor>,
+    pub(super) micro_batches: usize,
+    pub(super) wholes: Vec<(Tensor, Tensor)>,
 }
 
 /// What a call leaves beside its outputs.
@@ -295,27 +294,6 @@ impl Cx {
         value.convert(dtype)
     }
 
-    /// Keeps a variable of this layer, which it has asked for, to a constraint: every update of an optimizer ends with it.
-    #[track_caller]
-    pub fn constrain<'a>(&mut self, name: &str, to: impl Into<Option<&'a Constraint>>) {
-        let Some(constraint) = to.into() else {
-            return;
-        };
-        let path = self.path_of(name);
-        let found = self.values.by_path.get(&path).copied();
-        let Some(slot) = found.map(|index| &mut self.values.slots[index]) else {
-            let message = format!("constraint of `{path}`, which is no variable of this layer");
-            return self.graph.fail("constraint", message);
-        };
-        match constraint.check(slot.spec.shape.rank()) {
-            Ok(()) => slot.spec.constraint = Some(constraint.clone()),
-            Err(problem) => {
-                let message = format!("constraint of `{path}`: {problem}");
-                self.graph.fail("constraint", message);
-            }
-        }
-    }
-
     /// A variable that only [`update`](Self::update) changes, such as a moving mean.
     ///
     /// Returns the value of the last update, if this call made one already.
@@ -523,6 +501,12 @@ impl Cx {
         }
     }
 
+    /// A variable of the layer being called, by its own name.
+    pub(super) fn variable_spec(&mut self, name: &str) -> Option<&mut Variable> {
+        let index = *self.values.by_path.get(&self.path_of(name))?;
+        Some(&mut self.values.slots[index].spec)
+    }
+
     #[track_caller]
     fn lookup(
         &mut self,
@@ -581,40 +565,6 @@ impl Cx {
         let value = self.graph.parameter(&spec.name, spec.shape.clone());
         self.values.add(spec, value.clone());
         value
-    }
-
-    /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
-    ///
-    /// The examples of all replicas or micro-batches, divided by their number: the mean over them, which is
-    /// what counts, is then the penalty of all outputs over all examples.
-    #[track_caller]
-    fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
-        if let Err(message) = regularizer.check() {
-            self.graph.fail("layer", message);
-            return;
-        }
-        let output = &widened(output);
-        let (output, examples) = match self.row_mask(output) {
-            Some(mask) => {
-                let mut examples = mask.convert(output.dtype()).sum_all();
-                let mut least = 1.0;
-                if self.graph.replicas() > 1 {
-                    least /= self.graph.replicas() as f64;
-                    examples = examples.all_reduce(ReduceOp::Sum) * least;
-                }
-                if self.micro_batches > 1 {
-                    least /= self.micro_batches as f64;
-                    let whole = self.graph.parameter("whole", examples.shape());
-                    self.wholes.push((examples, whole.clone()));
-                    examples = whole * least;
-                }
-                let rows = mask.broadcast_in(&output.dims(), &[0]);
-                let kept = rows.select(output, &output.zeros_like());
-                (kept, examples.maximum(&examples.like(least)))
-            }
-            None => (output.clone(), output.like(output.dim(0) as f64)),
-        };
-        self.losses.push(regularizer.penalty(&output) / examples);
     }
 }
 

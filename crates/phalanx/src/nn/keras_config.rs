@@ -10,6 +10,7 @@ mod operations;
 mod read;
 mod read_calls;
 mod read_layer;
+mod read_limits;
 mod read_masks;
 mod read_network;
 mod run_order;

@@ -79,6 +79,11 @@ impl ParamSpec {
         }
     }
 
+    /// Whether its elements are brought back each by itself, if at all.
+    pub(crate) fn is_kept_by_elements(&self) -> bool {
+        (self.constraint.as_ref()).is_none_or(Constraint::is_elementwise)
+    }
+
     /// Whether it is the table of an embedding, or a server's part of one: what gradients have rows for. Layers name it so.
     fn is_table(&self) -> bool {
         let mut names = self.name.rsplit('/');

@@ -6,7 +6,6 @@ use phalanx_ps::{Partitioner, Shard, VariableSpec, place};
 use super::contents::{GradientSpec, Held, HeldArray};
 use super::narrow::{Wire, is_narrow, narrow, widen};
 use super::table::{HeldTable, TableRows, read_values, value_bytes};
-use crate::nn::Constraint;
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 
 use crate::{Error, Result};
@@ -61,11 +60,7 @@ impl StateLayout {
             element_bytes: variable.shape.dtype.size(),
             slots: slots_of(index),
             // Other updates of a row depend on other rows.
-            can_be_cut: optimizer.is_elementwise()
-                && variable
-                    .constraint
-                    .as_ref()
-                    .is_none_or(Constraint::is_elementwise),
+            can_be_cut: optimizer.is_elementwise() && variable.is_kept_by_elements(),
         });
         let mut shards = place(&specs.collect::<Vec<_>>(), partitioner, servers);
         shards.retain(|shard| tables.iter().all(|(table, _)| *table != shard.variable));

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::read_limits::{constraint, regularizer};
 use super::{CLASSES, Settings, Translated};
 use crate::nn::{Initializer, Policy};
 
@@ -516,50 +517,8 @@ fn initializer(value: &Value) -> Option<Value> {
         .map(|_| named)
 }
 
-/// A penalty.
-fn regularizer(value: &Value) -> Translated<Value> {
-    let name = value.as_str().or_else(|| value["class_name"].as_str());
-    let known = name
-        .map(snake_case)
-        .filter(|name| ["l1", "l2", "l1_l2", "l1l2"].contains(&name.as_str()));
-    let Some(name) = known else {
-        return Err(format!(
-            "its penalty is {}, expected L1, L2 or L1L2",
-            brief(value)
-        ));
-    };
-    let name = if name == "l1l2" {
-        "l1_l2".to_owned()
-    } else {
-        name
-    };
-    Ok(match &value["config"] {
-        Value::Object(factors) => json!({ name: factors }),
-        _ => name.into(),
-    })
-}
-
-/// A constraint.
-fn constraint(value: &Value) -> Translated<Value> {
-    const KNOWN: [&str; 4] = ["max_norm", "min_max_norm", "non_neg", "unit_norm"];
-    let name = value.as_str().or_else(|| value["class_name"].as_str());
-    let known = name
-        .map(snake_case)
-        .filter(|name| KNOWN.contains(&name.as_str()));
-    let Some(name) = known else {
-        return Err(format!(
-            "its constraint is {}, expected MaxNorm, MinMaxNorm, NonNeg or UnitNorm",
-            brief(value)
-        ));
-    };
-    Ok(match &value["config"] {
-        Value::Object(settings) if !settings.is_empty() => json!({ name: settings }),
-        _ => name.into(),
-    })
-}
-
 /// `GlorotUniform` as `glorot_uniform`.
-fn snake_case(name: &str) -> String {
+pub(super) fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     for letter in name.chars().take(100) {
         if letter.is_ascii_uppercase()
