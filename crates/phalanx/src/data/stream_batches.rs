@@ -80,11 +80,13 @@ impl StreamBatches {
                 "the position is of other data than this stream: {other:?}; start at the next epoch"
             )));
         }
-        let (past, steps) = match segments.split_last() {
-            Some((last, past)) if last.batch == self.size => (past, last.steps),
-            _ => (segments, 0),
+        let (past, steps, left_out) = match segments.split_last() {
+            Some((last, past)) if last.batch == self.size => (past, last.steps, last.left_out),
+            _ => (segments, 0, 0),
         };
-        Ok(StreamIter::start(self, position.epoch, past, steps))
+        let mut iter = StreamIter::start(self, position.epoch, past, steps);
+        iter.segment.left_out = left_out;
+        Ok(iter)
     }
 
     /// A segment of this many steps.
@@ -335,6 +337,22 @@ mod tests {
         let mut even = even.iter_at(&Position::start(0)).unwrap();
         assert_eq!(values(even.by_ref().take(1)), [[2, 3]]);
         assert!(even.worker_part().unwrap().is_even);
+    }
+
+    #[test]
+    fn batches_that_were_passed_over_stay_passed_over() {
+        let batches = count(9).batch(1).shard(Worker::new(0, 2)).unwrap();
+        let mut iter = batches.iter_at(&Position::start(0)).unwrap();
+        iter.passes_over_empty = true;
+        let first = values(iter.by_ref().take(2)).concat();
+        let position = iter.position();
+        let mut again = batches.iter_at(&position).unwrap();
+        assert_eq!(again.position(), position);
+        again.passes_over_empty = true;
+        let second = values(again.by_ref().take(2)).concat();
+        assert_eq!(again.position().trained(), 4);
+        let more = values(iter.take(2)).concat();
+        assert_eq!((first.len(), second), (2, more));
     }
 
     #[test]
