@@ -102,11 +102,10 @@ impl FitRun<'_> {
         .run(validation)
     }
 
-    /// Tells the callbacks of the end of the training; whether one of them has set the variables.
-    pub(super) fn call_train_end(&mut self) -> Result<bool> {
+    /// Tells the callbacks of the end of the training, and takes note of whether one of them sets the variables.
+    pub(super) fn call_train_end(&mut self) -> Result<()> {
         self.wishes.has_set_variables = false;
-        self.call(|callback, cx| callback.on_train_end(cx))?;
-        Ok(self.wishes.has_set_variables)
+        self.call(|callback, cx| callback.on_train_end(cx))
     }
 }
 

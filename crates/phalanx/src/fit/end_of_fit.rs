@@ -26,22 +26,27 @@ impl FitRun<'_> {
         let last = self.trainer.variables()?;
         let is_averaged = take_averages(&mut self.trainer.compiled)?;
         // As in Keras, callbacks have the last word.
-        let is_restored = self.call_train_end()?;
-        if !self.wishes.is_lost {
-            let left = match is_restored {
-                true => &self.trainer.variables()?,
-                false => &last,
-            };
-            self.trainer.compiled.check_finite(left)?;
-        }
-        if is_restored || is_averaged {
+        let checked = self.call_train_end().and_then(|()| self.check_left(&last));
+        // Also where one of them has failed: what goes on after that goes on from the last step.
+        if is_averaged || self.wishes.has_set_variables {
             self.trainer.replaced.last = Some(last);
         }
+        checked?;
         self.trainer.writer.finish()?;
         let removed = std::mem::take(&mut self.wishes.removed);
         on_chief(self.trainer.placement(), "removal", || {
             removed.iter().try_for_each(TrainingState::remove)
         })
+    }
+
+    /// Refuses to leave values that are not numbers, where they are not known to be lost.
+    fn check_left(&self, last: &NamedTensors) -> Result<()> {
+        let model = &self.trainer.compiled;
+        match (self.wishes.is_lost, self.wishes.has_set_variables) {
+            (true, _) => Ok(()),
+            (false, true) => model.check_finite(&model.variables()?),
+            (false, false) => model.check_finite(last),
+        }
     }
 
     /// Tells why a callback has ended the training, where it did; a state that is lost was told of when it was found.

@@ -109,9 +109,6 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
-        self.compiled.reset_epoch_totals()?;
-        self.progress.is_mid_epoch = false;
-        self.replaced.last = None;
         let (model, flight) = (&mut self.compiled, &mut InFlight::default());
         let (partition, shape) = model.part(batch, batch.rows())?;
         let batch = DividedBatch {
@@ -121,6 +118,10 @@ impl Trainer {
         };
         let batches = &[batch];
         let key = model.compile_steps(batches, flight)?;
+        // A batch that is refused leaves what a `fit` goes on from.
+        model.reset_epoch_totals()?;
+        self.progress.is_mid_epoch = false;
+        self.replaced.last = None;
         model.run_steps(&key, batches, flight)?;
         model.results(0.0)
     }

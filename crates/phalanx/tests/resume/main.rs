@@ -13,6 +13,7 @@ use four_devices::engine;
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Example;
+use phalanx::fit::callbacks::Lambda;
 use phalanx::prelude::*;
 use phalanx_testkit::{Scratch, relative_difference as apart};
 
@@ -401,8 +402,41 @@ fn the_same_trainer_goes_on_after_an_error() {
     let whole = unbroken(&strategy, &compile(), &quiet());
     let mut trainer = strategy.compile(model(), compile()).unwrap();
     broken_off(&mut trainer, quiet(), 6);
+    refuses_a_batch(&mut trainer);
     let history = trainer.fit(&batches(), quiet().resume()).unwrap();
     assert_eq!(outcome(trainer, &history), whole);
+}
+
+fn refuses_a_batch(trainer: &mut Trainer) {
+    let mut batch = batches().iter(0, 0).next().unwrap().unwrap();
+    batch.y.clear();
+    trainer.train_on_batch(&batch).unwrap_err();
+}
+
+/// Averages and the best epoch's variables are in the place of the last step's then, which a later `fit` goes on from.
+#[test]
+fn what_fails_after_the_last_step_leaves_it_to_go_on_from() {
+    let best = |fit: Fit| fit.validation(&batches()).keep_best("val_loss");
+    let last = Compile {
+        optimizer: Adam::new(0.05).into(),
+        ..compile()
+    };
+    let cases = [(compile(), false, false), (last, true, true)];
+    for (compile, keeps_best, fails) in cases {
+        let of = |fit| if keeps_best { best(fit) } else { fit };
+        let whole = unbroken(&one(), &compile, &of(quiet()));
+        let mut trainer = one().compile(model(), compile).unwrap();
+        let failing = Lambda::new().on_train_end(move |_| match fails {
+            true => Err(Error::User("a full disk".into())),
+            false => Ok(()),
+        });
+        let shorter = of(Fit::epochs(EPOCHS - 1).progress(Progress::Silent));
+        let ended = trainer.fit(&batches(), shorter.callback(failing));
+        assert_eq!(ended.is_err(), fails);
+        refuses_a_batch(&mut trainer);
+        let history = trainer.fit(&batches(), of(quiet()).resume()).unwrap();
+        assert_eq!(outcome(trainer, &history), whole, "{keeps_best}");
+    }
 }
 
 /// The end of a `fit` puts the averages or the best epoch's variables in the place of the last step's; going on begins with
