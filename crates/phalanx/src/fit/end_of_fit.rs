@@ -1,5 +1,7 @@
 //! What the end of a `fit` leaves as variables, and what a later one goes on with.
 
+use std::path::PathBuf;
+
 use phalanx_graph::HostTensor;
 
 use super::Trainer;
@@ -33,7 +35,7 @@ impl FitRun<'_> {
         }
         checked?;
         self.trainer.writer.finish()?;
-        let removed = std::mem::take(&mut self.wishes.removed);
+        let removed = self.removed();
         on_chief(self.trainer.placement(), "removal", || {
             removed.iter().try_for_each(TrainingState::remove)
         })
@@ -47,6 +49,22 @@ impl FitRun<'_> {
             (false, true) => model.check_finite(&model.variables()?),
             (false, false) => model.check_finite(last),
         }
+    }
+
+    /// What callbacks remove at the end of a training; where its state is lost, the last good one stays.
+    fn removed(&mut self) -> Vec<PathBuf> {
+        let removed = std::mem::take(&mut self.wishes.removed);
+        if !self.wishes.is_lost {
+            return removed;
+        }
+        if self.trainer.placement().is_chief() {
+            for path in removed {
+                let path = path.display();
+                let line = format!("note: `{path}` stays, with the last good state");
+                self.trainer.engine().notice(&line);
+            }
+        }
+        Vec::new()
     }
 
     /// Tells why a callback has ended the training, where it did; a state that is lost was told of when it was found.

@@ -67,6 +67,7 @@ impl Trainer {
         if let (Some(path), true, true) = (&fit.checkpoint, has_succeeded, written.is_ok()) {
             written = on_chief(self.placement(), "done", || mark_done(path));
         }
+        self.compiled.watches_bad_steps = false;
         self.events.end(has_succeeded && written.is_ok());
         self.trace.end(&mut self.compiled, has_succeeded);
         self.take_states();
@@ -148,7 +149,6 @@ impl<'r> FitRun<'r> {
             states: trainer.callback_states.clone(),
             rate: None,
         });
-        trainer.compiled.watches_bad_steps = false;
         trainer.events = Events::begin(&trainer.compiled, &fit, first)?;
         trainer.trace = StepTrace::new(fit.trace_plan(trainer.placement())?);
         let mut run = Self {

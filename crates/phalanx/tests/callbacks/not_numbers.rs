@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use phalanx::checkpoint::TrainingState;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::callbacks::{
-    Callback, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint, NanPolicy, SaveFreq,
-    TerminateOnNan,
+    BackupAndRestore, Callback, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
+    NanPolicy, SaveFreq, TerminateOnNan,
 };
 use phalanx::prelude::*;
 
@@ -278,6 +278,30 @@ fn a_state_that_is_lost_is_neither_written_nor_an_error() {
             assert_eq!(warnings.count(), history.epochs.len());
         }
     }
+}
+
+/// Removed at the end of a training is what nobody needs any more; nor are losses that are not numbers accepted after it.
+#[test]
+fn the_last_good_state_stays_where_a_later_one_is_lost() {
+    let scratch = scratch("stays");
+    let path = scratch.join("backup");
+    let plan = |epochs| {
+        let plan = Fit::epochs(epochs).progress(Progress::Silent);
+        plan.callback(TerminateOnNan::new())
+    };
+    let backup = || BackupAndRestore::new(&path);
+    let mut trainer = with_loss_scale(LossScale::Off);
+    let first = plan(1).callback(backup().delete_checkpoint(false));
+    trainer.fit(&bad_rows(0.0), first).unwrap();
+    let second = plan(2).callback(backup()).resume();
+    trainer.fit(&bad_rows(f32::NAN), second).unwrap();
+    assert!(!are_finite(&variables(&trainer)));
+    let state = TrainingState::load(&path).unwrap();
+    assert_eq!((state.iterations(), state.position().epoch), (4, 1));
+    assert!(are_finite(state.variables()));
+    let batch = bad_rows(0.0).iter(0, 0).next().unwrap().unwrap();
+    let error = trainer.train_on_batch(&batch).unwrap_err().to_string();
+    assert!(error.starts_with("the loss of step 7"), "{error}");
 }
 
 #[test]
