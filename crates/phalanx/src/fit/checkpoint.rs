@@ -1,5 +1,6 @@
 //! The state of a trainer as a value, and what must fit where it is put back.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
-use super::Trainer;
 use super::callbacks::Callbacks;
 use super::compiled_model::CompiledModel;
 use super::end_of_fit::ReplacedVariables;
@@ -15,6 +15,7 @@ use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::setup::Setup;
 use super::workers::on_chief;
+use super::{Fit, Trainer};
 use crate::checkpoint::{
     EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, check_state, rows,
 };
@@ -128,8 +129,19 @@ impl Trainer {
     /// # Errors
     /// As for [`TrainingState::load_newest`] and [`set_training_state`](Self::set_training_state); nothing is changed then.
     pub fn restore_checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.restore_if(path.as_ref(), |_, _| true).map(drop)
+    }
+
+    /// The same, unless the checkpoint turns out not to be wanted; whether it was.
+    fn restore_if(
+        &mut self,
+        path: &Path,
+        is_wanted: impl FnOnce(&Self, &TrainingState) -> bool,
+    ) -> Result<bool> {
         let (state, left_out) = TrainingState::load_newest(path)?;
+        if !is_wanted(self, &state) {
+            return Ok(false);
+        }
         if !left_out.is_empty() {
             self.engine()
                 .notice(&format!("warning: {}", left_out.join("; ")));
@@ -138,7 +150,28 @@ impl Trainer {
             .map_err(|error| match error {
                 Error::User(message) => Error::User(format!("`{}`: {message}", path.display())),
                 other => other,
-            })
+            })?;
+        Ok(true)
+    }
+
+    /// The same `fit`, going on from the checkpoint of a callback, if that is there. One that goes on anyway does so from a checkpoint of
+    /// another process too, unless it is further.
+    pub(super) fn restore_backup<'f>(&mut self, fit: &'f Fit) -> Result<Cow<'f, Fit>> {
+        let is_known = |path: &PathBuf| fit.resume && self.own_checkpoints.has(path);
+        let Some(path) = fit.callbacks.backup()?.filter(|path| !is_known(path)) else {
+            return Ok(Cow::Borrowed(fit));
+        };
+        let is_wanted = |own: &Self, state: &TrainingState| {
+            !fit.resume || state.iterations() >= own.compiled.iterations
+        };
+        if !self.restore_if(&path, is_wanted)? {
+            return Ok(Cow::Borrowed(fit));
+        }
+        let (path, step) = (path.display(), self.compiled.iterations);
+        self.engine().notice(&format!(
+            "note: the training goes on from `{path}`, after step {step}"
+        ));
+        Ok(Cow::Owned(fit.clone().resume()))
     }
 
     /// All that the training is at this step, on the host; waits for the steps begun. Where the end of a `fit` has put the

@@ -73,19 +73,6 @@ impl Trainer {
         self.take_states();
         written
     }
-
-    /// The same `fit`, going on from the checkpoint of a callback, if that is there.
-    fn restore_backup<'f>(&mut self, fit: &'f Fit) -> Result<Cow<'f, Fit>> {
-        let Some(path) = fit.callbacks.backup()?.filter(|_| !fit.resume) else {
-            return Ok(Cow::Borrowed(fit));
-        };
-        self.restore_checkpoint(&path)?;
-        let (path, step) = (path.display(), self.compiled.iterations);
-        self.engine().notice(&format!(
-            "note: the training goes on from `{path}`, after step {step}"
-        ));
-        Ok(Cow::Owned(fit.clone().resume()))
-    }
 }
 
 /// A `fit` while it runs.

@@ -203,9 +203,8 @@ fn halved() -> LearningRateScheduler {
 }
 
 /// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
-#[test]
-fn a_program_that_is_run_again_goes_on_by_itself() {
-    let scratch = scratch("backup");
+fn run_again(is_resumed: bool) {
+    let scratch = scratch(&format!("backup-{is_resumed}"));
     let path = scratch.join("backup");
     // As a job's script does.
     fs::create_dir(&path).unwrap();
@@ -215,7 +214,11 @@ fn a_program_that_is_run_again_goes_on_by_itself() {
         let mut trainer = trainer();
         let stop = Arc::new(AtomicBool::new(false));
         let (set, end) = (Arc::clone(&stop), 3 * runs + 1);
-        let crash = Lambda::new().on_train_batch_end(move |_, cx| {
+        let begun = Lambda::new().on_train_begin(move |cx| {
+            assert!(cx.iterations() >= end - 4, "{} {end}", cx.iterations());
+            Ok(())
+        });
+        let crash = begun.on_train_batch_end(move |_, cx| {
             if cx.iterations() == end {
                 // By a signal and by a crash in turns.
                 match end % 2 {
@@ -228,6 +231,7 @@ fn a_program_that_is_run_again_goes_on_by_itself() {
         let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
         let plan = fit(4).callback(halved()).callback(crash);
         let plan = plan.callback(backup).stop_when(&stop);
+        let plan = if is_resumed { plan.resume() } else { plan };
         if trainer.fit(&rows(24), plan).is_ok() {
             break trainer;
         }
@@ -237,6 +241,36 @@ fn a_program_that_is_run_again_goes_on_by_itself() {
     assert_eq!(variables(&trained), variables_after(4));
     // All that it kept is gone at the end.
     assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+}
+
+#[test]
+fn a_program_that_is_run_again_goes_on_by_itself() {
+    run_again(false);
+}
+
+#[test]
+fn a_program_that_always_resumes_goes_on_from_its_backup() {
+    run_again(true);
+}
+
+#[test]
+fn a_training_that_is_further_than_a_backup_goes_on_from_what_it_has() {
+    let scratch = scratch("further");
+    let path = scratch.join("backup");
+    let backup = || BackupAndRestore::new(&path).delete_checkpoint(false);
+    let first = fit(1).callback(backup());
+    trainer().fit(&rows(12), first).unwrap();
+    let mut further = trainer();
+    further.fit(&rows(12), fit(2)).unwrap();
+    let begun = Arc::new(Mutex::new(None));
+    let noted = Arc::clone(&begun);
+    let look = Lambda::new().on_train_begin(move |cx| {
+        *noted.lock().unwrap() = Some(cx.iterations());
+        Ok(())
+    });
+    let rest = fit(3).callback(look).callback(backup()).resume();
+    further.fit(&rows(12), rest).unwrap();
+    assert_eq!(*begun.lock().unwrap(), Some(4));
 }
 
 #[test]

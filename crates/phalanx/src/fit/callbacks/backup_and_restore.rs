@@ -15,7 +15,8 @@ use crate::fit::EpochLogs;
 /// bit and also in the middle of an epoch, which Keras begins anew.
 ///
 /// The checkpoint is also written when [`Fit::stop_when`](crate::fit::Fit::stop_when) ends the training. At the end of the
-/// training it is removed.
+/// training it is removed, unless [`TerminateOnNan`](super::TerminateOnNan) has ended it. A `fit` that is
+/// [resumed](crate::fit::Fit::resume) goes on from it too, where another process wrote it and the trainer is not further.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupAndRestore {
     backup_dir: PathBuf,
