@@ -22,7 +22,7 @@ use crate::{Error, Result};
 pub enum SaveBehind {
     /// A checkpoint that is due while another is being written waits for it.
     Wait,
-    /// It is left out, but for the last one of a training that is interrupted.
+    /// It is left out, but for the last one of a training that is done or interrupted.
     Skip,
 }
 
@@ -196,6 +196,13 @@ impl FitRun<'_> {
             write_wished(self.trainer, (&self.fit, is_busy), &wish)?;
         }
         Ok(())
+    }
+
+    /// Has the last checkpoints of the training written also while others are, which are of steps before.
+    pub(super) fn leave_none_out(&mut self) {
+        for wish in &mut self.wishes.saves {
+            wish.may_be_left_out = false;
+        }
     }
 }
 

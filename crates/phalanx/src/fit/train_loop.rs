@@ -454,10 +454,13 @@ impl<'r> FitRun<'r> {
         self.fit.call_after(&done)?;
         self.trainer.progress.end_epoch(done);
         self.trainer.kept_states = None;
-        self.save_wished()?;
         if self.wants_stop() {
             self.epochs = 0..0;
         }
+        if self.epochs.is_empty() {
+            self.leave_none_out();
+        }
+        self.save_wished()?;
         Ok(())
     }
 
@@ -503,10 +506,7 @@ impl<'r> FitRun<'r> {
     /// Writes what an interrupted training goes on from.
     pub(super) fn save_interrupted(&mut self) -> Result<()> {
         self.call(|callback, cx| callback.on_interrupted(cx))?;
-        for wish in &mut self.wishes.saves {
-            // What is being written is of a step before.
-            wish.may_be_left_out = false;
-        }
+        self.leave_none_out();
         self.save_wished()?;
         self.trainer.writer.finish()
     }
