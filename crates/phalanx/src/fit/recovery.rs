@@ -77,6 +77,11 @@ impl StepLog {
         self.positions = VecDeque::from([(self.steps, position.clone())]);
     }
 
+    /// Whether there is a step that the training can go back to.
+    fn has_begun(&self) -> bool {
+        !self.positions.is_empty()
+    }
+
     /// The number of steps of this `fit` that the device has made when it has counted this number of batches, and the position after them.
     pub(super) fn at(&self, counted: i64) -> Option<(u64, &Position)> {
         let steps = counted - self.first;
@@ -99,6 +104,8 @@ pub(super) struct Attempts {
     world: Option<(Arc<World>, u64)>,
     /// Whether this process has the state that the next attempt begins with.
     joined: Result<()>,
+    /// How far this process is until an attempt has begun with its steps.
+    progress: u64,
     /// The step that the last generation has begun with, and how many in a row have ended there.
     idle: (i64, u32),
 }
@@ -110,16 +117,20 @@ impl Attempts {
             fit,
             world: None,
             joined: Ok(()),
+            progress: 0,
             idle: (-1, 0),
         };
         trainer.progress.steps_before = 0;
+        // The steps of a `fit` before are none to go back to.
+        trainer.progress.step_log = StepLog::default();
         if let Some(world) = trainer.compiled.placement.world().cloned() {
             let number = world.begin_fit();
+            attempts.progress = number << STEP_BITS;
             if world.is_catching_up() {
                 if is_later(&world, number) {
                     return None;
                 }
-                attempts.joined = take_over(trainer, &world, &mut attempts.fit, number);
+                attempts.joined = attempts.take_over(trainer, &world, number);
             }
             attempts.world = Some((world, number));
         }
@@ -145,7 +156,7 @@ impl Attempts {
         trainer: &mut Trainer,
         trained: Result<History>,
     ) -> Result<Option<History>> {
-        let Some((world, number)) = &self.world else {
+        let Some((world, number)) = self.world.clone() else {
             return match trainer.placement().servers() {
                 // It ends the job.
                 Some(servers) => servers.or_fail(trained),
@@ -166,15 +177,15 @@ impl Attempts {
             return Err(error);
         };
         let last = failure.to_string();
-        let met = meet_again(trainer, world, (*number, &self.fit), failure);
-        if met.is_ok() && is_later(world, *number) {
+        let met = self.meet_again(trainer, &world, number, failure);
+        if met.is_ok() && is_later(&world, number) {
             // The others went on without this process and are done here: it is as one that comes new to what they do now.
             world.goes_on_catching_up();
             return Ok(Some(trainer.progress.history.clone()));
         }
-        self.joined = met.and_then(|()| take_over(trainer, world, &mut self.fit, *number));
+        self.joined = met.and_then(|()| self.take_over(trainer, &world, number));
         if world.is_left_behind() && !world.is_catching_up() {
-            save_alone(trainer, world, &self.fit);
+            save_alone(trainer, &world, &self.fit);
             if self.fit.is_stop_asked() {
                 return Err(stopped_error(trainer.iterations(), trainer.position()));
             }
@@ -186,8 +197,93 @@ impl Attempts {
         let error = format!(
             "worker {worker}: the last {MOST_IDLE} generations of workers have made no step after step {step}, the last one since {last}; see the logs of all workers for what ends them"
         );
-        self.world.iter().for_each(|(world, _)| world.abort(&error));
+        world.abort(&error);
         Err(Error::Cluster(error))
+    }
+
+    /// Goes back to the last step made, and meets the others.
+    fn meet_again(
+        &mut self,
+        trainer: &mut Trainer,
+        world: &World,
+        number: u64,
+        failure: Failure,
+    ) -> Result<()> {
+        let worker = world.worker();
+        trainer.engine().notice(&format!(
+            "worker {worker}: {failure}; the others meet again and go on from the last step"
+        ));
+        let interruption = trainer.interruption.get_or_insert_with(|| Interruption {
+            since: Instant::now(),
+            failure: None,
+        });
+        interruption.failure = Some(failure);
+        let is_behind = world.is_catching_up();
+        let progress = match is_behind {
+            // It has come late, and those whose state it was to take may all be gone. Then the first training of the program begins as it
+            // would have without it: nothing came before that this process has left out.
+            true => (number == 1).then_some(number << STEP_BITS),
+            false => {
+                if trainer.progress.step_log.has_begun() {
+                    self.progress = (number << STEP_BITS) + 1 + rewind(trainer)?;
+                }
+                Some(self.progress)
+            }
+        };
+        trainer.progress.step_log = StepLog::default();
+        world.meet_again(progress, self.fit.stop.as_ref())?;
+        if is_behind {
+            if world.source().is_none() {
+                return Err(Error::Cluster(format!(
+                    "worker {worker} came late to training number {number} of the program, and all workers that were in it are gone; start all workers again"
+                )));
+            }
+            world.goes_on_catching_up();
+        }
+        Ok(())
+    }
+
+    /// Takes the state of the process that is furthest; where none has begun, all begin with the state of the first.
+    fn take_over(&mut self, trainer: &mut Trainer, world: &World, number: u64) -> Result<()> {
+        world.await_comers(self.fit.stop.as_ref())?;
+        trainer.compiled.fit_to_world()?;
+        trainer.stop_vote = StopVote::default();
+        trainer.comparison = Comparison::default();
+        let Some((source, progress)) = world.source() else {
+            return Ok(());
+        };
+        let begun = number << STEP_BITS;
+        if progress >> STEP_BITS != number {
+            return Err(Error::Bug(format!(
+                "worker {source} is in training number {} of the program and this one in number {number}",
+                progress >> STEP_BITS
+            )));
+        }
+        trainer.progress.steps_before = progress.saturating_sub(begun + 1);
+        if progress == begun && !self.fit.resume {
+            // All begin with the variables that the `fit` before has left, not with its last step's.
+            trainer.replaced.last = None;
+        }
+        let is_source = source == world.worker();
+        let own = match is_source {
+            true => state_bytes(trainer)?,
+            false => Vec::new(),
+        };
+        let state = world.broadcast_from(source, own)?;
+        if !is_source {
+            set_state_bytes(trainer, &state)?;
+        }
+        self.progress = progress;
+        world.has_caught_up();
+        if progress == begun {
+            return Ok(());
+        }
+        self.fit.resume = true;
+        for path in self.fit.all_callbacks().places_to_go_on_from() {
+            // This training wrote it, though perhaps not this process.
+            trainer.own_checkpoints.add(&path);
+        }
+        Ok(())
     }
 
     /// The step after which too many generations have made none, if so.
@@ -216,41 +312,6 @@ impl Interruption {
     }
 }
 
-/// Goes back to the last step made, and meets the others.
-fn meet_again(
-    trainer: &mut Trainer,
-    world: &World,
-    (number, fit): (u64, &Fit),
-    failure: Failure,
-) -> Result<()> {
-    let worker = world.worker();
-    trainer.engine().notice(&format!(
-        "worker {worker}: {failure}; the others meet again and go on from the last step"
-    ));
-    let interruption = trainer.interruption.get_or_insert_with(|| Interruption {
-        since: Instant::now(),
-        failure: None,
-    });
-    interruption.failure = Some(failure);
-    let is_behind = world.is_catching_up();
-    let progress = match is_behind {
-        // It has come late, and those whose state it was to take may all be gone. Then the first training of the program begins as it
-        // would have without it: nothing came before that this process has left out.
-        true => (number == 1).then_some(number << STEP_BITS),
-        false => Some((number << STEP_BITS) + 1 + rewind(trainer)?),
-    };
-    world.meet_again(progress, fit.stop.as_ref())?;
-    if is_behind {
-        if world.source().is_none() {
-            return Err(Error::Cluster(format!(
-                "worker {worker} came late to training number {number} of the program, and all workers that were in it are gone; start all workers again"
-            )));
-        }
-        world.goes_on_catching_up();
-    }
-    Ok(())
-}
-
 /// Writes the last step, which the process that writes checkpoints has whole, before it ends without the others.
 fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
     if !world.is_chief() {
@@ -265,44 +326,6 @@ fn save_alone(trainer: &mut Trainer, world: &World, fit: &Fit) {
         };
         trainer.engine().notice(&line);
     }
-}
-
-/// Takes the state of the process that is furthest; where none has begun, all begin with the state of the first.
-fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
-    world.await_comers(fit.stop.as_ref())?;
-    trainer.compiled.fit_to_world()?;
-    trainer.stop_vote = StopVote::default();
-    trainer.comparison = Comparison::default();
-    let Some((source, progress)) = world.source() else {
-        return Ok(());
-    };
-    let begun = number << STEP_BITS;
-    if progress >> STEP_BITS != number {
-        return Err(Error::Bug(format!(
-            "worker {source} is in training number {} of the program and this one in number {number}",
-            progress >> STEP_BITS
-        )));
-    }
-    trainer.progress.steps_before = progress.saturating_sub(begun + 1);
-    let is_source = source == world.worker();
-    let own = match is_source {
-        true => state_bytes(trainer)?,
-        false => Vec::new(),
-    };
-    let state = world.broadcast_from(source, own)?;
-    if !is_source {
-        set_state_bytes(trainer, &state)?;
-    }
-    world.has_caught_up();
-    if progress == begun {
-        return Ok(());
-    }
-    fit.resume = true;
-    for path in fit.all_callbacks().checkpoints() {
-        // This training wrote it, though perhaps not this process.
-        trainer.own_checkpoints.add(&path);
-    }
-    Ok(())
 }
 
 /// Goes back to the last step that the device has made, or to the begin of its window of accumulated batches; returns the number of
@@ -400,6 +423,7 @@ mod tests {
             fit: Fit::epochs(1),
             world: None,
             joined: Ok(()),
+            progress: 0,
             idle: (-1, 0),
         };
         let mut ends = |step, times| (0..times).filter_map(|_| attempts.stuck_at(step)).collect();

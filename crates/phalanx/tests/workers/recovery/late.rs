@@ -18,7 +18,7 @@ const LATER: &str = "later";
 const COME: &str = "come";
 const LEAVE: &str = "leave";
 
-fn await_file(folder: &Path, name: &str) {
+pub(super) fn await_file(folder: &Path, name: &str) {
     while !folder.join(name).exists() {
         thread::sleep(Duration::from_millis(20));
     }

@@ -11,6 +11,7 @@ mod own_loop;
 mod run;
 mod schedules;
 mod trial;
+mod two_fits;
 mod unlaunched;
 
 use std::collections::BTreeMap;
@@ -117,6 +118,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
     let fit = saving(&mut trainer, fit)?;
     no_survivor::perhaps_late(folder);
+    two_fits::before_fit(folder, rank, 1);
     let history = match window {
         Some(_) => {
             let fit = fit.callback(accumulation::death(folder, rank));
@@ -128,6 +130,8 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
             trainer.fit(&data.prefetch(0), fit)?
         }
     };
+    let second = two_fits::train_again(folder, rank, &mut trainer)?;
+    let history = second.unwrap_or(history);
     late::after_training(folder, &mut trainer)?;
     own_loop.map_or(Ok(()), |mut own_loop| own_loop())?;
     results(&history, &trainer)
