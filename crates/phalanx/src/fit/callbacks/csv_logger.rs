@@ -132,7 +132,8 @@ impl CsvLogger {
         }
         let bytes = file.seek(SeekFrom::End(0))?;
         self.seen.bytes = Some(bytes);
-        self.needs_header = bytes == 0;
+        let has_header = self.seen.unwritten.starts_with("epoch");
+        self.needs_header = bytes == 0 && !has_header;
         self.file = Some(file);
         Ok(())
     }
@@ -226,7 +227,7 @@ impl Callback for CsvLogger {
         let mut text = std::mem::take(&mut self.seen.unwritten);
         if std::mem::take(&mut self.needs_header) {
             let names = std::iter::once("epoch".to_owned()).chain(keys.iter().cloned());
-            text += &self.row(names);
+            text.insert_str(0, &self.row(names));
         }
         let values = keys.iter().map(|key| {
             let value = done.logs.get(key);

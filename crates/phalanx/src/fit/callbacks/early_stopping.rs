@@ -186,7 +186,8 @@ impl Callback for EarlyStopping {
             (self.seen, weights) = (Patience::default(), &[]);
         }
         self.seen.watched = Some(watched);
-        self.best_weights = (!weights.is_empty()).then(|| weights.to_vec());
+        let keeps = self.restore_best_weights && !weights.is_empty();
+        self.best_weights = keeps.then(|| weights.to_vec());
         Ok(())
     }
 

@@ -476,3 +476,36 @@ fn the_best_of_epochs_before_a_restart_is_what_the_checkpoint_has() {
         assert_eq!(taken(false, 4.0), 3.0, "{first}");
     }
 }
+
+/// The settings of the program that goes on count, whatever the one before kept.
+#[test]
+fn early_stopping_restores_what_is_asked_for_now() {
+    let logs = |loss: f64| Logs::from_iter([("loss".to_owned(), loss)]);
+    let watching = || EarlyStopping::new("loss").patience(9);
+    let mut before = Drive::new(watching().restore_best_weights(true), CallbackStates::new());
+    before.epoch(0, &logs(1.0));
+    let mut after = Drive::new(watching(), before.callbacks.states());
+    after.epoch(1, &logs(2.0));
+    after.each(|callback, cx| callback.on_train_end(cx));
+    assert_eq!(after.fake.0.borrow().weights, 1.0);
+}
+
+/// Rows that could not be written have the header before them, or are to get it.
+#[test]
+fn a_table_that_is_written_late_has_one_header() {
+    let name = format!("phalanx-late-table-{}.csv", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    for (bytes, unwritten) in [(0, "epoch,loss\r\n0,1.0\r\n"), (20, "0,1.0\r\n")] {
+        let values = json!({"keys": ["loss"], "bytes": bytes, "unwritten": unwritten});
+        let state = CallbackState {
+            values,
+            tensors: Vec::new(),
+        };
+        let states = vec![("csv_logger".to_owned(), state)];
+        let mut drive = Drive::new(CsvLogger::new(&path), states);
+        drive.epoch(1, &Logs::from_iter([("loss".to_owned(), 0.5)]));
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(written, "epoch,loss\r\n0,1.0\r\n1,0.5\r\n");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
