@@ -165,7 +165,8 @@ impl LossScale {
         let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
             return None;
         };
-        let grows = good.equal(&good.like(f64::from(growth_steps - 1)));
+        // A checkpoint may have counted more, with another setting.
+        let grows = good.greater_equal(&good.like(f64::from(growth_steps - 1)));
         let grown = (scale * 2.0).minimum(&scale.like(CEILING));
         let halved = (scale * 0.5).maximum(&scale.like(FLOOR));
         let zero = good.like(0.0);

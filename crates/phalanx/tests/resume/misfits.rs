@@ -1,4 +1,4 @@
-//! Checkpoints that do not fit a training are refused, and what differs is named.
+//! Checkpoints that do not fit a training are refused, and what differs is named; some settings may differ.
 
 use std::path::Path;
 
@@ -143,4 +143,29 @@ fn an_epoch_goes_on_with_its_own_data_only() {
         other,
         "within epoch 1, of data with other settings",
     );
+}
+
+/// Steps that another setting has counted are not too many for the scale to grow ever again.
+#[test]
+fn a_loss_scale_that_is_to_grow_sooner_than_before_grows() {
+    let trainer = |growth_steps| {
+        let compile = Compile {
+            optimizer: Adam::new(0.05).into(),
+            loss_scale: LossScale::Dynamic {
+                initial: 4.0,
+                growth_steps,
+            },
+            ..compile()
+        };
+        one().compile(model(), compile).unwrap()
+    };
+    let mut first = trainer(100);
+    let one_epoch = Fit::epochs(1).progress(Progress::Silent);
+    first.fit(&batches(), one_epoch).unwrap();
+    let mut second = trainer(2);
+    let state = first.training_state().unwrap();
+    second.set_training_state(&state).unwrap();
+    let history = second.fit(&batches(), quiet().resume()).unwrap();
+    // After the first step, and then after each second one, of four in an epoch.
+    assert_eq!(history.of("loss_scale"), [4.0, 16.0, 64.0]);
 }
