@@ -95,6 +95,15 @@ pub(super) fn of_some(len: usize, add: impl Fn(u32, usize) -> Result<u32>) -> u3
     })
 }
 
+/// Whether one of some of `len` examples has a weight.
+pub(super) fn some_weighs(len: usize, get: impl Fn(usize) -> Result<Example>) -> bool {
+    spread(len, EXAMPLES).any(|i| {
+        let example = catch_unwind(AssertUnwindSafe(|| get(i)));
+        let example = example.ok().and_then(Result::ok);
+        example.is_some_and(|example| example.weight.is_some())
+    })
+}
+
 /// The rows of an array, or some of them where they are many: the bytes of each.
 pub(super) fn of_rows(sum: u32, bytes: &[u8], row_bytes: usize) -> u32 {
     if bytes.len() <= WHOLE {

@@ -11,7 +11,7 @@ use super::random_key::random_key;
 use super::shard::{Sharding, WorkerPart};
 use super::stage_stats::StageStats;
 use super::stages::{Reindex, Repeat, Skip, Take};
-use super::{AutoShardPolicy, Batch, ClassWeights, Dataset, Pad, Worker};
+use super::{AutoShardPolicy, Batch, ClassWeights, Dataset, HostTensor, Pad, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -30,6 +30,8 @@ pub struct Batches {
     /// A batch without rows but with the tensors of the others, once one was needed.
     no_rows: Arc<OnceLock<Batch>>,
     pub(super) sharding: Sharding,
+    /// Whether some of the examples have weights, once that was asked.
+    has_weights: Arc<OnceLock<bool>>,
     /// Number of examples of the epoch that come before these batches.
     pub(super) before: u64,
 }
@@ -57,6 +59,7 @@ impl Batches {
             largest: Arc::default(),
             no_rows: Arc::default(),
             sharding: Sharding::whole(),
+            has_weights: Arc::default(),
             before: 0,
         }
     }
@@ -354,6 +357,11 @@ impl Batches {
                 batch.rows()
             )));
         }
+        let may_lack_weights = self.sharding.worker.count > 1 && batch.weight.is_none();
+        if may_lack_weights && self.has_weights() {
+            // Another worker may have some, and all run one program.
+            batch.weight = Some(HostTensor::new([rows], &vec![1.0f32; rows]));
+        }
         Ok(batch)
     }
 
@@ -391,6 +399,11 @@ impl Batches {
             Some(pad) => input.gather_padded(epoch, indices, pad, &self.buffer_pool),
             None => input.gather(epoch, indices, &self.buffer_pool),
         }
+    }
+
+    /// Whether some of all workers' examples have weights.
+    fn has_weights(&self) -> bool {
+        *self.has_weights.get_or_init(|| self.input.stage().weighs())
     }
 
     /// A batch without rows but with the tensors of the others, made from the first example that is not corrupt.
@@ -474,7 +487,6 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    use phalanx_graph::HostTensor;
     use proptest::prelude::*;
 
     use super::*;

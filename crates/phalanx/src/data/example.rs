@@ -13,7 +13,7 @@ pub struct Example {
     pub x: Vec<HostTensor>,
     /// The outputs wanted; empty when there are none, as in prediction.
     pub y: Vec<HostTensor>,
-    /// The sample weight in the loss; `None` counts as 1.
+    /// The sample weight in the loss; `None` counts as 1. With several processes a map gives one to all examples or to none.
     pub weight: Option<f32>,
 }
 

@@ -730,3 +730,39 @@ fn a_worker_without_rows_has_the_tensors_of_the_others() {
         "{error}"
     );
 }
+
+#[test]
+fn where_some_examples_have_weights_each_part_of_a_batch_has_them() {
+    let rows = |count| {
+        let x = HostTensor::new([count], &vec![1.0f32; count]);
+        Dataset::from_arrays(x, Vec::new()).unwrap()
+    };
+    struct Weighted;
+    impl Source for Weighted {
+        fn len(&self) -> usize {
+            4
+        }
+
+        fn get(&self, i: usize) -> Result<Example> {
+            Ok(Example {
+                x: vec![HostTensor::scalar(1.0f32)],
+                weight: (i == 0).then_some(2.0),
+                ..Example::default()
+            })
+        }
+    }
+    let weighted = rows(2).with_weights(&HostTensor::new([2], &[0.5f32, 2.0]));
+    let both = weighted.unwrap().concatenate(&rows(2)).unwrap();
+    let of = |data: &Dataset| {
+        let batches = data.batch(4);
+        parts(&batches, 2, 1, AutoShardPolicy::Data)
+            .iter()
+            .map(|part| part.get(0, 0).unwrap().weight.map(|weight| weight.f32s()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(&both), [Some(vec![0.5, 2.0]), Some(vec![1.0, 1.0])]);
+    let from_source = Dataset::from_source(Weighted);
+    let expected = [Some(vec![2.0, 1.0]), Some(vec![1.0, 1.0])];
+    assert_eq!(of(&from_source), expected);
+    assert_eq!(of(&rows(4)), [None, None]);
+}

@@ -201,6 +201,23 @@ fn a_last_batch_with_fewer_rows_than_workers_counts_each_row_once() {
     check(3, 1, ragged);
 }
 
+/// Of the rows of the first batch one worker has all that have weights.
+fn partly_weighted() -> Case {
+    let weights = HostTensor::new([3], &[0.5f32, 2.0, 1.5]);
+    let weighted = cases::rows(3).with_weights(&weights).unwrap();
+    Case {
+        data: weighted.concatenate(&cases::rows(9)).unwrap(),
+        batch: 6,
+        epochs: 2,
+        ..cases::everything()
+    }
+}
+
+#[test]
+fn weights_that_one_worker_alone_has_train_as_in_one_process() {
+    check(2, 1, partly_weighted);
+}
+
 #[test]
 fn half_precision_trains_as_in_one_process() {
     for precision in [Policy::MixedBfloat16, Policy::MixedFloat16] {

@@ -170,6 +170,10 @@ impl Stage for Arrays {
         Some(self.rows)
     }
 
+    fn weighs(&self) -> bool {
+        self.weight.is_some()
+    }
+
     fn read(&self, _epoch: u64, i: usize, _count: u64) -> Result<Option<Example>> {
         self.get(i).map(Some)
     }

@@ -55,6 +55,10 @@ impl Stage for ClassWeighted {
         self.weights.apply_to_batch(batch)
     }
 
+    fn weighs(&self) -> bool {
+        true
+    }
+
     fn identity(&self, epoch: u64, i: usize) -> Result<(u64, u64)> {
         self.input.identity(epoch, i)
     }

@@ -2,7 +2,7 @@
 
 use super::Stage;
 use crate::Result;
-use crate::data::agreement::{of_example, of_some};
+use crate::data::agreement::{of_example, of_some, some_weighs};
 use crate::data::buffer_pool::BufferPool;
 use crate::data::formats::ParsedRecords;
 use crate::data::{Batch, Dataset, Example, LostBytes, Records, Source};
@@ -47,6 +47,10 @@ impl<S: Source> Stage for CustomSource<S> {
 
     fn gather(&self, _epoch: u64, indices: &[usize], _pool: &BufferPool) -> Result<Batch> {
         self.0.gather(indices)
+    }
+
+    fn weighs(&self) -> bool {
+        some_weighs(self.0.len(), |i| self.0.get(i))
     }
 
     fn contents(&self) -> u32 {

@@ -170,6 +170,11 @@ pub(super) trait Stage: Send + Sync {
         self.inputs().iter().any(|input| input.stage().computes())
     }
 
+    /// Whether examples have weights, here or before, as far as that is known without reading all: one is enough.
+    fn weighs(&self) -> bool {
+        self.inputs().iter().any(|input| input.stage().weighs())
+    }
+
     /// Whether the order changes with the epoch, here or before.
     fn shuffles(&self) -> bool {
         self.inputs().iter().any(|input| input.stage().shuffles())
