@@ -42,7 +42,8 @@ pub struct CsvOptions {
     /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks, and a field
     /// without quotes around it may have quotes inside. A missing text is an empty one, whatever it is otherwise.
     pub texts: Vec<CsvColumn>,
-    /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`.
+    /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`, and in a file of one column
+    /// blank lines between others.
     pub missing: MissingValues,
     /// Lines at the start of the file that are not read.
     pub skip_rows: usize,
@@ -208,6 +209,10 @@ fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Csv
     }
     drop(fields);
     while lines.read(&mut line)? {
+        if table.is_of_one_column() {
+            // A value that is missing leaves nothing of its line.
+            lines.at_blank_lines(|lines| table.push(lines, &[Cow::Borrowed("")]))?;
+        }
         table.push(&lines, &lines.fields(&line)?)?;
     }
     table.finish(&lines)
@@ -753,6 +758,30 @@ mod tests {
         );
         let keeps = of(MissingValues::Keep);
         assert_eq!(texts_of(text, &keeps).0, [["none", "  ", "NA", ""]]);
+    }
+
+    #[test]
+    fn a_blank_line_of_a_single_column_is_a_missing_value() {
+        let of = |missing| CsvOptions {
+            label: LabelColumn::None,
+            missing,
+            ..CsvOptions::default()
+        };
+        let read = |text: &str, missing| {
+            let mut columns = CsvColumns::default();
+            let data = parse_csv_with(text.as_bytes(), "t.csv", &of(missing), &mut columns);
+            (whole(&data.unwrap()).0, columns.dropped())
+        };
+        let (text, keep) = ("x\n1\n\n3\n\n\n", MissingValues::Keep);
+        let (kept, dropped) = read(text, keep);
+        assert!(kept[1].is_nan() && kept.len() == 3 && dropped == 0);
+        assert_eq!(read(text, MissingValues::Drop), (vec![1.0, 3.0], 1));
+        assert_eq!(read("x,y\n1,2\n\n3,4\n", keep).0, [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(read("\n\n1\n3\n", keep).0, [1.0, 3.0]);
+        let error = error_of(text, &of(MissingValues::Fail));
+        assert!(error.contains("line 3, column 1 (\"x\")"), "{error}");
+        let error = error_of("x\n1\n\nred\n", &of(MissingValues::Drop));
+        assert!(error.contains("line 4, column 1"), "{error}");
     }
 
     fn one_hot(column: CsvColumn, values: &[&str]) -> OneHotColumn {

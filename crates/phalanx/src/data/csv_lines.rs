@@ -22,6 +22,8 @@ pub(super) struct CsvLines<'a> {
     number: u64,
     /// The line where the row begins.
     row: u64,
+    /// Blank lines just before it.
+    blank: u64,
     /// Whether quoted fields may have line breaks.
     breaks: bool,
     bytes: u64,
@@ -57,6 +59,7 @@ impl<'a> CsvLines<'a> {
             name,
             number: 0,
             row: 0,
+            blank: 0,
             breaks: !options.texts.is_empty(),
             bytes: 0,
             max_bytes: options.max_bytes,
@@ -86,6 +89,7 @@ impl<'a> CsvLines<'a> {
     /// Reads the next line that is not blank, without its end, or the lines of a row whose quoted fields may have line breaks;
     /// `false` at the end of the text.
     pub(super) fn read(&mut self, line: &mut String) -> Result<bool> {
+        self.blank = 0;
         loop {
             let mut bytes = std::mem::take(line).into_bytes();
             bytes.clear();
@@ -112,7 +116,22 @@ impl<'a> CsvLines<'a> {
             if !line.trim_matches(' ').is_empty() {
                 return Ok(true);
             }
+            self.blank += 1;
         }
+    }
+
+    /// Does something at each of the blank lines that were passed over before the row.
+    pub(super) fn at_blank_lines(
+        &mut self,
+        mut each: impl FnMut(&Self) -> Result<()>,
+    ) -> Result<()> {
+        let row = self.row;
+        for line in row - self.blank..row {
+            self.row = line;
+            each(self)?;
+        }
+        self.row = row;
+        Ok(())
     }
 
     /// Reads on while a quoted field is open at the end of a line.

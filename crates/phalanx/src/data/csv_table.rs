@@ -83,6 +83,11 @@ impl<'a> CsvTable<'a> {
         })
     }
 
+    /// Whether the file has a single column.
+    pub(super) const fn is_of_one_column(&self) -> bool {
+        self.columns == 1
+    }
+
     pub(super) fn push(&mut self, lines: &CsvLines<'_>, fields: &[Cow<'_, str>]) -> Result<()> {
         if fields.len() != self.columns {
             return Err(lines.error(&format!(
