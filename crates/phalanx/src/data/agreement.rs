@@ -11,7 +11,7 @@ use crate::Result;
 
 /// How many places of an epoch, and how many examples of a source, are looked at.
 const PLACES: usize = 32;
-const EXAMPLES: usize = 8;
+pub(super) const EXAMPLES: usize = 8;
 /// Arrays of fewer bytes are compared as a whole.
 const WHOLE: usize = 64 << 20;
 
@@ -116,7 +116,7 @@ pub(super) fn of_rows(sum: u32, bytes: &[u8], row_bytes: usize) -> u32 {
 }
 
 /// Up to `count` of the indices below `len`, the first and the last among them.
-fn spread(len: usize, count: usize) -> impl Iterator<Item = usize> {
+pub(super) fn spread(len: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(len);
     (0..count).map(move |at| match at {
         0 => 0,

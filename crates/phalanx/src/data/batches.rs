@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
+use super::agreement::{EXAMPLES, spread};
 use super::buffer_pool::BufferPool;
+use super::pad::Sequences;
 use super::prefetch::PrefetchOptions;
 use super::random_key::random_key;
 use super::shard::{Sharding, WorkerPart};
@@ -29,6 +31,8 @@ pub struct Batches {
     pub(super) largest: Arc<AtomicUsize>,
     /// A batch without rows but with the tensors of the others, once one was needed.
     no_rows: Arc<OnceLock<Batch>>,
+    /// Which outputs are padded as sequences, once that was asked.
+    sequences: Arc<OnceLock<Sequences>>,
     pub(super) sharding: Sharding,
     /// Whether some of the examples have weights, once that was asked.
     has_weights: Arc<OnceLock<bool>>,
@@ -58,6 +62,7 @@ impl Batches {
             buffer_pool: Arc::default(),
             largest: Arc::default(),
             no_rows: Arc::default(),
+            sequences: Arc::default(),
             sharding: Sharding::whole(),
             has_weights: Arc::default(),
             before: 0,
@@ -90,6 +95,7 @@ impl Batches {
         Self {
             pad: Some(pad),
             no_rows: Arc::default(),
+            sequences: Arc::default(),
             ..self.clone()
         }
     }
@@ -396,7 +402,10 @@ impl Batches {
 
     fn gathered(&self, input: &Dataset, epoch: u64, indices: &[usize]) -> Result<Batch> {
         match &self.pad {
-            Some(pad) => input.gather_padded(epoch, indices, pad, &self.buffer_pool),
+            Some(pad) => {
+                let pad = (pad, self.sequences());
+                input.gather_padded(epoch, indices, pad, &self.buffer_pool)
+            }
             None => input.gather(epoch, indices, &self.buffer_pool),
         }
     }
@@ -404,6 +413,22 @@ impl Batches {
     /// Whether some of all workers' examples have weights.
     fn has_weights(&self) -> bool {
         *self.has_weights.get_or_init(|| self.input.stage().weighs())
+    }
+
+    /// Which outputs are sequences, by a few examples of all workers' data.
+    fn sequences(&self) -> &Sequences {
+        self.sequences.get_or_init(|| {
+            let is_rounded = self.pad.is_some_and(|pad| pad.multiple > 1);
+            let most = if is_rounded { EXAMPLES } else { 0 };
+            let places = spread(self.input.coverage_window(), most);
+            // Whoever trains on one that cannot be read is told why.
+            let read = |i| {
+                let read = || self.input.read_counting_skips(0, i, 0);
+                let example = catch_unwind(AssertUnwindSafe(read));
+                example.ok().and_then(Result::ok).flatten()
+            };
+            Sequences::of(&places.filter_map(read).collect::<Vec<_>>())
+        })
     }
 
     /// A batch without rows but with the tensors of the others, made from the first example that is not corrupt.
@@ -417,7 +442,7 @@ impl Batches {
             if let Some(example) = self.input.read_counting_skips(epoch, i, 0)? {
                 let mut example = [example];
                 if let Some(pad) = &self.pad {
-                    pad.apply(&mut example)?;
+                    pad.apply(&mut example, self.sequences())?;
                 }
                 found = Some(Batch::stack(&example)?);
                 break;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch_builder::BatchBuilder;
 use super::buffer_pool::BufferPool;
+use super::pad::Sequences;
 use super::shard::whole_files;
 use super::stages::{Sharded, Stage};
 use super::{Batch, Batches, Example, LostBytes, Pad, Worker};
@@ -162,14 +163,14 @@ impl Dataset {
         &self,
         epoch: u64,
         indices: &[usize],
-        pad: &Pad,
+        (pad, sequences): (&Pad, &Sequences),
         pool: &BufferPool,
     ) -> Result<Batch> {
         let read = indices
             .iter()
             .filter_map(|&i| self.read(epoch, i).transpose());
         let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
-        pad.apply(&mut examples)?;
+        pad.apply(&mut examples, sequences)?;
         let mut stack = BatchBuilder::new(examples.len(), pool);
         examples
             .iter()

@@ -14,7 +14,7 @@ pub struct Pad {
     /// What outputs are padded with.
     pub y: f64,
     /// Dims that differ are padded to a multiple of this, and the first dim of inputs and of outputs with a value for each of their
-    /// steps even where it does not: a program is compiled for each length of a batch, so a larger number means fewer programs and
+    /// steps, as some examples of the data tell them, even where it does not: a program is compiled for each length of a batch, so a larger number means fewer programs and
     /// more padding.
     pub multiple: usize,
 }
@@ -31,11 +31,11 @@ impl Default for Pad {
 }
 
 impl Pad {
-    /// The examples with tensors of equal dims.
+    /// The examples with tensors of equal dims; `sequences` says which outputs may have a value for each step of an input.
     ///
     /// # Errors
     /// When two differ in the number, element type or number of dims of their tensors.
-    pub(super) fn apply(&self, examples: &mut [Example]) -> Result<()> {
+    pub(super) fn apply(&self, examples: &mut [Example], sequences: &Sequences) -> Result<()> {
         let x = DimRange::of_each(examples, "x", |example| &example.x)?;
         let y = DimRange::of_each(examples, "y", |example| &example.y)?;
         // The first dim of an input is the length of a sequence, and rounded up even where all lengths of this batch happen to
@@ -43,10 +43,9 @@ impl Pad {
         let lengths: Vec<usize> = x.iter().filter_map(DimRange::even_length).collect();
         let x: Vec<_> = x.iter().map(|range| self.dims(range, true)).collect();
         let in_step = |range: &DimRange| range.even_length().is_some_and(|l| lengths.contains(&l));
-        let y: Vec<_> = y
-            .iter()
-            .map(|range| self.dims(range, in_step(range)))
-            .collect();
+        let y = y.iter().enumerate();
+        let y = y.map(|(t, range)| self.dims(range, sequences.has(t) && in_step(range)));
+        let y: Vec<_> = y.collect();
         for example in examples {
             pad_all(&mut example.x, &x, self.x);
             pad_all(&mut example.y, &y, self.y);
@@ -65,6 +64,33 @@ impl Pad {
             }
         })
         .collect()
+    }
+}
+
+/// Which outputs have as many values as an input has steps, in each of some examples of the data. In one batch alone a one-hot class may
+/// happen to be as long as all of its texts.
+pub(super) struct Sequences(Vec<bool>);
+
+impl Sequences {
+    /// As these examples are.
+    pub(super) fn of(examples: &[Example]) -> Self {
+        let count = examples.iter().map(|example| example.y.len()).min();
+        let length = |tensors: &[HostTensor], t: usize| tensors.get(t)?.dims().first().copied();
+        let is_sequence = |t: usize| {
+            let inputs = 0..examples.first().map_or(0, |example| example.x.len());
+            inputs.into_iter().any(|k| {
+                examples.iter().all(|example| {
+                    let steps = length(&example.x, k);
+                    steps.is_some() && steps == length(&example.y, t)
+                })
+            })
+        };
+        Self((0..count.unwrap_or(0)).map(is_sequence).collect())
+    }
+
+    /// Whether this output is one; none is known of data that cannot be read.
+    fn has(&self, output: usize) -> bool {
+        self.0.get(output).copied().unwrap_or(false)
     }
 }
 
@@ -258,6 +284,23 @@ mod tests {
             let y: Vec<usize> = batch.y.iter().map(length).collect();
             assert_eq!(y, [1, 3, 8]);
         }
+    }
+
+    /// Of a batch alone it cannot be said: a class of three is as long as its texts.
+    #[test]
+    fn classes_as_long_as_all_texts_of_a_batch_stay_classes() {
+        let pad = Pad {
+            multiple: 4,
+            ..Pad::default()
+        };
+        let texts = Dataset::from_source(Texts(&[3, 3, 7, 2])).batch(2).pad(pad);
+        let whole = texts.get(0, 0).unwrap();
+        let dims: Vec<&[usize]> = whole.y.iter().map(HostTensor::dims).collect();
+        assert_eq!(dims, [&[2, 1][..], &[2, 3], &[2, 4]]);
+        let worker = crate::data::Worker::new(1, 2);
+        let sharded = texts.shard(worker, crate::data::AutoShardPolicy::Data);
+        let part = sharded.unwrap().get(0, 0).unwrap();
+        assert_eq!(part.y[1].dims(), [1, 3]);
     }
 
     #[test]
