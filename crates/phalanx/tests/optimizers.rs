@@ -266,14 +266,14 @@ fn programs_and_host_agree_on_schedules() {
 #[test]
 fn averages_and_variables_keep_still_within_a_window() {
     keeps_still(None);
-    keeps_still(Some(Constraint::NonNeg));
+    keeps_still(Some(&Constraint::NonNeg));
 }
 
-fn keeps_still(constraint: Option<Constraint>) {
-    let kept = |x: f64| x.max(constraint.as_ref().map_or(f64::MIN, |_| 0.0));
+fn keeps_still(constraint: Option<&Constraint>) {
+    let kept = |x: f64| x.max(constraint.map_or(f64::MIN, |_| 0.0));
     let mut batch = Batch::default();
     let mut specs = [ParamSpec::new("a", Shape::f32([]))];
-    specs[0].constraint.clone_from(&constraint);
+    specs[0].constraint = constraint.cloned();
     let optimizer = Optimizer::from(Sgd::new(0.1))
         .gradient_accumulation(3)
         .ema(0.75)
