@@ -143,6 +143,8 @@ fn layer_value(entry: &NamedLayer) -> Value {
         settings = json!({});
     }
     if let Some(fields) = settings.as_object_mut() {
+        // Few layers have one, and a file has a limit.
+        fields.retain(|name, value| !(value.is_null() && name.ends_with("_constraint")));
         Outer::put(fields, entry, trainable, precision);
     }
     json!({ kind: settings })
