@@ -310,6 +310,35 @@ fn keeps_still(constraint: Option<&Constraint>) {
     }
 }
 
+/// Constraints that go a part of the way go it once in an update, also where averages may take the variables' place in another.
+#[test]
+fn a_constraint_is_applied_once() {
+    let mut batch = Batch::default();
+    let mut spec = ParamSpec::new("a", Shape::f32([2, 1]));
+    let settings = json!({"min_max_norm": {"rate": 0.5}});
+    spec.constraint = serde_json::from_value(settings).unwrap();
+    let specs = [spec];
+    let iterations = batch.input(HostTensor::scalar(0_i64));
+    let value = batch.input(HostTensor::new([2, 1], &[0.0_f32, 3.0]));
+    let gradient = batch.input(HostTensor::new([2, 1], &[0.0_f32; 2]));
+    for optimizer in [
+        Optimizer::from(Sgd::new(0.1)),
+        Optimizer::from(Sgd::new(0.1))
+            .ema(0.5)
+            .ema_overwrite_frequency(1000),
+    ] {
+        let fill = |slot: &SlotSpec| HostTensor::full(slot.shape.clone(), slot.fill);
+        let slots = optimizer.slots(&specs);
+        let slots: Vec<_> = slots.iter().map(|slot| batch.input(fill(slot))).collect();
+        let (params, gradients) = ([value.clone()], [gradient.clone()]);
+        let applied = optimizer.apply(&specs, &iterations, &params, &gradients, &slots);
+        batch.output(&applied.params[0]);
+    }
+    for param in batch.run(&oracle::engine()) {
+        assert_close("once", &param.to_f64(), &[0.0, 2.0], TOLERANCE);
+    }
+}
+
 #[test]
 fn an_infinite_gradient_is_not_clipped_away() {
     let mut batch = Batch::default();

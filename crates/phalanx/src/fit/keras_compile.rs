@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Compile, Losses, OutputMetric};
 use crate::Result;
-use crate::config::Description;
+use crate::config::{Description, Setting};
 use crate::import;
 use crate::losses::Loss;
 use crate::metrics::Metric;
@@ -37,6 +37,10 @@ const IGNORED: [&str; 6] = [
     "is_legacy_optimizer",
     // Of Adafactor, which is the same with it and without.
     "relative_step",
+];
+/// What makes a text a regular expression of another meaning.
+const EXPRESSION: [char; 14] = [
+    '.', '^', '$', '*', '+', '?', '(', ')', '[', ']', '{', '}', '|', '\\',
 ];
 /// How Keras 2 begins names of its own optimizers.
 const OF_KERAS2: &str = "Custom>";
@@ -195,6 +199,11 @@ fn optimizer(value: &Value) -> OrReason<Optimizer> {
             }
         };
     }
+    let excluded = found.fields.get("exclude_layers");
+    let mut texts = excluded.and_then(Value::as_array).into_iter().flatten();
+    if texts.any(|text| text.as_str().is_some_and(|text| text.contains(EXPRESSION))) {
+        return Err("its `exclude_layers` has regular expressions, and here they are texts".into());
+    }
     let made = Optimizer::from_config(found.kind, &found.fields.into());
     made.map_err(|error| error.to_string())
 }
@@ -267,7 +276,18 @@ impl Noted {
         })?;
         let mut fields = Map::new();
         for (field, value) in value["config"].as_object().into_iter().flatten() {
-            let is_known = found.settings.iter().any(|known| known.field.name == field);
+            let known = found
+                .settings
+                .iter()
+                .find(|known| known.field.name == field);
+            let is_known = known.is_some();
+            // None, where there is something by default.
+            let turns_off =
+                |known: &&Setting| !known.default.is_null() && known.field.kind.accepts(value);
+            if value.is_null() && known.is_some_and(|known| turns_off(&known)) {
+                fields.insert(field.clone(), Value::Null);
+                continue;
+            }
             if keeps(field, value, is_known).map_err(|message| format!("its {what}: {message}"))? {
                 fields.insert(field.clone(), value.clone());
             }

@@ -366,8 +366,9 @@ impl Optimizer {
             let next = &momentum * &*average + (1.0 - &momentum) * &item.param;
             *average = kept(&next, average);
             if let Some(overwrite) = &overwrite {
-                let overwritten = overwrite.select(average, &item.param);
-                item.param = clock.choose(&item.constrained(&overwritten), &item.param);
+                let average = average.clone();
+                let overwritten = overwrite.select(&item.constrained(&average), &item.param);
+                item.param = clock.choose(&overwritten, &item.param);
             }
         }
     }

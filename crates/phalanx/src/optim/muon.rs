@@ -2,7 +2,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::ParamSpec;
-use super::options::LEARNING_RATE;
+use super::options::{LEARNING_RATE, OR_NONE};
 use super::rule::{Begun, Step, UpdateRule, Updated, moved, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero, fraction};
 use crate::schedules::Schedule;
@@ -11,7 +11,6 @@ use crate::schedules::Schedule;
 const VELOCITY: &str = "velocity";
 /// What keeps the division by the norm of a gradient of zeros from being by zero.
 const LEAST_NORM: f64 = 1e-7;
-const OR_NONE: Kind = Kind::Either(&[Kind::AT_LEAST_ZERO, Kind::Null]);
 
 /// Muon: steps of momentum whose matrix is made nearly orthogonal, so that small directions of a gradient count as much as large ones
 /// (Jordan et al. 2024; scaled after Liu et al. 2025).
@@ -19,7 +18,7 @@ const OR_NONE: Kind = Kind::Either(&[Kind::AT_LEAST_ZERO, Kind::Null]);
 /// For a variable of two dims, `m = momentum m + g` and `v -= rate 0.2 sqrt(max(rows, columns)) o(g + momentum m)`; `o(x)` is `ns_steps`
 /// times `x = a x + (b x x' + c (x x')^2) x` (Newton and Schulz) from `x / |x|`. Tables of embeddings, variables of other dims, and those
 /// whose path contains a text of `exclude_layers` (the last layer, by its name) are updated by Adam at `adam_lr_ratio` of the rate.
-/// As AdamW it decays weights by default. In Keras the texts are regular expressions.
+/// As AdamW it decays weights by default. In Keras the texts are regular expressions, and a table is known by any name on its path.
 ///
 /// ```
 /// use phalanx::optim::{Muon, Optimizer};
@@ -132,8 +131,11 @@ impl Muon {
         self
     }
 
+    /// Tables are known by their own name or their layer's, not by the name of a model around it.
     fn is_by_adam(&self, spec: &ParamSpec) -> bool {
-        let is_table = self.exclude_embeddings && spec.name.to_lowercase().contains("embedding");
+        let mut names = spec.name.rsplit('/').take(2);
+        let is_table =
+            self.exclude_embeddings && names.any(|name| name.to_lowercase().contains("embedding"));
         let mut texts = self.exclude_layers.iter();
         spec.shape.rank() != 2 || is_table || texts.any(|text| spec.name.contains(text))
     }

@@ -38,6 +38,9 @@ pub struct Options {
     pub(super) excluded: Option<Excluded>,
 }
 
+/// A number, or none where there is one by default.
+pub(super) const OR_NONE: Kind = Kind::Either(&[Kind::AT_LEAST_ZERO, Kind::Null]);
+
 /// Settings of every optimizer, beside its own.
 pub(super) const EVERY_OPTIMIZER: &[Field] = &[
     Field::optional(
@@ -57,7 +60,7 @@ pub(super) const EVERY_OPTIMIZER: &[Field] = &[
     ),
     Field::optional(
         "weight_decay",
-        Kind::AT_LEAST_ZERO,
+        OR_NONE,
         "share of each variable, times the learning rate, that a step takes off; 0.004 of `adamw` unless it is given",
     ),
     Field::optional(

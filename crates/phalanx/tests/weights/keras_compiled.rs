@@ -63,9 +63,9 @@ fn check(list: &str, folder: &str) {
     }
 }
 
-/// What the refusal of a compilation says, in which a value is another one.
+/// A compilation in which a value is another one.
 #[track_caller]
-fn refusal(file: &str, pointer: &str, with: Value) -> String {
+fn altered(file: &str, pointer: &str, with: Value) -> phalanx::Result<Compile> {
     let mut members = members(&golden("keras/compiled").join(file));
     let config = members.iter_mut().find(|(name, _)| name == "config.json");
     let (_, text) = config.unwrap();
@@ -78,7 +78,13 @@ fn refusal(file: &str, pointer: &str, with: Value) -> String {
     let folder = Scratch::temporary("compiled");
     let path = folder.join("m.keras");
     std::fs::write(&path, archive(&members)).unwrap();
-    let refused = Compile::of_keras(&path).unwrap_err();
+    Compile::of_keras(&path)
+}
+
+/// What the refusal of such a compilation says.
+#[track_caller]
+fn refusal(file: &str, pointer: &str, with: Value) -> String {
+    let refused = altered(file, pointer, with).unwrap_err();
     assert!(matches!(refused, Error::Data { .. }), "{refused}");
     let refused = refused.to_string();
     assert!(
@@ -86,6 +92,30 @@ fn refusal(file: &str, pointer: &str, with: Value) -> String {
         "{refused}"
     );
     refused
+}
+
+/// Where something else is the default.
+#[test]
+fn what_is_switched_off_stays_so() {
+    for (class, settings) in [
+        (
+            "Muon",
+            json!({"rms_rate": null, "adam_weight_decay": null, "weight_decay": null, "clipnorm": null}),
+        ),
+        ("AdamW", json!({"weight_decay": null, "clipnorm": null})),
+    ] {
+        let noted = json!({"module": "keras.optimizers", "class_name": class, "config": settings});
+        let optimizer = altered("plain.keras", "/optimizer", noted)
+            .unwrap()
+            .optimizer;
+        let config = optimizer.config();
+        for (name, _) in settings.as_object().unwrap() {
+            assert!(config[name].is_null(), "{name}: {config}");
+        }
+        // As servers make it.
+        let again = Optimizer::from_config(optimizer.kind(), &config).unwrap();
+        assert_eq!(again.config(), config);
+    }
 }
 
 #[test]
@@ -98,6 +128,11 @@ fn what_there_is_not_here_is_refused() {
         ("", json!({}), "was not compiled in Keras"),
         ("/loss", Value::Null, "it has no loss"),
         ("/optimizer", Value::Null, "it has no optimizer"),
+        (
+            "/optimizer",
+            json!({"class_name": "Muon", "config": {"exclude_layers": ["dense_[12]"]}}),
+            "its `exclude_layers` has regular expressions",
+        ),
         ("/loss", lambda, "its loss is `__lambda__`"),
         (
             "/loss",
