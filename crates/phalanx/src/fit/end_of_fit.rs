@@ -58,7 +58,8 @@ impl FitRun<'_> {
             return removed;
         }
         if self.trainer.placement().is_chief() {
-            for path in removed {
+            let is_there = |path: &PathBuf| TrainingState::is_at(path).unwrap_or(true);
+            for path in removed.into_iter().filter(is_there) {
                 let path = path.display();
                 let line = format!("note: `{path}` stays, with the last good state");
                 self.trainer.engine().notice(&line);

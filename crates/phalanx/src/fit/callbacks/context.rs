@@ -215,7 +215,7 @@ impl CallbackContext<'_> {
     /// Tells that the variables of the best epoch are gone.
     pub(super) fn notice_lost_best(&self, epoch: usize, log: &str) {
         self.notice(&format!(
-            "warning: the variables of epoch {epoch}, the best by `{log}`, were lost with the process that was the first worker then; the model has the last ones"
+            "warning: the variables of epoch {epoch}, the best by `{log}`, are not there: they were not kept then, or lost with the process that was the first worker; the model has the last ones"
         ));
     }
 

@@ -186,7 +186,8 @@ impl Callback for EarlyStopping {
             (self.seen, weights) = (Patience::default(), &[]);
         }
         self.seen.watched = Some(watched);
-        let keeps = self.restore_best_weights && !weights.is_empty();
+        // None where the best epoch is known and its variables are not: others are not the best.
+        let keeps = self.restore_best_weights && (self.seen.best.is_some() || !weights.is_empty());
         self.best_weights = keeps.then(|| weights.to_vec());
         Ok(())
     }

@@ -488,6 +488,15 @@ fn early_stopping_restores_what_is_asked_for_now() {
     after.epoch(1, &logs(2.0));
     after.each(|callback, cx| callback.on_train_end(cx));
     assert_eq!(after.fake.0.borrow().weights, 1.0);
+    // The best ones were not kept, and others are not the best.
+    let mut before = Drive::new(watching(), CallbackStates::new());
+    before.epoch(0, &logs(1.0));
+    let restoring = watching().restore_best_weights(true);
+    let mut after = Drive::new(restoring, before.callbacks.states());
+    after.epoch(1, &logs(2.0));
+    after.epoch(2, &logs(3.0));
+    after.each(|callback, cx| callback.on_train_end(cx));
+    assert_eq!(after.fake.0.borrow().weights, 2.0);
 }
 
 /// Rows that could not be written have the header before them, or are to get it.
