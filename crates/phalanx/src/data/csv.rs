@@ -43,7 +43,7 @@ pub struct CsvOptions {
     /// without quotes around it may have quotes inside. A missing text is an empty one, whatever it is otherwise.
     pub texts: Vec<CsvColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`, and in a file of one column
-    /// blank lines between others.
+    /// that is no text blank lines between others.
     pub missing: MissingValues,
     /// Lines at the start of the file that are not read.
     pub skip_rows: usize,
@@ -157,8 +157,8 @@ pub enum LabelKind {
 /// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, then i32 `[rows]` for each column of
 /// indices and of texts; y i32 or f32 `[rows]`; with a column of weights, these f32 `[rows]`.
 ///
-/// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines, spaces around
-/// numbers and quoted fields are accepted; missing values, NaN and infinity are not, and quoted line breaks where no column is a text.
+/// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines (of one column see
+/// [`CsvOptions::missing`]), spaces around numbers and quoted fields are accepted; missing values, NaN and infinity are not, and quoted line breaks where no column is a text.
 ///
 /// # Errors
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
@@ -209,8 +209,8 @@ fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Csv
     }
     drop(fields);
     while lines.read(&mut line)? {
-        if table.is_of_one_column() {
-            // A value that is missing leaves nothing of its line.
+        // A value that is missing leaves nothing of its line; between texts there may be lines for the eye.
+        if table.is_of_one_column() && options.texts.is_empty() {
             lines.at_blank_lines(|lines| table.push(lines, &[Cow::Borrowed("")]))?;
         }
         table.push(&lines, &lines.fields(&line)?)?;
@@ -782,6 +782,14 @@ mod tests {
         assert!(error.contains("line 3, column 1 (\"x\")"), "{error}");
         let error = error_of("x\n1\n\nred\n", &of(MissingValues::Drop));
         assert!(error.contains("line 4, column 1"), "{error}");
+        let texts = CsvOptions {
+            texts: vec![CsvColumn::Name("x".into())],
+            ..of(MissingValues::Fail)
+        };
+        let mut columns = CsvColumns::default();
+        let text = "x\nred\n\nblue\n";
+        parse_csv_with(text.as_bytes(), "t.csv", &texts, &mut columns).unwrap();
+        assert_eq!(columns.texts(), [["red", "blue"]]);
     }
 
     fn one_hot(column: CsvColumn, values: &[&str]) -> OneHotColumn {
