@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -116,6 +117,7 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
         job,
         spec,
         looked: Mutex::default(),
+        have_tasks_ended: AtomicBool::new(false),
     };
     let stop = || wishes.stop();
     let end = match Transfer::start(job, life, spec, &stop) {
@@ -125,6 +127,7 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
                 Ok((spec, plan)) => tasks(store, job, &spec, &plan, &stop)?,
                 Err(why) => RunEnd::Refused(why),
             };
+            wishes.have_tasks_ended.store(true, Ordering::Release);
             match transfer {
                 Some(transfer) => transfer.finish(end, &stop),
                 None => end,
@@ -202,7 +205,8 @@ fn tasks(
     Ok(attempts(job, spec, plan, &args, stop))
 }
 
-/// The trials of the searches that this one goes on from: of the one that it names, and of all that this one goes on from itself.
+/// The trials of the searches that this one goes on from: of the one that it names, and of all that this one goes on from itself, as far as they
+/// are still there.
 fn resumed(store: &Store, life: &Life) -> Result<Vec<Trial>, String> {
     let mut trials = Vec::new();
     // They may name each other in a circle.
@@ -215,9 +219,12 @@ fn resumed(store: &Store, life: &Life) -> Result<Vec<Trial>, String> {
         if !known.insert(name.clone()) {
             break;
         }
-        let before = store
-            .load(&name)
-            .map_err(|error| format!("resumePreviousJobId: {error}"))?;
+        let is_named_here = known.len() == 2;
+        let before = match store.load(&name) {
+            Ok(before) => before,
+            Err(error) if is_named_here => return Err(format!("resumePreviousJobId: {error}")),
+            Err(_) => break,
+        };
         next = resumes(&before.life);
         trials.extend(before.life.trials.into_values());
     }
@@ -297,13 +304,12 @@ pub(crate) fn attempts(
     }
 }
 
-/// How often the tasks were started by supervisors before this one, which were killed. Of a trial it is known only whether they were.
+/// How often the tasks were started by supervisors before this one, which were killed. Of a trial it is known only that they may have been.
 fn starts_before(job: &Job, args: &RunArgs) -> u32 {
-    let Ok(life) = job.life() else { return 0 };
-    args.trial.map_or(life.attempt, |trial| {
-        let of_trial = format!("{trial}/");
-        u32::from(life.tasks.keys().any(|task| task.starts_with(&of_trial)))
-    })
+    match args.trial {
+        Some(_) => u32::from(args.was_begun),
+        None => job.life().map_or(0, |life| life.attempt),
+    }
 }
 
 /// Whether a supervisor before this one was killed in the middle of an attempt.
@@ -318,6 +324,8 @@ struct Wishes<'a> {
     job: &'a Job,
     spec: &'a Spec,
     looked: Mutex<Looked>,
+    /// What copies results after them is no running time.
+    have_tasks_ended: AtomicBool,
 }
 
 /// The last look at the log for wishes.
@@ -344,7 +352,8 @@ impl Wishes<'_> {
             .started
             .is_some_and(|at| now().saturating_sub(at) >= most.as_millis() as u64);
         let mut cancelled = life.state == State::Cancelling;
-        if over && life.state == State::Running {
+        let is_copying = self.have_tasks_ended.load(Ordering::Acquire);
+        if over && !is_copying && life.state == State::Running {
             let why = format!(
                 "it ran for longer than maxRunningTime, {} s",
                 most.as_secs()
@@ -450,6 +459,7 @@ mod tests {
             job.life().unwrap()
         };
         let first = search("first", "second", 1);
+        let first_name = first.job.name.clone();
         let second = search("second", "first", 2);
         let third = search("third", "second", 3);
         for (life, known) in [(first, &[2][..]), (second, &[1]), (third, &[2, 1])] {
@@ -457,6 +467,13 @@ mod tests {
             let numbers: Vec<u32> = trials.iter().map(|trial| trial.number).collect();
             assert_eq!(numbers, known);
         }
+        // Of one that is gone nothing more is known, but where it is the one that was named.
+        fs::remove_dir_all(store.folder(&first_name)).unwrap();
+        let fourth = search("fourth", "second", 4);
+        assert_eq!(resumed(&store, &fourth).unwrap().len(), 1);
+        let fifth = search("fifth", "first", 5);
+        let refused = resumed(&store, &fifth).unwrap_err();
+        assert!(refused.starts_with("resumePreviousJobId: "), "{refused}");
     }
 
     #[test]
@@ -469,6 +486,7 @@ mod tests {
             job: &job,
             spec: &spec,
             looked: Mutex::default(),
+            have_tasks_ended: AtomicBool::new(false),
         };
         assert_eq!(wishes.look(), None);
         let why = String::new();
@@ -477,5 +495,25 @@ mod tests {
         assert_eq!(wishes.look(), stop(CANCEL_GRACE));
         job.append(Event::Hurried).unwrap();
         assert_eq!(wishes.look(), stop(Duration::ZERO));
+    }
+
+    #[test]
+    fn copies_after_the_tasks_are_no_running_time() {
+        let scratch = Scratch::new("copied");
+        let job = prepared(&Store::open(&scratch.0).unwrap());
+        let source =
+            json!({"trainingInput": {"args": ["true"], "scheduling": {"maxRunningTime": "1s"}}});
+        let mut spec = Spec::read(&Source::of_json(&source)).unwrap();
+        spec.scheduling.max_running = Duration::ZERO;
+        job.append(Event::Running).unwrap();
+        let wishes = |ended| Wishes {
+            job: &job,
+            spec: &spec,
+            looked: Mutex::default(),
+            have_tasks_ended: AtomicBool::new(ended),
+        };
+        assert_eq!(wishes(true).look(), None);
+        let grace = CANCEL_GRACE;
+        assert_eq!(wishes(false).look(), Some(Stop { grace }));
     }
 }

@@ -28,6 +28,8 @@ pub struct RunArgs {
     pub results: Option<String>,
     /// Which part of the machine the trial has; all of it where this is `None`.
     pub lane: Option<Lane>,
+    /// Whether a supervisor before this one, which was killed, began the trial.
+    pub was_begun: bool,
 }
 
 /// One of the equal parts of a machine, of which each has one trial of a search at a time.

@@ -8,6 +8,7 @@ mod metric;
 mod space;
 mod suggest;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -61,6 +62,7 @@ pub(crate) fn search(
         results: results_folder(&life, spec, job.folder()),
         in_bucket: in_bucket(&life, spec),
         seed: life.created,
+        begun_before: lost.iter().map(|trial| trial.number).collect(),
         board: Mutex::new(Board {
             trials,
             lost,
@@ -94,6 +96,8 @@ struct Searching<'a> {
     results: PathBuf,
     in_bucket: bool,
     seed: u64,
+    /// Trials that a supervisor before this one began, whose tasks may have run without its word.
+    begun_before: BTreeSet<u32>,
     board: Mutex<Board>,
     changed: Condvar,
 }
@@ -188,6 +192,7 @@ impl Searching<'_> {
             job_dir: Some(format!("{}/{}", self.folder, trial.number)),
             results: (self.in_bucket).then(|| self.local(trial.number).display().to_string()),
             lane: Some(lane),
+            was_begun: self.begun_before.contains(&trial.number),
         };
         let watch = Watch {
             searching: self,
