@@ -17,8 +17,8 @@ use crate::workspace::Workspace;
 /// How an example learns that it is to run for a few steps.
 const STEPS_VARIABLE: &str = "PHALANX_EXAMPLE_STEPS";
 const STEPS: &str = "3";
-/// More than a first compilation by XLA and the download of its plugin take; too little for whole training.
-const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// Many times what a first compilation by XLA and the download of its plugin take, since tests may have the processors meanwhile.
+const RUN_LIMIT: Duration = Duration::from_secs(600);
 
 pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     // All examples, and the program that takes training files.
