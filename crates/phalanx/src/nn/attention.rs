@@ -142,16 +142,11 @@ impl MultiHeadAttention {
         dtype: DType,
         (inputs, outputs): ([usize; I], [usize; O]),
     ) -> Tensor {
-        let (first, penalty) = (
-            self.weights.kernel_initializer,
-            self.weights.kernel_regularizer,
-        );
+        let first = self.weights.kernel_initializer;
         let first = first.with_fans(inputs.iter().product(), outputs.iter().product());
         let shape = Shape::new(dtype, [&inputs[..], &outputs[..]].concat());
         let name = format!("{name}/kernel");
-        let kernel = cx.regularized(&name, shape, &first, penalty);
-        cx.constrain(&name, self.weights.kernel_constraint.as_ref());
-        kernel
+        self.weights.kernel_from(cx, &name, shape, &first)
     }
 
     /// With a bias of these dims, which together are the last of `x`.

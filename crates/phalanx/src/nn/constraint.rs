@@ -1,11 +1,11 @@
 //! What variables are kept to while they are trained.
 
-use phalanx_graph::Tensor;
+use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Cx;
 use super::norm::Axes;
 use super::sizes::{check_range, described_variants, named_variant};
+use super::{Cx, Initializer, Regularizer};
 use crate::config::{Component, Description, Field, Kind};
 
 /// What Keras divides with beside norms.
@@ -237,6 +237,20 @@ impl Constraint {
 }
 
 impl Cx {
+    /// A variable that training changes, with a [penalty](Self::regularized) on its values and a [constraint](Self::constrain).
+    #[track_caller]
+    pub(super) fn limited(
+        &mut self,
+        name: &str,
+        shape: Shape,
+        initializer: &Initializer,
+        (penalty, constraint): (Option<Regularizer>, Option<&Constraint>),
+    ) -> Tensor {
+        let value = self.regularized(name, shape, initializer, penalty);
+        self.constrain(name, constraint);
+        value
+    }
+
     /// Keeps a variable of this layer, which it has asked for, to a constraint: every update of an optimizer ends with it.
     #[track_caller]
     pub fn constrain<'a>(&mut self, name: &str, to: impl Into<Option<&'a Constraint>>) {

@@ -265,14 +265,14 @@ macro_rules! separable_convolution {
                 let (both, first) = (weights.kernel_regularizer, &weights.kernel_initializer);
                 let of_depth = self.depthwise_regularizer.or(both);
                 let shape = Shape::new(x.dtype(), dims);
-                let depthwise = cx.regularized("depthwise_kernel", shape, first, of_depth);
-                let of_both = weights.kernel_constraint.as_ref();
-                cx.constrain("depthwise_kernel", self.depthwise_constraint.as_ref().or(of_both));
+                let kept = weights.kernel_constraint.as_ref();
+                let of_depth = (of_depth, self.depthwise_constraint.as_ref().or(kept));
+                let depthwise = cx.limited("depthwise_kernel", shape, first, of_depth);
                 let dims = [&[1; $n][..], &[channels[0] * channels[1], self.filters]].concat();
                 let of_points = self.pointwise_regularizer.or(both);
                 let shape = Shape::new(x.dtype(), dims);
-                let pointwise = cx.regularized("pointwise_kernel", shape, first, of_points);
-                cx.constrain("pointwise_kernel", self.pointwise_constraint.as_ref().or(of_both));
+                let of_points = (of_points, self.pointwise_constraint.as_ref().or(kept));
+                let pointwise = cx.limited("pointwise_kernel", shape, first, of_points);
                 let y = $each_channel(x, &depthwise, self.window);
                 self.settings.finish(cx, all_channels(&y, &pointwise), self.filters)
             }

@@ -140,10 +140,11 @@ impl Layer for Embedding {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let shape = Shape::f32([self.input_dim, self.output_dim]);
-        let (initializer, regularizer) =
-            (&self.embeddings_initializer, self.embeddings_regularizer);
-        let table = cx.regularized("embeddings", shape, initializer, regularizer);
-        cx.constrain("embeddings", self.embeddings_constraint.as_ref());
+        let limits = (
+            self.embeddings_regularizer,
+            self.embeddings_constraint.as_ref(),
+        );
+        let table = cx.limited("embeddings", shape, &self.embeddings_initializer, limits);
         let x = &inputs[0];
         let output = look_up(&table, x, cx.compute_dtype());
         if self.mask_zero {

@@ -186,9 +186,11 @@ impl Layer for EmbeddingBag {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let shape = Shape::f32([self.input_dim, self.output_dim]);
-        let (initializer, penalty) = (&self.embeddings_initializer, self.embeddings_regularizer);
-        let table = cx.regularized("embeddings", shape, initializer, penalty);
-        cx.constrain("embeddings", self.embeddings_constraint.as_ref());
+        let limits = (
+            self.embeddings_regularizer,
+            self.embeddings_constraint.as_ref(),
+        );
+        let table = cx.limited("embeddings", shape, &self.embeddings_initializer, limits);
         let index = &inputs[0];
         let kept = self.kept(index);
         let or_zero = |values: &Tensor| match &kept {

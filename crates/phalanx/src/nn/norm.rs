@@ -130,11 +130,8 @@ macro_rules! affine_settings {
         /// `gamma` and `beta` of this shape, those that are wanted.
         #[track_caller]
         fn affine(&self, cx: &mut Cx, shape: &Shape) -> (Option<Tensor>, Option<Tensor>) {
-            let mut ask = |name, initializer, (regularizer, constraint)| {
-                let asked = cx.regularized(name, shape.clone(), initializer, regularizer);
-                cx.constrain(name, constraint);
-                asked
-            };
+            let mut ask =
+                |name, initializer, limits| cx.limited(name, shape.clone(), initializer, limits);
             let limits = (self.gamma_regularizer, self.gamma_constraint.as_ref());
             let gamma = (self.scale).then(|| ask("gamma", &self.gamma_initializer, limits));
             let limits = (self.beta_regularizer, self.beta_constraint.as_ref());

@@ -133,9 +133,8 @@ impl Layer for PRelu {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
         let shape = Shape::new(x.dtype(), self.sizes(&x.dims()));
-        let (initializer, penalty) = (&self.alpha_initializer, self.alpha_regularizer);
-        let alpha = cx.regularized("alpha", shape, initializer, penalty);
-        cx.constrain("alpha", self.alpha_constraint.as_ref());
+        let limits = (self.alpha_regularizer, self.alpha_constraint.as_ref());
+        let alpha = cx.limited("alpha", shape, &self.alpha_initializer, limits);
         let relu = |x: &Tensor| Activation::Relu.apply(x);
         relu(x) - alpha * relu(&-x)
     }

@@ -93,10 +93,16 @@ impl RecurrentSettings {
     #[track_caller]
     pub(super) fn recurrent(&self, cx: &mut Cx, dtype: DType, columns: usize) -> Tensor {
         let shape = Shape::new(dtype, [self.units, columns]);
-        let (initializer, penalty) = (&self.recurrent_initializer, self.recurrent_regularizer);
-        let kernel = cx.regularized("recurrent_kernel", shape, initializer, penalty);
-        cx.constrain("recurrent_kernel", self.recurrent_constraint.as_ref());
-        kernel
+        let limits = (
+            self.recurrent_regularizer,
+            self.recurrent_constraint.as_ref(),
+        );
+        cx.limited(
+            "recurrent_kernel",
+            shape,
+            &self.recurrent_initializer,
+            limits,
+        )
     }
 
     #[track_caller]

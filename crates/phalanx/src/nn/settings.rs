@@ -45,22 +45,28 @@ impl WeightSettings {
     /// The kernel, as the variable of this name.
     #[track_caller]
     pub(super) fn kernel(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
-        let (initializer, penalty) = (&self.kernel_initializer, self.kernel_regularizer);
-        let kernel = cx.regularized(name, shape, initializer, penalty);
-        cx.constrain(name, self.kernel_constraint.as_ref());
-        kernel
+        self.kernel_from(cx, name, shape, &self.kernel_initializer)
+    }
+
+    /// The kernel with other first values.
+    #[track_caller]
+    pub(super) fn kernel_from(
+        &self,
+        cx: &mut Cx,
+        name: &str,
+        shape: Shape,
+        initializer: &Initializer,
+    ) -> Tensor {
+        let limits = (self.kernel_regularizer, self.kernel_constraint.as_ref());
+        cx.limited(name, shape, initializer, limits)
     }
 
     /// The bias, as the variable of this name; `None` without one.
     #[track_caller]
     pub(super) fn bias(&self, cx: &mut Cx, name: &str, shape: Shape) -> Option<Tensor> {
-        if !self.use_bias {
-            return None;
-        }
-        let (initializer, penalty) = (&self.bias_initializer, self.bias_regularizer);
-        let bias = cx.regularized(name, shape, initializer, penalty);
-        cx.constrain(name, self.bias_constraint.as_ref());
-        Some(bias)
+        let limits = (self.bias_regularizer, self.bias_constraint.as_ref());
+        self.use_bias
+            .then(|| cx.limited(name, shape, &self.bias_initializer, limits))
     }
 }
 
