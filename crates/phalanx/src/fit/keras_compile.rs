@@ -280,15 +280,13 @@ impl Noted {
                 .settings
                 .iter()
                 .find(|known| known.field.name == field);
-            let is_known = known.is_some();
             // None, where there is something by default.
-            let turns_off =
-                |known: &&Setting| !known.default.is_null() && known.field.kind.accepts(value);
-            if value.is_null() && known.is_some_and(|known| turns_off(&known)) {
-                fields.insert(field.clone(), Value::Null);
-                continue;
-            }
-            if keeps(field, value, is_known).map_err(|message| format!("its {what}: {message}"))? {
+            let accepts_none = |known: &Setting| {
+                !known.default.is_null() && known.field.kind.accepts(&Value::Null)
+            };
+            let turns_off = value.is_null() && known.is_some_and(accepts_none);
+            let keeps = keeps(field, value, known.is_some());
+            if turns_off || keeps.map_err(|message| format!("its {what}: {message}"))? {
                 fields.insert(field.clone(), value.clone());
             }
         }

@@ -1,9 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::ParamSpec;
 use super::options::{LEARNING_RATE, OR_NONE};
 use super::rule::{Begun, Step, UpdateRule, Updated, moved, named, setters};
+use super::{AdamW, ParamSpec};
 use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero, fraction};
 use crate::schedules::Schedule;
 
@@ -109,7 +109,7 @@ impl Muon {
             learning_rate: learning_rate.into(),
             adam_beta_1: 0.9,
             adam_beta_2: 0.999,
-            adam_weight_decay: Some(0.004),
+            adam_weight_decay: Some(AdamW::WEIGHT_DECAY),
             epsilon: 1e-7,
             exclude_layers: Vec::new(),
             exclude_embeddings: true,
@@ -213,7 +213,7 @@ impl UpdateRule for Muon {
     }
 
     fn weight_decay(&self) -> Option<f64> {
-        Some(0.004)
+        Some(AdamW::WEIGHT_DECAY)
     }
 
     fn own_decay(&self, spec: &ParamSpec) -> Option<Option<f64>> {
