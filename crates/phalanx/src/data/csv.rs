@@ -158,7 +158,8 @@ pub enum LabelKind {
 /// indices and of texts; y i32 or f32 `[rows]`; with a column of weights, these f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines (of one column see
-/// [`CsvOptions::missing`]), spaces around numbers and quoted fields are accepted; missing values, NaN and infinity are not, and quoted line breaks where no column is a text.
+/// [`CsvOptions::missing`]), spaces around numbers and quoted fields are accepted; missing values, NaN and infinity are not, and
+/// quoted line breaks where no column is a text.
 ///
 /// # Errors
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that

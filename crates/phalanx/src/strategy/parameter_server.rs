@@ -141,8 +141,9 @@ impl ParameterServerOptions {
 
     /// Sets from how many bytes on a table of an [`Embedding`](crate::nn::Embedding) is kept by its rows, 16 MiB by default: of such a
     /// table only the rows that a batch names travel, each once, and a server has memory for those that were changed alone. It must be
-    /// looked up by inputs of the model and nothing else, without `mask_zero`, regularizer and constraint, under an optimizer that leaves rows without
-    /// a gradient alone (SGD without momentum, Adagrad, or any with `lazy`) and does not clip norms; others are pulled and pushed whole.
+    /// looked up by inputs of the model and nothing else, without `mask_zero`, regularizer and constraint, under an optimizer that leaves
+    /// rows without a gradient alone (SGD without momentum, Adagrad, or any with `lazy`) and does not clip norms; others are pulled and
+    /// pushed whole.
     #[must_use]
     pub const fn table_bytes(mut self, bytes: usize) -> Self {
         self.exchange.table_bytes = bytes;
