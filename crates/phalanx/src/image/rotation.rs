@@ -1,15 +1,20 @@
 //! Rotation about the centre, as Keras' `RandomRotation` with bilinear interpolation.
 
+use serde::{Deserialize, Serialize};
+
 /// What is seen beyond the edges of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fill {
     /// The image in a mirror, edge pixels twice.
     #[default]
     Reflect,
     /// The nearest pixel of the edge.
     Nearest,
-    /// Black.
+    /// Black, or what a layer says.
     Constant,
+    /// The image again, from its other edge on.
+    Wrap,
 }
 
 /// The image turned by `angle` (radians, counter-clockwise as Keras has it), of the same size.
@@ -36,6 +41,7 @@ fn mapped(x: f32, size: usize, fill: Fill) -> f32 {
     match fill {
         Fill::Constant => x,
         Fill::Nearest => x.clamp(0.0, size - 1.0),
+        Fill::Wrap => wrapped(x, size),
         Fill::Reflect => {
             let folded = (x + 0.5).rem_euclid(2.0 * size);
             let folded = if folded >= size {
@@ -46,6 +52,17 @@ fn mapped(x: f32, size: usize, fill: Fill) -> f32 {
             (folded - 0.5).clamp(0.0, size - 1.0)
         }
     }
+}
+
+/// A coordinate moved into an image that is repeated. As in TensorFlow, nothing is blended between its last pixel and the first again.
+fn wrapped(x: f32, size: f32) -> f32 {
+    let gaps = (size - 1.0).max(1.0);
+    let inside = match x {
+        x if x < 0.0 => x + size * ((-x / gaps).trunc() + 1.0),
+        x if x > size - 1.0 => x - size * (x / gaps).trunc(),
+        x => x,
+    };
+    inside.clamp(0.0, size - 1.0)
 }
 
 fn blend(

@@ -29,7 +29,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 73] = [
+const CLASSES: [(&str, &str, bool); 82] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -41,6 +41,7 @@ const CLASSES: [(&str, &str, bool); 73] = [
     ("average_pool3d", "AveragePooling3D", true),
     ("batch_norm", "BatchNormalization", false),
     ("bidirectional", "Bidirectional", false),
+    ("center_crop", "CenterCrop", true),
     ("concatenate", "Concatenate", false),
     ("conv1d", "Conv1D", true),
     ("conv1d_transpose", "Conv1DTranspose", true),
@@ -83,9 +84,17 @@ const CLASSES: [(&str, &str, bool); 73] = [
     ("p_relu", "PReLU", false),
     ("permute", "Permute", false),
     ("preprocess", "Rescaling", false),
+    ("random_brightness", "RandomBrightness", true),
+    ("random_contrast", "RandomContrast", true),
+    ("random_crop", "RandomCrop", true),
+    ("random_flip", "RandomFlip", true),
+    ("random_rotation", "RandomRotation", true),
+    ("random_translation", "RandomTranslation", true),
+    ("random_zoom", "RandomZoom", true),
     ("repeat_vector", "RepeatVector", false),
     ("rescaling", "Rescaling", false),
     ("reshape", "Reshape", false),
+    ("resizing", "Resizing", true),
     ("scaled_add", "CustomScaleLayer", false),
     ("separable_conv1d", "SeparableConv1D", true),
     ("separable_conv2d", "SeparableConv2D", true),
@@ -389,6 +398,12 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
     if has_channels {
         settings.insert("data_format".into(), "channels_last".into());
     }
+    finish(kind, config, &mut settings)?;
+    Ok((class, settings))
+}
+
+/// Settings of some kinds that are more than a name and a value.
+fn finish(kind: &str, config: &Value, settings: &mut Settings) -> Translated<()> {
     match kind {
         "bidirectional" if goes_backwards(&config["layer"]) => {
             return Err(
@@ -397,6 +412,11 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         }
         "bidirectional" | "time_distributed" => {
             settings.insert("layer".into(), inner_layer(&config["layer"])?);
+        }
+        "random_contrast" if config["factor"].is_number() => {
+            // Keras 3 takes one number for more contrast alone.
+            let both = json!([config["factor"], config["factor"]]);
+            settings.insert("factor".into(), both);
         }
         "dot" if config["axes"][0] == config["axes"][1] => {
             settings.insert("axes".into(), config["axes"][0].clone());
@@ -414,7 +434,7 @@ fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> 
         }
         _ => {}
     }
-    Ok((class, settings))
+    Ok(())
 }
 
 /// A setting as Keras has it; nothing where its default says the same, or it is about how variables begin.

@@ -6,6 +6,7 @@
 mod activation;
 mod architecture;
 mod attention;
+mod augment;
 mod bidirectional;
 mod constraint;
 mod context;
@@ -20,6 +21,7 @@ mod dropout;
 mod edges;
 mod embedding;
 mod embedding_bag;
+mod factor;
 mod feature_order;
 mod fields;
 mod flags;
@@ -55,6 +57,7 @@ mod random_numbers;
 mod recurrent;
 mod registry;
 mod regularizer;
+mod resizing;
 mod sampling;
 mod score_attention;
 mod sequence_pool;
@@ -68,11 +71,13 @@ mod summary;
 mod time_distributed;
 mod upsampling;
 mod variable;
+mod warp;
 
 pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
 };
 pub use attention::MultiHeadAttention;
+pub use augment::{Flip, RandomBrightness, RandomContrast, RandomCrop, RandomFlip};
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use constraint::Constraint;
 pub use context::{Cx, Effects};
@@ -89,6 +94,7 @@ pub use dropout::{
 pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d, ZeroPadding3d};
 pub use embedding::Embedding;
 pub use embedding_bag::{Combiner, EmbeddingBag};
+pub use factor::Factor;
 pub(crate) use fields::every_layer_settings;
 pub(crate) use flattened::PytorchOrders;
 pub use group_norm::{GroupNorm, UnitNorm};
@@ -120,6 +126,7 @@ pub(crate) use random_numbers::{normal_numbers, uniform_numbers};
 pub(crate) use registry::with_outer_fields;
 pub use registry::{Registry, layer_from_config};
 pub use regularizer::Regularizer;
+pub use resizing::{CenterCrop, Resizing};
 pub use score_attention::{AdditiveAttention, Attention, ScoreMode};
 pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};
 pub use sequential::Sequential;
@@ -129,3 +136,4 @@ pub use sizes::{Padding, Pair, Sizes, Triple};
 pub use time_distributed::TimeDistributed;
 pub use upsampling::{Interpolation, UpSampling1d, UpSampling2d, UpSampling3d};
 pub use variable::Variable;
+pub use warp::{RandomRotation, RandomTranslation, RandomZoom};

@@ -43,6 +43,7 @@ impl Registry {
             descriptions: Vec::new(),
         };
         registry.add_layers_of_images();
+        registry.add_layers_of_pixels();
         registry.add_layers_of_sequences();
         registry.add_layers_that_move_values();
         registry
@@ -83,6 +84,19 @@ impl Registry {
         self.add_kind(GaussianDropout::new(0.0));
         self.add_kind(AlphaDropout::new(0.0));
         self.add_kind(StochasticDepth::new(0.0));
+    }
+
+    /// Layers that bring images to another size, and change them in training.
+    fn add_layers_of_pixels(&mut self) {
+        self.add_kind(Resizing::new(1, 1));
+        self.add_kind(CenterCrop::new(1, 1));
+        self.add_kind(RandomCrop::new(1, 1));
+        self.add_kind(RandomFlip::default());
+        self.add_kind(RandomRotation::new(0.0));
+        self.add_kind(RandomTranslation::new(0.0, 0.0));
+        self.add_kind(RandomZoom::new(0.0));
+        self.add_kind(RandomBrightness::new(0.0));
+        self.add_kind(RandomContrast::new(0.0));
     }
 
     /// Layers of sequences, of tokens and of categories.

@@ -1,6 +1,6 @@
 //! Arguments of layers: sizes, paddings, and the checks that keep sizes sane before any shape is computed.
 
-use phalanx_graph::Shape;
+use phalanx_graph::{DType, Shape};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -299,6 +299,27 @@ pub(super) fn one_float(inputs: &[Shape]) -> Result<&Shape, String> {
 /// The one input of a layer: floats `[batch, height, width, channels]`.
 pub(super) fn one_image(inputs: &[Shape]) -> Result<&Shape, String> {
     one_of_rank(inputs, 4, "images [batch, height, width, channels]")
+}
+
+/// The one input of a layer: `[batch, height, width, channels]` of any type of numbers, whose pixels an i32 can count.
+pub(super) fn one_picture(inputs: &[Shape]) -> Result<&Shape, String> {
+    let input = one_input(inputs)?;
+    let images = "images [batch, height, width, channels]";
+    if input.rank() != 4 {
+        return Err(format!(
+            "expected {images}, got {input}; reshape them first"
+        ));
+    }
+    if input.dtype == DType::Bool {
+        return Err(format!("expected {images} of numbers, got {input}"));
+    }
+    let pixels: usize = input.dims[..3].iter().product();
+    match pixels <= MAX_SIZE {
+        true => Ok(input),
+        false => Err(format!(
+            "expected {images} of at most {MAX_SIZE} pixels in all, got {input}; take smaller batches"
+        )),
+    }
 }
 
 /// The one input of a layer: floats `[batch, depth, height, width, channels]`.

@@ -90,7 +90,8 @@ fn windows(random: &mut Random) -> (Value, Value, &'static str) {
 
 pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     let channels = dims[2];
-    match random.from(0, 21) {
+    match random.from(0, 23) {
+        22 | 23 => picture(random),
         21 => {
             let inside = recurrent(random, "lstm");
             each_step(&inside)
@@ -118,6 +119,41 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
         15 => noise(random, "spatial_dropout2d"),
         _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
         _ => layer("reshape", json!({"target_shape": [-1, channels]})),
+    }
+}
+
+/// A layer that resizes, cuts or augments images.
+fn picture(random: &mut Random) -> Described {
+    let [height, width] = [(); 2].map(|()| random.size(6));
+    let fill = random.of_list(&["reflect", "nearest", "constant", "wrap"]);
+    let interpolation = random.of_list(&["nearest", "bilinear"]);
+    let beyond = json!({"factor": 0.2, "fill_mode": fill, "interpolation": interpolation});
+    let resampling = random.of_list(&["nearest", "bilinear", "bicubic", "lanczos3"]);
+    match random.from(0, 7) {
+        0 => layer("random_rotation", beyond),
+        1 => layer(
+            "random_zoom",
+            json!({"height_factor": 0.3, "fill_mode": fill}),
+        ),
+        2 => layer(
+            "random_translation",
+            json!({"height_factor": 0.3, "width_factor": [0.0, 0.5], "fill_mode": fill}),
+        ),
+        3 => layer("random_flip", json!({})),
+        4 => layer(
+            "random_contrast",
+            json!({"factor": 0.3, "value_range": [-1e4, 1e4]}),
+        ),
+        5 => layer(
+            "random_brightness",
+            json!({"factor": 0.1, "value_range": [-1e4, 1e4]}),
+        ),
+        6 => layer("random_crop", json!({"height": height, "width": width})),
+        _ => layer(
+            "resizing",
+            json!({"height": height, "width": width, "interpolation": resampling,
+            "antialias": random.chance(0.5), "crop_to_aspect_ratio": random.chance(0.3)}),
+        ),
     }
 }
 

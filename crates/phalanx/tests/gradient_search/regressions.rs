@@ -320,6 +320,41 @@ fn noise_on_two_replicas() {
 }
 
 #[test]
+fn pictures_on_two_replicas() {
+    let colours = |factor: f64| json!({"factor": factor, "value_range": [-1e4, 1e4]});
+    let layers = [
+        ("conv2d", json!({"filters": 2, "kernel_size": 1})),
+        ("random_flip", json!({})),
+        (
+            "random_rotation",
+            json!({"factor": 0.3, "fill_mode": "wrap"}),
+        ),
+        ("random_zoom", json!({"height_factor": 0.4})),
+        (
+            "random_translation",
+            json!({"height_factor": 0.4, "width_factor": 0.4, "fill_mode": "constant"}),
+        ),
+        ("random_contrast", colours(0.3)),
+        ("random_brightness", colours(1e-4)),
+        (
+            "resizing",
+            json!({"height": 4, "width": 7, "interpolation": "bicubic"}),
+        ),
+        ("random_crop", json!({"height": 3, "width": 5})),
+        ("center_crop", json!({"height": 4, "width": 3})),
+        ("flatten", json!({})),
+        ("dense", json!({"units": 3})),
+    ];
+    check(
+        &stack([5, 6, 2], &layers),
+        &Trial {
+            replicas: 2,
+            ..trial(Source::Floats, 5, Aim::Squares)
+        },
+    );
+}
+
+#[test]
 fn groups_of_channels_and_lengths_on_two_replicas() {
     let layers = [
         (

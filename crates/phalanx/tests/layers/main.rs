@@ -8,6 +8,7 @@ mod differences;
 mod initializers;
 mod modes;
 mod normalizations;
+mod pictures;
 mod time_distributed;
 mod types;
 mod volumes;

@@ -151,7 +151,12 @@ fn stochastic_depth_drops_whole_examples() {
 }
 
 /// What a layer makes of a tensor in training with a key, whose first row has a number.
-fn noisy(layer: impl Into<LayerSpec>, input: &HostTensor, key: [u32; 2], first: u32) -> HostTensor {
+pub(crate) fn noisy(
+    layer: impl Into<LayerSpec>,
+    input: &HostTensor,
+    key: [u32; 2],
+    first: u32,
+) -> HostTensor {
     let model = Sequential::new(&input.dims()[1..]).add(layer);
     let model = model.build().unwrap();
     let prepare = |graph: &Graph, cx: Cx| {
@@ -164,7 +169,7 @@ fn noisy(layer: impl Into<LayerSpec>, input: &HostTensor, key: [u32; 2], first: 
 }
 
 /// Checks that so large a share of the numbers holds, within five deviations of it.
-fn check_share(what: &str, expected: f64, holds: impl ExactSizeIterator<Item = bool>) {
+pub(crate) fn check_share(what: &str, expected: f64, holds: impl ExactSizeIterator<Item = bool>) {
     let count = holds.len() as f64;
     let share = holds.filter(|&holds| holds).count() as f64 / count;
     let deviation = (expected * (1.0 - expected) / count).sqrt();

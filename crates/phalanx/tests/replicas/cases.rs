@@ -477,6 +477,8 @@ fn volumes() -> Case {
 fn noise() -> Case {
     let model = Sequential::new([2, 4, 5, 2])
         .add(GaussianNoise::new(0.2))
+        .add(TimeDistributed::new(RandomRotation::new(0.2)))
+        .add(TimeDistributed::new(RandomFlip::default()))
         .add(TimeDistributed::new(SpatialDropout2d::new(0.25)))
         .add(Conv3d::new(6, 2))
         .add(SpatialDropout3d::new(0.25))

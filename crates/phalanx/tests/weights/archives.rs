@@ -22,6 +22,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
     let models = [
         images(),
         channels(),
+        pictures(),
         volumes(),
         words(),
         steps(),
@@ -102,6 +103,23 @@ fn channels() -> Value {
         {"group_norm": {"groups": -1, "center": false}},
         {"global_max_pool2d": {"keepdims": true}},
         {"flatten": null}
+    ]})
+}
+
+fn pictures() -> Value {
+    json!({"name": "pictures", "input": {"name": "photos", "shape": [7, 9, 3], "dtype": "f32"}, "layers": [
+        {"resizing": {"height": 12, "width": 11, "interpolation": "bicubic", "pad_to_aspect_ratio": true, "fill_value": 2.5}},
+        {"random_flip": {"mode": "horizontal"}},
+        {"random_rotation": {"factor": [-0.1, 0.2], "fill_mode": "constant", "fill_value": 3.0}},
+        {"random_zoom": {"height_factor": 0.2, "interpolation": "nearest"}},
+        {"random_zoom": {"height_factor": [-0.3, -0.1], "width_factor": [0.0, 0.2]}},
+        {"random_translation": {"height_factor": 0.1, "width_factor": [-0.2, 0.1], "fill_mode": "wrap"}},
+        {"random_brightness": {"factor": 0.2, "value_range": [0.0, 1.0]}},
+        {"random_contrast": {"factor": [0.1, 0.3]}},
+        {"center_crop": {"height": 6, "width": 13}},
+        {"random_crop": {"height": 6, "width": 13}},
+        {"flatten": null},
+        {"dense": {"units": 2}}
     ]})
 }
 

@@ -266,6 +266,11 @@ impl<'a> KerasLayer<'a> {
                 let inner = inner_layer(self.setting("layer"))?;
                 settings.insert("layer".into(), inner);
             }
+            "resizing" => {
+                // Keras has no other but `constant`.
+                settings.remove("fill_mode");
+            }
+            _ if kind.starts_with("random_") => in_ascending_order(settings),
             "dot" => {
                 let axes = self.setting("axes");
                 if axes.is_number() {
@@ -327,6 +332,23 @@ impl<'a> KerasLayer<'a> {
         }
         settings.insert("layer".into(), forward);
         Ok(())
+    }
+}
+
+/// Ranges of random numbers as Keras reads them: the ends in either order, and one number as far either way.
+fn in_ascending_order(settings: &mut Settings) {
+    let ranges = ["factor", "height_factor", "width_factor"];
+    for (_, range) in settings
+        .iter_mut()
+        .filter(|(name, _)| ranges.contains(&name.as_str()))
+    {
+        *range = match (range.as_f64(), range.as_array().map(Vec::as_slice)) {
+            (Some(most), _) => most.abs().into(),
+            (_, Some([first, second])) if first.as_f64() > second.as_f64() => {
+                json!([second, first])
+            }
+            _ => range.clone(),
+        };
     }
 }
 

@@ -1,0 +1,82 @@
+//! Numbers that are drawn for each example.
+
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::Cx;
+use super::random_numbers::uniform_numbers;
+use super::sizes::check_range;
+use crate::config::Kind;
+
+/// How much is drawn at random: up to a number either way, or between two.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a number, or two: 0.1 or [-0.1, 0.2]")]
+pub enum Factor {
+    /// As much either way.
+    UpTo(f64),
+    /// From the first to the second.
+    Between([f64; 2]),
+}
+
+impl From<f64> for Factor {
+    fn from(most: f64) -> Self {
+        Self::UpTo(most)
+    }
+}
+
+impl From<[f64; 2]> for Factor {
+    fn from(ends: [f64; 2]) -> Self {
+        Self::Between(ends)
+    }
+}
+
+impl Factor {
+    /// The kind of the setting.
+    pub(super) const KIND: Kind = Kind::Worded(
+        "a number, or two: 0.1 or [-0.1, 0.2]",
+        &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 2, 2)]),
+    );
+
+    /// The least and the most.
+    pub(super) const fn ends(self) -> [f64; 2] {
+        match self {
+            Self::UpTo(most) => [-most, most],
+            Self::Between(ends) => ends,
+        }
+    }
+
+    pub(super) fn check(
+        self,
+        field: &str,
+        range: std::ops::RangeInclusive<f64>,
+    ) -> Result<(), String> {
+        let ends = match self {
+            Self::UpTo(most) => [0.0, most],
+            Self::Between(ends) => ends,
+        };
+        let field = format!("`{field}`");
+        ends.iter()
+            .try_for_each(|&end| check_range(&field, end, range.clone()))?;
+        match ends[0] <= ends[1] {
+            true => Ok(()),
+            false => Err(format!(
+                "{field} must be a number of at least 0, or two in ascending order, got {}",
+                shown(self)
+            )),
+        }
+    }
+}
+
+fn shown(factor: Factor) -> String {
+    match factor {
+        Factor::UpTo(most) => most.to_string(),
+        Factor::Between(ends) => format!("{ends:?}"),
+    }
+}
+
+/// One f32 for each of `rows`, evenly distributed from one number to another: `[rows]`.
+#[track_caller]
+pub(super) fn drawn(cx: &mut Cx, rows: usize, [least, most]: [f64; 2]) -> Tensor {
+    let shares = uniform_numbers(&cx.random_bits(&[rows]));
+    shares * (most - least) + least
+}

@@ -1,0 +1,419 @@
+//! Images turned, moved and zoomed by random amounts in training.
+
+use std::f64::consts::TAU;
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::factor::{Factor, drawn};
+use super::layer::Layer;
+use super::precision::widened;
+use super::preprocess::as_float;
+use super::sizes::{check_range, one_picture};
+use super::{Cx, Interpolation};
+use crate::config::{self, Component, Described, Field, Kind};
+use crate::image::Fill;
+
+/// How pixels between two of an image, and beyond its edges, are found.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Lookup {
+    fill_mode: Fill,
+    interpolation: Interpolation,
+    fill_value: f64,
+}
+
+impl Lookup {
+    const FIELDS: &[Field] = &[
+        Field::optional(
+            "fill_mode",
+            Kind::OneOf(&["reflect", "nearest", "constant", "wrap"]),
+            "what is seen beyond the edges: the image in a mirror, its nearest pixel, `fill_value`, or the image again",
+        ),
+        Field::optional(
+            "interpolation",
+            Kind::OneOf(&["nearest", "bilinear"]),
+            "how the pixels in between are found",
+        ),
+        Field::optional(
+            "fill_value",
+            Kind::REAL,
+            "what is seen beyond the edges where `fill_mode` is constant",
+        ),
+    ];
+}
+
+/// Keras' defaults.
+impl Default for Lookup {
+    fn default() -> Self {
+        Self {
+            fill_mode: Fill::Reflect,
+            interpolation: Interpolation::Bilinear,
+            fill_value: 0.0,
+        }
+    }
+}
+
+/// Where each pixel `(x, y)` of an image comes from: `(x[0] x + x[1] y + x[2], y[0] x + y[1] y + y[2])`, numbers `f32[batch]`.
+struct Affine {
+    x: [Tensor; 3],
+    y: [Tensor; 3],
+}
+
+macro_rules! random_warp {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ }, $kind:literal, $about:literal, $fields:expr) => {
+        $(#[$doc])*
+        ///
+        /// Images `[batch, height, width, channels]` of any element type become floats of the same dims; pixels have the numbers of
+        /// Keras on TensorFlow. What is drawn depends on the step's key, the layer and the number of the example, not on how a batch is
+        /// divided over replicas.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            $($field: $type,)+
+            #[serde(flatten)]
+            lookup: Lookup,
+        }
+
+        impl $name {
+            /// Sets what is seen beyond the edges, the image in a mirror by default.
+            #[must_use]
+            pub const fn fill_mode(mut self, fill_mode: Fill) -> Self {
+                self.lookup.fill_mode = fill_mode;
+                self
+            }
+
+            /// Sets how the pixels in between are found, bilinear by default.
+            #[must_use]
+            pub const fn interpolation(mut self, interpolation: Interpolation) -> Self {
+                self.lookup.interpolation = interpolation;
+                self
+            }
+
+            /// Sets what [`Fill::Constant`] fills with, 0 by default.
+            #[must_use]
+            pub const fn fill_value(mut self, fill_value: f64) -> Self {
+                self.lookup.fill_value = fill_value;
+                self
+            }
+        }
+
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: $fields,
+            };
+            const SHARED: &'static [Field] = Lookup::FIELDS;
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            /// Pixels are not rounded before they are blended.
+            fn converts_inputs(&self) -> bool {
+                false
+            }
+
+            fn check_settings(&self) -> Result<(), String> {
+                check_range("`fill_value`", self.lookup.fill_value, f64::MIN..=f64::MAX)?;
+                self.check_factors()
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                one_picture(inputs).map(|_| ())
+            }
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                let x = as_float(&inputs[0]);
+                if !cx.training() {
+                    return x;
+                }
+                let from = self.drawn_map(cx, &x.dims());
+                seen_through(&x, &from, self.lookup)
+            }
+        }
+    };
+}
+
+random_warp! {
+    /// Turns images about their middle by a random angle, in training alone; kind `random_rotation`.
+    RandomRotation { factor: Factor }, "random_rotation", "turns images by a random angle in training",
+    &[Field::required("factor", Factor::KIND, "how far, in turns: 0.5 turns upside down").example("0.1")]
+}
+
+impl RandomRotation {
+    /// Turns by up to a part of a full turn either way, or between two: 0.1 are 36 degrees, counter-clockwise where positive.
+    #[must_use]
+    pub fn new(factor: impl Into<Factor>) -> Self {
+        Self {
+            factor: factor.into(),
+            lookup: Lookup::default(),
+        }
+    }
+
+    fn check_factors(&self) -> Result<(), String> {
+        self.factor.check("factor", -1.0..=1.0)
+    }
+
+    #[track_caller]
+    fn drawn_map(&self, cx: &mut Cx, dims: &[usize]) -> Affine {
+        let angle = drawn(cx, dims[0], self.factor.ends()) * TAU;
+        let (sin, cos) = (angle.sin(), angle.cos());
+        let [bottom, right] = middle(dims);
+        Affine {
+            x: [cos.clone(), -&sin, (right - &cos * right) + &sin * bottom],
+            y: [
+                sin.clone(),
+                cos.clone(),
+                (bottom - &sin * right) - &cos * bottom,
+            ],
+        }
+    }
+}
+
+random_warp! {
+    /// Moves images by random parts of their height and width, in training alone; kind `random_translation`.
+    RandomTranslation { height_factor: Factor, width_factor: Factor }, "random_translation", "moves images by random amounts in training",
+    &[
+        Field::required("height_factor", Factor::KIND, "how far down, in heights").example("0.1"),
+        Field::required("width_factor", Factor::KIND, "how far to the right, in widths").example("0.1"),
+    ]
+}
+
+impl RandomTranslation {
+    /// Moves by up to parts of the height and of the width either way, or between two: down and to the right where positive.
+    #[must_use]
+    pub fn new(height_factor: impl Into<Factor>, width_factor: impl Into<Factor>) -> Self {
+        Self {
+            height_factor: height_factor.into(),
+            width_factor: width_factor.into(),
+            lookup: Lookup::default(),
+        }
+    }
+
+    fn check_factors(&self) -> Result<(), String> {
+        self.height_factor.check("height_factor", -1.0..=1.0)?;
+        self.width_factor.check("width_factor", -1.0..=1.0)
+    }
+
+    #[track_caller]
+    fn drawn_map(&self, cx: &mut Cx, dims: &[usize]) -> Affine {
+        let factors = [(self.height_factor, dims[1]), (self.width_factor, dims[2])];
+        let [down, right] =
+            factors.map(|(factor, size)| drawn(cx, dims[0], factor.ends()) * size as f64);
+        let none = down.zeros_like();
+        let whole = &none + 1.0;
+        Affine {
+            x: [whole.clone(), none.clone(), -right],
+            y: [none, whole, -down],
+        }
+    }
+}
+
+random_warp! {
+    /// Zooms into images, and out of them, by random amounts, in training alone; kind `random_zoom`.
+    RandomZoom { height_factor: Factor, width_factor: Option<Factor> }, "random_zoom", "zooms images by random amounts in training",
+    &[
+        Field::required("height_factor", Factor::KIND, "how much more of the height is seen: -0.2 zooms in, 0.2 out").example("[-0.2, 0.1]"),
+        Field::optional("width_factor", Kind::Either(&[Kind::Null, Factor::KIND]), "how much more of the width is seen; null keeps the aspect ratio").example("0.1"),
+    ]
+}
+
+impl RandomZoom {
+    /// Zooms by up to a part either way, or between two, and keeps the aspect ratio: into the image where negative, out of it where
+    /// positive.
+    #[must_use]
+    pub fn new(height_factor: impl Into<Factor>) -> Self {
+        Self {
+            height_factor: height_factor.into(),
+            width_factor: None,
+            lookup: Lookup::default(),
+        }
+    }
+
+    /// Zooms the width by another amount, drawn by itself.
+    #[must_use]
+    pub fn width_factor(mut self, width_factor: impl Into<Factor>) -> Self {
+        self.width_factor = Some(width_factor.into());
+        self
+    }
+
+    fn check_factors(&self) -> Result<(), String> {
+        let factors = [
+            ("height_factor", Some(self.height_factor)),
+            ("width_factor", self.width_factor),
+        ];
+        let mut given = factors
+            .iter()
+            .filter_map(|&(field, factor)| Some((field, factor?)));
+        given.try_for_each(|(field, factor)| {
+            factor.check(field, -1.0..=1.0)?;
+            match factor.ends()[0] > -1.0 {
+                true => Ok(()),
+                false => Err(format!("`{field}` must be above -1, which shows nothing")),
+            }
+        })
+    }
+
+    #[track_caller]
+    fn drawn_map(&self, cx: &mut Cx, dims: &[usize]) -> Affine {
+        let mut zoom = |factor: Factor| drawn(cx, dims[0], factor.ends().map(|end| end + 1.0));
+        let height = zoom(self.height_factor);
+        let width = self.width_factor.map_or_else(|| height.clone(), &mut zoom);
+        let [bottom, right] = middle(dims);
+        let none = height.zeros_like();
+        Affine {
+            x: [width.clone(), none.clone(), (1.0 - &width) * right],
+            y: [none, height.clone(), (1.0 - &height) * bottom],
+        }
+    }
+}
+
+/// The middle of images, from the top and from the left.
+fn middle(dims: &[usize]) -> [f64; 2] {
+    [dims[1], dims[2]].map(|size| (size as f64 - 1.0) / 2.0)
+}
+
+/// Images whose pixels come from these places, computed in f32.
+#[track_caller]
+fn seen_through(images: &Tensor, from: &Affine, lookup: Lookup) -> Tensor {
+    let dims = &images.dims()[..3];
+    let sizes = [dims[1], dims[2]];
+    let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
+    let (x, y) = (count(2), count(1));
+    let place = |map: &[Tensor; 3]| {
+        let [by_x, by_y, offset] = [0, 1, 2].map(|i| map[i].broadcast_in(dims, &[0]));
+        by_x * &x + by_y * &y + offset
+    };
+    let at = [(&from.y, sizes[0]), (&from.x, sizes[1])]
+        .map(|(map, size)| moved_inside(&place(map), size, lookup.fill_mode));
+    let source = Pixels::of(images, lookup);
+    match lookup.interpolation {
+        Interpolation::Nearest => source.at([&to_whole(&at[0]), &to_whole(&at[1])]),
+        Interpolation::Bilinear => source.between(&at),
+    }
+    .convert(images.dtype())
+}
+
+/// To the nearest whole number, ties away from 0.
+fn to_whole(x: &Tensor) -> Tensor {
+    (x.abs() + 0.5).floor() * x.sign()
+}
+
+/// Coordinates moved into an image of a size, as `rotate` of `image` has them; of `Constant` they stay where they are.
+#[track_caller]
+fn moved_inside(x: &Tensor, size: usize, fill: Fill) -> Tensor {
+    let (size, last) = (size as f64, size as f64 - 1.0);
+    match fill {
+        Fill::Constant => x.clone(),
+        Fill::Nearest => x.clamp(0.0, last),
+        Fill::Reflect => {
+            let period = 2.0 * size;
+            let from_edge = x + 0.5;
+            let turns = (&from_edge / period).floor();
+            let folded = from_edge - turns * period;
+            (folded.minimum(&(period - &folded)) - 0.5).clamp(0.0, last)
+        }
+        Fill::Wrap => {
+            let gaps = last.max(1.0);
+            let below = x + ((-x / gaps).floor() + 1.0) * size;
+            let above = x - (x / gaps).floor() * size;
+            let is_above = x.greater(&x.like(last));
+            let is_below = x.less(&x.like(0.0));
+            let inside = is_below.select(&below, &is_above.select(&above, x));
+            inside.clamp(0.0, last)
+        }
+    }
+}
+
+/// The pixels of images, of which others are made.
+struct Pixels {
+    /// Of all images in a row: `[pixels, channels]`.
+    all: Tensor,
+    /// The number of the first pixel of the image that a pixel is made for: `i32[batch, height, width]`.
+    first: Tensor,
+    sizes: [usize; 2],
+    /// What is beyond the edges, if it is a number.
+    beyond: Option<f64>,
+}
+
+impl Pixels {
+    #[track_caller]
+    fn of(images: &Tensor, lookup: Lookup) -> Self {
+        let dims = images.dims();
+        let is_filled = lookup.fill_mode == Fill::Constant;
+        Self {
+            beyond: is_filled.then_some(lookup.fill_value),
+            ..Self::inside(images, [dims[1], dims[2]])
+        }
+    }
+
+    /// For images of other sizes, whose pixels are all inside.
+    #[track_caller]
+    fn inside(images: &Tensor, [height, width]: [usize; 2]) -> Self {
+        let dims = images.dims();
+        let each = dims[1] * dims[2];
+        let number = Shape::new(DType::I32, [dims[0], height, width]);
+        Self {
+            all: widened(&images.reshape(&[dims[0] * each, dims[3]])),
+            first: images.graph().iota(number, 0) * each as f64,
+            sizes: [dims[1], dims[2]],
+            beyond: None,
+        }
+    }
+
+    /// The pixels at whole places `[y, x]`, of any type of numbers.
+    #[track_caller]
+    fn at(&self, places: [&Tensor; 2]) -> Tensor {
+        let whole = |i: usize| {
+            let last = self.sizes[i] as f64 - 1.0;
+            places[i].clamp(0.0, last).convert(DType::I32)
+        };
+        let number = &self.first + whole(0) * self.sizes[1] as f64 + whole(1);
+        let found = self.all.gather(&number, 0);
+        let Some(beyond) = self.beyond else {
+            return found;
+        };
+        let [y, x] = [0, 1].map(|i| {
+            let last = places[i].like(self.sizes[i] as f64 - 1.0);
+            let starts = places[i].greater_equal(&places[i].like(0.0));
+            starts.and(&last.greater_equal(places[i]))
+        });
+        let is_inside = y.and(&x).broadcast_in(&found.dims(), &[0, 1, 2]);
+        is_inside.select(&found, &found.like(beyond).broadcast_to(&found.dims()))
+    }
+
+    /// Linearly between the four pixels around places `[y, x]`.
+    #[track_caller]
+    fn between(&self, [y, x]: &[Tensor; 2]) -> Tensor {
+        let (top, left) = (y.floor(), x.floor());
+        let part = |whole: &Tensor, place: &Tensor| {
+            let part = (place - whole).convert(self.all.dtype());
+            let dims = [&place.dims()[..], &[self.all.dim(1)]].concat();
+            part.broadcast_in(&dims, &[0, 1, 2])
+        };
+        let (down, right) = (part(&top, y), part(&left, x));
+        let row = |y: &Tensor| {
+            let [first, second] = [0.0, 1.0].map(|more| self.at([y, &(&left + more)]));
+            (1.0 - &right) * first + &right * second
+        };
+        (1.0 - &down) * row(&top) + &down * row(&(&top + 1.0))
+    }
+}
+
+/// One window of each image, `[batch, height, width, channels]`, whose first row and column are given, `i32[batch]`.
+#[track_caller]
+pub(super) fn windows(images: &Tensor, [top, left]: [&Tensor; 2], sizes: [usize; 2]) -> Tensor {
+    let dims = [images.dim(0), sizes[0], sizes[1]];
+    let count = |dim: usize| images.graph().iota(Shape::new(DType::I32, dims), dim);
+    let rows = count(1) + top.broadcast_in(&dims, &[0]);
+    let columns = count(2) + left.broadcast_in(&dims, &[0]);
+    let found = Pixels::inside(images, sizes).at([&rows, &columns]);
+    found.convert(images.dtype())
+}

@@ -1,0 +1,102 @@
+"""image_layers.json: what layers that resize, cut and augment images make of them.
+
+Those that draw numbers draw from ranges of one number here, so that nothing is left to chance.
+"""
+
+from golden import array, keras, np, tf, write
+
+layers = keras.layers
+FILLS = ("reflect", "nearest", "constant", "wrap")
+
+
+def pixels(shape, dtype):
+    """Pixels from 0 to 255, a fresh stream for every shape."""
+    return np.random.default_rng(shape).uniform(0, 255, shape).astype(dtype)
+
+
+def record(name, layer, config, shape=(2, 5, 7, 3), dtype="float32", made=None):
+    """The record of one layer on images; `made` stands for what Keras' layer would do."""
+    x = pixels(shape, dtype)
+    if made is None:
+        built = getattr(layers, layer)(**config)
+        with tf.device("cpu"):
+            made = np.asarray(built(tf.convert_to_tensor(x), training=layer.startswith("Random")))
+    return {
+        "name": name,
+        "layer": layer,
+        "config": {key: value for key, value in config.items() if value is not None},
+        "bytes": dtype == "uint8",
+        "input": array(x.astype(np.int32) if dtype == "uint8" else x),
+        "output": array(made.astype(np.float32)),
+    }
+
+
+def resizings():
+    """All interpolations to larger and smaller sizes, with and without smoothing, by aspect ratio, of bytes."""
+    records = []
+    sizes = {"larger": (9, 11), "smaller": (3, 2), "mixed": (8, 3), "same": (5, 7)}
+    for interpolation in ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"):
+        for what, (height, width) in sizes.items():
+            for antialias in (False, True):
+                config = {"height": height, "width": width, "interpolation": interpolation, "antialias": antialias}
+                name = f"resizing_{interpolation}_{what}{'_smooth' if antialias else ''}"
+                records.append(record(name, "Resizing", config))
+        config = {"height": 6, "width": 4, "interpolation": interpolation}
+        records.append(record(f"resizing_{interpolation}_bytes", "Resizing", config, dtype="uint8"))
+        records.append(record(f"resizing_{interpolation}_far", "Resizing", {**config, "antialias": True}, shape=(1, 40, 31, 1)))
+    for what, (height, width) in {"wide": (3, 9), "high": (9, 2), "square": (4, 4)}.items():
+        size = {"height": height, "width": width}
+        records.append(record(f"resizing_cut_{what}", "Resizing", {**size, "crop_to_aspect_ratio": True}))
+        records.append(record(f"resizing_filled_{what}", "Resizing", {**size, "pad_to_aspect_ratio": True, "fill_value": 3.5}))
+    return records
+
+
+def crops():
+    """Windows that fit and that do not; those in prediction are what Keras' pages say, which its layer does not do."""
+    records = []
+    for height, width in ((5, 7), (3, 4), (2, 7), (8, 4), (3, 9), (10, 10)):
+        config = {"height": height, "width": width}
+        records.append(record(f"center_crop_{height}_{width}", "CenterCrop", config))
+        resized = keras.utils.image_utils if hasattr(keras.utils, "image_utils") else keras.preprocessing.image
+        made = resized.smart_resize(pixels((2, 5, 7, 3), "float32"), (height, width))
+        records.append(record(f"random_crop_{height}_{width}", "RandomCrop", config, made=made))
+    return records
+
+
+def warps():
+    """Rotations, translations and zooms, small and far, with all that can be seen beyond the edges."""
+    records = []
+    for fill in FILLS:
+        for interpolation in ("nearest", "bilinear"):
+            beyond = {"fill_mode": fill, "interpolation": interpolation, "fill_value": 7.25 if fill == "constant" else 0.0}
+            name = f"{fill}_{interpolation}"
+            for turn in (0.03, -0.21, 0.5):
+                config = {"factor": [turn, turn], **beyond}
+                records.append(record(f"random_rotation_{turn}_{name}", "RandomRotation", config))
+            for down, right in ((0.13, -0.31), (-0.83, 0.97)):
+                config = {"height_factor": [down, down], "width_factor": [right, right], **beyond}
+                records.append(record(f"random_translation_{down}_{name}", "RandomTranslation", config))
+            for height, width in ((-0.37, None), (0.41, -0.23), (0.93, 0.87)):
+                config = {
+                    "height_factor": [height, height],
+                    "width_factor": width if width is None else [width, width],
+                    **beyond,
+                }
+                records.append(record(f"random_zoom_{height}_{name}", "RandomZoom", config))
+    row = {"factor": [0.1, 0.1], "fill_mode": "wrap"}
+    records.append(record("random_rotation_of_a_row", "RandomRotation", row, shape=(1, 1, 6, 2)))
+    records.append(record("random_rotation_of_a_pixel", "RandomRotation", {"factor": [0.1, 0.1]}, shape=(1, 1, 1, 2)))
+    return records
+
+
+def colours():
+    """Brightness; of contrast Keras takes no range of one number but that which changes nothing."""
+    return [
+        record("random_brightness_up", "RandomBrightness", {"factor": [0.3, 0.3]}),
+        record("random_brightness_down", "RandomBrightness", {"factor": [-0.2, -0.2], "value_range": [0.0, 200.0]}),
+        record("random_contrast_none", "RandomContrast", {"factor": [0.0, 0.0], "value_range": [20.0, 200.0]}),
+    ]
+
+
+if __name__ == "__main__":
+    write("image_layers", resizings() + crops() + warps() + colours())
