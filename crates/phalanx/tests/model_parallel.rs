@@ -3,6 +3,7 @@
 mod four_devices;
 
 use four_devices::engine;
+use phalanx::optim::{Adafactor, Muon};
 use phalanx::prelude::*;
 
 fn columns() -> Sharding {
@@ -264,6 +265,25 @@ fn a_pipeline_trains_as_one_device() {
             let what = format!("{name} in {stages} stages, {micro_batches} micro-batches");
             assert_equal(&expected, &got, &what);
         }
+    }
+}
+
+/// Of some variables these rules leave slots as they are, which is no update of a stage's state.
+#[test]
+fn slots_that_no_rule_changes_stay_in_a_pipeline() {
+    let rules = [
+        Optimizer::from(Muon::new(0.01)),
+        Optimizer::from(Adafactor::new(0.01)),
+    ];
+    let data = numbers(19).batch(8);
+    for rule in rules.map(|rule| rule.gradient_accumulation(2)) {
+        let one = OneDeviceStrategy::on(engine());
+        let mut trainer = one.compile(residual(), compile(rule.clone())).unwrap();
+        let expected = left(&mut trainer, &data);
+        let strategy = PipelineStrategy::on(engine(), 2, 2).unwrap();
+        let mut trainer = strategy.compile(residual(), compile(rule)).unwrap();
+        let got = left(&mut trainer, &data);
+        assert_equal(&expected, &got, "a pipeline with accumulation");
     }
 }
 

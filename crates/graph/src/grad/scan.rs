@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Step, backpropagate};
+use super::{Step, backpropagate, lets_gradients_pass};
 use crate::op::{BinaryOp, DotDims, Op, ReduceOp, ScanDims, Subgraph, Value};
 use crate::{Graph, Shape, Tensor};
 
@@ -40,7 +40,9 @@ pub(super) fn scan(step: &Step, dims: &ScanDims) -> Vec<Option<Tensor>> {
             .collect(),
     };
     let gradient = reversed(step, dims, &roles);
-    (0..all).map(|i| step.when(i, || gradient(i))).collect()
+    (0..all)
+        .map(|i| gradient(i).filter(|_| step.wants(i)))
+        .collect()
 }
 
 /// The carried values at the start of a step.
@@ -87,8 +89,8 @@ fn floats(tensors: &[Tensor]) -> Vec<usize> {
 }
 
 /// Runs the reversed loop; the result maps a wanted input of the forward loop to its gradient.
-fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Tensor {
-    let carries = floats(&roles.carries);
+fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Option<Tensor> {
+    let carries = with_gradients(step, dims, roles);
     let wanted = |list: &[Tensor], first: usize| {
         let mut places = floats(list);
         places.retain(|&i| step.wants(first + i));
@@ -103,15 +105,50 @@ fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Te
 
     let (carry, rows) = (dims.carry, dims.xs);
     move |input| {
-        let place = |list: &[usize], i: usize| list.iter().position(|&at| at == i).unwrap_or(0);
-        if input < carry {
-            found.carries[place(&carries, input)].clone()
-        } else if input < carry + rows {
-            found.xs[place(&xs, input - carry)].clone()
-        } else {
-            found.constants[place(&constants, input - carry - rows)].clone()
+        let (list, gradients, first) = match input {
+            input if input < carry => (&carries, &found.carries, 0),
+            input if input < carry + rows => (&xs, &found.xs, carry),
+            _ => (&constants, &found.constants, carry + rows),
+        };
+        let place = list.iter().position(|&at| at + first == input)?;
+        Some(gradients[place].clone())
+    }
+}
+
+/// The carried floats that lead to something with a cotangent, in their own step or a later one. A derivative of the others would be 0 times
+/// what need not be a number, or of ops that have none.
+fn with_gradients(step: &Step, dims: &ScanDims, roles: &Roles) -> Vec<usize> {
+    let starts = carried(dims);
+    let is_given = |&i: &usize| step.cotangents[i].is_some();
+    let mut known: Vec<usize> = (0..dims.carry).filter(is_given).collect();
+    loop {
+        let ends = known.iter().chain(roles.ys.iter().map(|(j, _)| j));
+        let ends = ends.map(|&i| dims.body.outputs[i].node);
+        let passes = leading_to(&dims.body, ends);
+        let leads = |i: &usize| known.contains(i) || passes[starts[*i].node];
+        let more: Vec<usize> = (0..dims.carry).filter(leads).collect();
+        if more == known {
+            break;
+        }
+        known = more;
+    }
+    let floats = floats(&roles.carries);
+    known.retain(|i| floats.contains(i));
+    known
+}
+
+/// Whether a gradient comes to each node from one of these.
+fn leading_to(body: &Subgraph, ends: impl Iterator<Item = usize>) -> Vec<bool> {
+    let mut passes = vec![false; body.nodes.len()];
+    ends.for_each(|end| passes[end] = true);
+    for (at, node) in body.nodes.iter().enumerate().rev() {
+        if passes[at] && lets_gradients_pass(node) {
+            node.inputs
+                .iter()
+                .for_each(|input| passes[input.node] = true);
         }
     }
+    passes
 }
 
 /// Those of the inputs of the forward loop that are asked for.

@@ -1,7 +1,7 @@
 //! Derivatives of loops, and how many products are left in them.
 
 use phalanx_graph::op::{Node, Op};
-use phalanx_graph::{DType, Program, Tensor};
+use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients};
 
 use crate::{check, ints, program, scrambled};
 
@@ -63,6 +63,46 @@ fn scans() {
     check("scan, a constant in a product and a sum", &inputs, &|x| {
         twice(x, true)
     });
+}
+
+/// Of a carry that leads nowhere no derivative is asked, which would be 0 times infinity here.
+#[test]
+fn carries_that_lead_nowhere_have_no_part_in_a_gradient() {
+    let zero = HostTensor::zeros(Shape::scalar(DType::F64));
+    let inputs = [scrambled(&[]), scrambled(&[]), zero];
+    check("scan, a carry that leads nowhere", &inputs, &|x| {
+        let graph = x[0].graph();
+        let (last, _) = graph.scan(3, &[&x[0], &x[1]], &[], &[&x[2]], |carry, _, w| {
+            (vec![&carry[0] + &w[0], w[0].sqrt()], vec![])
+        });
+        last[0].clone()
+    });
+    // It leads to the loss by another carry, a step later each.
+    check(
+        "scan, a carry of carries",
+        &[scrambled(&[]), scrambled(&[])],
+        &|x| {
+            let zero = x[0].like(0.0);
+            let start = [&zero, &x[0], &x[1]];
+            let (last, _) = x[0].graph().scan(4, &start, &[], &[], |carry, _, _| {
+                let next = [&carry[0] + &carry[1], carry[2].sin(), &carry[2] * 1.5];
+                (next.to_vec(), vec![])
+            });
+            last[0].clone()
+        },
+    );
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::scalar(DType::F64));
+    let (last, _) = graph.scan(3, &[&x, &x], &[], &[], |carry, _, _| {
+        let grown = carry[1].graph().while_loop(
+            &[&carry[1]],
+            |v| v[0].less(&v[0].like(9.0)),
+            |v| vec![&v[0] * 2.0],
+        );
+        (vec![carry[0].sin(), grown[0].clone()], vec![])
+    });
+    assert!(gradients(&last[0], &[&x])[0].is_some());
+    assert!(graph.error().is_none(), "{:?}", graph.error());
 }
 
 /// Products long enough to be kept for the way back, one of which feeds the other, and a bias.

@@ -364,6 +364,23 @@ fn windows() {
 }
 
 #[test]
+fn no_window_has_a_gradient_of_the_dims() {
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::f32([2, 0, 4]));
+    let pair = WindowDim {
+        size: 2,
+        stride: 2,
+        ..WindowDim::identity()
+    };
+    let window = [WindowDim::identity(), pair, WindowDim::identity()];
+    for kind in [ReduceOp::Sum, ReduceOp::Max] {
+        let total = x.reduce_window(kind, &window).sum_all();
+        let found = gradients(&total, &[&x]).swap_remove(0).unwrap();
+        assert_eq!(found.dims(), [2, 0, 4]);
+    }
+}
+
+#[test]
 fn what_has_no_derivative_says_so() {
     let graph = Graph::new();
     let x = graph.parameter("x", Shape::scalar(DType::F32));

@@ -403,8 +403,11 @@ impl Item<'_> {
 }
 
 impl Clock {
-    /// `new` in a step that updates, else `old`.
+    /// `new` in a step that updates, else `old`; where both are the same, that itself, by which an update that there is not is known.
     fn choose(&self, new: &Tensor, old: &Tensor) -> Tensor {
+        if new.value() == old.value() {
+            return old.clone();
+        }
         match (self.part, &self.is_update) {
             (WindowPart::Inner, _) => old.clone(),
             (WindowPart::Counted, Some(is_update)) => is_update.select(new, old),
