@@ -272,7 +272,7 @@ pub(super) fn fitted(images: &Tensor, sizes: [usize; 2]) -> Tensor {
     resized(&window, sizes, Resampling::Bilinear, false)
 }
 
-/// Images of another size: each direction is a matrix product with the weights that its pixels have, in f32 or f64.
+/// Images of another size, a direction at a time, computed in f32 or f64.
 #[track_caller]
 fn resized(images: &Tensor, sizes: [usize; 2], how: Resampling, antialias: bool) -> Tensor {
     let mut made = widened(images);
@@ -285,9 +285,39 @@ fn resized(images: &Tensor, sizes: [usize; 2], how: Resampling, antialias: bool)
     made.convert(images.dtype())
 }
 
-/// A dim whose elements are mixed of those before.
+/// Elements made of more than these are made by a product of matrices.
+const MOST_PICKED: usize = 4;
+
+/// A dim whose elements are mixed of those before: each is the sum of a few that are picked, or a row of a product of matrices.
 #[track_caller]
 fn mixed(x: &Tensor, dim: usize, taps: &[Taps]) -> Tensor {
+    let most = taps.iter().map(|taps| taps.weights.len()).max();
+    match most {
+        Some(most) if most <= MOST_PICKED => picked(x, dim, taps, most),
+        _ => multiplied(x, dim, taps),
+    }
+}
+
+#[track_caller]
+fn picked(x: &Tensor, dim: usize, taps: &[Taps], most: usize) -> Tensor {
+    let last = x.dim(dim) - 1;
+    let part = |k: usize| {
+        let place = |taps: &Taps| (taps.start + k).min(last) as i32;
+        let weight = |taps: &Taps| taps.weights.get(k).copied().unwrap_or(0.0);
+        let places: Vec<i32> = taps.iter().map(place).collect();
+        let weights: Vec<f32> = taps.iter().map(weight).collect();
+        let places = x.graph().constant(HostTensor::new([taps.len()], &places));
+        let weights = HostTensor::new([taps.len()], &weights).convert(x.dtype());
+        let found = x.gather(&places, dim);
+        let weights = x.graph().constant(weights);
+        let weights = weights.broadcast_in(&found.dims(), &[dim]);
+        found * weights
+    };
+    (1..most).fold(part(0), |sum, k| sum + part(k))
+}
+
+#[track_caller]
+fn multiplied(x: &Tensor, dim: usize, taps: &[Taps]) -> Tensor {
     let (from, to) = (x.dim(dim), taps.len());
     let mut weights = vec![0f32; from * to];
     for (row, taps) in weights.chunks_exact_mut(from).zip(taps) {
