@@ -506,6 +506,41 @@ mod tests {
     }
 
     #[test]
+    fn ranges_are_read_as_keras_reads_them() {
+        let beyond = json!({"fill_mode": "wrap", "seed": 3, "rng_type": null});
+        let with = |settings: Value| {
+            let mut all = beyond.clone();
+            all.as_object_mut()
+                .unwrap()
+                .extend(settings.as_object().cloned().unwrap());
+            all
+        };
+        let resizing = json!({"height": 4, "width": 4, "fill_mode": "constant", "fill_value": 0.0, "antialias": false});
+        let model = sequential(&[
+            pixels(),
+            of_keras("RandomRotation", "a", with(json!({"factor": [0.2, -0.1]}))),
+            of_keras(
+                "RandomZoom",
+                "b",
+                with(json!({"height_factor": -0.3, "width_factor": null})),
+            ),
+            of_keras(
+                "RandomContrast",
+                "c",
+                json!({"factor": [0.0, 0.2], "value_range": [0, 1]}),
+            ),
+            of_keras("Resizing", "d", resizing),
+        ]);
+        let model = Model::from_keras_config(&model).unwrap().config();
+        let layers = &model["layers"];
+        assert_eq!(layers[0]["random_rotation"]["factor"], json!([-0.1, 0.2]));
+        assert_eq!(layers[0]["random_rotation"]["fill_mode"], "wrap");
+        assert_eq!(layers[1]["random_zoom"]["height_factor"], 0.3);
+        assert_eq!(layers[2]["random_contrast"]["factor"], json!([0.0, 0.2]));
+        assert_eq!(layers[3]["resizing"]["interpolation"], "bilinear");
+    }
+
+    #[test]
     fn a_layer_in_f32_stays_so_in_a_mixed_model_and_follows_otherwise() {
         let read = |dtype: &str| {
             let inner = sequential(&[

@@ -7,7 +7,8 @@ use super::{CLASSES, Settings, Translated};
 use crate::nn::{Initializer, Policy};
 
 /// Settings that change nothing of what a layer computes.
-const IGNORED: [&str; 11] = [
+const IGNORED: [&str; 12] = [
+    "rng_type",
     "key_shape",
     "query_shape",
     "value_shape",
