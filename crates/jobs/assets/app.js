@@ -45,7 +45,7 @@ async function show() {
   $("cancel").hidden = Boolean(one.endTime);
   $("error").hidden = !one.errorMessage;
   $("error").textContent = one.errorMessage || "";
-  const facts = { Created: one.createTime, Started: one.startTime, Ended: one.endTime, "Runs on": one.phalanx.executor, "Called there": one.phalanx.handle, Results: one.phalanx.jobDir, Attempt: one.phalanx.attempt || "" };
+  const facts = { Created: one.createTime, Started: one.startTime, Ended: one.endTime, "Runs on": one.phalanx.executor, "Waits for": one.phalanx.waitsFor, "Called there": one.phalanx.handle, Results: one.phalanx.jobDir, Attempt: one.phalanx.attempt || "" };
   $("facts").replaceChildren(...Object.entries(facts).filter(([, v]) => v).flatMap(([k, v]) => [el("dt", k), el("dd", String(v))]));
   $("tasks").replaceChildren(...one.phalanx.tasks.map((t) => row([t.task, String(t.attempt), t.place, t.end || t.state])));
   const failure = one.phalanx.firstFailure;

@@ -370,4 +370,7 @@ pub(crate) struct ServeArgs {
     /// The number of processors for jobs, if not all of this machine
     #[arg(long, value_name = "N")]
     pub(crate) cpus: Option<u32>,
+    /// The GPUs for jobs, as CUDA_VISIBLE_DEVICES names them, such as 0,1; all that this variable or NVIDIA's driver has, if none are given
+    #[arg(long, value_name = "LIST")]
+    pub(crate) gpus: Option<String>,
 }

@@ -16,6 +16,8 @@ use crate::failure::{FAILED, Failure, NOT_READY};
 use crate::proof::{CHALLENGE, PROOF, proof};
 use crate::trust;
 
+/// What a daemon that a command starts is given as its `--gpus`.
+pub(crate) const GPUS: &str = "PHALANX_JOBS_GPUS";
 /// How long a daemon may take to answer for the first time.
 const START: Duration = Duration::from_secs(20);
 /// How long it has before another is started, which ends at once if the first one serves.
@@ -458,8 +460,10 @@ fn start(root: &Path) -> Result<(), Failure> {
     let own = std::env::current_exe().map_err(Failure::not_ready)?;
     let mut command = Command::new(own);
     command.arg("--root").arg(root).arg("serve");
-    if let Ok(cpus) = std::env::var("PHALANX_JOBS_CPUS") {
-        command.args(["--cpus", &cpus]);
+    for (variable, option) in [("PHALANX_JOBS_CPUS", "--cpus"), (GPUS, "--gpus")] {
+        if let Ok(value) = std::env::var(variable) {
+            command.args([option, &value]);
+        }
     }
     // In the background by a shell's own rules: its parent is gone before anybody waits for it.
     let child = command

@@ -333,10 +333,7 @@ fn the_plan_says_which_accelerators_and_images_tasks_get() {
     };
     let gpu = "--scale-tier CUSTOM --master-machine-type n1-standard-8 --master-accelerator type=nvidia-tesla-t4,count=2 --master-image-uri img:1";
     for (executor, notice) in [
-        (
-            "local",
-            "a program finds the accelerators of this machine itself",
-        ),
+        ("local", "tasks get this number of the GPUs of this machine"),
         ("slurm", "tasks get this number of the GPUs"),
         ("kubernetes", "pods get the GPUs"),
     ] {

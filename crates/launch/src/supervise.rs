@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_store::ObjectUrl;
 
-use crate::executor::{Job, Run, RunArgs, RunEnd, Stop, run_id};
+use crate::executor::{Gpus, Job, Run, RunArgs, RunEnd, Stop, run_id};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
 use crate::spec::{ExecutorKind, JobName, Plan, Program, Source, Spec};
@@ -27,15 +27,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it is tried to write what nobody else knows.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs a job until it has ended, or does nothing if another process runs it.
+/// Runs a job until it has ended, or does nothing if another process runs it. `gpus` is what it may use of this machine, where anything
+/// is known of it.
 ///
 /// # Errors
 /// The job's log cannot be read or written.
-pub fn supervise(store: &Store, name: &JobName) -> Result<(), StoreError> {
+pub fn supervise(store: &Store, name: &JobName, gpus: Option<Gpus>) -> Result<(), StoreError> {
     let Some(_held) = store.supervise(name)? else {
         return Ok(());
     };
-    let job = Job::new(store.clone(), store.load(name)?);
+    let job = Job::new(store.clone(), store.load(name)?).with_gpus(gpus);
     let life = job.life()?;
     match life.state {
         State::Cancelling => {

@@ -5,6 +5,7 @@
 //! variable PHALANX_JOB_ID; a guard ([`guard`]) finds by that what has left its group, or is left when this process was killed.
 
 mod cores;
+mod gpus;
 mod guard;
 mod logs;
 mod outcome;
@@ -30,6 +31,7 @@ use crate::coordination::{Host, Recovery, Settings, Timing};
 use crate::{Task, TaskKind};
 
 pub use cores::{on as on_processors, shares as processor_shares};
+pub use gpus::{VISIBLE as VISIBLE_GPUS, visible_gpus};
 pub use guard::{Guard, end_what_is_left, guard};
 pub use outcome::{Ended, How, Outcome, TRY_AGAIN};
 pub use ports::Reserved as ReservedPorts;

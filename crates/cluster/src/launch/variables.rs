@@ -1,8 +1,8 @@
 //! The variables of each worker: TF_CONFIG and torchrun's names, so that programs of others run too, and ours.
 
-use std::fs;
 use std::net::SocketAddr;
 
+use super::gpus::{VISIBLE, visible_gpus};
 use super::ports::Reserved;
 use super::{Launch, LaunchError};
 use crate::{Address, ClusterSpec, TaskKind, tf_config};
@@ -68,7 +68,7 @@ pub(super) fn of_workers(
             set("PHALANX_DEVICES_PER_WORKER", devices.to_string());
         }
         if let Some(gpus) = gpus.get(rank) {
-            set("CUDA_VISIBLE_DEVICES", gpus.join(","));
+            set(VISIBLE, gpus.join(","));
         }
         variables
     };
@@ -85,7 +85,7 @@ fn gpus_of_workers(launch: &Launch) -> Result<Vec<Vec<String>>, LaunchError> {
     let Some(devices) = launch.devices_per_worker else {
         return Ok(Vec::new());
     };
-    let gpus = visible_gpus(std::env::var("CUDA_VISIBLE_DEVICES").ok());
+    let gpus = visible_gpus(std::env::var(VISIBLE).ok().as_deref());
     let (workers, devices) = (launch.workers.get(), devices.get());
     match gpus.len() {
         0 => Ok(Vec::new()),
@@ -99,24 +99,6 @@ fn gpus_of_workers(launch: &Launch) -> Result<Vec<Vec<String>>, LaunchError> {
             .take(workers)
             .map(<[_]>::to_vec)
             .collect()),
-    }
-}
-
-/// The GPUs that a variable names, or else all that NVIDIA's driver has.
-fn visible_gpus(variable: Option<String>) -> Vec<String> {
-    match variable {
-        Some(list) => {
-            let names = list.split(',').map(str::trim);
-            names
-                .filter(|name| !name.is_empty() && *name != "-1")
-                .map(Into::into)
-                .collect()
-        }
-        None => {
-            let folders = fs::read_dir("/proc/driver/nvidia/gpus");
-            let count = folders.map_or(0, Iterator::count);
-            (0..count).map(|gpu| gpu.to_string()).collect()
-        }
     }
 }
 
@@ -174,15 +156,5 @@ mod tests {
             assert_eq!(membership.cluster.unwrap().count(TaskKind::Evaluator), 0);
             assert_eq!(variables.get("PHALANX_EVALUATOR"), Some("1"));
         }
-    }
-
-    #[test]
-    fn gpus_are_those_of_the_variable() {
-        assert_eq!(
-            visible_gpus(Some("2, 5,GPU-8f".into())),
-            ["2", "5", "GPU-8f"]
-        );
-        assert_eq!(visible_gpus(Some("-1".into())), [""; 0]);
-        assert_eq!(visible_gpus(Some(String::new())), [""; 0]);
     }
 }

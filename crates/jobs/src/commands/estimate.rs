@@ -15,6 +15,7 @@ use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
 
 use super::prices::Prices;
+use super::submit::machine_gpus;
 
 /// How long `phalanx estimate` or some measured steps may take.
 const WITHIN: Duration = Duration::from_secs(300);
@@ -187,7 +188,8 @@ impl Training<'_> {
     /// How many trials run at the same time.
     fn at_once(&self) -> usize {
         let memory = machine_memory().unwrap_or(u64::MAX);
-        self.plan.trials_at_once(self.spec, memory)
+        let gpus = machine_gpus();
+        self.plan.trials_at_once(self.spec, memory, gpus)
     }
 
     /// How much longer a step takes than was found: one that was timed had all of this machine, which trials at the same time share.

@@ -135,13 +135,20 @@ pub(super) fn queue(context: &Context) -> Done {
             Json::Null => "0".to_owned(),
             value => value.to_string().trim_matches('"').to_owned(),
         };
-        let mut rows = vec![row(&["POSITION", "JOB_ID", "PRIORITY", "CREATED"])];
+        let mut rows = vec![row(&[
+            "POSITION",
+            "JOB_ID",
+            "PRIORITY",
+            "CREATED",
+            "WAITS_FOR",
+        ])];
         rows.extend(jobs.iter().map(|job| {
             row(&[
                 text(job, "jobPosition"),
                 text(job, "jobId"),
                 &priority(job),
                 text(job, "createTime"),
+                text(&job["phalanx"], "waitsFor"),
             ])
         }));
         table(&rows)
@@ -182,6 +189,7 @@ pub(super) fn summary(job: &Json) -> String {
     line("started", text(job, "startTime"));
     line("ended", text(job, "endTime"));
     let ours = &job["phalanx"];
+    line("waits for", text(ours, "waitsFor"));
     line("executor", text(ours, "executor"));
     line("handle", text(ours, "handle"));
     line("results", text(ours, "jobDir"));

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use phalanx_launch::spec::{Plan, Source, Spec};
+use phalanx_launch::executor::Gpus;
+use phalanx_launch::spec::{ExecutorKind, Plan, Source, Spec};
 use phalanx_launch::usage::machine_memory;
 use phalanx_yaml::Bytes;
 use serde_json::{Value as Json, json};
@@ -10,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::package::Upload;
 use super::{Context, Done, dry_run, logs, search, spec};
 use crate::args::{Format, SpecArgs, TrainingArgs, TuneArgs};
-use crate::client::Client;
+use crate::client::{Client, GPUS};
 use crate::failure::{Failure, USAGE};
 
 pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
@@ -76,7 +77,8 @@ impl Request {
         let upload = Upload::of(context, job, args, &spec)?;
         let package = upload.as_ref().map(|upload| upload.folder().to_owned());
         let package = package.or_else(|| spec.package.as_ref().map(|name| directory.join(name)));
-        for notice in spec.notices.iter().chain(&fewer_trials(&spec, &plan)) {
+        let of_machine = [fewer_trials(&spec, &plan), fewer_gpus(&spec, &plan)];
+        for notice in spec.notices.iter().chain(of_machine.iter().flatten()) {
             eprintln!("note: {notice}");
         }
         dry_run::check_files(&spec, plan, &directory, package.as_deref())?;
@@ -109,18 +111,48 @@ impl Request {
     }
 }
 
-/// A notice where this machine has not the memory for all trials that are to run at the same time.
+/// A notice where this machine has not the memory, or the GPUs, for all trials that are to run at the same time.
 fn fewer_trials(spec: &Spec, plan: &Plan) -> Option<String> {
     let most = spec.hyperparameters.as_ref()?.max_parallel;
-    let all = machine_memory()?;
-    let fits = plan.trials_at_once(spec, all);
-    let is_fewer = fits < plan.trials_at_once(spec, u64::MAX);
-    is_fewer.then(|| {
-        format!(
-            "{fits} of {most} trials run at the same time: each is to have phalanx.memory for {} tasks, and this machine has {}",
+    let (memory, gpus) = (machine_memory().unwrap_or(u64::MAX), machine_gpus());
+    let fits = plan.trials_at_once(spec, memory, gpus);
+    if fits == plan.trials_at_once(spec, u64::MAX, 0) {
+        return None;
+    }
+    let why = match plan.trials_at_once(spec, memory, 0) == fits {
+        true => format!(
+            "phalanx.memory for {} tasks, and this machine has {}",
             plan.tasks.len(),
-            Bytes(all)
-        )
+            Bytes(memory)
+        ),
+        false => format!(
+            "GPUs of its own, {} in all, and this machine has {gpus}",
+            plan.gpus()
+        ),
+    };
+    Some(format!(
+        "{fits} of {most} trials run at the same time: each is to have {why}"
+    ))
+}
+
+/// The number of this machine's GPUs for jobs, for a daemon that has the same variables; 0 where none are known.
+pub(super) fn machine_gpus() -> usize {
+    let given = std::env::var(GPUS).ok();
+    Gpus::of_machine(given.as_deref()).map_or(0, |gpus| gpus.names.len())
+}
+
+/// A notice where this machine has fewer GPUs than the tasks ask for. What the daemon has decides.
+fn fewer_gpus(spec: &Spec, plan: &Plan) -> Option<String> {
+    let (asked, there) = (plan.gpus(), machine_gpus());
+    if spec.ours.executor != ExecutorKind::Local || asked <= there {
+        return None;
+    }
+    Some(match plan.gpus_of_tasks(there) {
+        Ok(each) => format!(
+            "the tasks have {} of the {asked} GPUs that they ask for: this machine has {there} for jobs",
+            each.iter().sum::<usize>()
+        ),
+        Err(why) => format!("the job will fail: {why}"),
     })
 }
 

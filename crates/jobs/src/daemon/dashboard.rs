@@ -12,9 +12,9 @@ use phalanx_launch::supervise::{prepare, results_folder};
 use phalanx_launch::usage::usage;
 use serde_json::{Value as Json, json};
 
+use super::Shared;
 use super::error::ApiError;
 use super::routes::{name, reply};
-use super::{Shared, resource};
 
 /// The newest jobs that the list shows.
 const MOST_JOBS: usize = 500;
@@ -58,7 +58,7 @@ pub(super) async fn jobs(State(shared): State<Arc<Shared>>) -> Response {
     let shown: Vec<Json> = lives
         .into_iter()
         .take(MOST_JOBS)
-        .map(|life| resource::job(life, None))
+        .map(|life| shared.shown(life, None))
         .collect();
     reply(&json!({"jobs": shown}))
 }
@@ -67,7 +67,7 @@ pub(super) async fn job(
     State(shared): State<Arc<Shared>>,
     Path(job): Path<String>,
 ) -> Result<Response, ApiError> {
-    Ok(reply(&resource::job(&life(&shared, &job)?, None)))
+    Ok(reply(&shared.shown(&life(&shared, &job)?, None)))
 }
 
 /// Curves, as many points as a chart can show.

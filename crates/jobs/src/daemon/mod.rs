@@ -31,12 +31,13 @@ use std::time::Duration;
 use access::Cookie;
 use connections::{Connections, Limits};
 use phalanx_launch::curves::CurveReader;
+use phalanx_launch::executor::Gpus;
 use phalanx_launch::lifecycle::{Event, Life, State};
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
 use queue::Terms;
 use rustls::ServerConfig;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tls::TlsListener;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     address: SocketAddr,
     /// What was read of the curves of jobs that are looked at.
     curves: Mutex<BTreeMap<JobName, Arc<Mutex<CurveReader>>>>,
+    /// The first job that waits for what others have of this machine, and for what.
+    lacking: Mutex<Option<(JobName, String)>>,
     /// Raised whenever a job changes.
     changes: watch::Sender<u64>,
     /// Milliseconds since 1970 of the last request, and how many are being answered.
@@ -106,6 +109,28 @@ impl Shared {
             all.clear();
         }
         Arc::clone(all.entry(job.clone()).or_default())
+    }
+
+    /// A job as the interface has it. `position` is its place in the queue, from 1.
+    fn shown(&self, life: &Life, position: Option<usize>) -> Json {
+        let mut job = resource::job(life, position);
+        let lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = lacking.as_ref().filter(|(name, _)| *name == life.job.name);
+        if let (State::Queued, Some((_, what))) = (life.state, own) {
+            job["phalanx"]["waitsFor"] = json!(what);
+        }
+        job
+    }
+
+    /// Notes which job is the first that waits for what others have, and for what; tells those who watch if it is another.
+    fn lacks(&self, lacking: Option<(JobName, String)>) {
+        let mut noted = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        if *noted == lacking {
+            return;
+        }
+        *noted = lacking;
+        drop(noted);
+        self.changed();
     }
 
     /// Has a job end; one that was told so already ends at once.
@@ -148,6 +173,7 @@ impl Shared {
             is_secure: false,
             address,
             curves: Mutex::default(),
+            lacking: Mutex::default(),
             changes: watch::channel(0).0,
             asked: AtomicU64::new(0),
             answering: AtomicUsize::new(0),
@@ -202,6 +228,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             is_secure: tls.is_some(),
             address,
             curves: Mutex::default(),
+            lacking: Mutex::default(),
             changes: watch::channel(0).0,
             asked: AtomicU64::new(now()),
             answering: AtomicUsize::new(0),
@@ -323,7 +350,9 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// Keeps this process, and what it starts, to the processors that the daemon has given the job.
-pub(crate) fn keep_to_share(folder: &Path) {
-    machine::Share::read(folder).keep_to();
+/// Keeps this process, and what it starts, to the processors that the daemon has given the job; gives the GPUs that its tasks may use.
+pub(crate) fn keep_to_share(folder: &Path) -> Option<Gpus> {
+    let share = machine::Share::read(folder);
+    share.keep_to();
+    share.gpus
 }

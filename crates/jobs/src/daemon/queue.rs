@@ -91,7 +91,12 @@ pub(super) fn in_order(shared: &Shared, jobs: &BTreeMap<JobName, Followed>) -> V
 
 /// Keeps the queue on a thread of its own until the daemon stops.
 pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHandle<()>> {
-    let mut scheduler = Scheduler::of(shared, Machine::this(args.cpus), own_program, args.idle);
+    let mut scheduler = Scheduler::of(
+        shared,
+        Machine::this(args.cpus, args.gpus.as_deref()),
+        own_program,
+        args.idle,
+    );
     thread::Builder::new()
         .name("queue".to_owned())
         .spawn(move || scheduler.run())
@@ -295,7 +300,7 @@ impl Scheduler {
         let store = self.shared.store.clone();
         let share = |name: &JobName| Share::read(&store.folder(name));
         let mut taken: Vec<Share> = active.iter().map(share).collect();
-        let (mut started, mut full, mut unwritten) = (false, false, false);
+        let (mut started, mut full, mut unwritten) = (false, None, false);
         for name in &queue {
             match self.begin(name, &mut taken, &mut full) {
                 Ok(begun) => started |= begun,
@@ -309,32 +314,36 @@ impl Scheduler {
                 Err(_) => {}
             }
         }
+        self.shared.lacks(full);
         self.seen = (!started).then_some((queue, active.len()));
         self.again = unwritten.then(|| Instant::now() + WRITE_AGAIN);
         started
     }
 
-    /// Starts a job if there is room for it beside what others have taken. The first that has no room keeps its place: those behind it
-    /// wait, but for those that need nothing of this machine.
+    /// Starts a job if there is room for it beside what others have taken, or ends one that cannot run here; gives whether it has left the
+    /// queue. The first that has no room keeps its place: those behind it wait, but for those that need nothing of this machine.
     fn begin(
         &mut self,
         name: &JobName,
         taken: &mut Vec<Share>,
-        full: &mut bool,
+        full: &mut Option<(JobName, String)>,
     ) -> Result<bool, StoreError> {
         let life = self.with(name, |_, followed| Ok(followed.life.clone()))?;
         let Ok((spec, plan)) = prepare(&life) else {
-            let why = "its job file cannot be read by this version".to_owned();
-            let failed = Event::Failed { why };
-            self.with(name, |store, followed| store.append(followed, failed))?;
-            return Ok(false);
+            return self.fail(
+                name,
+                "its job file cannot be read by this version".to_owned(),
+            );
         };
-        let wanted = self.machine.wanted(&spec, &plan);
-        if *full && wanted.cpus > 0 {
+        let wanted = match self.machine.wanted(&spec, &plan) {
+            Ok(wanted) => wanted,
+            Err(why) => return self.fail(name, why),
+        };
+        if full.is_some() && wanted.cpus > 0 {
             return Ok(false);
         }
         let Some(share) = self.machine.share(wanted, taken) else {
-            *full = true;
+            *full = Some((name.clone(), self.machine.lacks(wanted, taken)));
             return Ok(false);
         };
         let folder = self.shared.store.folder(name);
@@ -348,6 +357,13 @@ impl Scheduler {
         })?;
         taken.push(share);
         self.supervise(name);
+        Ok(true)
+    }
+
+    /// Ends a job that cannot run here, which leaves the queue so.
+    fn fail(&self, name: &JobName, why: String) -> Result<bool, StoreError> {
+        let failed = Event::Failed { why };
+        self.with(name, |store, followed| store.append(followed, failed))?;
         Ok(true)
     }
 
@@ -425,113 +441,5 @@ impl Scheduler {
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::body::Bytes;
-    use axum::extract::{Path, State};
-    use axum::response::IntoResponse;
-    use phalanx_testkit::Scratch;
-    use serde_json::json;
-
-    use super::super::routes::create;
-    use super::*;
-
-    fn shared(scratch: &Scratch) -> Arc<Shared> {
-        Arc::new(Shared::of(Store::open(&**scratch).unwrap()))
-    }
-
-    /// The status of the answer to a submission.
-    async fn submit(shared: &Arc<Shared>, name: &str) -> u16 {
-        let body = json!({"jobId": name, "trainingInput": {"args": ["true"]}});
-        let body = Bytes::from(body.to_string());
-        let answer = create(State(Arc::clone(shared)), Path("p".to_owned()), body).await;
-        answer.into_response().status().as_u16()
-    }
-
-    #[tokio::test]
-    async fn the_file_of_a_job_that_waits_is_read_once() {
-        let scratch = Scratch::temporary("jobs-queue");
-        let shared = shared(&scratch);
-        for name in ["first", "second"] {
-            assert_eq!(submit(&shared, name).await, 200);
-        }
-        let order = || in_order(&shared, &shared.jobs());
-        assert_eq!(
-            order(),
-            ["first", "second"].map(|name| name.parse().unwrap())
-        );
-        // What is remembered is what counts.
-        let urgent = Terms {
-            priority: 9,
-            max_wait: None,
-        };
-        let second = "second".parse().unwrap();
-        shared.terms.lock().unwrap().insert(second, urgent);
-        assert_eq!(
-            order(),
-            ["second", "first"].map(|name| name.parse().unwrap())
-        );
-    }
-
-    #[tokio::test]
-    async fn a_job_that_could_not_be_written_is_started_when_it_can() {
-        let scratch = Scratch::temporary("jobs-unwritten");
-        let shared = shared(&scratch);
-        assert_eq!(submit(&shared, "demo").await, 200);
-        let name = "demo".parse().unwrap();
-        let log = shared.store.folder(&name).join("events.log");
-        let aside = log.with_file_name("aside");
-        let mut scheduler = Scheduler::of(&shared, Machine::this(None), own_program, 0);
-        // In the place of a disk that is full: a folder that cannot be written as a file.
-        fs::rename(&log, &aside).unwrap();
-        fs::create_dir(&log).unwrap();
-        assert!(!scheduler.admit());
-        fs::remove_dir(&log).unwrap();
-        fs::rename(&aside, &log).unwrap();
-        // Not at once, which would read all files of the queue again and again.
-        assert!(!scheduler.admit());
-        thread::sleep(WRITE_AGAIN);
-        assert!(scheduler.admit());
-        assert_ne!(shared.jobs()[&name].life.state.name(), "QUEUED");
-        for child in scheduler.supervisors.values_mut() {
-            let _ = child.wait();
-        }
-    }
-
-    #[tokio::test]
-    async fn a_job_goes_on_while_its_supervisor_cannot_be_started_a_few_times() {
-        let scratch = Scratch::temporary("jobs-unsupervised");
-        let shared = shared(&scratch);
-        assert_eq!(submit(&shared, "demo").await, 200);
-        let name: JobName = "demo".parse().unwrap();
-        let missing = || Ok(PathBuf::from("/none"));
-        let mut scheduler = Scheduler::of(&shared, Machine::this(None), missing, 0);
-        let life = || shared.jobs()[&name].life.clone();
-        for count in 1..=MOST_SUPERVISORS {
-            scheduler.look();
-            // Not once more before it is time.
-            scheduler.look();
-            assert_eq!(scheduler.tries[&name].count, count);
-            assert_eq!(life().state.name(), "PREPARING");
-            scheduler.tries.get_mut(&name).unwrap().next = Instant::now();
-        }
-        scheduler.look();
-        let life = life();
-        assert_eq!(life.state.name(), "FAILED");
-        let why = life.error.unwrap();
-        assert!(why.contains("cannot be started: No such file"), "{why}");
-    }
-
-    #[tokio::test]
-    async fn a_daemon_that_ends_takes_no_job_and_one_with_a_job_does_not_end() {
-        let scratch = Scratch::temporary("jobs-ending");
-        let shared = shared(&scratch);
-        end(&shared);
-        assert!(shared.is_ending());
-        assert_eq!(submit(&shared, "late").await, 503);
-        assert!(shared.store.names().unwrap().is_empty());
-        shared.stop.store(false, Ordering::Relaxed);
-        assert_eq!(submit(&shared, "early").await, 200);
-        end(&shared);
-        assert!(!shared.is_ending());
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -135,7 +135,7 @@ fn shown(shared: &Shared, name: &JobName, project: Option<&str>) -> Result<Json,
     let place = queue::in_order(shared, &jobs)
         .iter()
         .position(|waiting| waiting == name);
-    Ok(resource::job(&life, place.map(|place| place + 1)))
+    Ok(shared.shown(&life, place.map(|place| place + 1)))
 }
 
 pub(super) async fn create(
@@ -239,7 +239,7 @@ async fn list(
             continue;
         }
         let place = queue.iter().position(|name| *name == life.job.name);
-        let job = resource::job(life, place.map(|place| place + 1));
+        let job = shared.shown(life, place.map(|place| place + 1));
         if filter.as_ref().is_some_and(|filter| !filter.takes(&job)) {
             continue;
         }
@@ -331,7 +331,7 @@ async fn queue(State(shared): Shares) -> Answer {
     let lives = waiting.iter().filter_map(|name| jobs.get(name));
     let shown = lives
         .enumerate()
-        .map(|(at, followed)| resource::job(&followed.life, Some(at + 1)));
+        .map(|(at, followed)| shared.shown(&followed.life, Some(at + 1)));
     let shown: Vec<Json> = shown.collect();
     Ok(reply(
         &json!({"jobs": shown, "address": shared.address.to_string()}),

@@ -18,6 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 pub(crate) struct Service {
     pub(crate) folder: PathBuf,
     cpus: u32,
+    gpus: Option<&'static str>,
     program: PathBuf,
 }
 
@@ -39,8 +40,15 @@ impl Service {
         Self {
             folder,
             cpus,
+            gpus: None,
             program,
         }
+    }
+
+    /// As if the machine had these GPUs.
+    pub(crate) const fn with_gpus(mut self, gpus: &'static str) -> Self {
+        self.gpus = Some(gpus);
+        self
     }
 
     /// With a script in the place of `phalanx`.
@@ -79,6 +87,12 @@ printf '#!/bin/sh\\n%s\\n' \"$1\" >phalanx && chmod +x phalanx";
             .current_dir(&self.folder)
             .env("PHALANX_JOBS_DIR", self.root())
             .env("PHALANX_JOBS_CPUS", self.cpus.to_string());
+        if let Some(gpus) = self.gpus {
+            command
+                .env("PHALANX_JOBS_GPUS", gpus)
+                .env_remove("CUDA_VISIBLE_DEVICES")
+                .env_remove("CUDA_DEVICE_ORDER");
+        }
         command
     }
 

@@ -100,7 +100,43 @@ pub(crate) struct Container<'a> {
     pub(crate) directory: &'a Path,
     /// Variables, which the engine takes from its own.
     pub(crate) variables: &'a [String],
-    pub(crate) gpus: u32,
+    pub(crate) gpus: ContainerGpus<'a>,
+}
+
+/// The GPUs of a container.
+#[derive(Clone, Copy)]
+pub(crate) enum ContainerGpus<'a> {
+    /// This number of those that the engine finds.
+    Any(u32),
+    /// These, by the names that NVIDIA's driver has for them.
+    Named(&'a [String]),
+}
+
+impl ContainerGpus<'_> {
+    const fn is_empty(self) -> bool {
+        match self {
+            Self::Any(count) => count == 0,
+            Self::Named(names) => names.is_empty(),
+        }
+    }
+
+    /// The options of docker or podman.
+    fn options(self, engine: &str) -> Vec<String> {
+        let is_docker = engine == "docker";
+        match self {
+            _ if self.is_empty() => Vec::new(),
+            Self::Any(count) if is_docker => vec![format!("--gpus={count}")],
+            Self::Any(_) => vec!["--device=nvidia.com/gpu=all".to_owned()],
+            // It divides the option at commas outside of quotes.
+            Self::Named(names) if is_docker => {
+                vec![format!("--gpus=\"device={}\"", names.join(","))]
+            }
+            Self::Named(names) => {
+                let option = |name: &String| format!("--device=nvidia.com/gpu={name}");
+                names.iter().map(option).collect()
+            }
+        }
+    }
 }
 
 impl Container<'_> {
@@ -118,7 +154,7 @@ impl Container<'_> {
             };
             all.extend([own, "--pwd", &directory].map(Into::into));
             all.extend(folders.map(|folder| format!("--bind={folder}")));
-            all.extend((self.gpus > 0).then(|| "--nv".to_owned()));
+            all.extend((!self.gpus.is_empty()).then(|| "--nv".to_owned()));
             let is_file = self.image.contains("://") || self.image.ends_with(".sif");
             let scheme = if is_file { "" } else { "docker://" };
             all.push(format!("{scheme}{}", self.image));
@@ -130,11 +166,7 @@ impl Container<'_> {
         all.push(format!("--workdir={directory}"));
         all.extend(folders.map(|folder| format!("--volume={folder}:{folder}")));
         all.extend(self.variables.iter().map(|name| format!("--env={name}")));
-        if self.gpus > 0 && engine == "docker" {
-            all.push(format!("--gpus={}", self.gpus));
-        } else if self.gpus > 0 {
-            all.push("--device=nvidia.com/gpu=all".to_owned());
-        }
+        all.extend(self.gpus.options(engine));
         let mut rest = self.command.iter();
         all.extend(rest.next().map(|entry| format!("--entrypoint={entry}")));
         all.push(self.image.to_owned());

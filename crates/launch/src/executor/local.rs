@@ -161,7 +161,10 @@ impl Tasks<'_> {
         let mut command = self.recipe.command(self.run, at, self.crew.as_ref())?;
         let started = ProcessGroup::start(&mut command, self.cores.get(at));
         let (process, (out, err)) = started.map_err(|error| not_started(&command, &error))?;
-        let place = format!("pid {}", process.id());
+        let place = match self.recipe.gpus.own(at) {
+            [] => format!("pid {}", process.id()),
+            own => format!("pid {}, GPU {}", process.id(), own.join(",")),
+        };
         self.running.push(Running {
             at,
             process,

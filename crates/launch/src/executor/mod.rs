@@ -2,6 +2,7 @@
 
 mod command;
 mod crew;
+mod gpus;
 mod kubernetes;
 mod local;
 mod quoted;
@@ -21,6 +22,7 @@ use phalanx_proof::draw_hex;
 
 pub(crate) use command::end_containers;
 pub use command::{Lane, RunArgs, own_program, phalanx, words};
+pub use gpus::Gpus;
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;
@@ -41,6 +43,8 @@ pub struct Job {
     store: Store,
     folder: PathBuf,
     followed: Mutex<Followed>,
+    /// The GPUs of this machine that its tasks may use, where anything is known of them.
+    gpus: Option<Gpus>,
 }
 
 impl Job {
@@ -52,7 +56,19 @@ impl Job {
             store,
             folder,
             followed: Mutex::new(followed),
+            gpus: None,
         }
+    }
+
+    /// The job with the GPUs of this machine that its tasks may use.
+    #[must_use]
+    pub(crate) fn with_gpus(self, gpus: Option<Gpus>) -> Self {
+        Self { gpus, ..self }
+    }
+
+    /// The GPUs of this machine that its tasks may use; `None` where nothing is known of them.
+    pub(crate) const fn gpus(&self) -> Option<&Gpus> {
+        self.gpus.as_ref()
     }
 
     /// A job that is not submitted, to show what it would be.

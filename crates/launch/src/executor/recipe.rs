@@ -8,8 +8,11 @@ use std::process::Command;
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{Address, ClusterSpec};
 
-use super::command::{Container, engine, made_folders, of_container, phalanx, words};
+use super::command::{
+    Container, ContainerGpus, engine, made_folders, of_container, phalanx, words,
+};
 use super::crew::Crew;
+use super::gpus::TaskGpus;
 use super::variables::{Naming, Variables, secrets};
 use super::{Run, secret};
 use crate::lifecycle::Submitted;
@@ -26,6 +29,8 @@ pub(super) struct Recipe {
     pub(super) cluster: ClusterSpec,
     /// Variables whose values are in files.
     hidden: Variables,
+    /// What tasks see of the machine's GPUs.
+    pub(super) gpus: TaskGpus,
 }
 
 impl Recipe {
@@ -39,6 +44,7 @@ impl Recipe {
         let secret = secret(run.job.folder())
             .map_err(|error| format!("cannot write the job's secret: {error}"))?;
         let hidden = secrets(run.spec, &job.directory)?;
+        let gpus = TaskGpus::of(run, &job.environment)?;
         // Not the folder of the job itself, where that is gone.
         let is_trial = run.args.trial.is_some() && job.directory.is_dir();
         if let Some(folder) = run.args.folder().filter(|_| is_trial) {
@@ -50,6 +56,7 @@ impl Recipe {
             secret,
             cluster: ClusterSpec::new(),
             hidden,
+            gpus,
         };
         let address = |at: usize| Address::new("127.0.0.1", ports.of_workers()[at]);
         recipe.cluster = recipe.naming(run).cluster(address);
@@ -66,7 +73,8 @@ impl Recipe {
             restarts: run.restarts,
             args: &run.args,
             secret: &self.secret,
-            apart: false,
+            // As programs of torchrun have it, which take the GPU of their number on the machine.
+            apart: self.gpus.are_own,
         }
     }
 
@@ -80,6 +88,7 @@ impl Recipe {
         let plan = &run.plan.tasks[at];
         let mut variables = self.naming(run).of_task(plan.task, &self.cluster);
         variables.extend(self.hidden.clone());
+        variables.extend(self.gpus.variables(at));
         let of_crew = crew.filter(|_| plan.task.kind.trains());
         variables.extend(
             of_crew
@@ -96,6 +105,10 @@ impl Recipe {
             };
             let args = all.split_off(plan.command.len());
             let folders = made_folders(run, directory)?;
+            let mut passed = of_container(run.spec, environment, &variables);
+            if engine != "apptainer" {
+                passed.retain(|name| !self.gpus.is_of_machine(name));
+            }
             let container = Container {
                 image,
                 command: &all,
@@ -103,13 +116,9 @@ impl Recipe {
                 label: &variables["PHALANX_JOB_ID"],
                 folders: &folders,
                 directory,
-                variables: &of_container(run.spec, environment, &variables),
+                variables: &passed,
                 // Those there are: a job that asks for them runs without, too.
-                gpus: if Path::new("/dev/nvidiactl").exists() {
-                    plan.resources.gpus
-                } else {
-                    0
-                },
+                gpus: ContainerGpus::Named(self.gpus.own(at)),
             };
             all = container.words(engine);
         }

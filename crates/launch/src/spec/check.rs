@@ -1,11 +1,12 @@
 //! What the fields of a job file must have in common, and those that change nothing here or cannot be honoured.
 
 use phalanx_cluster::TaskKind;
+use phalanx_cluster::launch::VISIBLE_GPUS;
 use phalanx_yaml::shown;
 
 use super::fields::{Fields, Notes};
-use super::phalanx_keys::ExecutorKind;
-use super::read::{PATH, Role, Spec};
+use super::phalanx_keys::{ExecutorKind, Ours};
+use super::read::{Accelerator, PATH, Role, Spec};
 
 /// Fields that change nothing here, and those that cannot be honoured.
 pub(super) fn kept(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
@@ -161,7 +162,7 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
         notes.wrong(input.place("scaleTier"), message, next);
     } else if wanted().next().is_some() {
         let why = match executor {
-            ExecutorKind::Local => "a program finds the accelerators of this machine itself",
+            ExecutorKind::Local => "tasks get this number of the GPUs of this machine",
             ExecutorKind::Slurm => {
                 "tasks get this number of the GPUs that the cluster's nodes have"
             }
@@ -169,6 +170,58 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
         };
         let notice = format!("acceleratorConfig.type is kept; {why}");
         notes.notices.push(notice);
+    }
+}
+
+impl Accelerator {
+    /// Whether it is a GPU; all others are TPUs.
+    pub(super) fn is_gpu(&self) -> bool {
+        self.kind.starts_with("NVIDIA")
+    }
+}
+
+impl Spec {
+    /// Whether the job says how many GPUs its tasks have.
+    #[must_use]
+    pub fn names_gpus(&self) -> bool {
+        let mut accelerators = self
+            .roles
+            .iter()
+            .filter_map(|role| role.accelerator.as_ref());
+        self.ours.gpus.is_some() || accelerators.any(Accelerator::is_gpu)
+    }
+}
+
+/// The GPUs of each task of a kind that `phalanx.gpus` says, if it is there.
+pub(super) fn gpus_of(kind: TaskKind, ours: &Ours) -> Option<u32> {
+    match kind {
+        TaskKind::ParameterServer => ours.gpus.map(|_| 0),
+        _ => ours.gpus,
+    }
+}
+
+/// Roles with as many GPUs as `phalanx.gpus` says, if it is there, and of the type that they have.
+pub(super) fn counted(mut roles: Vec<Role>, ours: &Ours) -> Vec<Role> {
+    for role in &mut roles {
+        let Some(count) = gpus_of(role.kind, ours) else {
+            continue;
+        };
+        if let Some(given) = role.accelerator.take_if(|given| given.is_gpu()) {
+            role.accelerator = (count > 0).then_some(Accelerator { count, ..given });
+        }
+    }
+    roles
+}
+
+/// Tasks whose number of GPUs is named see their own, and cannot say themselves which.
+pub(super) fn visible_gpus(top: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let is_local = spec.ours.executor == ExecutorKind::Local;
+    if is_local && spec.names_gpus() && spec.ours.env.contains_key(VISIBLE_GPUS) {
+        notes.wrong(
+            top.place("phalanx"),
+            format!("phalanx.env.{VISIBLE_GPUS} says which GPUs tasks see, and phalanx.gpus or acceleratorConfig how many each is given"),
+            "remove one of the two",
+        );
     }
 }
 

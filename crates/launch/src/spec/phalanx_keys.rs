@@ -61,6 +61,8 @@ pub struct Ours {
     pub cpus: Option<u32>,
     /// Memory of each task in bytes, in place of the machine type's.
     pub memory: Option<u64>,
+    /// GPUs of each task but parameter servers, in place of its `acceleratorConfig`.
+    pub gpus: Option<u32>,
     /// More variables of every task.
     pub env: BTreeMap<String, String>,
     /// Variables of every task whose values are in files, read when a task starts and shown nowhere.
@@ -104,7 +106,7 @@ pub struct KubernetesKeys {
 }
 
 /// All keys under `phalanx`, under its `elastic`, `slurm` and `kubernetes`; `docs/jobs.md` describes each.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "executor",
     "program",
     "workers",
@@ -113,6 +115,7 @@ const FIELDS: [&str; 12] = [
     "directory",
     "cpus",
     "memory",
+    "gpus",
     "env",
     "secrets",
     "slurm",
@@ -193,6 +196,7 @@ pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
         directory: fields.text("directory", notes),
         cpus: fields.whole("cpus", 1, 4096, notes).map(|n| n as u32),
         memory,
+        gpus: fields.whole("gpus", 0, 1024, notes).map(|n| n as u32),
         env,
         secrets,
         slurm: slurm(fields.get("slurm"), notes),

@@ -7,6 +7,7 @@ use phalanx_cluster::{Task, TaskKind};
 use phalanx_store::ObjectUrl;
 use serde::{Deserialize, Serialize};
 
+use super::check::gpus_of;
 use super::phalanx_keys::ExecutorKind;
 use super::read::{Role, Spec};
 
@@ -119,10 +120,11 @@ impl Plan {
         self
     }
 
-    /// How many trials of its search run at the same time on a machine with this memory in bytes: no more than fit, where the job itself says
-    /// how much a task takes. What a machine type has is another machine's, and limits nothing here. Without a search 1.
+    /// How many trials of its search run at the same time on a machine with this memory in bytes and this number of GPUs: no more than fit,
+    /// where the job itself says how much memory a task takes, and none that shares a GPU with another. What memory a machine type has is
+    /// another machine's, and limits nothing here. Without a search 1.
     #[must_use]
-    pub fn trials_at_once(&self, spec: &Spec, memory: u64) -> usize {
+    pub fn trials_at_once(&self, spec: &Spec, memory: u64, gpus: usize) -> usize {
         let Some(search) = &spec.hyperparameters else {
             return 1;
         };
@@ -132,10 +134,46 @@ impl Plan {
             .memory
             .unwrap_or(0)
             .saturating_mul(self.tasks.len() as u64);
-        if spec.ours.executor != ExecutorKind::Local || each == 0 {
+        if spec.ours.executor != ExecutorKind::Local {
             return wanted;
         }
-        wanted.min((memory / each).max(1) as usize)
+        let by_memory = memory.checked_div(each).map(|fit| fit as usize);
+        // Without a GPU tasks run without.
+        let by_gpus = gpus.checked_div(self.gpus()).filter(|_| gpus > 0);
+        let fits = [by_memory, by_gpus].into_iter().flatten();
+        fits.fold(wanted, |least, fit| least.min(fit.max(1)))
+    }
+
+    /// The GPUs that all tasks ask for together.
+    #[must_use]
+    pub fn gpus(&self) -> usize {
+        self.tasks
+            .iter()
+            .map(|task| task.resources.gpus as usize)
+            .sum()
+    }
+
+    /// The GPUs of each task on a machine that has this number for them: what it asks for. Where there are fewer in all, no task has more than an
+    /// equal part, since machine types name machines of others; where there is none, all run without.
+    ///
+    /// # Errors
+    /// There are fewer than tasks that ask for some.
+    pub fn gpus_of_tasks(&self, there: usize) -> Result<Vec<usize>, String> {
+        let asked = || self.tasks.iter().map(|task| task.resources.gpus as usize);
+        let (wanted, who) = (self.gpus(), asked().filter(|gpus| *gpus > 0).count());
+        let most = if there >= wanted {
+            wanted
+        } else if there == 0 {
+            0
+        } else {
+            there / who.max(1)
+        };
+        if there > 0 && who > 0 && most == 0 {
+            return Err(format!(
+                "{who} of its tasks ask for GPUs, {wanted} in all, and this machine has {there} for jobs: fewer than one for each; ask for fewer tasks, or write phalanx.gpus: 0 to run without"
+            ));
+        }
+        Ok(asked().map(|gpus| gpus.min(most)).collect())
     }
 
     /// The number of a task among the workers, the chief first; `None` for parameter servers and evaluators.
@@ -194,8 +232,8 @@ fn named(program: &str) -> Program {
 /// The first task of a role.
 fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
     let machine = role.machine.as_ref();
-    let is_gpu = |kind: &str| kind.starts_with("NVIDIA");
-    let gpus = role.accelerator.as_ref().filter(|a| is_gpu(&a.kind));
+    let gpus = role.accelerator.as_ref().filter(|a| a.is_gpu());
+    let gpus = gpus.map_or(0, |accelerator| accelerator.count);
     let pods = spec.ours.executor == ExecutorKind::Kubernetes;
     let of_pods = spec.ours.kubernetes.image.as_ref().filter(|_| pods);
     let image = role.image.as_ref().or(of_pods);
@@ -204,7 +242,7 @@ fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
         resources: Resources {
             cpus: spec.ours.cpus.or(machine.map(|m| m.cpus)).unwrap_or(0),
             memory: spec.ours.memory.or(machine.map(|m| m.memory)).unwrap_or(0),
-            gpus: gpus.map_or(0, |accelerator| accelerator.count),
+            gpus: gpus_of(role.kind, &spec.ours).unwrap_or(gpus),
         },
         image: image.map(|image| image.as_str().into()),
         command: role.command.as_slice().into(),
@@ -294,6 +332,39 @@ mod tests {
                 .all(|task| Arc::ptr_eq(&task.args, first))
         );
         assert_eq!((first.len(), plan.tasks[9_999].task.index), (1, 9_998));
+    }
+
+    #[test]
+    fn gpus_of_tasks_are_what_they_ask_for_or_equal_parts() {
+        let input = serde_json::json!({
+            "args": ["true"], "scaleTier": "CUSTOM", "masterType": "a2-highgpu-4g",
+            "workerType": "a2-highgpu-1g", "workerCount": 2,
+            "parameterServerType": "n1-standard-4", "parameterServerCount": 1,
+        });
+        let plan = |ours: serde_json::Value| {
+            let job = serde_json::json!({"trainingInput": input, "phalanx": ours});
+            Plan::new(&Spec::read(&Source::of_json(&job)).unwrap()).unwrap()
+        };
+        let of_types = plan(serde_json::json!({}));
+        for (there, each) in [
+            (9, [4, 1, 1, 0]),
+            (6, [4, 1, 1, 0]),
+            (5, [1, 1, 1, 0]),
+            (3, [1, 1, 1, 0]),
+            (0, [0; 4]),
+        ] {
+            assert_eq!(of_types.gpus_of_tasks(there).unwrap(), each, "{there}");
+        }
+        let why = of_types.gpus_of_tasks(2).unwrap_err();
+        assert!(
+            why.starts_with("3 of its tasks ask for GPUs, 6 in all, and this machine has 2"),
+            "{why}"
+        );
+        // Ours takes the place of all types' but parameter servers', which have none.
+        for gpus in [0, 2] {
+            let each = plan(serde_json::json!({"gpus": gpus})).gpus_of_tasks(8);
+            assert_eq!(each.unwrap(), [gpus, gpus, gpus, 0]);
+        }
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Spec {
         let node = top.get(PATH).unwrap_or(&empty);
         let input = Fields::of(node, PATH, &known, &mut notes);
         let ours = phalanx_keys::read(top.get("phalanx"), &mut notes);
-        let roles = roles(&input, &ours, &mut notes);
+        let roles = check::counted(roles(&input, &ours, &mut notes), &ours);
         let spec = Self {
             chief: input.flag("useChiefInTfConfig", &mut notes).unwrap_or(true),
             job_dir: input.text("jobDir", &mut notes).map(as_stores_have_it),
@@ -174,6 +174,7 @@ impl Spec {
         check::program(&input, &spec, &mut notes);
         check::elastic(&input, &spec, &mut notes);
         check::nodes(&top, &spec, &mut notes);
+        check::visible_gpus(&top, &spec, &mut notes);
         if notes.problems.is_empty() {
             let notices = notes.notices;
             Ok(Self { notices, ..spec })

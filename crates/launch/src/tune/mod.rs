@@ -73,7 +73,8 @@ pub(crate) fn search(
         }),
         changed: Condvar::new(),
     };
-    let of = plan.trials_at_once(spec, machine_memory().unwrap_or(u64::MAX));
+    let gpus = job.gpus().map_or(0, |gpus| gpus.names.len());
+    let of = plan.trials_at_once(spec, machine_memory().unwrap_or(u64::MAX), gpus);
     thread::scope(|scope| {
         for number in 0..of {
             let searching = &searching;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use phalanx_cluster::Address;
 use serde_json::Value as Json;
 
-use super::super::command::{Container, folders_of, of_container, phalanx, words};
+use super::super::command::{Container, ContainerGpus, folders_of, of_container, phalanx, words};
 use super::super::quoted::quoted;
 use super::super::variables::{Naming, Variables};
 use super::super::{Run, is_replaced};
@@ -244,7 +244,7 @@ fn starts(
         folders: &folders_of(run, &naming.job.directory),
         directory: &naming.job.directory,
         variables: &names,
-        gpus: plan.resources.gpus,
+        gpus: ContainerGpus::Any(plan.resources.gpus),
     };
     // First the one that most clusters have.
     let engines = ["apptainer", "podman", "docker"];
