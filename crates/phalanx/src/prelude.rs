@@ -12,7 +12,8 @@ pub use crate::losses::{
     MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge, Tversky,
 };
 pub use crate::metrics::{
-    Accuracy, Auc, F1Score, MeanIou, Metric, Precision, R2Score, Recall, RootMeanSquaredError,
+    Accuracy, Auc, F1Score, FBetaScore, MeanIou, Metric, Precision, R2Score, Recall,
+    RootMeanSquaredError,
 };
 pub use crate::nn::*;
 pub use crate::optim::{

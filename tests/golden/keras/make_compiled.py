@@ -72,6 +72,23 @@ def models():
     kept = constrained("constrained")
     kept.compile(optimizers.SGD(0.3, momentum=0.9), "sparse_categorical_crossentropy")
     yield kept, [classes]
+    answers = random.randint(0, 2, (6, 3)).astype("float32")
+    measured = stack("measured", activation="sigmoid")
+    measures = [
+        metrics.Precision(top_k=1),
+        metrics.Recall(thresholds=[0.3, 0.6], class_id=1),
+        metrics.AUC(multi_label=True, num_labels=3, curve="PR"),
+        metrics.PrecisionAtRecall(0.5, num_thresholds=50),
+        metrics.SpecificityAtSensitivity(0.4),
+        metrics.FBetaScore(average="macro", beta=2.0, threshold=0.5),
+        metrics.BinaryIoU(target_class_ids=[1], threshold=0.4),
+        metrics.OneHotIoU(num_classes=3, target_class_ids=[0, 2]),
+        metrics.OneHotMeanIoU(num_classes=3),
+        metrics.MeanIoU(num_classes=3, sparse_y_true=False, sparse_y_pred=False, name="regions"),
+        metrics.ConcordanceCorrelation(),
+    ]
+    measured.compile("adam", "binary_crossentropy", metrics=measures)
+    yield measured, [answers]
 
 
 def record(model, targets):
@@ -87,7 +104,7 @@ def record(model, targets):
     logs = []
     for _ in range(3):
         model.reset_metrics()
-        logs.append({name: float(value) for name, value in model.train_on_batch(x, y, return_dict=True).items()})
+        logs.append({name: float(np.mean(value)) for name, value in model.train_on_batch(x, y, return_dict=True).items()})
     weights = [array(w.numpy()) for w in model.trainable_variables]
     return {"name": model.name, "files": files, "x": array(x), "targets": [array(t) for t in targets], "logs": logs, "weights": weights}
 

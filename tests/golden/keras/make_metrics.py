@@ -160,6 +160,77 @@ def confusion():
             yield f"f1_{average}_{threshold}".lower(), "F1Score", config, three(make)
 
 
+def classes_and_labels():
+    """Classes alone, the largest scores, and an area for each label."""
+    for name in ("Precision", "Recall"):
+        short = name.lower()
+        for top_k in (1, 2, 5):
+            yield f"{short}_top_{top_k}", name, {"top_k": top_k}, three(classes(6, True, seed=58))
+        yield f"{short}_top_2_above", name, {"top_k": 2, "thresholds": [0.2, 0.4]}, three(binary(3))
+        yield f"{short}_class", name, {"class_id": 1}, three(binary(3))
+        yield f"{short}_class_top", name, {"class_id": 2, "top_k": 2, "thresholds": 0.3}, three(binary(3))
+        # Of equal scores the first are the largest.
+        equal = [update([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [[0.5, 0.5, 0.5], [0.1, 0.3, 0.3]])]
+        yield f"{short}_top_equal", name, {"top_k": 2}, equal
+    weights = {"multi_label": True, "label_weights": [0.5, 2.0, 0.0]}
+    for curve in ("ROC", "PR"):
+        for config in ({"multi_label": True}, weights, {"multi_label": True, "num_labels": 3}):
+            name = f"auc_{curve}_{'_'.join(config)}".lower()
+            yield name, "AUC", {"curve": curve, "num_thresholds": 17, **config}, three(binary(3))
+    thresholds = {"multi_label": True, "thresholds": [0.2, 0.5, 0.6], "summation_method": "minoring"}
+    yield "auc_multi_label_thresholds", "AUC", thresholds, three(binary(3))
+    yield "auc_label_weights", "AUC", {"label_weights": [0.5, 2.0, 0.0], "num_thresholds": 9}, plain(binary(3))
+    for method in ("interpolation", "minoring", "majoring"):
+        config = {"curve": "PRGAIN", "summation_method": method, "num_thresholds": 9}
+        yield f"auc_gain_{method}", "AUC", config, three(binary(3))
+
+
+def plain(make):
+    """Two batches without weights: Keras has label weights of `[1, labels]` beside those of `[batch, 1]`."""
+    return [update(*make()), update(*make())]
+
+
+def points():
+    """The best of one share at a bound of another."""
+    for name, bound in (
+        ("PrecisionAtRecall", "recall"),
+        ("RecallAtPrecision", "precision"),
+        ("SensitivityAtSpecificity", "specificity"),
+        ("SpecificityAtSensitivity", "sensitivity"),
+    ):
+        for value in (0.0, 0.4, 0.75, 1.0):
+            yield f"{name}_{value}", name, {bound: value}, three(binary(3))
+        yield f"{name}_coarse", name, {bound: 0.5, "num_thresholds": 5}, three(binary(3))
+        yield f"{name}_one", name, {bound: 0.25, "num_thresholds": 1}, three(binary(3))
+        yield f"{name}_two", name, {bound: 0.0, "num_thresholds": 2}, three(binary(1))
+        yield f"{name}_class", name, {bound: 0.5, "class_id": 1}, three(binary(3))
+        exact = [update([0.0, 1.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.5, 1.0, 0.25])]
+        yield f"{name}_at_thresholds", name, {bound: 0.6, "num_thresholds": 5}, exact
+
+
+def others():
+    """F scores with a beta, regions, correlations and sums."""
+    for beta in (0.5, 2.0):
+        for average in (None, "micro", "weighted"):
+            config = {"average": average, "beta": beta, "threshold": 0.5}
+            yield f"fbeta_{average}_{beta}".lower(), "FBetaScore", config, three(binary(3))
+    yield "fbeta_defaults", "FBetaScore", {}, three(classes(3, True, seed=56))
+    config = {"num_classes": 4, "target_class_ids": [0, 2], "sparse_y_pred": False}
+    yield "io_u", "IoU", config, whole(three(classes(4, False, seed=57)))
+    yield "one_hot_io_u", "OneHotIoU", {"num_classes": 4, "target_class_ids": [3]}, whole(three(classes(4, True, seed=57)))
+    yield "one_hot_mean_io_u", "OneHotMeanIoU", {"num_classes": 4, "ignore_class": 2}, whole(three(classes(4, True, seed=57)))
+    for config in ({}, {"target_class_ids": [0], "threshold": 0.3}, {"target_class_ids": [1]}):
+        name = "_".join(["binary_io_u", *map(str, config.values())]).replace(" ", "")
+        yield name, "BinaryIoU", config, whole(three(binary(1)))
+    yield "binary_io_u_columns", "BinaryIoU", {"threshold": 0.25}, plain(binary(3))
+    for name in ("PearsonCorrelation", "ConcordanceCorrelation"):
+        yield f"{name}_rows", name, {}, three(regression())
+    rank3 = np.random.default_rng(59).standard_normal((2, 2, 3, 4))
+    yield "PearsonCorrelation_rank3", "PearsonCorrelation", {}, [update(*rank3)]
+    yield "sum", "Sum", {}, [update(None, [1.0, 2.5, -3.0]), update(None, [4.0, 1.0, 2.0, 8.0], WEIGHT), update(None, 7.0)]
+    yield "sum_rows", "Sum", {}, [update(None, [[1.0, 2.0], [3.0, 4.0]], [1.0, 3.0])]
+
+
 def record(name, metric, config, updates):
     """What Keras answers after each update."""
     state = getattr(keras.metrics, metric)(**config)
@@ -177,4 +248,4 @@ def record(name, metric, config, updates):
 
 
 if __name__ == "__main__":
-    write("metrics", [record(*s) for s in [*averages(), *confusion()]])
+    write("metrics", [record(*s) for s in [*averages(), *confusion(), *classes_and_labels(), *points(), *others()]])

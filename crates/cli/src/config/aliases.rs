@@ -142,8 +142,9 @@ const METRICS: &[Alias] = &[
     ("r2", Same("r2_score")),
     ("mean_iou", Same("mean_io_u")),
     ("iou", Same("mean_io_u")),
+    ("one_hot_io_u", Same("mean_io_u")),
     ("one_hot_mean_io_u", Same("mean_io_u")),
-    ("binary_io_u", Same("mean_io_u")),
+    ("f_beta", Same("fbeta_score")),
 ];
 const OPTIMIZERS: &[Alias] = &[
     ("momentum", Hint("write `sgd: {momentum: 0.9}`")),

@@ -16,7 +16,7 @@ use crate::schedules::Schedule;
 type OrReason<T> = std::result::Result<T, String>;
 
 /// Short names of Keras, and names of classes that differ from ours by more than case and underscores.
-const ALIASES: [(&str, &str); 9] = [
+const ALIASES: [(&str, &str); 12] = [
     ("acc", "accuracy"),
     ("mse", "mean_squared_error"),
     ("mae", "mean_absolute_error"),
@@ -26,15 +26,20 @@ const ALIASES: [(&str, &str); 9] = [
     ("kld", "kl_divergence"),
     ("kullbackleiblerdivergence", "kl_divergence"),
     ("logcosherror", "log_cosh"),
+    ("iou", "mean_io_u"),
+    ("onehotiou", "mean_io_u"),
+    ("onehotmeaniou", "mean_io_u"),
 ];
 
 /// Settings that change nothing of what is computed here.
-const IGNORED: [&str; 6] = [
+const IGNORED: [&str; 7] = [
     "name",
     "dtype",
     "fn",
     "jit_compile",
     "is_legacy_optimizer",
+    // Of metrics of regions, which see by their dims what targets are.
+    "sparse_y_true",
     // Of Adafactor, which is the same with it and without.
     "relative_step",
 ];
@@ -287,13 +292,21 @@ impl Noted {
             let turns_off = value.is_null() && known.is_some_and(accepts_none);
             let keeps = keeps(field, value, known.is_some());
             if turns_off || keeps.map_err(|message| format!("its {what}: {message}"))? {
-                fields.insert(field.clone(), value.clone());
+                fields.insert(field.clone(), numbers(value).clone());
             }
         }
         Ok(Self {
             kind: found.name,
             fields,
         })
+    }
+}
+
+/// What is in an array that Keras noted as such.
+fn numbers(value: &Value) -> &Value {
+    match value["class_name"].as_str() {
+        Some("__tensor__" | "__numpy__") => &value["config"]["value"],
+        _ => value,
     }
 }
 

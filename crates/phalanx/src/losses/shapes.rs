@@ -76,7 +76,7 @@ fn way_to_same_dims(op: &str, targets: &[usize], predictions: &[usize]) -> Strin
         "binary_crossentropy" if is_one_each => {
             "targets that are numbers of classes need `sparse_categorical_crossentropy`, and a yes or no for each example a last layer of 1 unit".to_owned()
         }
-        "precision" | "recall" | "auc" | "f1_score" | "binary_accuracy" if is_one_each => format!(
+        "precision" | "recall" | "auc" | "f1_score" | "fbeta_score" | "binary_accuracy" | "binary_io_u" if is_one_each => format!(
             "it counts a yes or no for each of {columns} outputs: give one-hot targets, or count classes by `accuracy`"
         ),
         _ if is_one_each => format!(

@@ -1,8 +1,9 @@
 //! How often predictions are right.
 
-use phalanx_graph::{DType, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::counting::Counting;
 use super::logits::{FROM_LOGITS, divides_probabilities, scores};
 use crate::losses::{class_labels, in_float, paired};
 
@@ -185,9 +186,14 @@ impl Described for SparseTopKCategoricalAccuracy {
     };
 }
 
+/// [`Accuracy`] of logits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AccuracyOfLogits;
+
 impl Accuracy {
+    /// Of a single output with this threshold.
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor, threshold: f64) -> Option<Tensor> {
+    fn at(threshold: f64, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let (labels, scores) = (y_true.dims(), y_pred.dims());
         if scores.len() < 2 || scores.last() == Some(&1) {
             BinaryAccuracy::new(threshold).values(y_true, y_pred)
@@ -199,9 +205,31 @@ impl Accuracy {
     }
 }
 
-impl Equality {
+impl Counting for Accuracy {
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        Self::at(0.5, y_true, y_pred)
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        Some((outputs, None))
+    }
+}
+
+impl Counting for AccuracyOfLogits {
+    #[track_caller]
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        Accuracy::at(0.0, y_true, y_pred)
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        Some((outputs, None))
+    }
+}
+
+impl Counting for Equality {
+    #[track_caller]
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let (y_true, y_pred) = paired("equality", y_true, y_pred)?;
         Some(y_true.equal(&y_pred).convert(DType::F32))
     }
@@ -223,12 +251,14 @@ impl BinaryAccuracy {
         self.from_logits = true;
         self
     }
+}
 
-    pub(super) fn takes_probabilities(self) -> bool {
+impl Counting for BinaryAccuracy {
+    fn takes_probabilities(&self, _y_pred: &Shape) -> bool {
         !self.from_logits && divides_probabilities(self.threshold)
     }
 
-    pub(super) fn check(self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         if self.threshold.is_finite() {
             return Ok(());
         }
@@ -239,7 +269,7 @@ impl BinaryAccuracy {
     }
 
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let scores = scores(y_pred, self.from_logits);
         let (y_true, y_pred) = paired("binary_accuracy", y_true, &scores)?;
         let answer = y_pred
@@ -256,20 +286,24 @@ impl Default for BinaryAccuracy {
     }
 }
 
-impl CategoricalAccuracy {
+impl Counting for CategoricalAccuracy {
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let labels = one_hot_labels("categorical_accuracy", y_true, y_pred)?;
         SparseCategoricalAccuracy.values(&labels, y_pred)
     }
 }
 
-impl SparseCategoricalAccuracy {
+impl Counting for SparseCategoricalAccuracy {
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let labels = class_labels("sparse_categorical_accuracy", y_true, y_pred)?;
         let answer = y_pred.argmax(y_pred.rank() - 1);
         Some(labels.equal(&answer).convert(DType::F32))
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        Some((outputs, None))
     }
 }
 
@@ -282,7 +316,7 @@ macro_rules! top_k {
                 Self { k }
             }
 
-            pub(super) fn check(self) -> Result<(), String> {
+            fn check_k(self) -> Result<(), String> {
                 if self.k >= 1 {
                     return Ok(());
                 }
@@ -301,19 +335,31 @@ macro_rules! top_k {
 top_k!(TopKCategoricalAccuracy);
 top_k!(SparseTopKCategoricalAccuracy);
 
-impl TopKCategoricalAccuracy {
+impl Counting for TopKCategoricalAccuracy {
+    fn check(&self) -> Result<(), String> {
+        self.check_k()
+    }
+
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let labels = one_hot_labels("top_k_categorical_accuracy", y_true, y_pred)?;
         Some(in_top_k(&labels, y_pred, self.k))
     }
 }
 
-impl SparseTopKCategoricalAccuracy {
+impl Counting for SparseTopKCategoricalAccuracy {
+    fn check(&self) -> Result<(), String> {
+        self.check_k()
+    }
+
     #[track_caller]
-    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let labels = class_labels("sparse_top_k_categorical_accuracy", y_true, y_pred)?;
         Some(in_top_k(&labels, y_pred, self.k))
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        Some((outputs, None))
     }
 }
 

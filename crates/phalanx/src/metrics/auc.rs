@@ -1,19 +1,22 @@
 //! The area under a curve over all thresholds.
 
-use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
-use super::confusion::{Cases, count, exceeded, ratio};
+use super::columns::{columns, refuse_columns};
+use super::confusion::{Cases, exceeded, ratio};
+use super::counting::Counting;
 use super::logits::{FROM_LOGITS, scores};
 
 use crate::config::{Component, Described, Field, Kind};
+use crate::losses::aligned_weight;
 
 /// The area under the ROC or the precision-recall curve, from counts at thresholds.
 ///
 /// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits) and where the loss takes logits. As in Keras, the area under the
-/// ROC curve is 0 where one of the two classes has no example, and every target but 0 is a yes. There is no `multi_label`: all columns
-/// count together.
+/// ROC curve is 0 where one of the two classes has no example, and every target but 0 is a yes. All columns count together, or with
+/// [`multi_label`](Self::multi_label) each has an area of its own, and the mean is the result.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -30,6 +33,9 @@ pub struct Auc {
     curve: Curve,
     summation_method: Summation,
     thresholds: Option<Vec<f64>>,
+    multi_label: bool,
+    num_labels: Option<usize>,
+    label_weights: Option<Vec<f64>>,
     from_logits: bool,
 }
 
@@ -43,7 +49,7 @@ impl Described for Auc {
                 Kind::Whole(2, i64::MAX),
                 "number of thresholds that the curve is computed at",
             ),
-            Field::optional("curve", Kind::OneOf(&["ROC", "PR"]), "the curve"),
+            Field::optional("curve", Kind::OneOf(&["ROC", "PR", "PRGAIN"]), "the curve"),
             Field::optional(
                 "summation_method",
                 Kind::OneOf(&["interpolation", "minoring", "majoring"]),
@@ -53,6 +59,21 @@ impl Described for Auc {
                 "thresholds",
                 Kind::List(&Kind::SHARE, 1, usize::MAX),
                 "the thresholds themselves",
+            ),
+            Field::optional(
+                "multi_label",
+                Kind::Bool,
+                "whether each output has an area of its own, of which the mean is logged",
+            ),
+            Field::optional(
+                "num_labels",
+                Kind::SIZE,
+                "number of outputs with `multi_label`; by default of the model",
+            ),
+            Field::optional(
+                "label_weights",
+                Kind::List(&Kind::AT_LEAST_ZERO, 1, usize::MAX),
+                "how much each output counts; by default as much as the others",
             ),
             FROM_LOGITS,
         ],
@@ -68,6 +89,9 @@ pub enum Curve {
     /// Precision over recall.
     #[serde(rename = "PR")]
     Pr,
+    /// Precision gain over recall gain: how far both are above what a model that always answers yes has (Flach & Kull 2015).
+    #[serde(rename = "PRGAIN")]
+    PrGain,
 }
 
 /// How the curve goes between neighbouring thresholds.
@@ -90,6 +114,9 @@ impl Default for Auc {
             curve: Curve::Roc,
             summation_method: Summation::Interpolation,
             thresholds: None,
+            multi_label: false,
+            num_labels: None,
+            label_weights: None,
             from_logits: false,
         }
     }
@@ -132,11 +159,28 @@ impl Auc {
         self
     }
 
-    pub(super) const fn takes_probabilities(&self) -> bool {
-        !self.from_logits
+    /// Computes an area for each column of the predictions, and their mean.
+    #[must_use]
+    pub const fn multi_label(mut self) -> Self {
+        self.multi_label = true;
+        self
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Sets the number of columns with [`multi_label`](Self::multi_label); by default it is the last dim of the predictions.
+    #[must_use]
+    pub const fn num_labels(mut self, labels: usize) -> Self {
+        self.num_labels = Some(labels);
+        self
+    }
+
+    /// Sets how much each column counts, numbers of at least 0: its area with [`multi_label`](Self::multi_label), otherwise its scores.
+    #[must_use]
+    pub fn label_weights(mut self, weights: impl Into<Vec<f64>>) -> Self {
+        self.label_weights = Some(weights.into());
+        self
+    }
+
+    fn check_thresholds(&self) -> Result<(), String> {
         match &self.thresholds {
             Some(values)
                 if values.is_empty() || !values.iter().all(|v| (0.0..=1.0).contains(v)) =>
@@ -152,15 +196,54 @@ impl Auc {
             _ => Ok(()),
         }
     }
+
+    fn check_labels(&self) -> Result<(), String> {
+        if let (Some(labels), false) = (self.num_labels, self.multi_label) {
+            return Err(format!(
+                "`num_labels` is for `multi_label` alone, got {labels}; set `multi_label`, or leave it out"
+            ));
+        }
+        match (&self.label_weights, self.num_labels) {
+            (Some(weights), _)
+                if !weights
+                    .iter()
+                    .all(|weight| *weight >= 0.0 && weight.is_finite()) =>
+            {
+                Err(format!(
+                    "`label_weights` must be numbers of at least 0, got {weights:?}"
+                ))
+            }
+            (Some(weights), Some(labels)) if weights.len() != labels => Err(format!(
+                "`label_weights` must be {labels} numbers, one for each output, got {weights:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Counting.
-///
 /// A score falls into the bin of the highest threshold that it exceeds, so a batch adds to one bin for
 /// each score; bins are summed to counts above each threshold on the host.
-impl Auc {
-    pub(super) fn state(&self) -> Vec<MetricStateSpec> {
-        let shape = Shape::f32([self.bins()]);
+impl Counting for Auc {
+    fn check(&self) -> Result<(), String> {
+        self.check_thresholds()?;
+        self.check_labels()
+    }
+
+    fn takes_probabilities(&self, _y_pred: &Shape) -> bool {
+        !self.from_logits
+    }
+
+    fn bind(&mut self, y_pred: &Shape) {
+        if self.multi_label {
+            self.num_labels.get_or_insert(columns(y_pred));
+        }
+    }
+
+    fn state(&self) -> Vec<MetricStateSpec> {
+        let shape = match self.multi_label {
+            true => Shape::f32([self.num_labels.unwrap_or(1), self.bins()]),
+            false => Shape::f32([self.bins()]),
+        };
         let spec = |name| MetricStateSpec {
             name,
             shape: shape.clone(),
@@ -168,6 +251,57 @@ impl Auc {
         ["positives", "negatives"].map(spec).into()
     }
 
+    #[track_caller]
+    fn update(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Vec<Tensor>> {
+        let labels = columns(&y_pred.shape());
+        if self.multi_label && self.num_labels != Some(labels) {
+            let set = self.num_labels;
+            refuse_columns("auc", ["labels", "num_labels"], set, labels, y_pred);
+            return None;
+        }
+        let weight = self.weight(y_pred, weight)?;
+        let scores = scores(y_pred, self.from_logits);
+        let cases = Cases::new("auc", y_true, &scores, weight.as_ref())?;
+        let bins = self.bin_of(&cases.scores).one_hot(self.bins(), DType::Bool);
+        let counts = [cases.positives(), cases.negatives()].map(|weights| {
+            let weights = weights.keep_dims(&[1]);
+            let counted = bins.select(&weights, &weights.like(0.0));
+            match self.multi_label {
+                true => counted.reshape(&[counted.dim(0) / labels, labels, self.bins()]),
+                false => counted,
+            }
+            .sum(&[0])
+        });
+        Some(counts.into())
+    }
+
+    fn results(&self, state: &[Vec<f64>]) -> Vec<f64> {
+        let [yes, no] = state else {
+            return vec![f64::NAN];
+        };
+        let labels = yes.chunks(self.bins()).zip(no.chunks(self.bins()));
+        let areas: Vec<f64> = labels.map(|(yes, no)| self.area(yes, no)).collect();
+        let even = || vec![1.0; areas.len()];
+        let weights = match &self.label_weights {
+            Some(weights) if self.multi_label => weights.clone(),
+            _ => even(),
+        };
+        let sum: f64 = areas
+            .iter()
+            .zip(&weights)
+            .map(|(area, weight)| area * weight)
+            .sum();
+        vec![ratio(sum, weights.iter().sum())]
+    }
+}
+
+/// Counting.
+impl Auc {
     /// One for each threshold, those outside 0 to 1 included.
     fn bins(&self) -> usize {
         match &self.thresholds {
@@ -176,17 +310,35 @@ impl Auc {
         }
     }
 
+    /// The weight of each score, or the graph's error; with `multi_label` areas are weighed and not scores.
     #[track_caller]
-    pub(super) fn update(
-        &self,
-        y_true: &Tensor,
-        y_pred: &Tensor,
-        weight: Option<&Tensor>,
-    ) -> Option<Vec<Tensor>> {
-        let cases = Cases::new("auc", y_true, &scores(y_pred, self.from_logits), weight)?;
-        let bins = self.bin_of(&cases.scores).one_hot(self.bins(), DType::Bool);
-        let (positives, negatives) = (cases.positives(), cases.negatives());
-        Some(vec![count(&bins, &positives), count(&bins, &negatives)])
+    fn weight(&self, y_pred: &Tensor, weight: Option<&Tensor>) -> Option<Option<Tensor>> {
+        let Some(labels) = &self.label_weights else {
+            return Some(weight.cloned());
+        };
+        let columns = columns(&y_pred.shape());
+        if labels.len() != columns {
+            let shape = y_pred.shape();
+            let message = format!(
+                "`label_weights` must be {columns} numbers, one for each output of y_pred {shape}, got {labels:?}"
+            );
+            y_pred.graph().fail("auc", message);
+            return None;
+        }
+        if self.multi_label {
+            return Some(weight.cloned());
+        }
+        let values: Vec<f32> = labels.iter().map(|&label| label as f32).collect();
+        let labels = y_pred.graph().constant(HostTensor::new([columns], &values));
+        let dims = match y_pred.rank() {
+            0 | 1 => vec![y_pred.shape().len(), 1],
+            _ => y_pred.dims(),
+        };
+        let labels = labels.broadcast_to(&dims);
+        Some(Some(match weight {
+            Some(weight) => aligned_weight(&labels, weight)? * labels,
+            None => labels,
+        }))
     }
 
     fn bin_of(&self, scores: &Tensor) -> Tensor {
@@ -208,7 +360,7 @@ struct Counts {
 
 /// The area.
 impl Auc {
-    pub(super) fn area(&self, positives: &[f64], negatives: &[f64]) -> f64 {
+    fn area(&self, positives: &[f64], negatives: &[f64]) -> f64 {
         let counts = Counts {
             true_positives: from_each_on(positives),
             false_positives: from_each_on(negatives),
@@ -219,6 +371,7 @@ impl Auc {
         match (self.curve, self.summation_method) {
             (Curve::Pr, Summation::Interpolation) => counts.interpolated_precision(),
             (Curve::Pr, method) => method.sum(&recall, &counts.precision()),
+            (Curve::PrGain, method) => method.sum(&counts.recall_gain(), &counts.precision_gain()),
             (Curve::Roc, method) => {
                 method.sum(&divided(&counts.false_positives, counts.negatives), &recall)
             }
@@ -229,6 +382,30 @@ impl Auc {
 impl Counts {
     fn precision(&self) -> Vec<f64> {
         super::confusion::fractions(&self.true_positives, &self.false_positives)
+    }
+
+    /// 0 where it is below, or where nothing is found.
+    fn recall_gain(&self) -> Vec<f64> {
+        let of_each = self.true_positives.iter().map(|&tp| match tp {
+            0.0 => 0.0,
+            _ => (1.0 - self.odds() * ratio(self.positives - tp, tp)).max(0.0),
+        });
+        of_each.collect()
+    }
+
+    /// 1 where nothing is found.
+    fn precision_gain(&self) -> Vec<f64> {
+        let counts = self.true_positives.iter().zip(&self.false_positives);
+        let of_each = counts.map(|(&tp, &fp)| match tp {
+            0.0 => 1.0,
+            _ => 1.0 - self.odds() * ratio(fp, tp),
+        });
+        of_each.collect()
+    }
+
+    /// How many positives there are for each negative.
+    fn odds(&self) -> f64 {
+        ratio(self.positives, self.negatives)
     }
 
     /// Between thresholds true positives grow linearly with all positive answers.

@@ -3,7 +3,8 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::MetricStateSpec;
+use super::counting::Counting;
+use super::{Better, MetricStateSpec};
 use crate::losses::{aligned_weight, in_float, weighted_or_zero};
 
 use crate::config::{Component, Described};
@@ -28,6 +29,59 @@ impl Described for Mean {
         doc: "the mean of the predictions",
         fields: &[],
     };
+}
+
+/// The weighted sum of the predictions; targets are ignored.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([0.0, 0.0, 0.0, 0.0]);
+/// let y_pred = column([1.0, 3.0, 5.0, 7.0]);
+/// assert_eq!(measure(Sum, y_true, y_pred)?, 16.0);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum;
+
+impl Described for Sum {
+    const COMPONENT: Component = Component {
+        name: "sum",
+        doc: "the sum of the predictions",
+        fields: &[],
+    };
+}
+
+impl Counting for Mean {
+    #[track_caller]
+    fn values(&self, _y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        Some(y_pred.clone())
+    }
+
+    fn better(&self) -> Option<Better> {
+        None
+    }
+}
+
+impl Counting for Sum {
+    fn state(&self) -> Vec<MetricStateSpec> {
+        vec![scalar("total")]
+    }
+
+    #[track_caller]
+    fn update(
+        &self,
+        _y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Vec<Tensor>> {
+        let mut total = update(y_pred, weight)?;
+        total.truncate(1);
+        Some(total)
+    }
+
+    fn better(&self) -> Option<Better> {
+        None
+    }
 }
 
 pub(super) fn state() -> Vec<MetricStateSpec> {

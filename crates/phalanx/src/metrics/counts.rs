@@ -1,15 +1,16 @@
 //! How many answers are right or wrong, yes or no, at thresholds.
 
-use phalanx_graph::Tensor;
+use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::MetricStateSpec;
-use super::confusion::{Cases, THRESHOLDS, Thresholds, at_thresholds, count};
+use super::confusion::{Cases, THRESHOLDS, Thresholds, count, exceeded, vectors};
+use super::counting::Counting;
 use super::logits::{FROM_LOGITS, divides_probabilities, scores};
+use super::{Better, MetricStateSpec};
 use crate::config::{Component, Described};
 
 macro_rules! counts {
-    ($($(#[$doc:meta])* $metric:ident = $name:literal, $text:literal, $answer:literal, $of:ident;)*) => {$(
+    ($($(#[$doc:meta])* $metric:ident = $name:literal, $text:literal, $answer:literal, $of:ident, $better:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $metric {
@@ -17,7 +18,33 @@ macro_rules! counts {
             from_logits: bool,
         }
 
-        at_thresholds!($metric);
+        impl $metric {
+            /// A result for each of these thresholds.
+            #[must_use]
+            pub fn at(thresholds: impl Into<Vec<f64>>) -> Self {
+                Self {
+                    thresholds: Thresholds::Many(thresholds.into()),
+                    from_logits: false,
+                }
+            }
+
+            /// Takes scores as logits: thresholds are for their probabilities.
+            #[must_use]
+            pub const fn from_logits(mut self) -> Self {
+                self.from_logits = true;
+                self
+            }
+        }
+
+        impl Default for $metric {
+            /// Keras' threshold of 0.5.
+            fn default() -> Self {
+                Self {
+                    thresholds: Thresholds::One(0.5),
+                    from_logits: false,
+                }
+            }
+        }
 
         impl Described for $metric {
             const COMPONENT: Component = Component {
@@ -27,13 +54,26 @@ macro_rules! counts {
             };
         }
 
-        impl $metric {
-            pub(super) fn state(&self) -> Vec<MetricStateSpec> {
-                self.thresholds.state([$name])
+        impl Counting for $metric {
+            fn check(&self) -> Result<(), String> {
+                self.thresholds.check()
+            }
+
+            fn takes_probabilities(&self, _y_pred: &Shape) -> bool {
+                let mut thresholds = self.thresholds.values().iter().copied();
+                !self.from_logits && thresholds.all(divides_probabilities)
+            }
+
+            fn better(&self) -> Option<Better> {
+                Some(Better::$better)
+            }
+
+            fn state(&self) -> Vec<MetricStateSpec> {
+                vectors([$name], self.thresholds.values().len())
             }
 
             #[track_caller]
-            pub(super) fn update(
+            fn update(
                 &self,
                 y_true: &Tensor,
                 y_pred: &Tensor,
@@ -41,7 +81,7 @@ macro_rules! counts {
             ) -> Option<Vec<Tensor>> {
                 let scores = scores(y_pred, self.from_logits);
                 let cases = Cases::new($name, y_true, &scores, weight)?;
-                let is_yes = self.thresholds.exceeded_by(&cases.scores);
+                let is_yes = exceeded(&cases.scores, self.thresholds.values());
                 let counted = if $answer { is_yes } else { is_yes.not() };
                 Some(vec![count(&counted, &cases.$of())])
             }
@@ -60,7 +100,7 @@ counts! {
     /// assert_eq!(measure(TruePositives::default(), y_true, y_pred)?, 2.0);
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    TruePositives = "true_positives", "how many positive targets are found", true, positives;
+    TruePositives = "true_positives", "how many positive targets are found", true, positives, Higher;
     /// The weight of the negative targets whose score is above a threshold; logits as for [`TruePositives`].
     ///
     /// ```
@@ -70,7 +110,7 @@ counts! {
     /// assert_eq!(measure(FalsePositives::default(), y_true, y_pred)?, 2.0);
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    FalsePositives = "false_positives", "how many negative targets are taken for positive ones", true, negatives;
+    FalsePositives = "false_positives", "how many negative targets are taken for positive ones", true, negatives, Lower;
     /// The weight of the negative targets whose score is not above a threshold; logits as for [`TruePositives`].
     ///
     /// ```
@@ -80,7 +120,7 @@ counts! {
     /// assert_eq!(measure(TrueNegatives::default(), y_true, y_pred)?, 2.0);
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    TrueNegatives = "true_negatives", "how many negative targets are taken for such", false, negatives;
+    TrueNegatives = "true_negatives", "how many negative targets are taken for such", false, negatives, Higher;
     /// The weight of the positive targets that are not found; logits as for [`TruePositives`].
     ///
     /// ```
@@ -90,5 +130,5 @@ counts! {
     /// assert_eq!(measure(FalseNegatives::default(), y_true, y_pred)?, 2.0);
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    FalseNegatives = "false_negatives", "how many positive targets are not found", false, positives;
+    FalseNegatives = "false_negatives", "how many positive targets are not found", false, positives, Lower;
 }

@@ -5,18 +5,27 @@ use serde::{Deserialize, Serialize};
 
 use super::MetricStateSpec;
 use super::columns::{columns, refuse_columns};
+use super::counting::Counting;
 use crate::config::{Component, Described, Field, Kind};
 use crate::losses::{aligned_weight, class_labels, in_float, paired, weighted_or_zero};
+
+/// The setting of both metrics of regions.
+pub(super) const TARGET_CLASS_IDS: Field = Field::optional(
+    "target_class_ids",
+    Kind::List(&Kind::Whole(0, i32::MAX as i64), 1, usize::MAX),
+    "the classes that are averaged; by default all",
+);
 
 /// The mean over classes of intersection over union: of the places that are a class by target or by prediction, the share that are
 /// by both. A class that is nowhere is left out.
 ///
 /// Predictions are scores `[batch, .., classes]`, of which the largest is the answer; targets are numbers of classes
 /// `[batch, ..]`, or one-hot rows of the same dims as the predictions. Keras' `MeanIoU` takes numbers of classes for both, its
-/// `OneHotMeanIoU` scores; it truncates weights to whole numbers. A target that is no class of the model is left out.
+/// `OneHotMeanIoU` scores; it truncates weights to whole numbers. A target that is no class of the model is left out. With
+/// [`target_class_ids`](Self::target_class_ids) it is Keras' `IoU` or `OneHotIoU`.
 ///
-/// A single output `[batch, .., 1]` is the probability of class 1 of two, which is the answer from 0.5 on, as in Keras' `BinaryIoU`;
-/// where the loss takes logits, their probabilities are compared.
+/// A single output `[batch, .., 1]` is the probability of class 1 of two, which is the answer from 0.5 on, as in
+/// [`BinaryIou`](super::BinaryIou); where the loss takes logits, their probabilities are compared.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -27,9 +36,10 @@ use crate::losses::{aligned_weight, class_labels, in_float, paired, weighted_or_
 /// assert_eq!(format!("{result:.4}"), "0.3333");
 /// # Ok::<(), phalanx::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeanIou {
     num_classes: Option<usize>,
+    target_class_ids: Option<Vec<usize>>,
     ignore_class: Option<i64>,
 }
 
@@ -43,6 +53,7 @@ impl Described for MeanIou {
                 Kind::Whole(2, i32::MAX as i64),
                 "number of classes; by default the number of outputs, or 2 for a single one",
             ),
+            TARGET_CLASS_IDS,
             Field::optional(
                 "ignore_class",
                 Kind::INTEGER,
@@ -60,6 +71,13 @@ impl MeanIou {
         self
     }
 
+    /// Averages these classes alone.
+    #[must_use]
+    pub fn target_class_ids(mut self, classes: impl Into<Vec<usize>>) -> Self {
+        self.target_class_ids = Some(classes.into());
+        self
+    }
+
     /// Leaves out targets of this class, such as one for what is not labelled.
     #[must_use]
     pub const fn ignore_class(mut self, class: i64) -> Self {
@@ -67,34 +85,47 @@ impl MeanIou {
         self
     }
 
-    /// The class whose targets are left out.
-    pub(super) const fn left_out(self) -> Option<i64> {
-        self.ignore_class
-    }
-
     /// The classes that as many outputs tell apart.
-    pub(super) const fn classes_of(outputs: usize) -> usize {
+    const fn classes_of(outputs: usize) -> usize {
         match outputs {
             1 => 2,
             classes => classes,
         }
     }
 
-    pub(super) fn bind(&mut self, y_pred: &Shape) {
+    /// Whether a target is counted.
+    fn counts(&self, labels: &Tensor) -> Tensor {
+        let ignored = self
+            .ignore_class
+            .map_or(f64::from(i32::MIN), |class| class as f64);
+        labels.not_equal(&labels.like(ignored))
+    }
+}
+
+impl Counting for MeanIou {
+    fn bind(&mut self, y_pred: &Shape) {
         let classes = Self::classes_of(columns(y_pred));
         self.num_classes.get_or_insert(classes);
     }
 
-    pub(super) fn check(self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match self.num_classes {
             Some(classes) if classes < 2 => Err(format!(
                 "`num_classes` must be at least 2, got {classes}; a single output tells 2 classes apart"
             )),
-            _ => Ok(()),
+            classes => check_targets(self.target_class_ids.as_deref(), classes),
         }
     }
 
-    pub(super) fn state(self) -> Vec<MetricStateSpec> {
+    fn takes_probabilities(&self, y_pred: &Shape) -> bool {
+        columns(y_pred) == 1
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        Some((Self::classes_of(outputs), self.ignore_class))
+    }
+
+    fn state(&self) -> Vec<MetricStateSpec> {
         let classes = self.num_classes.unwrap_or(1);
         vec![MetricStateSpec {
             name: "total_confusion_matrix",
@@ -104,8 +135,8 @@ impl MeanIou {
 
     /// Weights by target (rows) and answer (columns).
     #[track_caller]
-    pub(super) fn update(
-        self,
+    fn update(
+        &self,
         y_true: &Tensor,
         y_pred: &Tensor,
         weight: Option<&Tensor>,
@@ -122,45 +153,75 @@ impl MeanIou {
             return None;
         }
         let (labels, answers) = labels_and_answers(y_true, y_pred)?;
-        let rows = labels.dims().iter().product();
-        let weights = match weight {
-            Some(weight) => aligned_weight(&labels.convert(DType::F32), weight)?,
-            None => labels.convert(DType::F32).like(1.0),
-        };
-        let counts = self.counts(&labels).reshape(&[rows, 1]);
-        let weights = weights.broadcast_to(&labels.dims()).reshape(&[rows, 1]);
-        // A row without a one where the target is left out.
-        let targets = labels
-            .one_hot(classes, DType::F32)
-            .reshape(&[rows, classes]);
-        let targets = weighted_or_zero(&targets, &weights) * counts.convert(DType::F32);
-        let answers = answers
-            .one_hot(classes, DType::F32)
-            .reshape(&[rows, classes]);
-        Some(vec![targets.transpose(&[1, 0]).matmul(&answers)])
+        let counts = self.counts(&labels);
+        let matrix = confusion_matrix([&labels, &answers], &counts, classes, weight)?;
+        Some(vec![matrix])
     }
 
-    /// Whether a target is counted.
-    fn counts(self, labels: &Tensor) -> Tensor {
-        let ignored = self
-            .ignore_class
-            .map_or(f64::from(i32::MIN), |class| class as f64);
-        labels.not_equal(&labels.like(ignored))
-    }
-
-    /// The mean over the classes that are anywhere, from the matrix of counts; 0 where none is.
-    pub(super) fn mean(self, matrix: &[f64]) -> f64 {
+    fn results(&self, state: &[Vec<f64>]) -> Vec<f64> {
         let classes = self.num_classes.unwrap_or(1);
-        let of_class = |class: usize| {
-            let both = matrix[class * classes + class];
-            let target: f64 = matrix[class * classes..][..classes].iter().sum();
-            let answer: f64 = matrix[class..].iter().step_by(classes).sum();
-            let either = target + answer - both;
-            (either > 0.0).then(|| both / either)
-        };
-        let shares: Vec<f64> = (0..classes).filter_map(of_class).collect();
-        shares.iter().sum::<f64>() / shares.len().max(1) as f64
+        match state {
+            [matrix] => vec![mean(matrix, classes, self.target_class_ids.as_deref())],
+            _ => vec![f64::NAN],
+        }
     }
+}
+
+/// Refuses classes that there are not.
+pub(super) fn check_targets(
+    targets: Option<&[usize]>,
+    classes: Option<usize>,
+) -> Result<(), String> {
+    let most = classes.unwrap_or(usize::MAX);
+    match targets {
+        Some(targets) if targets.is_empty() || targets.iter().any(|class| *class >= most) => {
+            Err(format!(
+                "`target_class_ids` must be one or more numbers of classes below {most}, got {targets:?}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Weights by target (rows) and answer (columns) of the places that count, or the graph's error.
+#[track_caller]
+pub(super) fn confusion_matrix(
+    [labels, answers]: [&Tensor; 2],
+    counts: &Tensor,
+    classes: usize,
+    weight: Option<&Tensor>,
+) -> Option<Tensor> {
+    let rows = labels.dims().iter().product();
+    let weights = match weight {
+        Some(weight) => aligned_weight(&labels.convert(DType::F32), weight)?,
+        None => labels.convert(DType::F32).like(1.0),
+    };
+    let counts = counts.reshape(&[rows, 1]);
+    let weights = weights.broadcast_to(&labels.dims()).reshape(&[rows, 1]);
+    // A row without a one where the target is left out.
+    let targets = labels
+        .one_hot(classes, DType::F32)
+        .reshape(&[rows, classes]);
+    let targets = weighted_or_zero(&targets, &weights) * counts.convert(DType::F32);
+    let answers = answers
+        .one_hot(classes, DType::F32)
+        .reshape(&[rows, classes]);
+    Some(targets.transpose(&[1, 0]).matmul(&answers))
+}
+
+/// The mean over the classes that are anywhere, of all or of these, from the matrix of counts; 0 where none is.
+pub(super) fn mean(matrix: &[f64], classes: usize, targets: Option<&[usize]>) -> f64 {
+    let of_class = |class: usize| {
+        let both = matrix[class * classes + class];
+        let target: f64 = matrix[class * classes..][..classes].iter().sum();
+        let answer: f64 = matrix[class..].iter().step_by(classes).sum();
+        let either = target + answer - both;
+        (either > 0.0).then(|| both / either)
+    };
+    let all: Vec<usize> = (0..classes).collect();
+    let targets = targets.unwrap_or(&all).iter();
+    let shares: Vec<f64> = targets.filter_map(|&class| of_class(class)).collect();
+    shares.iter().sum::<f64>() / shares.len().max(1) as f64
 }
 
 /// The class of each place by target and by answer as i32, in the same dims, or the graph's error.

@@ -7,31 +7,42 @@
 mod accuracy;
 mod auc;
 mod average;
+mod binary_iou;
 mod columns;
 mod confusion;
+mod correlation;
+mod counting;
 mod counts;
-mod f1;
+mod f_score;
 mod iou;
 mod logits;
+mod operating_point;
 mod regression;
 
 use phalanx_graph::{HostTensor, Shape, Tensor};
 use serde_json::{Map, Value};
 
+use accuracy::AccuracyOfLogits;
 pub use accuracy::{
     Accuracy, BinaryAccuracy, CategoricalAccuracy, Equality, SparseCategoricalAccuracy,
     SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy,
 };
 pub use auc::{Auc, Curve, Summation};
-pub use average::Mean;
+pub use average::{Mean, Sum};
+pub use binary_iou::BinaryIou;
 pub use confusion::{Precision, Recall};
+pub use correlation::{ConcordanceCorrelation, PearsonCorrelation};
+use counting::Counting;
 pub use counts::{FalseNegatives, FalsePositives, TrueNegatives, TruePositives};
-pub use f1::{F1Average, F1Score};
+pub use f_score::{F1Average, F1Score, FBetaScore};
 pub use iou::MeanIou;
 use logits::LinkFunction;
+pub use operating_point::{
+    PrecisionAtRecall, RecallAtPrecision, SensitivityAtSpecificity, SpecificityAtSensitivity,
+};
 pub use regression::{R2Average, R2Score, RootMeanSquaredError};
 
-use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
+use crate::config::{self, Described, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
     CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Ctc, Dice, Hinge, Huber,
@@ -82,52 +93,97 @@ pub struct MetricStateSpec {
 /// A setting of every metric.
 const NAME: Field = Field::optional("name", Kind::Text, "its name in the logs");
 
-/// The kinds that are no losses.
-const OWN_KINDS: [&str; 19] = [
-    "accuracy",
-    "binary_accuracy",
-    "categorical_accuracy",
-    "sparse_categorical_accuracy",
-    "top_k_categorical_accuracy",
-    "sparse_top_k_categorical_accuracy",
-    "equality",
-    "auc",
-    "precision",
-    "recall",
-    "f1_score",
-    "mean_io_u",
-    "true_positives",
-    "false_positives",
-    "true_negatives",
-    "false_negatives",
-    "root_mean_squared_error",
-    "r2_score",
-    "mean",
-];
+/// The enum of metrics, and what differs between them by their types alone: of each its struct, with Keras' defaults.
+macro_rules! metrics {
+    ($($metric:ident = $default:expr),* $(,)?) => {
+        #[derive(Clone, Debug)]
+        enum Measure {
+            Loss(Loss),
+            AccuracyOfLogits(AccuracyOfLogits),
+            $($metric($metric),)*
+        }
 
-#[derive(Clone, Debug)]
-enum Measure {
-    Mean(Mean),
-    Loss(Loss),
-    Accuracy(Accuracy),
-    AccuracyOfLogits,
-    Equality(Equality),
-    BinaryAccuracy(BinaryAccuracy),
-    CategoricalAccuracy(CategoricalAccuracy),
-    SparseCategoricalAccuracy(SparseCategoricalAccuracy),
-    TopKCategoricalAccuracy(TopKCategoricalAccuracy),
-    SparseTopKCategoricalAccuracy(SparseTopKCategoricalAccuracy),
-    Auc(Auc),
-    Precision(Precision),
-    Recall(Recall),
-    F1Score(F1Score),
-    MeanIou(MeanIou),
-    RootMeanSquaredError(RootMeanSquaredError),
-    R2Score(R2Score),
-    TruePositives(TruePositives),
-    FalsePositives(FalsePositives),
-    TrueNegatives(TrueNegatives),
-    FalseNegatives(FalseNegatives),
+        /// The kinds that are no losses.
+        const OWN_KINDS: [&str; [$($metric::COMPONENT.name),*].len()] = [$($metric::COMPONENT.name),*];
+
+        impl Measure {
+            /// What it counts, and how.
+            const fn counting(&self) -> &dyn Counting {
+                match self {
+                    Self::Loss(loss) => loss,
+                    Self::AccuracyOfLogits(accuracy) => accuracy,
+                    $(Self::$metric(metric) => metric,)*
+                }
+            }
+
+            const fn counting_mut(&mut self) -> &mut dyn Counting {
+                match self {
+                    Self::Loss(loss) => loss,
+                    Self::AccuracyOfLogits(accuracy) => accuracy,
+                    $(Self::$metric(metric) => metric,)*
+                }
+            }
+
+            fn kind(&self) -> &str {
+                match self {
+                    Self::Loss(loss) => loss.name(),
+                    Self::AccuracyOfLogits(_) => Accuracy::COMPONENT.name,
+                    $(Self::$metric(_) => $metric::COMPONENT.name,)*
+                }
+            }
+
+            /// The settings by their Keras names; `null` for a custom loss.
+            fn config(&self) -> Value {
+                match self {
+                    Self::Loss(loss) => loss.config(),
+                    Self::AccuracyOfLogits(_) => Value::Object(Map::new()),
+                    $(Self::$metric(metric) => config::write(self.kind(), metric),)*
+                }
+            }
+
+            /// The metrics that are no losses.
+            fn entries() -> Vec<Entry<Metric>> {
+                vec![$(Entry::new($default)),*]
+            }
+        }
+
+        $(impl From<$metric> for Metric {
+            fn from(metric: $metric) -> Self {
+                Self::of(Measure::$metric(metric))
+            }
+        }
+)*
+    };
+}
+metrics! {
+    Accuracy = Accuracy,
+    BinaryAccuracy = BinaryAccuracy::default(),
+    CategoricalAccuracy = CategoricalAccuracy,
+    SparseCategoricalAccuracy = SparseCategoricalAccuracy,
+    TopKCategoricalAccuracy = TopKCategoricalAccuracy::default(),
+    SparseTopKCategoricalAccuracy = SparseTopKCategoricalAccuracy::default(),
+    Equality = Equality,
+    Auc = Auc::default(),
+    Precision = Precision::default(),
+    Recall = Recall::default(),
+    PrecisionAtRecall = PrecisionAtRecall::new(0.5),
+    RecallAtPrecision = RecallAtPrecision::new(0.5),
+    SensitivityAtSpecificity = SensitivityAtSpecificity::new(0.5),
+    SpecificityAtSensitivity = SpecificityAtSensitivity::new(0.5),
+    F1Score = F1Score::default(),
+    FBetaScore = FBetaScore::default(),
+    MeanIou = MeanIou::default(),
+    BinaryIou = BinaryIou::default(),
+    TruePositives = TruePositives::default(),
+    FalsePositives = FalsePositives::default(),
+    TrueNegatives = TrueNegatives::default(),
+    FalseNegatives = FalseNegatives::default(),
+    RootMeanSquaredError = RootMeanSquaredError,
+    R2Score = R2Score::default(),
+    PearsonCorrelation = PearsonCorrelation,
+    ConcordanceCorrelation = ConcordanceCorrelation,
+    Mean = Mean,
+    Sum = Sum,
 }
 
 impl Metric {
@@ -139,6 +195,15 @@ impl Metric {
         losses.copy_from_slice(&Loss::KINDS);
         kinds
     };
+
+    const fn of(measure: Measure) -> Self {
+        Self {
+            name: None,
+            measure,
+            link: None,
+            better: None,
+        }
+    }
 
     /// The mean of what `function(y_true, y_pred)` traces for each example, `[batch, ..]`.
     ///
@@ -159,7 +224,7 @@ impl Metric {
     }
 
     /// Says which values are better, for [`Fit::keep_best`](crate::fit::Fit::keep_best); of all but a
-    /// [custom](Self::custom) metric and a [`Mean`] it is known.
+    /// [custom](Self::custom) metric, a [`Mean`] and a [`Sum`] it is known.
     #[must_use]
     pub const fn better_when(mut self, better: Better) -> Self {
         self.better = Some(better);
@@ -168,20 +233,8 @@ impl Metric {
 
     /// Which values are better, where that is known.
     #[must_use]
-    pub const fn better(&self) -> Option<Better> {
-        match (self.better, &self.measure) {
-            (Some(better), _) => Some(better),
-            (None, Measure::Mean(_) | Measure::Loss(Loss::Custom(_))) => None,
-            (None, Measure::Loss(Loss::CosineSimilarity(_))) => Some(Better::Higher),
-            (
-                None,
-                Measure::Loss(_)
-                | Measure::RootMeanSquaredError(_)
-                | Measure::FalsePositives(_)
-                | Measure::FalseNegatives(_),
-            ) => Some(Better::Lower),
-            (None, _) => Some(Better::Higher),
-        }
+    pub fn better(&self) -> Option<Better> {
+        self.better.or_else(|| self.measure.counting().better())
     }
 
     /// The name in logs: the kind unless [`named`](Self::named) otherwise.
@@ -196,45 +249,24 @@ impl Metric {
     #[must_use]
     pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
         let link = loss.and_then(LinkFunction::of);
-        self.link = link.filter(|_| self.measure.takes_probabilities(y_pred));
-        match &mut self.measure {
-            Measure::Accuracy(_) if link.is_some() => self.measure = Measure::AccuracyOfLogits,
-            Measure::F1Score(f1) => f1.bind(y_pred),
-            Measure::MeanIou(iou) => iou.bind(y_pred),
-            Measure::R2Score(r2) => r2.bind(y_pred),
-            _ => {}
+        let counting = self.measure.counting_mut();
+        counting.bind(y_pred);
+        self.link = link.filter(|_| counting.takes_probabilities(y_pred));
+        if let (Measure::Accuracy(_), Some(_)) = (&self.measure, link) {
+            self.measure = Measure::AccuracyOfLogits(AccuracyOfLogits);
         }
         self
     }
 
     /// Whether targets may be numbers of classes: of how many with that many outputs, and the class that is left out, if there is one.
-    pub(crate) const fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
-        match &self.measure {
-            Measure::Accuracy(_)
-            | Measure::AccuracyOfLogits
-            | Measure::SparseCategoricalAccuracy(_)
-            | Measure::SparseTopKCategoricalAccuracy(_) => Some((outputs, None)),
-            Measure::MeanIou(iou) => Some((MeanIou::classes_of(outputs), iou.left_out())),
-            _ => None,
-        }
+    pub(crate) fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        self.measure.counting().counts_classes(outputs)
     }
 
     /// The arrays that are accumulated.
     #[must_use]
     pub fn state(&self) -> Vec<MetricStateSpec> {
-        match &self.measure {
-            Measure::Auc(auc) => auc.state(),
-            Measure::Precision(precision) => precision.state(),
-            Measure::Recall(recall) => recall.state(),
-            Measure::F1Score(f1) => f1.state(),
-            Measure::MeanIou(iou) => iou.state(),
-            Measure::R2Score(r2) => r2.state(),
-            Measure::TruePositives(count) => count.state(),
-            Measure::FalsePositives(count) => count.state(),
-            Measure::TrueNegatives(count) => count.state(),
-            Measure::FalseNegatives(count) => count.state(),
-            _ => average::state(),
-        }
+        self.measure.counting().state()
     }
 
     /// What a batch adds to each array of [`state`](Self::state).
@@ -245,8 +277,10 @@ impl Metric {
     #[track_caller]
     pub fn update(&self, y_true: &Tensor, y_pred: &Tensor, weight: Option<&Tensor>) -> Vec<Tensor> {
         let graph = y_pred.graph();
+        let probabilities = self.link.map(|link| link.probabilities(y_pred));
+        let y_pred = probabilities.as_ref().unwrap_or(y_pred);
         let deltas = match self.check() {
-            Ok(()) => self.deltas(y_true, y_pred, weight),
+            Ok(()) => self.measure.counting().update(y_true, y_pred, weight),
             Err(error) => {
                 graph.fail(self.name(), error.to_string());
                 None
@@ -273,21 +307,7 @@ impl Metric {
     #[must_use]
     pub fn values(&self, state: &[HostTensor]) -> Vec<f64> {
         let state: Vec<Vec<f64>> = state.iter().map(HostTensor::to_f64).collect();
-        match (&self.measure, state.as_slice()) {
-            (Measure::Auc(auc), [yes, no]) => vec![auc.area(yes, no)],
-            (Measure::Precision(_) | Measure::Recall(_), [right, wrong]) => {
-                confusion::fractions(right, wrong)
-            }
-            (Measure::F1Score(f1), [tp, fp, misses]) => f1.scores(tp, fp, misses),
-            (Measure::MeanIou(iou), [matrix]) => vec![iou.mean(matrix)],
-            (Measure::R2Score(r2), state) => r2.scores(state),
-            (Measure::RootMeanSquaredError(_), [total, count]) => {
-                vec![confusion::ratio(total[0], count[0]).sqrt()]
-            }
-            (_, [counts]) => counts.clone(),
-            (_, [total, count]) => confusion::fractions_of(total, count),
-            _ => vec![f64::NAN],
-        }
+        self.measure.counting().results(&state)
     }
 
     /// Whether the settings make sense.
@@ -295,73 +315,23 @@ impl Metric {
     /// # Errors
     /// [`Error::User`] naming the setting, what it must be and what it is.
     pub fn check(&self) -> Result<()> {
-        let problem = match &self.measure {
-            Measure::Loss(loss) => return loss.check(),
-            Measure::BinaryAccuracy(accuracy) => accuracy.check(),
-            Measure::TopKCategoricalAccuracy(accuracy) => accuracy.check(),
-            Measure::SparseTopKCategoricalAccuracy(accuracy) => accuracy.check(),
-            Measure::Auc(auc) => auc.check(),
-            Measure::Precision(precision) => precision.check(),
-            Measure::Recall(recall) => recall.check(),
-            Measure::F1Score(f1) => f1.check(),
-            Measure::MeanIou(iou) => iou.check(),
-            Measure::TruePositives(count) => count.check(),
-            Measure::FalsePositives(count) => count.check(),
-            Measure::TrueNegatives(count) => count.check(),
-            Measure::FalseNegatives(count) => count.check(),
-            _ => Ok(()),
-        };
-        problem.map_err(|problem| Error::user(format!("{}: {problem}", self.kind())))
+        if let Measure::Loss(loss) = &self.measure {
+            return loss.check();
+        }
+        let checked = self.measure.counting().check();
+        checked.map_err(|problem| Error::user(format!("{}: {problem}", self.kind())))
     }
 
     /// The name in configurations.
     #[must_use]
     pub fn kind(&self) -> &str {
-        match &self.measure {
-            Measure::Accuracy(_) | Measure::AccuracyOfLogits => "accuracy",
-            Measure::BinaryAccuracy(_) => "binary_accuracy",
-            Measure::CategoricalAccuracy(_) => "categorical_accuracy",
-            Measure::SparseCategoricalAccuracy(_) => "sparse_categorical_accuracy",
-            Measure::TopKCategoricalAccuracy(_) => "top_k_categorical_accuracy",
-            Measure::SparseTopKCategoricalAccuracy(_) => "sparse_top_k_categorical_accuracy",
-            Measure::Equality(_) => "equality",
-            Measure::Auc(_) => "auc",
-            Measure::Precision(_) => "precision",
-            Measure::Recall(_) => "recall",
-            Measure::F1Score(_) => "f1_score",
-            Measure::MeanIou(_) => "mean_io_u",
-            Measure::RootMeanSquaredError(_) => "root_mean_squared_error",
-            Measure::R2Score(_) => "r2_score",
-            Measure::TruePositives(_) => "true_positives",
-            Measure::FalsePositives(_) => "false_positives",
-            Measure::TrueNegatives(_) => "true_negatives",
-            Measure::FalseNegatives(_) => "false_negatives",
-            Measure::Mean(_) => "mean",
-            Measure::Loss(loss) => loss.name(),
-        }
+        self.measure.kind()
     }
 
     /// The settings by their Keras names, and the `name` when there is one; `null` for a custom metric.
     #[must_use]
     pub fn config(&self) -> Value {
-        let kind = self.kind();
-        let mut settings = match &self.measure {
-            Measure::Loss(loss) => loss.config(),
-            Measure::BinaryAccuracy(accuracy) => config::write(kind, accuracy),
-            Measure::TopKCategoricalAccuracy(accuracy) => config::write(kind, accuracy),
-            Measure::SparseTopKCategoricalAccuracy(accuracy) => config::write(kind, accuracy),
-            Measure::Auc(auc) => config::write(kind, auc),
-            Measure::Precision(precision) => config::write(kind, precision),
-            Measure::Recall(recall) => config::write(kind, recall),
-            Measure::F1Score(f1) => config::write(kind, f1),
-            Measure::MeanIou(iou) => config::write(kind, iou),
-            Measure::R2Score(r2) => config::write(kind, r2),
-            Measure::TruePositives(count) => config::write(kind, count),
-            Measure::FalsePositives(count) => config::write(kind, count),
-            Measure::TrueNegatives(count) => config::write(kind, count),
-            Measure::FalseNegatives(count) => config::write(kind, count),
-            _ => Value::Object(Map::new()),
-        };
+        let mut settings = self.measure.config();
         if let (Value::Object(fields), Some(name)) = (&mut settings, &self.name) {
             fields.insert("name".to_owned(), Value::from(name.as_str()));
         }
@@ -394,16 +364,15 @@ impl Metric {
         if Loss::KINDS.contains(&kind) {
             return Ok(Loss::from_config(kind, given)?.into());
         }
-        let entries = Self::entries();
-        if entries.iter().all(|entry| entry.component.name != kind) {
+        if !OWN_KINDS.contains(&kind) {
             return Err(config::unknown_kind("metric", kind, &Self::KINDS));
         }
-        Entry::read(&entries, Family::Metric, kind, given)
+        Entry::read(&Measure::entries(), Family::Metric, kind, given)
     }
 
     /// The metrics with their settings and defaults, losses at the end.
     pub(crate) fn descriptions() -> Vec<Description> {
-        let mut all = Entry::descriptions(&Self::entries());
+        let mut all = Entry::descriptions(&Measure::entries());
         all.extend(Loss::descriptions());
         for metric in &mut all {
             let setting = Setting {
@@ -414,139 +383,13 @@ impl Metric {
         }
         all
     }
-
-    /// The metrics that are no losses.
-    fn entries() -> Vec<Entry<Self>> {
-        vec![
-            Entry::new(Accuracy),
-            Entry::new(BinaryAccuracy::default()),
-            Entry::new(CategoricalAccuracy),
-            Entry::new(SparseCategoricalAccuracy),
-            Entry::new(TopKCategoricalAccuracy::default()),
-            Entry::new(SparseTopKCategoricalAccuracy::default()),
-            Entry::new(Equality),
-            Entry::new(Auc::default()),
-            Entry::new(Precision::default()),
-            Entry::new(Recall::default()),
-            Entry::new(F1Score::default()),
-            Entry::new(MeanIou::default()),
-            Entry::new(TruePositives::default()),
-            Entry::new(FalsePositives::default()),
-            Entry::new(TrueNegatives::default()),
-            Entry::new(FalseNegatives::default()),
-            Entry::new(RootMeanSquaredError),
-            Entry::new(R2Score::default()),
-            Entry::new(Mean),
-        ]
-    }
-
-    #[track_caller]
-    fn deltas(
-        &self,
-        y_true: &Tensor,
-        y_pred: &Tensor,
-        weight: Option<&Tensor>,
-    ) -> Option<Vec<Tensor>> {
-        let probabilities = self.link.map(|link| link.probabilities(y_pred));
-        let y_pred = probabilities.as_ref().unwrap_or(y_pred);
-        match &self.measure {
-            Measure::Auc(auc) => auc.update(y_true, y_pred, weight),
-            Measure::Precision(precision) => precision.update(y_true, y_pred, weight),
-            Measure::Recall(recall) => recall.update(y_true, y_pred, weight),
-            Measure::F1Score(f1) => f1.update(y_true, y_pred, weight),
-            Measure::MeanIou(iou) => iou.update(y_true, y_pred, weight),
-            Measure::R2Score(r2) => r2.update(y_true, y_pred, weight),
-            Measure::TruePositives(count) => count.update(y_true, y_pred, weight),
-            Measure::FalsePositives(count) => count.update(y_true, y_pred, weight),
-            Measure::TrueNegatives(count) => count.update(y_true, y_pred, weight),
-            Measure::FalseNegatives(count) => count.update(y_true, y_pred, weight),
-            measure => average::update(&measure.example_values(y_true, y_pred)?, weight),
-        }
-    }
 }
 
-impl Measure {
-    /// Whether predictions of this shape are to be probabilities.
-    fn takes_probabilities(&self, y_pred: &Shape) -> bool {
-        match self {
-            Self::Loss(Loss::KlDivergence(_) | Loss::Dice(_) | Loss::Tversky(_)) => true,
-            Self::TruePositives(count) => count.takes_probabilities(),
-            Self::FalsePositives(count) => count.takes_probabilities(),
-            Self::TrueNegatives(count) => count.takes_probabilities(),
-            Self::FalseNegatives(count) => count.takes_probabilities(),
-            Self::Loss(loss) => loss.takes_logits() == Some(false),
-            Self::BinaryAccuracy(accuracy) => accuracy.takes_probabilities(),
-            Self::Auc(auc) => auc.takes_probabilities(),
-            Self::Precision(precision) => precision.takes_probabilities(),
-            Self::Recall(recall) => recall.takes_probabilities(),
-            Self::F1Score(f1) => f1.takes_probabilities(),
-            Self::MeanIou(_) => columns::columns(y_pred) == 1,
-            _ => false,
-        }
-    }
-
-    /// A number for each example, of which the metric is the weighted mean.
-    #[track_caller]
-    fn example_values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
-        match self {
-            // As a metric it is the cosine, as in Keras.
-            Self::Loss(loss @ Loss::CosineSimilarity(_)) => Some(-loss.per_example(y_true, y_pred)),
-            Self::Loss(loss) => Some(loss.per_example(y_true, y_pred)),
-            Self::RootMeanSquaredError(error) => error.squares(y_true, y_pred),
-            Self::Accuracy(accuracy) => accuracy.values(y_true, y_pred, 0.5),
-            Self::AccuracyOfLogits => Accuracy.values(y_true, y_pred, 0.0),
-            Self::Equality(equality) => equality.values(y_true, y_pred),
-            Self::BinaryAccuracy(accuracy) => accuracy.values(y_true, y_pred),
-            Self::CategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
-            Self::SparseCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
-            Self::TopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
-            Self::SparseTopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
-            Self::Mean(_) => Some(y_pred.clone()),
-            Self::Auc(_)
-            | Self::Precision(_)
-            | Self::Recall(_)
-            | Self::F1Score(_)
-            | Self::MeanIou(_)
-            | Self::R2Score(_)
-            | Self::TruePositives(_)
-            | Self::FalsePositives(_)
-            | Self::TrueNegatives(_)
-            | Self::FalseNegatives(_) => None,
-        }
+impl From<Loss> for Metric {
+    fn from(loss: Loss) -> Self {
+        Self::of(Measure::Loss(loss))
     }
 }
-
-macro_rules! into_metric {
-    ($($measure:ident),* $(,)?) => {$(
-        impl From<$measure> for Metric {
-            fn from(measure: $measure) -> Self {
-                Self { name: None, measure: Measure::$measure(measure), link: None, better: None }
-            }
-        }
-    )*};
-}
-into_metric!(
-    Accuracy,
-    Auc,
-    BinaryAccuracy,
-    CategoricalAccuracy,
-    Equality,
-    F1Score,
-    FalseNegatives,
-    FalsePositives,
-    Loss,
-    Mean,
-    MeanIou,
-    Precision,
-    R2Score,
-    Recall,
-    RootMeanSquaredError,
-    SparseCategoricalAccuracy,
-    SparseTopKCategoricalAccuracy,
-    TopKCategoricalAccuracy,
-    TrueNegatives,
-    TruePositives,
-);
 
 macro_rules! loss_into_metric {
     ($($loss:ident),* $(,)?) => {$(
@@ -592,8 +435,16 @@ mod tests {
             let fields = match kind {
                 "auc" => json!({"curve": "PR", "thresholds": [0.2, 0.7], "name": "area"}),
                 "precision" => json!({"thresholds": [0.5, 0.7], "from_logits": true}),
-                "recall" => json!({"thresholds": 0.3}),
-                "mean_io_u" => json!({"num_classes": 4, "ignore_class": 0}),
+                "recall" => json!({"thresholds": 0.3, "top_k": 2, "class_id": 1}),
+                "mean_io_u" => {
+                    json!({"num_classes": 4, "ignore_class": 0, "target_class_ids": [1, 3]})
+                }
+                "binary_io_u" => json!({"threshold": 0.3, "target_class_ids": [0]}),
+                "precision_at_recall" => json!({"recall": 0.3, "num_thresholds": 5, "class_id": 1}),
+                "recall_at_precision" => json!({"precision": 0.3}),
+                "sensitivity_at_specificity" => json!({"specificity": 0.3}),
+                "specificity_at_sensitivity" => json!({"sensitivity": 0.3}),
+                "fbeta_score" => json!({"beta": 0.5, "average": "macro"}),
                 "r2_score" => json!({"class_aggregation": "variance_weighted_average"}),
                 "true_negatives" => json!({"thresholds": [0.3, 0.4]}),
                 "f1_score" => json!({"average": "micro", "threshold": 0.4}),
@@ -646,6 +497,41 @@ mod tests {
                 "must be a number or a list of numbers",
             ),
             (
+                "precision",
+                json!({"top_k": 101}),
+                "precision: `top_k` must be a whole number from 1 to 100, got 101",
+            ),
+            (
+                "auc",
+                json!({"num_labels": 2}),
+                "auc: `num_labels` is for `multi_label` alone, got 2",
+            ),
+            (
+                "auc",
+                json!({"multi_label": true, "num_labels": 2, "label_weights": [1]}),
+                "auc: `label_weights` must be 2 numbers, one for each output, got [1.0]",
+            ),
+            (
+                "recall_at_precision",
+                json!({"precision": 1.5}),
+                "recall_at_precision: `precision` must be a number from 0 to 1, got 1.5",
+            ),
+            (
+                "sensitivity_at_specificity",
+                json!({}),
+                "sensitivity_at_specificity: field `specificity` is missing; add it",
+            ),
+            (
+                "fbeta_score",
+                json!({"beta": 0}),
+                "fbeta_score: `beta` must be a number above 0, got 0",
+            ),
+            (
+                "mean_io_u",
+                json!({"num_classes": 2, "target_class_ids": [2]}),
+                "mean_io_u: `target_class_ids` must be one or more numbers of classes below 2, got [2]",
+            ),
+            (
                 "top_k_categorical_accuracy",
                 json!({"k": 0}),
                 "`k` must be a whole number of at least 1, got 0",
@@ -671,7 +557,7 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_the_graphs_error() {
-        let cases: [(Metric, Dims, Dims, Dims, &str); 6] = [
+        let cases: [(Metric, Dims, Dims, Dims, &str); 10] = [
             (
                 Accuracy.into(),
                 &[3],
@@ -714,6 +600,34 @@ mod tests {
                 &[4],
                 "set `classes` to 3",
             ),
+            (
+                Precision::default().class_id(3).into(),
+                &[4, 3],
+                &[4, 3],
+                &[4],
+                "`class_id` must be below 3, the number of outputs of y_pred f32[4,3], got 3",
+            ),
+            (
+                Auc::default().multi_label().num_labels(2).into(),
+                &[4, 3],
+                &[4, 3],
+                &[4],
+                "y_pred f32[4,3] has not the 2 labels that were set",
+            ),
+            (
+                Auc::default().label_weights([1.0, 2.0]).into(),
+                &[4, 3],
+                &[4, 3],
+                &[4],
+                "`label_weights` must be 3 numbers, one for each output of y_pred f32[4,3], got [1.0, 2.0]",
+            ),
+            (
+                PearsonCorrelation.into(),
+                &[4, 1],
+                &[4, 1],
+                &[4],
+                "y_pred f32[4,1] has one output for each example, expected at least 2",
+            ),
         ];
         for (metric, y_true, y_pred, weight, expected) in cases {
             let graph = Graph::new();
@@ -733,7 +647,7 @@ mod tests {
         assert_eq!(f1.state()[0].shape.dims, [5]);
         let loss = BinaryCrossentropy::from_logits().into();
         let accuracy = Metric::from(Accuracy).bound(Some(&loss), &Shape::f32([8, 1]));
-        assert!(matches!(accuracy.measure, Measure::AccuracyOfLogits));
+        assert!(matches!(accuracy.measure, Measure::AccuracyOfLogits(_)));
         let loss = BinaryCrossentropy::from_probabilities().into();
         let accuracy = Metric::from(Accuracy).bound(Some(&loss), &Shape::f32([8, 1]));
         assert!(matches!(accuracy.measure, Measure::Accuracy(_)));
@@ -774,10 +688,18 @@ mod tests {
         }
     }
 
+    /// Settings that a kind cannot do without.
+    fn required(kind: &str) -> Value {
+        match kind.split_once("_at_") {
+            Some((_, bound)) => json!({bound: 0.5}),
+            None => json!({}),
+        }
+    }
+
     #[test]
     fn nothing_counted_is_zero() {
         for kind in Metric::KINDS {
-            let metric = Metric::from_config(kind, &json!({})).unwrap();
+            let metric = Metric::from_config(kind, &required(kind)).unwrap();
             let state = metric
                 .state()
                 .into_iter()

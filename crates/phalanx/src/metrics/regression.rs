@@ -3,8 +3,9 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::MetricStateSpec;
 use super::columns::{columns, refuse_columns};
+use super::counting::Counting;
+use super::{Better, MetricStateSpec};
 use crate::config::{Component, Described, Field, Kind};
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
@@ -30,12 +31,23 @@ impl Described for RootMeanSquaredError {
     };
 }
 
-impl RootMeanSquaredError {
+impl Counting for RootMeanSquaredError {
     /// The squared error of each value.
     #[track_caller]
-    pub(super) fn squares(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let (y_true, y_pred) = paired(Self::COMPONENT.name, y_true, y_pred)?;
         Some((y_true - y_pred).square())
+    }
+
+    fn results(&self, state: &[Vec<f64>]) -> Vec<f64> {
+        let [total, count] = state else {
+            return vec![f64::NAN];
+        };
+        vec![super::confusion::ratio(total[0], count[0]).sqrt()]
+    }
+
+    fn better(&self) -> Option<Better> {
+        Some(Better::Lower)
     }
 }
 
@@ -118,12 +130,14 @@ impl R2Score {
         self.outputs = Some(outputs);
         self
     }
+}
 
-    pub(super) fn bind(&mut self, y_pred: &Shape) {
+impl Counting for R2Score {
+    fn bind(&mut self, y_pred: &Shape) {
         self.outputs.get_or_insert(columns(y_pred));
     }
 
-    pub(super) fn state(self) -> Vec<MetricStateSpec> {
+    fn state(&self) -> Vec<MetricStateSpec> {
         let shape = Shape::new(DType::F64, [self.outputs.unwrap_or(1)]);
         let spec = |name| MetricStateSpec {
             name,
@@ -133,8 +147,8 @@ impl R2Score {
     }
 
     #[track_caller]
-    pub(super) fn update(
-        self,
+    fn update(
+        &self,
         y_true: &Tensor,
         y_pred: &Tensor,
         weight: Option<&Tensor>,
@@ -164,7 +178,7 @@ impl R2Score {
     }
 
     /// The score of sums of each output: of targets, of their squares, of squared errors and of weights.
-    pub(super) fn scores(self, state: &[Vec<f64>]) -> Vec<f64> {
+    fn results(&self, state: &[Vec<f64>]) -> Vec<f64> {
         let [sums, squares, errors, counts] = state else {
             return vec![f64::NAN];
         };

@@ -30,15 +30,27 @@ LOSSES = """
 """.split()
 REGIONS = ["Dice", "Tversky"]
 COUNTS = ["TruePositives", "FalsePositives", "TrueNegatives", "FalseNegatives"]
-YES_OR_NO = ["BinaryAccuracy", "AUC", "Precision", "Recall", *COUNTS]
+POINTS = {
+    "PrecisionAtRecall": "recall",
+    "RecallAtPrecision": "precision",
+    "SensitivityAtSpecificity": "specificity",
+    "SpecificityAtSensitivity": "sensitivity",
+}
+YES_OR_NO = ["BinaryAccuracy", "AUC", "Precision", "Recall", *COUNTS, *POINTS]
+F_SCORES = ["F1Score", "FBetaScore"]
+# Of scores of classes.
+OVERLAPS = ["MeanIoU", "IoU"]
+CORRELATIONS = ["PearsonCorrelation", "ConcordanceCorrelation"]
 METRICS = [
     *YES_OR_NO,
     *"CategoricalAccuracy SparseCategoricalAccuracy TopKCategoricalAccuracy SparseTopKCategoricalAccuracy Accuracy".split(),
-    *"AUC AUC F1Score F1Score MeanIoU RootMeanSquaredError R2Score Mean LogCoshError".split(),
+    *"AUC AUC F1Score F1Score FBetaScore MeanIoU IoU BinaryIoU RootMeanSquaredError R2Score Mean Sum LogCoshError".split(),
+    *CORRELATIONS,
     *(loss for loss in LOSSES if loss not in ("Huber", "LogCosh", *REGIONS) and "Focal" not in loss),
 ]
 # Where the name is not the class's with underscores.
 NAMES = {"AUC": "auc", "Accuracy": "equality", "KLDivergence": "kl_divergence", "LogCoshError": "log_cosh", "MeanIoU": "mean_io_u"}
+NAMES |= {"IoU": "mean_io_u", "BinaryIoU": "binary_io_u", "FBetaScore": "fbeta_score"}
 # Those that take targets without a last dim of 1; others of Keras then compare each example with every other.
 SQUEEZED = ["Accuracy", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError", *YES_OR_NO]
 
@@ -147,12 +159,25 @@ def axis_settings(draw, kind, rank):
 def metric_settings(draw, kind, columns):
     if kind == "AUC":
         thresholds = draw.one(None, None, [0.5], [0.25, 0.5, 0.75], [0.625, 0.125], [0.0, 0.5, 1.0])
+        weights = draw.one(None, None, draw.rng.choice([0.0, 0.5, 1.0, 2.0], columns).tolist())
         return {
-            "curve": draw.one("ROC", "PR"),
+            "multi_label": draw.chance(0.3),
+            **({"label_weights": weights} if weights else {}),
+            "curve": draw.one("ROC", "PR", "PRGAIN"),
             "summation_method": draw.one("interpolation", "minoring", "majoring"),
             "num_thresholds": draw.one(2, 3, 5, 9, 17, 200),
             "from_logits": draw.chance(0.3),
             **({"thresholds": thresholds} if thresholds else {}),
+        }
+    if kind in POINTS:
+        bound = {POINTS[kind]: draw.one(0.0, 0.25, 0.5, 0.6, 0.75, 1.0)}
+        class_id = draw.one(None, int(draw.rng.integers(columns)) if columns > 1 else None)
+        return {**bound, "num_thresholds": draw.one(1, 2, 3, 5, 9, 200), "class_id": class_id}
+    if kind in ("Precision", "Recall") and columns > 1 and draw.chance(0.5):
+        return {
+            "thresholds": draw.one(None, 0.5, 0.25, [0.25, 0.5]),
+            "top_k": draw.one(None, int(draw.rng.integers(1, columns + 1))),
+            "class_id": draw.one(None, int(draw.rng.integers(columns))),
         }
     if kind in ("Precision", "Recall", *COUNTS):
         return {"thresholds": draw.one(0.5, 0.25, [0.25, 0.5], [0.75, 0.0, 0.5], [1.0])}
@@ -161,6 +186,9 @@ def metric_settings(draw, kind, columns):
         "TopKCategoricalAccuracy": {"k": draw.one(1, 2, 3, 5, 9)},
         "SparseTopKCategoricalAccuracy": {"k": draw.one(1, 2, 3, 5, 9)},
         "F1Score": {"average": draw.one(None, "micro", "macro", "weighted"), "threshold": draw.one(None, 0.5, 0.25)},
+        "FBetaScore": {"beta": draw.one(0.5, 1.0, 2.0), "average": draw.one(None, "micro", "macro", "weighted"), "threshold": draw.one(None, 0.5, 0.25)},
+        "IoU": {"num_classes": columns, "target_class_ids": draw.rng.permutation(columns)[: draw.rng.integers(1, columns + 1)].tolist()},
+        "BinaryIoU": {"threshold": draw.one(0.25, 0.5, 0.0), "target_class_ids": draw.one([0, 1], [0], [1])},
         "MeanIoU": {"num_classes": columns, "ignore_class": draw.one(None, 0, 1, -1, 255)},
         "R2Score": {"class_aggregation": draw.one("uniform_average", "variance_weighted_average")},
     }
@@ -169,11 +197,11 @@ def metric_settings(draw, kind, columns):
 
 def scores(draw, kind, dims, settings):
     """Predictions that the loss or the metric is for."""
-    if settings.get("from_logits") or kind == "MeanIoU" or kind.endswith("CategoricalAccuracy"):
+    if settings.get("from_logits") or kind in OVERLAPS or kind.endswith("CategoricalAccuracy"):
         logits = draw.logits(dims)
         # Of others Keras clips the probabilities.
         return np.clip(logits, -5, 5) if kind == "CategoricalFocalCrossentropy" else logits
-    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
+    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "BinaryIoU", *F_SCORES):
         return draw.probabilities(dims)
     if "Crossentropy" in kind or kind == "KLDivergence":
         return draw.distributions(dims)
@@ -185,15 +213,15 @@ def scores(draw, kind, dims, settings):
 def targets(draw, kind, y_pred):
     """Targets of such predictions."""
     dims = y_pred.shape
-    if kind == "MeanIoU" and draw.chance(0.4):
+    if kind in OVERLAPS and draw.chance(0.4):
         return draw.rng.choice([-1, 0, 1, 2, 255], dims[:-1])
-    if kind.startswith("Sparse") or kind == "MeanIoU":
+    if kind.startswith("Sparse") or kind in OVERLAPS:
         is_outside = kind.endswith("Accuracy") and draw.chance(0.2)
         labels = draw.rng.integers(-1, dims[-1] + 1, dims[:-1]) if is_outside else draw.classes(dims)
-        return labels if kind == "MeanIoU" else draw.column(labels, dims[-1])
-    if "Categorical" in kind or kind == "KLDivergence" or kind == "F1Score" and draw.chance(0.5):
+        return labels if kind in OVERLAPS else draw.column(labels, dims[-1])
+    if "Categorical" in kind or kind == "KLDivergence" or kind in F_SCORES and draw.chance(0.5):
         return draw.rows(dims)
-    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "F1Score"):
+    if kind in (*YES_OR_NO, *REGIONS, "BinaryCrossentropy", "BinaryFocalCrossentropy", "BinaryIoU", *F_SCORES):
         return draw.answers(dims)
     if kind in ("Hinge", "SquaredHinge"):
         return draw.rng.choice(draw.one([0.0, 1.0], [-1.0, 1.0]), dims)
@@ -247,11 +275,12 @@ def link(draw, kind, settings):
 def metric(draw, kind):
     """A metric after each of some batches, the last of which may be smaller."""
     # Of one column Keras finds the largest, too: always the first class.
-    columns = draw.one(2, 3, 5) if kind == "MeanIoU" else draw.one(1, 1, 2, 3, 5)
+    columns = draw.one(2, 3, 5) if kind in (*OVERLAPS, *CORRELATIONS) else draw.one(1, 1, 2, 3, 5)
     settings = metric_settings(draw, kind, columns)
-    state = getattr(keras.metrics, kind)(**settings, **({"sparse_y_pred": False} if kind == "MeanIoU" else {}))
-    dims, layer = draw.dims(columns, flat=kind in ("F1Score", "R2Score")), link(draw, kind, settings)
-    is_squeezed = columns == 1 and kind in SQUEEZED and (len(dims) == 2 or kind in YES_OR_NO) and draw.chance(0.3)
+    state = getattr(keras.metrics, kind)(**settings, **({"sparse_y_pred": False} if kind in OVERLAPS else {}))
+    labels = settings.get("multi_label") or settings.get("label_weights")
+    dims, layer = draw.dims(columns, flat=labels or kind in (*F_SCORES, "R2Score")), link(draw, kind, settings)
+    is_squeezed = not labels and columns == 1 and kind in SQUEEZED and (len(dims) == 2 or kind in YES_OR_NO) and draw.chance(0.3)
     updates = []
     for number in range(int(draw.rng.integers(1, 4))):
         batch = dims[0] if number < 2 else int(draw.rng.integers(1, dims[0] + 1))
@@ -260,12 +289,12 @@ def metric(draw, kind):
         y_true = draw.typed(targets(draw, kind, f32(y_pred)))
         y_true = y_true[..., 0] if is_squeezed else y_true
         weight = draw.weight(y_pred.shape[:-1])
-        if kind == "MeanIoU" and weight is not None:
+        if kind in (*OVERLAPS, "BinaryIoU") and weight is not None:
             # Keras truncates others.
             weight = np.ceil(np.broadcast_to(weight, y_pred.shape[:-1]))
         # TensorFlow finds the largest of f32 alone.
         y_pred = tf.convert_to_tensor(y_pred, tf.float32 if "TopK" in kind else tf.float64)
-        arguments = [y_pred] if kind == "Mean" else [tf.convert_to_tensor(y_true), y_pred]
+        arguments = [y_pred] if kind in ("Mean", "Sum") else [tf.convert_to_tensor(y_true), y_pred]
         state.update_state(*arguments, sample_weight=weight)
         inputs = {"y_true": array(y_true), "y_pred": array(given), "sample_weight": array(weight)}
         updates.append({**inputs, "result": numbers(state.result())})

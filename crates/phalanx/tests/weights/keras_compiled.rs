@@ -118,6 +118,21 @@ fn what_is_switched_off_stays_so() {
     }
 }
 
+/// Keras notes them as an array.
+#[test]
+fn weights_of_labels_are_read() {
+    let weights =
+        json!({"class_name": "__tensor__", "config": {"value": [1.0, 0.5], "dtype": "float32"}});
+    let settings = json!({"multi_label": true, "num_labels": 2, "label_weights": weights});
+    let noted = json!([{"class_name": "AUC", "config": settings}]);
+    let compile = altered("plain.keras", "/metrics", noted).unwrap();
+    let metric = format!("{:?}", compile.metrics);
+    assert!(
+        metric.contains("label_weights: Some([1.0, 0.5])"),
+        "{metric}"
+    );
+}
+
 #[test]
 fn what_there_is_not_here_is_refused() {
     let own = |module: &str, settings: Value| json!({"module": module, "class_name": "MeanSquaredError", "config": settings});
@@ -165,6 +180,11 @@ fn what_there_is_not_here_is_refused() {
             "/optimizer/config/learning_rate",
             json!({"class_name": "Mine"}),
             "its schedule is `Mine`",
+        ),
+        (
+            "/metrics",
+            json!([{"class_name": "MeanIoU", "config": {"num_classes": 3, "sparse_y_pred": true}}]),
+            "unknown field `sparse_y_pred`",
         ),
         (
             "/metrics",
