@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
-use phalanx::fit::{EpochLogs, History, Logs};
+use phalanx::fit::{EpochLogs, History, Logs, SlowWorker};
 use phalanx::replicas::Placement;
 use phalanx_cluster::Variables;
 use serde_json::{Value, json};
@@ -281,6 +281,10 @@ fn line(epoch: &EpochLogs) -> String {
     if let Some(times) = &epoch.times {
         line["times"] = times.to_json();
         line["verdict"] = json!(epoch.verdict);
+    }
+    if !epoch.slow_workers.is_empty() {
+        let slow = epoch.slow_workers.iter().map(SlowWorker::to_json);
+        line["stragglers"] = slow.collect();
     }
     format!("{line}\n")
 }

@@ -83,6 +83,7 @@ pub enum ExchangeOp {
 pub struct ExchangeBinding {
     slot: u32,
     local_replicas: usize,
+    waits: Arc<AtomicU64>,
 }
 
 /// The bits of a launch id that say which exchange it is.
@@ -118,10 +119,13 @@ impl ExchangeBinding {
         let slot = free.ok_or_else(|| KernelError::Register {
             reason: format!("{} exchanges between processes are bound", links.len()),
         })?;
-        links.insert(slot, Arc::new(Link::new(exchange, local_replicas)));
+        let waits = Arc::default();
+        let link = Link::new(exchange, local_replicas, Arc::clone(&waits));
+        links.insert(slot, Arc::new(link));
         Ok(Self {
             slot,
             local_replicas,
+            waits,
         })
     }
 
@@ -131,18 +135,17 @@ impl ExchangeBinding {
         self.slot
     }
 
-    /// How long the replicas of this process have waited for results of the exchange in all: what computation did not hide.
+    /// Nanoseconds in which all replicas of this process have waited for results at the same time, while they are counted: what computation
+    /// did not hide.
     #[must_use]
-    pub fn waited(&self) -> Duration {
-        let link = lock(&LINKS).get(&self.slot).cloned();
-        link.map_or(Duration::ZERO, |link| {
-            Duration::from_nanos(link.waited.load(Ordering::Relaxed))
-        })
+    pub fn waits(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.waits)
     }
 
     /// Puts another exchange in the place of this one, whose numbers begin at 0 again. No program may be running.
     pub fn replace(&self, exchange: Arc<dyn Exchange>) {
-        let link = Arc::new(Link::new(exchange, self.local_replicas));
+        let waits = Arc::clone(&self.waits);
+        let link = Arc::new(Link::new(exchange, self.local_replicas, waits));
         lock(&LINKS).insert(self.slot, link);
     }
 }
@@ -158,8 +161,8 @@ struct Link {
     exchange: Arc<dyn Exchange>,
     state: Mutex<LinkState>,
     changed: Condvar,
-    /// Nanoseconds that replicas have waited for results.
-    waited: AtomicU64,
+    /// Nanoseconds in which all replicas have waited for results.
+    waits: Arc<AtomicU64>,
 }
 
 struct LinkState {
@@ -181,10 +184,12 @@ struct Received {
     memory: Option<Arc<Box<dyn ExchangeMemory>>>,
     /// The number of replicas that will take it.
     left: usize,
+    /// The least that a replica has waited for it: what it waited for the slowest of its own process is no wait for others.
+    least: Duration,
 }
 
 impl Link {
-    fn new(exchange: Arc<dyn Exchange>, local_replicas: usize) -> Self {
+    fn new(exchange: Arc<dyn Exchange>, local_replicas: usize, waits: Arc<AtomicU64>) -> Self {
         Self {
             exchange,
             state: Mutex::new(LinkState {
@@ -193,7 +198,7 @@ impl Link {
                 results: HashMap::new(),
             }),
             changed: Condvar::new(),
-            waited: AtomicU64::new(0),
+            waits,
         }
     }
 
@@ -262,6 +267,7 @@ impl Link {
             let received = Received {
                 memory: memory.map(Arc::new),
                 left,
+                least: Duration::MAX,
             };
             lock(&link.state).results.insert(number, received);
             link.changed.notify_all();
@@ -282,12 +288,14 @@ impl Link {
         loop {
             if let Some(received) = state.results.get_mut(&number) {
                 received.left -= 1;
-                let (left, taken) = (received.left, received.memory.clone());
+                received.least = received.least.min(start.elapsed());
+                let (left, least) = (received.left, received.least);
+                let taken = received.memory.clone();
                 if left == 0 {
                     state.results.remove(&number);
+                    let waited = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
+                    self.waits.fetch_add(waited, Ordering::Relaxed);
                 }
-                let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.waited.fetch_add(waited, Ordering::Relaxed);
                 return Ok(taken);
             }
             let Some(left) = deadline.checked_sub(start.elapsed()) else {

@@ -301,6 +301,7 @@ impl Training for Stepping<'_> {
     fn watch_replicas(&mut self, watch: Watch) {
         let trainer = &mut *self.trainer;
         trainer.stragglers.begin(watch, &trainer.compiled.placement);
+        trainer.slow_workers.begin(watch);
     }
 
     fn record_step(&mut self, full: usize, took: Duration) {

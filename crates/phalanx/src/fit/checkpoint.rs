@@ -444,6 +444,7 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             lost_bytes: record.lost_bytes,
         },
         replica_times: None,
+        slow_workers: Vec::new(),
         times: None,
         verdict: None,
     }

@@ -8,6 +8,7 @@ use super::history::Logs;
 use super::loss_scale::{FLOOR, LossScale};
 use super::progress::short;
 use super::setup::Setup;
+use super::slow_workers::OwnTimes;
 use super::step_cache::StepCache;
 use super::step_times::{StepClock, StepPart};
 use super::train_state::TrainState;
@@ -35,6 +36,7 @@ pub(super) struct CompiledModel {
     /// Whether a callback looks for losses that are not numbers, which are errors otherwise.
     pub(super) watches_bad_steps: bool,
     pub(super) clock: StepClock,
+    pub(super) own_times: OwnTimes,
 }
 
 impl CompiledModel {
@@ -58,6 +60,7 @@ impl CompiledModel {
             skipped_before: 0.0,
             watches_bad_steps: false,
             clock: StepClock::default(),
+            own_times: OwnTimes::default(),
         })
     }
 

@@ -5,7 +5,7 @@ use std::ops::Index;
 
 use serde_json::{Value, json};
 
-use super::{ReplicaTimes, StepTimes};
+use super::{ReplicaTimes, SlowWorker, StepTimes};
 use crate::data::{InputBottleneck, StageTime};
 
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
@@ -121,6 +121,8 @@ pub struct EpochLogs {
     pub input: InputReport,
     /// How long each replica took for a step by itself, where that was [measured](super::Fit::watch_replicas).
     pub replica_times: Option<ReplicaTimes>,
+    /// Workers that kept the others waiting at some time of it, as they were when that was [found](super::Fit::watch_replicas).
+    pub slow_workers: Vec<SlowWorker>,
     /// Where the time since the results of the epoch before went; none for epochs of a checkpoint.
     pub times: Option<StepTimes>,
     /// What training waits for most and what to do about it, if it waits for more than computation.

@@ -59,7 +59,7 @@ impl std::fmt::Debug for AfterEpoch {
 }
 
 /// When the replicas are timed one by one at the end of an epoch, to find one that keeps the others waiting; see
-/// [`Trainer::replica_times`](super::Trainer::replica_times).
+/// [`Trainer::replica_times`](super::Trainer::replica_times). Workers of mirrored training are watched all the time, unless it is `Never`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
     /// As soon as the training since the last timing, in one or more fits, took 50 times as long as a timing does. If
@@ -331,6 +331,10 @@ impl Fit {
 
     /// When the replicas are timed. A straggler is reported at the end of the epoch and in its
     /// [`EpochLogs`](super::EpochLogs). Only replicas with their own copy of the variables are timed.
+    ///
+    /// Of several workers that train together one is named that takes twice the time of the others for its part of a step, in three votes
+    /// on whether to go on in a row and for half a second in all, and again when it does so no more: in a notice of the first worker and its
+    /// own, and in [`EpochLogs::slow_workers`](super::EpochLogs::slow_workers).
     #[must_use]
     pub const fn watch_replicas(mut self, watch: Watch) -> Self {
         self.watch = watch;

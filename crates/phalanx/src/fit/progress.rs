@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{EpochLogs, InputReport, Logs, ReplicaTimes, StepPart};
+use super::{EpochLogs, InputReport, Logs, ReplicaTimes, SlowWorker, StepPart};
 use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
@@ -42,6 +42,8 @@ pub(super) struct ProgressReporter {
     told: Option<StepPart>,
     /// The straggler that was told last.
     straggler: Option<usize>,
+    /// The workers of the last epoch that kept others waiting.
+    slow_workers: Vec<SlowWorker>,
 }
 
 impl ProgressReporter {
@@ -62,6 +64,7 @@ impl ProgressReporter {
             due: Instant::now(),
             told: None,
             straggler: None,
+            slow_workers: Vec::new(),
         }
     }
 
@@ -181,6 +184,21 @@ impl ProgressReporter {
                 print_line(&told.to_string());
             }
             _ => print_line(&warning),
+        }
+    }
+
+    /// Says to programs which workers kept the others waiting, once each; people have read it in a notice.
+    pub(super) fn slow_workers(&mut self, slow: &[SlowWorker]) {
+        let before = std::mem::replace(&mut self.slow_workers, slow.to_vec());
+        if self.mode != Progress::Json {
+            return;
+        }
+        for slow in slow.iter().filter(|slow| !before.contains(slow)) {
+            let mut told = slow.to_json();
+            told["event"] = "straggler".into();
+            told["epoch"] = (self.epoch + 1).into();
+            told["message"] = slow.to_string().into();
+            print_line(&told.to_string());
         }
     }
 

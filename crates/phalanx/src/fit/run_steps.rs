@@ -50,6 +50,9 @@ impl CompiledModel {
         self.clock.enter(StepPart::Compute);
         let done = self.begin_steps(key, &arrays)?;
         self.clock.steps_begun(&done, batches.len())?;
+        if let Some(world) = self.placement.world() {
+            self.own_times.watch(&done, world)?;
+        }
         flight.push(self.placement.engine(), done, batches.len())?;
         self.verify(batches.len())
     }

@@ -194,6 +194,8 @@ impl FitRun<'_> {
         let saves = std::mem::take(&mut self.wishes.saves);
         for wish in saves.into_iter().filter(|_| !self.wishes.is_lost) {
             write_wished(self.trainer, (&self.fit, is_busy), &wish)?;
+            // The first worker writes, and is not slow for that.
+            self.begin_own_times();
         }
         Ok(())
     }

@@ -206,6 +206,7 @@ impl<'r> FitRun<'r> {
             return self.train_epoch_with_servers(&servers, self.place.steps);
         }
         self.begin_totals()?;
+        self.begin_own_times();
         let (skipped, starved) = (
             self.data.skipped(),
             self.trainer.compiled.clock.of(StepPart::Input),
@@ -443,6 +444,7 @@ impl<'r> FitRun<'r> {
             seconds: (times.until()).map_or(0.0, |until| (until - self.epoch.begun).as_secs_f64()),
             input,
             replica_times: None,
+            slow_workers: self.trainer.slow_workers.end_epoch(),
             times: Some(times),
             verdict,
         };

@@ -15,6 +15,7 @@ use super::in_flight::InFlight;
 use super::recovery::Interruption;
 use super::replica_times::StragglerMonitor;
 use super::saving::CheckpointWriter;
+use super::slow_workers::SlowWorkers;
 use super::step_program::StepBuilder;
 use super::tensorboard::Events;
 use super::trace::StepTrace;
@@ -47,6 +48,7 @@ pub struct Trainer {
     pub(super) events: Events,
     pub(super) trace: StepTrace,
     pub(super) stragglers: StragglerMonitor,
+    pub(super) slow_workers: SlowWorkers,
     pub(super) stop_vote: StopVote,
     pub(super) comparison: Comparison,
     pub(super) interruption: Option<Interruption>,
@@ -72,6 +74,7 @@ impl Trainer {
             events: Events::default(),
             trace: StepTrace::default(),
             stragglers: StragglerMonitor::default(),
+            slow_workers: SlowWorkers::default(),
             stop_vote: StopVote::default(),
             comparison: Comparison::default(),
             interruption: None,

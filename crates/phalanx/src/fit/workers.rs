@@ -13,9 +13,15 @@ use crate::replicas::{Placement, World};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// The most steps between two votes.
 const MOST_STEPS: u64 = 1024;
+/// The most where a vote costs little of the time, so that a worker which becomes slow is found within 20 steps.
+const USUAL_STEPS: u64 = 8;
+/// The same where a worker is suspected to be slow.
+const FEW_STEPS: u64 = 4;
 /// A vote is due sooner where the steps since the last one took this many times as long as it: whoever is asked to stop when steps have
 /// become much slower is to be heard all the same.
 const WORTH: f64 = 100.0;
+/// The most steps are [`USUAL_STEPS`] where they take this many times as long as a vote.
+const CHEAP: f64 = 50.0;
 
 /// This process as a reader of data.
 pub(super) fn reader(world: &World) -> Worker {
@@ -98,11 +104,16 @@ impl Trainer {
             interruption.report_end(model, &world);
         }
         model.clock.enter(StepPart::Exchange);
-        let votes = self
-            .stop_vote
-            .hold(&world, fit.is_stop_asked(), model.iterations);
-        model.clock.enter(StepPart::Callbacks);
-        votes
+        let (step, own_time) = (model.iterations, self.own_time());
+        let ballot = Ballot {
+            wants_stop: fit.is_stop_asked(),
+            own_time,
+            is_next_soon: self.slow_workers.has_suspects(),
+        };
+        let votes = self.stop_vote.hold(&world, ballot, step)?;
+        self.tell_slow_workers(&world, (votes.steps, &votes.own_times));
+        self.compiled.clock.enter(StepPart::Callbacks);
+        Ok(votes.want_stop)
     }
 
     /// Refuses to train unless all processes begin at the same place with the same settings and data, from where their steps are counted;
@@ -156,37 +167,80 @@ impl StopVote {
         step >= self.due || self.last.is_some_and(|(_, last)| step < last)
     }
 
-    /// Whether any process wants to stop; no step may be in flight.
-    pub(super) fn hold(&mut self, world: &World, wants_stop: bool, step: i64) -> Result<bool> {
-        let steps = self.steps_to_next(step);
-        let vote = [&[u8::from(wants_stop)], &steps.to_le_bytes()[..]].concat();
+    /// What all processes say; no step may be in flight.
+    fn hold(&mut self, world: &World, ballot: Ballot, step: i64) -> Result<Votes> {
+        let steps = self.steps_to_next(step, ballot.is_next_soon);
+        let vote = ballot.encode(steps);
         let begun = Instant::now();
         let votes = world.all_gather(&vote)?;
-        // Who waits for a slower process would wait for it in the next step.
+        // Who waits for a slower process would wait for it in the next step, and one vote that was late says little.
         let most = match self.cost {
             Duration::ZERO => Duration::MAX,
-            cost => cost * 2,
+            cost => cost * 5 / 4,
         };
         self.cost = begun.elapsed().min(most);
-        let chief = votes
-            .first()
-            .and_then(|vote| vote.get(1..9)?.try_into().ok());
-        let steps = chief.map_or(1, u64::from_le_bytes).clamp(1, MOST_STEPS);
-        self.last = Some((Instant::now(), step));
+        let chief = votes.first().and_then(|vote| number(vote, 1));
+        let steps = chief.unwrap_or(1).clamp(1, MOST_STEPS);
+        let last = self.last.replace((Instant::now(), step));
         self.due = step.saturating_add_unsigned(steps);
-        Ok(votes.iter().any(|vote| vote.first() == Some(&1)))
+        let own_time = |vote: &Vec<u8>| number(vote, 9).filter(|&nanoseconds| nanoseconds > 0);
+        Ok(Votes {
+            want_stop: votes.iter().any(|vote| vote.first() == Some(&1)),
+            steps: last.map_or(0, |(_, last)| step.saturating_sub(last).unsigned_abs()),
+            own_times: (votes.iter())
+                .map(|vote| own_time(vote).map(Duration::from_nanos))
+                .collect(),
+        })
     }
 
-    /// The number of steps that take about `INTERVAL`, or as long as makes a vote worth its cost, by the pace since the last vote.
-    fn steps_to_next(&self, step: i64) -> u64 {
+    /// The number of steps that take about `INTERVAL`, or as long as makes a vote worth its cost, by the pace since the last vote; fewer
+    /// where a vote is cheap.
+    fn steps_to_next(&self, step: i64, is_soon: bool) -> u64 {
         let Some((at, last)) = self.last else {
             return 1;
         };
         let taken = step.saturating_sub(last).max(1) as f64;
         let each = at.elapsed().as_secs_f64() / taken;
+        let steps_in = |time: Duration| (time.as_secs_f64() / each.max(1e-6)) as u64;
         let interval = INTERVAL.min(self.cost.mul_f64(WORTH));
-        (interval.as_secs_f64() / each.max(1e-6)) as u64
+        let few = if is_soon { FEW_STEPS } else { USUAL_STEPS };
+        steps_in(interval).min(steps_in(self.cost.mul_f64(CHEAP)).max(few))
     }
+}
+
+/// What a process says in a vote.
+struct Ballot {
+    wants_stop: bool,
+    /// Its own time for a step.
+    own_time: Option<Duration>,
+    /// Whether the next vote is to come soon.
+    is_next_soon: bool,
+}
+
+impl Ballot {
+    /// The vote as the others get it, with the steps until the next.
+    fn encode(&self, steps: u64) -> Vec<u8> {
+        let own_time = self.own_time.map_or(0, |time| time.as_nanos().max(1));
+        let own_time = u64::try_from(own_time).unwrap_or(u64::MAX);
+        let mut vote = vec![u8::from(self.wants_stop)];
+        vote.extend([steps, own_time].into_iter().flat_map(u64::to_le_bytes));
+        vote
+    }
+}
+
+/// What all processes have said in a vote.
+struct Votes {
+    want_stop: bool,
+    /// The steps since the last vote; 0 where there was none.
+    steps: u64,
+    /// The own time of each for a step, where it has made one since the last vote.
+    own_times: Vec<Option<Duration>>,
+}
+
+/// The number at this place of a vote.
+fn number(vote: &[u8], at: usize) -> Option<u64> {
+    let bytes = vote.get(at..at + 8)?;
+    bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
 #[cfg(test)]
@@ -198,12 +252,17 @@ mod tests {
         let at = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         let steps = |taken, cost| {
             let (last, due) = (Some((at, 0)), 0);
-            StopVote { due, last, cost }.steps_to_next(taken)
+            StopVote { due, last, cost }.steps_to_next(taken, false)
         };
         let near = |found: u64, expected: u64| found.abs_diff(expected) <= expected / 10;
         // A thousand steps a second.
-        assert!(near(steps(1000, Duration::from_micros(100)), 10));
+        assert_eq!(steps(1000, Duration::from_micros(100)), USUAL_STEPS);
+        assert!(near(steps(1000, Duration::from_millis(1)), 50));
         assert!(near(steps(1000, Duration::from_secs(1)), 500));
+        // Twenty a second, and less where a worker is suspected to be slow.
+        assert_eq!(steps(20, Duration::from_millis(3)), 5);
+        let (due, last, cost) = (0, Some((at, 0)), Duration::from_millis(3));
+        assert_eq!(StopVote { due, last, cost }.steps_to_next(20, true), 4);
         // One each ten seconds is asked at every step.
         assert_eq!(steps(0, Duration::from_secs(1)), 0);
     }

@@ -4,6 +4,7 @@
 mod batch_partition;
 mod choice;
 mod devices;
+mod exchange;
 mod layout;
 mod placement;
 mod reduction;
@@ -11,6 +12,7 @@ mod reduction;
 mod reduction_tests;
 mod regroup;
 mod run_order;
+mod wait_meter;
 mod world;
 
 pub use batch_partition::BatchPartition;
@@ -24,4 +26,5 @@ pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub(crate) use regroup::{Link, Rendezvous, Session};
 pub(crate) use run_order::RunOrder;
+pub(crate) use wait_meter::WaitMeter;
 pub(crate) use world::{SAME_PROGRAM, World, differs};

@@ -1,17 +1,19 @@
 //! The processes that train together, and how their replicas exchange values.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx_cluster::{Coordinator, Failure, Roster};
-use phalanx_collectives::{AllReduce, Buffer, CollectiveError, Communicator, Element, ReduceOp};
+use phalanx_collectives::{CollectiveError, Communicator, Element, ReduceOp};
 use phalanx_graph::{AlignedBytes, HostTensor};
-use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, ExchangeRequest};
-use phalanx_pjrt::ElementType;
+use phalanx_kernels::{Exchange, ExchangeBinding};
 
 use super::RunOrder;
+use super::exchange::CommunicatorExchange;
 use super::regroup::{Rendezvous, SAME_CALLS, Session, compare_calls, first_failure};
+use super::wait_meter::WaitMeter;
 use crate::engine::Engine;
 use crate::{Error, Result};
 
@@ -38,6 +40,8 @@ pub(crate) struct World {
     local_replicas: usize,
     timeout: Duration,
     binding: ExchangeBinding,
+    /// What this process has waited for the others in its life.
+    waits: WaitMeter,
     /// How this process meets the others again; none where the group was made by hand.
     rendezvous: Option<Rendezvous>,
     is_catching_up: AtomicBool,
@@ -62,8 +66,10 @@ impl World {
     ) -> Result<Arc<Self>> {
         let exchange = watched(&session, local_replicas, timeout);
         let binding = ExchangeBinding::new(engine.client(), exchange, local_replicas);
+        let binding = binding.map_err(Error::device)?;
         let world = Self {
-            binding: binding.map_err(Error::device)?,
+            waits: WaitMeter::of_programs(binding.waits()),
+            binding,
             session: Mutex::new(session),
             platform: engine.platform_name(),
             local_replicas,
@@ -215,10 +221,26 @@ impl World {
         self.binding.slot()
     }
 
-    /// How long a replica of this process has waited within its programs for values of other processes, as the mean over its replicas.
+    /// How long all replicas of this process have waited within their programs for values of other processes.
     pub(crate) fn exchange_wait(&self) -> Duration {
-        let replicas = u32::try_from(self.local_replicas.max(1)).unwrap_or(u32::MAX);
-        self.binding.waited() / replicas
+        self.waits.of_programs_alone()
+    }
+
+    /// What this process has waited for the others, in its programs and between them.
+    pub(crate) const fn waits(&self) -> &WaitMeter {
+        &self.waits
+    }
+
+    /// A process by its number, with the address at which the others reach it where that is known.
+    pub(crate) fn name_of(&self, rank: usize) -> (usize, Option<SocketAddr>) {
+        let session = self.session();
+        match &session.roster {
+            Some(roster) => (
+                roster.workers.get(rank).copied().unwrap_or(rank),
+                roster.addresses.get(rank).copied(),
+            ),
+            None => (rank, None),
+        }
     }
 
     /// An error when an exchange has failed: who is to blame, and why.
@@ -278,7 +300,8 @@ impl World {
             ));
         }
         self.runs.finish()?;
-        let all = self.communicator().all_gather(bytes, Element::U8);
+        let communicator = self.communicator();
+        let all = (self.waits).while_waiting(|| communicator.all_gather(bytes, Element::U8));
         all.map_err(|error| self.explain(&error))
     }
 
@@ -300,9 +323,9 @@ impl World {
     pub(crate) fn sum(&self, numbers: &mut [f64]) -> Result<()> {
         self.runs.finish()?;
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let added = self
-            .communicator()
-            .all_reduce(&mut bytes, Element::F64, ReduceOp::Sum);
+        let communicator = self.communicator();
+        let sum = || communicator.all_reduce(&mut bytes, Element::F64, ReduceOp::Sum);
+        let added = self.waits.while_waiting(sum);
         added.map_err(|error| self.explain(&error))?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, f64::from_le_bytes);
         let sums = bytes.chunks(8).map(number);
@@ -316,7 +339,8 @@ impl World {
             return Ok(());
         }
         self.runs.finish()?;
-        let come = self.communicator().barrier();
+        let communicator = self.communicator();
+        let come = self.waits.while_waiting(|| communicator.barrier());
         come.map_err(|error| self.explain(&error))
     }
 
@@ -337,7 +361,8 @@ impl World {
     /// Replaces bytes by another process' bytes.
     fn broadcast_bytes(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
         self.runs.finish()?;
-        let sent = self.communicator().broadcast(from, bytes);
+        let communicator = self.communicator();
+        let sent = (self.waits).while_waiting(|| communicator.broadcast(from, bytes));
         sent.map_err(|error| self.explain(&error))
     }
 
@@ -489,104 +514,4 @@ impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "worker {} of {}", self.worker(), self.workers())
     }
-}
-
-/// Exchanges of compiled programs, carried by a communicator.
-struct CommunicatorExchange {
-    communicator: Communicator,
-    local_replicas: usize,
-    deadline: Duration,
-}
-
-struct Memory(Buffer);
-
-impl ExchangeMemory for Memory {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
-    }
-}
-
-impl Exchange for CommunicatorExchange {
-    fn first_replica(&self) -> u32 {
-        (self.communicator.rank() * self.local_replicas) as u32
-    }
-
-    fn memory(&self, bytes: usize) -> Box<dyn ExchangeMemory> {
-        Box::new(Memory(self.communicator.buffer(bytes)))
-    }
-
-    fn start(&self, request: ExchangeRequest) {
-        let ExchangeRequest {
-            op,
-            element,
-            replicas,
-            done,
-            ..
-        } = request;
-        let ticket = self.communicator.reserve_tickets(1);
-        let Some(element) = element_of(element) else {
-            self.communicator
-                .abort("an exchange of an element type that cannot be sent");
-            return done(None);
-        };
-        let parts: Vec<&[u8]> = replicas.iter().map(|memory| memory.bytes()).collect();
-        if op == ExchangeOp::Gather {
-            let joined = Buffer::from(&parts.concat()[..]);
-            let joined_by_all = move |all: std::result::Result<Vec<Vec<u8>>, _>| {
-                let all = all.ok().map(|all| Buffer::from(&all.concat()[..]));
-                done(all.map(|all| Box::new(Memory(all)) as Box<dyn ExchangeMemory>));
-            };
-            let done = Box::new(joined_by_all);
-            return self
-                .communicator
-                .start_all_gather(ticket, joined, element, done);
-        }
-        let op = match op {
-            ExchangeOp::Sum => ReduceOp::Sum,
-            ExchangeOp::Max => ReduceOp::Max,
-            ExchangeOp::Min | ExchangeOp::Gather => ReduceOp::Min,
-        };
-        let mut buffer = self.communicator.buffer(parts[0].len());
-        phalanx_collectives::combine(element, op, &parts, &mut buffer);
-        let request = AllReduce {
-            buffer,
-            element,
-            op,
-        };
-        let reduced = move |result: std::result::Result<Buffer, _>| {
-            let memory = result.ok().map(Memory);
-            done(memory.map(|memory| Box::new(memory) as Box<dyn ExchangeMemory>));
-        };
-        self.communicator
-            .start_all_reduce(ticket, request, Box::new(reduced));
-    }
-
-    fn deadline(&self) -> Duration {
-        self.deadline
-    }
-}
-
-#[cfg(test)]
-#[path = "world_tests.rs"]
-mod tests;
-
-fn element_of(element: ElementType) -> Option<Element> {
-    Some(match element {
-        ElementType::Pred => Element::Bool,
-        ElementType::I8 => Element::I8,
-        ElementType::I32 => Element::I32,
-        ElementType::I64 => Element::I64,
-        ElementType::U8 => Element::U8,
-        ElementType::U32 => Element::U32,
-        ElementType::U64 => Element::U64,
-        ElementType::F16 => Element::F16,
-        ElementType::F32 => Element::F32,
-        ElementType::F64 => Element::F64,
-        ElementType::Bf16 => Element::Bf16,
-        _ => return None,
-    })
 }

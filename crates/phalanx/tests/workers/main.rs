@@ -21,6 +21,7 @@ mod networks;
 mod predictions;
 mod processes;
 mod recovery;
+mod slow_workers;
 mod streams;
 mod takeover;
 

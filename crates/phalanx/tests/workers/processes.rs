@@ -89,7 +89,7 @@ pub(crate) fn train(
 }
 
 /// The processes of some workers; those that are left are ended.
-struct Group {
+pub(crate) struct Group {
     folder: PathBuf,
     workers: Vec<Child>,
     _ports: ReservedPorts,
@@ -107,6 +107,14 @@ impl Group {
         epochs: usize,
         variables: &[(&str, &str)],
     ) -> Self {
+        let epochs = epochs.to_string();
+        let mut all = vec![(TRANSPORT, transport), (EPOCHS, epochs.as_str())];
+        all.extend(variables);
+        Self::run("processes::worker", name, workers, &all)
+    }
+
+    /// Processes that run this test, each with the path of its own file in [`OUT`].
+    pub(crate) fn run(test: &str, name: &str, workers: usize, variables: &[(&str, &str)]) -> Self {
         let folder = std::env::temp_dir().join(format!("phalanx-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let ports = ReservedPorts::new(workers, None).unwrap();
@@ -121,11 +129,9 @@ impl Group {
                 addresses.join(", ")
             );
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "processes::worker", "--nocapture"])
+                .args(["--exact", test, "--nocapture"])
                 .env("TF_CONFIG", config)
                 .env(OUT, folder.join(format!("{index}.out")))
-                .env(TRANSPORT, transport)
-                .env(EPOCHS, epochs.to_string())
                 .envs(variables.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -140,7 +146,7 @@ impl Group {
     }
 
     /// What a worker wrote, once its process has ended.
-    fn outcome(&mut self, worker: usize) -> String {
+    pub(crate) fn outcome(&mut self, worker: usize) -> String {
         let start = Instant::now();
         while self.workers[worker].try_wait().unwrap().is_none() {
             assert!(start.elapsed() < LONG, "worker {worker} does not end");

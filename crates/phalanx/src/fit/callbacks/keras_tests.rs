@@ -187,6 +187,7 @@ impl Drive {
                 lost_bytes: 0,
             },
             replica_times: None,
+            slow_workers: Vec::new(),
             times: None,
             verdict: None,
         };

@@ -60,6 +60,7 @@ impl Callback for ProgressBar {
         if let Some(times) = &done.replica_times {
             self.reporter.straggler(times);
         }
+        self.reporter.slow_workers(&done.slow_workers);
         Ok(())
     }
 
