@@ -133,7 +133,10 @@ fn an_even_training_names_nobody() {
         let mut group = Group::run("slow_workers::worker", "even", workers, &long);
         let texts: Vec<String> = (0..workers).map(|worker| group.outcome(worker)).collect();
         println!("{texts:?}");
-        assert!(texts.iter().all(|text| text.starts_with("[] in ")), "{texts:?}");
+        assert!(
+            texts.iter().all(|text| text.starts_with("[] in ")),
+            "{texts:?}"
+        );
     }
 }
 
