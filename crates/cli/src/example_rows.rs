@@ -1,7 +1,9 @@
-//! The examples of IDX, CIFAR, TFRecord, WebDataset and Parquet files that a `train.yaml` speaks of.
+//! The examples of IDX, NumPy, CIFAR, TFRecord, WebDataset and Parquet files that a `train.yaml` speaks of.
 
 use phalanx::DType;
-use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, Parquet, ParquetOptions};
+use phalanx::data::{
+    Dataset, Example, Feature, Features, HostTensor, Npz, Parquet, ParquetOptions, read_npy,
+};
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
 
@@ -190,6 +192,18 @@ fn raw(data: &Examples, files: &ExampleFiles) -> Read<Dataset> {
     let label_type = data.label_type;
     match files {
         ExampleFiles::Idx { images, labels } => Dataset::from_idx(images, labels),
+        ExampleFiles::Npz { file, input, label } => {
+            let mut arrays = Npz::open(file)?;
+            let (x, y) = (
+                arrays.read(input, MAX_ARRAY)?,
+                arrays.read(label, MAX_ARRAY)?,
+            );
+            of_arrays(&x, &y, label, label_type)
+        }
+        ExampleFiles::Npy { input, label } => {
+            let (x, y) = (read_npy(input, MAX_ARRAY)?, read_npy(label, MAX_ARRAY)?);
+            of_arrays(&x, &y, &label.display().to_string(), label_type)
+        }
         ExampleFiles::Cifar { pattern, version } => Dataset::from_cifar(pattern, *version),
         ExampleFiles::TfRecord { pattern } => {
             let (input, label) = named(&data.parts);
@@ -200,6 +214,51 @@ fn raw(data: &Examples, files: &ExampleFiles) -> Read<Dataset> {
         ExampleFiles::Parquet { pattern } => Dataset::from_parquet(pattern, &parquet_options(data)),
         ExampleFiles::WebDataset { .. } => Err(Error::Bug("a tar file without images".into())),
     }
+}
+
+/// The most bytes of an array that is read.
+const MAX_ARRAY: u64 = 1 << 36;
+
+/// Examples of an array and one of labels, one number for each, which is called `name`.
+fn of_arrays(x: &HostTensor, y: &HostTensor, name: &str, kind: LabelType) -> Read<Dataset> {
+    let (rows, labels) = (x.dims().first(), y.dims().first());
+    let (Some(&rows), Some(&labels)) = (rows, labels) else {
+        return Err(Error::User(
+            "an array has one number, expected one for each example".into(),
+        ));
+    };
+    if y.dims()[1..].iter().any(|&dim| dim != 1) {
+        return Err(Error::User(format!(
+            "the labels `{name}` have dims {:?}, expected one number for each example, [{labels}]; of shares for each class take the largest by argmax",
+            y.dims()
+        )));
+    }
+    let y = y.reshape([labels]);
+    let y = y.ok_or_else(|| Error::Bug("an array of another size".into()))?;
+    let is_class = |&(_, label): &(usize, f64)| f64::from(label as i32) == label;
+    let wrong = y
+        .to_f64()
+        .into_iter()
+        .enumerate()
+        .find(|label| !is_class(label));
+    let y = match (kind, wrong) {
+        (LabelType::Value, _) => y.convert(DType::F32),
+        (LabelType::Class, None) => y.convert(DType::I32),
+        (LabelType::Class, Some((at, label))) => {
+            return Err(Error::User(format!(
+                "label {at} of `{name}` is {label}, which is no class; write `label_type: value`"
+            )));
+        }
+    };
+    // An example of one number is a vector of one.
+    let x = match x.dims() {
+        [_] => x.reshape([rows, 1]),
+        _ => Some(x.clone()),
+    };
+    Dataset::from_arrays(
+        x.ok_or_else(|| Error::Bug("an array of another size".into()))?,
+        y,
+    )
 }
 
 fn parquet_options(data: &Examples) -> ParquetOptions {

@@ -67,7 +67,7 @@ fn is_of_several_files(data: &Data) -> bool {
         }
         Data::Images(_) => true,
         Data::Examples(examples) => match &examples.files {
-            ExampleFiles::Idx { .. } => false,
+            ExampleFiles::Idx { .. } | ExampleFiles::Npz { .. } | ExampleFiles::Npy { .. } => false,
             ExampleFiles::Cifar { pattern, .. }
             | ExampleFiles::TfRecord { pattern }
             | ExampleFiles::WebDataset { pattern }

@@ -34,6 +34,7 @@ impl Folder {
             let rows: Vec<_> = rows.map(row).collect();
             folder.write_csv(part, &rows);
             folder.write_idx(part, &rows);
+            folder.write_numpy(part, &rows);
             folder.write_tfrecord(part, &rows);
             folder.write_parquet(part, &rows);
         }
@@ -145,6 +146,26 @@ impl Folder {
         fs::write(self.0.join(format!("{part}-y.idx")), labels).unwrap();
     }
 
+    /// Arrays of both kinds of numbers, labels as a column.
+    fn write_numpy(&self, part: &str, rows: &[([u8; 2], u8)]) {
+        let write = |name: &str, kind: &str, width: usize, values: Vec<u8>| {
+            let head = format!(
+                "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}, {width}), }}\n",
+                rows.len()
+            );
+            let length = u16::try_from(head.len()).unwrap().to_le_bytes();
+            let start = [&b"\x93NUMPY\x01\x00"[..], &length, head.as_bytes()].concat();
+            let path = self.0.join(format!("{part}-{name}.npy"));
+            fs::write(path, [start, values].concat()).unwrap();
+        };
+        let numbers = rows.iter().flat_map(|(x, _)| *x);
+        let numbers = numbers.flat_map(|x| f64::from(x).to_le_bytes());
+        write("x", "<f8", 2, numbers.collect());
+        let classes = rows.iter().map(|(_, class)| i64::from(*class));
+        let classes = classes.flat_map(i64::to_le_bytes);
+        write("y", "<i8", 1, classes.collect());
+    }
+
     fn write_tfrecord(&self, part: &str, rows: &[([u8; 2], u8)]) {
         let path = self.0.join(format!("{part}-0.tfrecord"));
         let mut writer = TfRecordWriter::create(path).unwrap();
@@ -223,6 +244,7 @@ fn tar_member(path: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 const IDX: &str = "{idx: {images: train-x.idx, labels: train-y.idx}, divide_by: 10, test: {idx: {images: test-x.idx, labels: test-y.idx}}}";
+const NUMPY: &str = "{numpy: {input: train-x.npy, label: train-y.npy}, divide_by: 10, test: {numpy: {input: test-x.npy, label: test-y.npy}}}";
 const TFRECORD: &str = "{tfrecord: 'train-*.tfrecord', input: x, label: kind, divide_by: 10, test: {tfrecord: 'test-*.tfrecord'}}";
 const PARQUET: &str = "{parquet: 'train-*.parquet', columns: [x, y], label: kind, divide_by: 10, test: {parquet: 'test-*.parquet'}}";
 
@@ -233,12 +255,36 @@ fn the_same_rows_train_the_same_model() {
         "csv",
         "{csv: train.csv, divide_by: 10, test: {csv: test.csv}}",
     );
-    for (name, data) in [("idx", IDX), ("tfrecord", TFRECORD), ("parquet", PARQUET)] {
+    for (name, data) in [
+        ("idx", IDX),
+        ("numpy", NUMPY),
+        ("tfrecord", TFRECORD),
+        ("parquet", PARQUET),
+    ] {
         let (weights, evaluated, predicted) = folder.trained(name, data);
         assert!(weights == csv.0, "{name}: other weights");
         assert_eq!(evaluated, csv.1, "{name}");
         assert_eq!(predicted, csv.2, "{name}");
     }
+}
+
+#[test]
+fn an_archive_of_numpy_trains() {
+    let folder = Folder::new("npz");
+    let golden = format!(
+        "{}/../../tests/golden/numpy/plain.npz",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    fs::copy(golden, folder.0.join("plain.npz")).unwrap();
+    let data = "{numpy: {file: plain.npz, input: x, label: y}, label_type: value}";
+    let text = format!(
+        "data: {data}\nmodel: [flatten, {{dense: {{units: 1}}}}]\noptimizer: sgd\n\
+         loss: mean_squared_error\nfit: {{epochs: 1, batch_size: 2}}\noutput: out\n"
+    );
+    fs::write(folder.0.join("t.yaml"), &text).unwrap();
+    let trained = folder.succeed(&["train", "t.yaml"]);
+    assert!(trained.contains("2 examples"), "{trained}");
+    assert!(folder.0.join("out/model").is_dir());
 }
 
 #[test]
@@ -518,6 +564,15 @@ fn mistakes_say_what_the_files_have() {
         ),
         ("{idx: {images: train-x.idx, labels: test-y.idx}}", "20"),
         ("{idx: {images: train-x.idx}}", "lacks the key `labels`"),
+        ("{numpy: {input: train-x.npy}}", "lacks the key `label`"),
+        (
+            "{numpy: {input: train-x.npy, label: train-x.npy}}",
+            "expected one number for each example, [40]; of shares for each class take the largest by argmax",
+        ),
+        (
+            "{numpy: {file: train-x.npy, input: x_train, label: y_train}}",
+            "check that this is a .npz file",
+        ),
         ("{cifar10: train-x.idx}", "train-x.idx"),
         ("{parquet: 'none-*.parquet'}", "none-*.parquet"),
         (

@@ -1,4 +1,4 @@
-//! The keys of `data` for files of examples: IDX, CIFAR, TFRecord, WebDataset and Parquet.
+//! The keys of `data` for files of examples: IDX, NumPy, CIFAR, TFRecord, WebDataset and Parquet.
 
 use std::ops::Bound::Included;
 
@@ -64,6 +64,47 @@ pub(crate) const IDX: &[Field] = &[
 pub(crate) const IDX_TEST: &[Field] = &[
     Field::optional("idx", IDX_KEY, "two files of their own")
         .example("{images: t10k-images-idx3-ubyte.gz, labels: t10k-labels-idx1-ubyte.gz}"),
+    LAST,
+];
+
+/// `numpy`, in `data` and in its `test`.
+pub(crate) const NUMPY_ARRAYS: &[Field] = &[
+    Field::new(
+        "file",
+        Kind::Worded("a path", &Kind::Text),
+        DefaultValue::Words("`input` and `label` are files of their own, `.npy`"),
+        "the archive that has both, `.npz`",
+    )
+    .example("mnist.npz"),
+    Field::required(
+        "input",
+        Kind::Worded("the name of an array, or a path", &Kind::Text),
+        "the array of the examples, one after the other",
+    )
+    .example("x_train"),
+    Field::required(
+        "label",
+        Kind::Worded("the name of an array, or a path", &Kind::Text),
+        "the array of their labels, one number for each",
+    )
+    .example("y_train"),
+];
+const NUMPY_KEY: Kind = Kind::Worded("two arrays of NumPy", &Kind::Section(NUMPY_ARRAYS));
+
+/// `data` of arrays that NumPy saved.
+pub(crate) const NUMPY: &[Field] = &[
+    Field::required("numpy", NUMPY_KEY, "two arrays of NumPy")
+        .example("{file: mnist.npz, input: x_train, label: y_train}"),
+    DIMS,
+    LABEL_TYPE,
+    DIVIDE_BY,
+    example_test(NUMPY_TEST),
+];
+
+/// `test` of arrays that NumPy saved.
+pub(crate) const NUMPY_TEST: &[Field] = &[
+    Field::optional("numpy", NUMPY_KEY, "two arrays of their own")
+        .example("{file: mnist.npz, input: x_test, label: y_test}"),
     LAST,
 ];
 

@@ -1,4 +1,4 @@
-//! The section `data` of files that hold examples: IDX (MNIST), CIFAR, TFRecord, WebDataset and Parquet.
+//! The section `data` of files that hold examples: IDX (MNIST), NumPy, CIFAR, TFRecord, WebDataset and Parquet.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use phalanx::config::Field;
 use phalanx::data::Cifar;
 
 use super::example_table::{
-    CIFAR, CIFAR_TEST, IDX, IDX_FILES, IDX_TEST, PARQUET, PARQUET_TEST, TFRECORD, TFRECORD_TEST,
-    WEBDATASET, WEBDATASET_TEST,
+    CIFAR, CIFAR_TEST, IDX, IDX_FILES, IDX_TEST, NUMPY, NUMPY_ARRAYS, NUMPY_TEST, PARQUET,
+    PARQUET_TEST, TFRECORD, TFRECORD_TEST, WEBDATASET, WEBDATASET_TEST,
 };
 use super::images::corrupt;
 use super::paths;
@@ -20,8 +20,9 @@ use super::{
 use phalanx_yaml::Node;
 
 /// The kinds of files: the key that names them, the keys of `data`, and the keys of its `test`.
-const KINDS: [(&str, &[Field], &[Field]); 6] = [
+const KINDS: [(&str, &[Field], &[Field]); 7] = [
     ("idx", IDX, IDX_TEST),
+    ("numpy", NUMPY, NUMPY_TEST),
     ("cifar10", CIFAR[0], CIFAR_TEST[0]),
     ("cifar100", CIFAR[1], CIFAR_TEST[1]),
     ("tfrecord", TFRECORD, TFRECORD_TEST),
@@ -154,6 +155,7 @@ impl Reader {
                     labels: labels?,
                 })
             }
+            "numpy" => self.numpy_arrays(section.node("numpy")?, folder),
             "tfrecord" => {
                 let pattern = self.value(section, key, pattern)?;
                 Some(ExampleFiles::TfRecord { pattern })
@@ -175,6 +177,33 @@ impl Reader {
                 Some(ExampleFiles::Cifar { pattern, version })
             }
         }
+    }
+
+    /// Arrays by their names in an archive, or each a file.
+    fn numpy_arrays(&mut self, node: &Node, folder: &Path) -> Option<ExampleFiles> {
+        let arrays = self.section(node, "numpy", NUMPY_ARRAYS)?;
+        let path = |node: &Node| paths::path(node, folder);
+        if arrays.node("file").is_some() {
+            let name = |node: &Node| text(node).map(str::to_owned);
+            let file = self.value(&arrays, "file", path);
+            let (input, label) = (
+                self.value(&arrays, "input", name),
+                self.value(&arrays, "label", name),
+            );
+            return Some(ExampleFiles::Npz {
+                file: file?,
+                input: input?,
+                label: label?,
+            });
+        }
+        let (input, label) = (
+            self.value(&arrays, "input", path),
+            self.value(&arrays, "label", path),
+        );
+        Some(ExampleFiles::Npy {
+            input: input?,
+            label: label?,
+        })
     }
 
     fn example_test(

@@ -138,7 +138,7 @@ pub enum Data {
     Csv(Csv),
     /// The images of a folder.
     Images(Images),
-    /// The examples of IDX, CIFAR, TFRecord, WebDataset or Parquet files.
+    /// The examples of IDX, NumPy, CIFAR, TFRecord, WebDataset or Parquet files.
     Examples(Examples),
 }
 
@@ -247,6 +247,22 @@ pub enum ExampleFiles {
         images: PathBuf,
         /// The file of the labels.
         labels: PathBuf,
+    },
+    /// Two arrays of an archive that NumPy saved.
+    Npz {
+        /// The archive.
+        file: PathBuf,
+        /// The name of the array of the examples.
+        input: String,
+        /// The name of the array of their labels.
+        label: String,
+    },
+    /// Two arrays that NumPy saved, each in a file.
+    Npy {
+        /// The file of the examples.
+        input: PathBuf,
+        /// The file of their labels.
+        label: PathBuf,
     },
     /// The binary version of CIFAR.
     Cifar {

@@ -94,11 +94,16 @@ fn files(
     localize: &mut Localize<'_>,
 ) -> Result<(), Problem> {
     match files {
-        ExampleFiles::Idx { images, labels } => {
-            for path in [images, labels] {
+        ExampleFiles::Idx {
+            images: input,
+            labels: label,
+        }
+        | ExampleFiles::Npy { input, label } => {
+            for path in [input, label] {
                 *path = localize(path, at)?;
             }
         }
+        ExampleFiles::Npz { file, .. } => *file = localize(file, at)?,
         ExampleFiles::Cifar { pattern, .. }
         | ExampleFiles::TfRecord { pattern }
         | ExampleFiles::WebDataset { pattern }

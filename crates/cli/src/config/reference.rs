@@ -49,6 +49,8 @@ fn written(name: &str) -> Option<String> {
         "idx" => example_table::IDX,
         "idx files" => example_table::IDX_FILES,
         "idx test" => example_table::IDX_TEST,
+        "numpy" => example_table::NUMPY,
+        "numpy arrays" => example_table::NUMPY_ARRAYS,
         "cifar10" => example_table::CIFAR[0],
         "cifar100" => example_table::CIFAR[1],
         "tfrecord" => example_table::TFRECORD,

@@ -8,7 +8,7 @@ use std::ops::Bound::{Excluded, Included};
 use phalanx::config::{DefaultValue, Family, Field, Kind};
 use phalanx::nn::Policy;
 
-use super::example_table::{CIFAR, IDX, PARQUET, TFRECORD, WEBDATASET};
+use super::example_table::{CIFAR, IDX, NUMPY, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
@@ -33,6 +33,7 @@ pub(crate) const FILE: &[Field] = &[
                 Kind::Section(CSV),
                 Kind::Section(IMAGES),
                 Kind::Section(IDX),
+                Kind::Section(NUMPY),
                 Kind::Section(CIFAR[0]),
                 Kind::Section(CIFAR[1]),
                 Kind::Section(TFRECORD),
@@ -40,7 +41,7 @@ pub(crate) const FILE: &[Field] = &[
                 Kind::Section(PARQUET),
             ]),
         ),
-        "the examples: rows of CSV files, a folder of images, or files of MNIST's, CIFAR's, TensorFlow's, WebDataset's or Parquet's formats",
+        "the examples: rows of CSV files, a folder of images, or files of MNIST's, NumPy's, CIFAR's, TensorFlow's, WebDataset's or Parquet's formats",
     )
     .example("{csv: data.csv}"),
     Field::required(

@@ -73,9 +73,10 @@ pub use dataset::Dataset;
 pub use example::{Batch, Example};
 pub use formats::{
     Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, Features, FixedRecords,
-    ImageFolder, IndexCache, LostBytes, RecordLocation, Records, TarMember, TextLines,
+    ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records, TarMember, TextLines,
     TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching,
-    is_file_pattern, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
+    is_file_pattern, parse_idx, parse_npy, parse_npz, read_idx, read_npy, shard_path, tar_members,
+    write_tfrecord,
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};

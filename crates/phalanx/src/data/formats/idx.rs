@@ -52,7 +52,7 @@ pub fn parse_idx(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<Ho
     }
 }
 
-fn corrupt(name: &str, offset: u64, message: &str) -> Error {
+pub(super) fn corrupt(name: &str, offset: u64, message: &str) -> Error {
     Error::Data {
         source_name: name.to_owned(),
         place: format!("byte {offset}"),
@@ -121,7 +121,12 @@ fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostT
 }
 
 /// The next `len` bytes; memory grows with what is there, not with what is announced.
-fn read_exactly(reader: &mut impl Read, len: usize, name: &str, offset: u64) -> Result<Vec<u8>> {
+pub(super) fn read_exactly(
+    reader: &mut impl Read,
+    len: usize,
+    name: &str,
+    offset: u64,
+) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = reader.by_ref().take(len as u64).read_to_end(&mut bytes);
     let found = bytes.len() as u64;

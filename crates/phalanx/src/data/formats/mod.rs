@@ -5,6 +5,7 @@ mod files;
 mod fixed;
 mod idx;
 mod image_folder;
+mod numpy;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(feature = "parquet")]
@@ -29,6 +30,7 @@ pub use files::{files_matching, is_file_pattern};
 pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
+pub use numpy::{Npz, parse_npy, parse_npz, read_npy};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions};
 pub use records::{CorruptPolicy, LostBytes, RecordLocation, Records};
