@@ -1,5 +1,7 @@
 //! Images mirrored, cut and coloured at random in training.
 
+use std::ops::RangeInclusive;
+
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +11,7 @@ use super::factor::{Factor, drawn};
 use super::layer::Layer;
 use super::precision::widened;
 use super::preprocess::as_float;
-use super::resizing::{Frame, fitted};
+use super::resizing::{check_target, fitted};
 use super::sizes::{check_range, check_size, one_picture};
 use super::warp::windows;
 use crate::config::{self, Component, Described, Field, Kind};
@@ -161,7 +163,7 @@ macro_rules! random_colour {
             }
 
             fn check_settings(&self) -> Result<(), String> {
-                self.factor.check("factor", $range)?;
+                self.check_factor($range)?;
                 check_values(self.value_range)
             }
 
@@ -190,6 +192,10 @@ random_colour! {
 }
 
 impl RandomBrightness {
+    fn check_factor(&self, range: RangeInclusive<f64>) -> Result<(), String> {
+        self.factor.check("factor", range)
+    }
+
     #[track_caller]
     fn brightened(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
         let [least, most] = self.value_range;
@@ -215,6 +221,11 @@ impl RandomContrast {
             Factor::UpTo(most) => [most, most],
             Factor::Between(parts) => parts,
         }
+    }
+
+    fn check_factor(&self, range: RangeInclusive<f64>) -> Result<(), String> {
+        let mut parts = self.parts().into_iter();
+        parts.try_for_each(|part| check_range("`factor`", part, range.clone()))
     }
 
     #[track_caller]
@@ -296,8 +307,8 @@ impl Layer for RandomCrop {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let input = one_picture(inputs)?;
-        Frame::around(input, [self.height, self.width]).check()
+        one_picture(inputs)?;
+        check_target([self.height, self.width])
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {

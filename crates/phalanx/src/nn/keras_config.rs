@@ -240,8 +240,9 @@ pub(super) fn is_sequential(model: &Model) -> bool {
     model.is_stack() && !layers.any(|entry| takes_several(entry) || gives_several(entry))
 }
 
-fn tensor(model: &Model, place: Place) -> Value {
-    let (dims, dtype) = match place.node.checked_sub(model.inputs.len()) {
+/// Dims of an example of a value, and its type.
+fn dims_of(model: &Model, place: Place) -> (&[usize], DType) {
+    match place.node.checked_sub(model.inputs.len()) {
         None => {
             let Shape { dims, dtype } = &model.inputs[place.node].shape;
             (&dims[..], *dtype)
@@ -250,7 +251,18 @@ fn tensor(model: &Model, place: Place) -> Value {
             let Shape { dims, dtype } = &model.shapes[call][place.output];
             (&dims[1..], *dtype)
         }
-    };
+    }
+}
+
+/// Whether a layer is given something of other dims than it gives.
+fn changes_dims(model: &Model, at: usize) -> bool {
+    let calls = model.calls.iter().zip(&model.shapes);
+    let mut own = calls.filter(|(call, _)| call.layer == at);
+    own.any(|(call, shapes)| dims_of(model, call.inputs[0]).0 != &shapes[0].dims[1..])
+}
+
+fn tensor(model: &Model, place: Place) -> Value {
+    let (dims, dtype) = dims_of(model, place);
     let mut shape = vec![Value::Null];
     shape.extend(dims.iter().map(|&dim| Value::from(dim)));
     let config =
@@ -323,6 +335,11 @@ fn layer_object(model: &Model, at: usize) -> Result<Value> {
     let mut calls = model.calls.iter().filter(|call| call.layer == at);
     if layer.kind() == "subtract" && calls.any(|call| call.inputs.len() != 2) {
         return Err(wrong("Keras' `Subtract` takes two inputs".into()));
+    }
+    if layer.kind() == "random_crop" && changes_dims(model, at) {
+        return Err(wrong(
+            "Keras' `RandomCrop` cuts nothing out in prediction".into(),
+        ));
     }
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());

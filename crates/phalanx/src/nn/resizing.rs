@@ -16,7 +16,7 @@ use crate::image::{Resampling, Taps, taps};
 /// Images brought to a height and a width; kind `resizing`.
 ///
 /// Images `[batch, height, width, channels]` become floats of the new height and width, with the numbers of Keras on TensorFlow. Of integers
-/// the results are rounded to the nearest and kept within what their type holds, as there.
+/// the results are rounded to the nearest and kept within what their type holds, as there; Keras 2 did not round.
 ///
 /// ```
 /// use phalanx::nn::{Resizing, Sequential};
@@ -145,11 +145,18 @@ impl Layer for Resizing {
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         let input = one_picture(inputs)?;
+        check_target(self.sizes())?;
         let frame = match self.pad_to_aspect_ratio {
             true => Frame::outside(input, self.sizes()),
-            false => Frame::around(input, self.sizes()),
+            false => Frame::inside(input, self.sizes()),
         };
-        frame.check()
+        match (self.interpolation, self.antialias) {
+            (Resampling::Nearest, _) | (Resampling::Bilinear, false) => Ok(()),
+            _ if self.pad_to_aspect_ratio || self.crop_to_aspect_ratio => {
+                check_weights(frame.sizes, self.sizes())
+            }
+            _ => check_weights([input.dims[1], input.dims[2]], self.sizes()),
+        }
     }
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -183,31 +190,16 @@ pub(super) struct Frame {
     /// Rows and columns from the image's edge to the frame's, negative outside.
     start: [i64; 2],
     sizes: [usize; 2],
-    target: [usize; 2],
 }
 
 impl Frame {
-    /// The whole image.
-    pub(super) fn around(images: &Shape, target: [usize; 2]) -> Self {
-        let sizes = [images.dims[1], images.dims[2]];
-        Self {
-            start: [0, 0],
-            sizes,
-            target,
-        }
-    }
-
     /// The largest of the aspect ratio of the target that fits, in Keras' arithmetic.
     pub(super) fn inside(images: &Shape, target: [usize; 2]) -> Self {
         let [height, width] = [images.dims[1], images.dims[2]];
         let sizes = in_proportion([height, width], target);
         let sizes = [sizes[0].clamp(1, height), sizes[1].clamp(1, width)];
         let start = [(height - sizes[0]) / 2, (width - sizes[1]) / 2].map(|edge| edge as i64);
-        Self {
-            start,
-            sizes,
-            target,
-        }
+        Self { start, sizes }
     }
 
     /// The smallest of the aspect ratio of the target that holds the image, with equal edges on both sides: half a pixel is dropped, as in
@@ -219,19 +211,7 @@ impl Frame {
         Self {
             start: edges.map(|edge| -i64::try_from(edge).unwrap_or(i64::MAX)),
             sizes: [0, 1].map(|i| own[i].saturating_add(edges[i].saturating_mul(2))),
-            target,
         }
-    }
-
-    /// Refuses what is too large to be made.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let mut sizes = self.sizes.iter().zip(self.target);
-        sizes.try_for_each(|(&from, to)| match from.saturating_mul(to) {
-            weights if weights <= MAX_WEIGHTS => Ok(()),
-            _ => Err(format!(
-                "{from} pixels in one direction cannot become {to}: expected a product of at most {MAX_WEIGHTS}; resize in two layers or read smaller images"
-            )),
-        })
     }
 
     #[track_caller]
@@ -253,8 +233,31 @@ impl Frame {
     }
 }
 
+/// The largest size that is made.
+const MAX_EDGE: usize = 1 << 20;
 /// The largest number of weights of one direction.
 const MAX_WEIGHTS: usize = 1 << 24;
+
+/// Refuses sizes that are too large to be made.
+pub(super) fn check_target(sizes: [usize; 2]) -> Result<(), String> {
+    match sizes.iter().find(|&&size| size > MAX_EDGE) {
+        Some(size) => Err(format!(
+            "height and width must be at most {MAX_EDGE}, got {size}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Refuses products of matrices that are too large.
+fn check_weights(from: [usize; 2], to: [usize; 2]) -> Result<(), String> {
+    let mut sizes = from.into_iter().zip(to);
+    sizes.try_for_each(|(from, to)| match from.saturating_mul(to) {
+        weights if weights <= MAX_WEIGHTS => Ok(()),
+        _ => Err(format!(
+            "{from} pixels in one direction cannot become {to}: expected a product of at most {MAX_WEIGHTS}; resize in two layers or read smaller images"
+        )),
+    })
+}
 
 /// The height that fits an image's width in another aspect ratio, and the width that fits its height.
 fn in_proportion([height, width]: [usize; 2], target: [usize; 2]) -> [usize; 2] {
@@ -388,8 +391,8 @@ impl Layer for CenterCrop {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let input = one_picture(inputs)?;
-        Frame::around(input, [self.height, self.width]).check()
+        one_picture(inputs)?;
+        check_target([self.height, self.width])
     }
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {

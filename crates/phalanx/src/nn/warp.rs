@@ -254,9 +254,11 @@ impl RandomZoom {
             .filter_map(|&(field, factor)| Some((field, factor?)));
         given.try_for_each(|(field, factor)| {
             factor.check(field, -1.0..=1.0)?;
-            match factor.ends()[0] > -1.0 {
-                true => Ok(()),
-                false => Err(format!("`{field}` must be above -1, which shows nothing")),
+            match factor {
+                Factor::Between([least, _]) if least <= -1.0 => {
+                    Err(format!("`{field}` must be above -1, which shows nothing"))
+                }
+                _ => Ok(()),
             }
         })
     }

@@ -261,7 +261,7 @@ fn settings_of_pictures_are_checked() {
         ),
         (
             Resizing::new(5_000_000, 3).into(),
-            "4 pixels in one direction cannot become 5000000",
+            "height and width must be at most 1048576, got 5000000",
         ),
     ];
     for (layer, expected) in cases {

@@ -414,6 +414,12 @@ fn what_keras_lacks_is_named() {
         error.contains("layer `preprocess` (preprocess): Keras has no layer that turns"),
         "{error}"
     );
+    let cut = phalanx::nn::RandomCrop::new(2, 1);
+    let error = refused(Sequential::new([2, 2, 3]).add(cut));
+    assert!(
+        error.contains("`RandomCrop` cuts nothing out in prediction"),
+        "{error}"
+    );
     let vectors = Sequential::new([4]);
     let error = refused(vectors.add(Dense::new(2).activation(Activation::GeluTanh)));
     assert!(

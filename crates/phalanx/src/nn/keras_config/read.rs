@@ -527,7 +527,7 @@ mod tests {
             of_keras(
                 "RandomContrast",
                 "c",
-                json!({"factor": [0.0, 0.2], "value_range": [0, 1]}),
+                json!({"factor": [0.3, 0.2], "value_range": [0, 1]}),
             ),
             of_keras("Resizing", "d", resizing),
         ]);
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(layers[0]["random_rotation"]["factor"], json!([-0.1, 0.2]));
         assert_eq!(layers[0]["random_rotation"]["fill_mode"], "wrap");
         assert_eq!(layers[1]["random_zoom"]["height_factor"], 0.3);
-        assert_eq!(layers[2]["random_contrast"]["factor"], json!([0.0, 0.2]));
+        assert_eq!(layers[2]["random_contrast"]["factor"], json!([0.3, 0.2]));
         assert_eq!(layers[3]["resizing"]["interpolation"], "bilinear");
     }
 

@@ -271,6 +271,8 @@ impl<'a> KerasLayer<'a> {
                 // Keras has no other but `constant`.
                 settings.remove("fill_mode");
             }
+            // The two parts of a contrast have no order.
+            "random_contrast" => {}
             _ if kind.starts_with("random_") => in_ascending_order(settings),
             "dot" => {
                 let axes = self.setting("axes");
