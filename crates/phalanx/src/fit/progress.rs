@@ -189,17 +189,25 @@ impl ProgressReporter {
 
     /// Says to programs which workers kept the others waiting, once each; people have read it in a notice.
     pub(super) fn slow_workers(&mut self, slow: &[SlowWorker]) {
+        let events = self.new_slow_workers(slow);
+        if self.mode == Progress::Json {
+            events
+                .iter()
+                .for_each(|event| print_line(&event.to_string()));
+        }
+    }
+
+    fn new_slow_workers(&mut self, slow: &[SlowWorker]) -> Vec<Value> {
         let before = std::mem::replace(&mut self.slow_workers, slow.to_vec());
-        if self.mode != Progress::Json {
-            return;
-        }
-        for slow in slow.iter().filter(|slow| !before.contains(slow)) {
-            let mut told = slow.to_json();
-            told["event"] = "straggler".into();
-            told["epoch"] = (self.epoch + 1).into();
-            told["message"] = slow.to_string().into();
-            print_line(&told.to_string());
-        }
+        let new = slow.iter().filter(|slow| !before.contains(slow));
+        let event = |slow: &SlowWorker| {
+            let mut event = slow.to_json();
+            event["event"] = "straggler".into();
+            event["epoch"] = (self.epoch + 1).into();
+            event["message"] = slow.to_string().into();
+            event
+        };
+        new.map(event).collect()
     }
 
     fn new_straggler(&mut self, times: &ReplicaTimes) -> Option<String> {
@@ -342,6 +350,27 @@ mod tests {
         let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]];
         let is_new = told.map(|both| reporter.new_straggler(&times(both)).is_some());
         assert_eq!(is_new, [false, true, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_slow_worker_is_told_once() {
+        let slow = |worker| SlowWorker {
+            worker,
+            workers: 4,
+            address: "10.0.0.2:4711".parse().ok(),
+            time: Duration::from_millis(105),
+            others: Duration::from_millis(10),
+        };
+        let mut reporter = ProgressReporter::new(Progress::Silent, 9);
+        let mut told = |slow: &[SlowWorker]| reporter.new_slow_workers(slow);
+        let message = "worker 2 of 4 (10.0.0.2:4711) keeps the others waiting: its part of a step takes 105.0 ms, the others' 10.0 ms; see what else uses its machine and how fast it reads its data, or leave it out";
+        let event = json!({"event": "straggler", "epoch": 1, "worker": 2, "address": "10.0.0.2:4711", "seconds": 0.105, "others": 0.01, "message": message});
+        assert_eq!(told(&[slow(2)]), [event.clone()]);
+        assert_eq!(told(&[slow(2)]), [Value::Null; 0]);
+        let both = told(&[slow(2), slow(0)]);
+        assert_eq!((both.len(), &both[0]["worker"]), (1, &json!(0)));
+        assert_eq!(told(&[]), [Value::Null; 0]);
+        assert_eq!(told(&[slow(2)]), [event]);
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl CompiledModel {
         self.train
             .insert(&self.placement, &self.setup, name, &key, traced)?;
         self.clock.enter(before);
+        self.begin_own_times();
         Ok(key)
     }
 

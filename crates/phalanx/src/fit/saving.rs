@@ -195,7 +195,7 @@ impl FitRun<'_> {
         for wish in saves.into_iter().filter(|_| !self.wishes.is_lost) {
             write_wished(self.trainer, (&self.fit, is_busy), &wish)?;
             // The first worker writes, and is not slow for that.
-            self.begin_own_times();
+            self.trainer.compiled.begin_own_times();
         }
         Ok(())
     }

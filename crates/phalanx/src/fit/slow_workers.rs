@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Trainer;
+use super::compiled_model::CompiledModel;
 use super::options::Watch;
-use super::train_loop::FitRun;
 use crate::Result;
 use crate::engine::PendingRun;
 use crate::replicas::{WaitMeter, World};
@@ -53,7 +53,7 @@ impl SlowWorker {
         })
     }
 
-    /// What is told when it keeps the others waiting no more.
+    /// The notice that it keeps the others waiting no more.
     fn keeps_up(&self) -> String {
         format!(
             "note: {} keeps the others waiting no more: its part of a step takes {:.1} ms, the others' {:.1} ms",
@@ -140,9 +140,9 @@ const LATE: f64 = 2.0;
 const LEAST_DELAY: Duration = Duration::from_millis(1);
 /// It is no more where it takes less than this many times.
 const IN_TIME: f64 = 1.5;
-/// In so many votes in a row it must be late before it is named, and in time before that is taken back,
+/// In this many votes in a row it must be late before it is named, and in time before that is taken back,
 const VOTES: u32 = 3;
-/// and must have kept the others waiting for so long in them: nobody is named for a moment of other work on its machine.
+/// and must have kept the others waiting for this time in them: nobody is named for a moment of other work on its machine.
 const LEAST_LOSS: Duration = Duration::from_millis(500);
 
 /// Decides by the times of all workers which of them keep the others waiting. All workers decide alike.
@@ -195,7 +195,7 @@ impl SlowWorkers {
         named.into_iter().map(|(_, slow)| slow).collect()
     }
 
-    /// Takes in the times of all workers in so many steps since the last vote; what has changed with it.
+    /// Takes in the times of all workers in the steps since the last vote, by their number; what has changed with it.
     fn take(&mut self, steps: u64, times: &[Option<Duration>]) -> Vec<Change> {
         self.workers.resize_with(times.len(), Lateness::default);
         let mut changes = Vec::new();
@@ -257,8 +257,8 @@ impl Trainer {
         median.filter(|_| self.slow_workers.watch != Watch::Never)
     }
 
-    /// Tells who keeps the others waiting from now on, or no more, by the times of all workers in so many steps: the first worker tells
-    /// it, and who it is about.
+    /// Tells who keeps the others waiting from now on, or no more, by the times of all workers in a number of steps: the first worker
+    /// tells it, and who it is about.
     pub(super) fn tell_slow_workers(
         &mut self,
         world: &World,
@@ -295,12 +295,11 @@ impl Trainer {
     }
 }
 
-impl FitRun<'_> {
-    /// What this worker has done until now belongs to no step.
+impl CompiledModel {
+    /// What this worker has done until now, such as to compile or to write a checkpoint, belongs to no step.
     pub(super) fn begin_own_times(&self) {
-        let model = &self.trainer.compiled;
-        if let Some(world) = model.placement.world() {
-            model.own_times.begin(world);
+        if let Some(world) = self.placement.world() {
+            self.own_times.begin(world);
         }
     }
 }
@@ -313,7 +312,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// The workers that are told of after each vote, with whether they are slow: votes after so many steps, each with milliseconds by worker.
+    /// The workers that each vote changes, with whether they are slow: votes after this number of steps, each with milliseconds by worker.
     fn told<const N: usize>(steps: u64, votes: &[[u64; N]]) -> Vec<Vec<(usize, bool)>> {
         let mut watch = SlowWorkers::default();
         let vote = |times: &[u64; N]| {

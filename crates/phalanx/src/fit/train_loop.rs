@@ -206,7 +206,7 @@ impl<'r> FitRun<'r> {
             return self.train_epoch_with_servers(&servers, self.place.steps);
         }
         self.begin_totals()?;
-        self.begin_own_times();
+        self.trainer.compiled.begin_own_times();
         let (skipped, starved) = (
             self.data.skipped(),
             self.trainer.compiled.clock.of(StepPart::Input),

@@ -78,7 +78,11 @@ fn train_unevenly() -> phalanx::Result<String> {
     let history = trainer.fit(&data.prefetch(0), fit.callback(count))?;
     let mut lines = told.lock().unwrap().clone();
     if setting(LONG).is_some() {
-        return Ok(format!("{:?} in {} steps", lines, trainer.iterations()));
+        let seconds: f64 = history.epochs.iter().map(|epoch| epoch.seconds).sum();
+        return Ok(format!(
+            "{lines:?} in {} steps, {seconds:.2} s",
+            trainer.iterations()
+        ));
     }
     lines.extend(history.epochs.iter().map(|epoch| {
         let slow = epoch.slow_workers.iter().map(|slow| slow.worker);
