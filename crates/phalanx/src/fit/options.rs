@@ -313,7 +313,9 @@ impl Fit {
         self
     }
 
-    /// Validates every `epochs` epochs only.
+    /// Validates every `epochs` epochs only: with 2 after the second, the fourth and so on, whatever the training goes on from. The logs of
+    /// the others have no results that begin with `val_`, and callbacks that watch one pass over them: their patience counts validations.
+    /// Keras' [`ModelCheckpoint`](super::callbacks::ModelCheckpoint) of the best alone writes in them too, in place of the best.
     #[must_use]
     pub const fn validation_freq(mut self, epochs: usize) -> Self {
         self.validation_freq = epochs;
@@ -422,6 +424,18 @@ impl Fit {
             )),
             EpochLength::Known(_) | EpochLength::Endless | EpochLength::Unknown => None,
         }
+    }
+
+    /// What is to be said of a validation that never comes in the epochs from `first` on.
+    pub(super) fn no_validation_warning(&self, first: usize) -> Option<String> {
+        let (freq, epochs) = (self.validation_freq, self.epochs);
+        let is_never = self.validation.is_some() && first / freq >= epochs / freq;
+        (is_never && first < epochs).then(|| {
+            format!(
+                "validation_freq is {freq}, and the training ends after epoch {epochs}: nothing is validated from epoch {} on; lower it, or train for more epochs",
+                first + 1
+            )
+        })
     }
 
     /// What is to be said of an epoch that a stream has ended after `done` steps.

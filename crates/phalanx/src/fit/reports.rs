@@ -54,7 +54,9 @@ impl FitRun<'_> {
             .idle_replicas_warning(data.most_rows());
         let model = trainer.compiled.setup.warnings();
         let cut = self.fit.cut_epoch_warning(data);
-        for warning in uneven.into_iter().chain(model).chain(idle).chain(cut) {
+        let untested = self.fit.no_validation_warning(self.place.epoch);
+        let of_fit = cut.into_iter().chain(untested);
+        for warning in uneven.into_iter().chain(model).chain(idle).chain(of_fit) {
             trainer.engine().notice(&format!("warning: {warning}"));
         }
         warn_lost(trainer.engine(), &data.lost());

@@ -189,6 +189,8 @@ impl<'r> FitRun<'r> {
         let has_others = (self.trainer.progress).has_other_batches(self.data, &self.fit);
         self.place.steps = self.steps.filter(|_| !has_others);
         self.place.epoch = epoch;
+        self.place.skips_validation =
+            self.place.validates && !(epoch + 1).is_multiple_of(self.fit.validation_freq);
         self.place.steps_before = self.trainer.progress.position.trained();
         (self.place.is_validated_by_averages, self.place.is_undone) = (false, false);
         self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
@@ -469,9 +471,8 @@ impl<'r> FitRun<'r> {
     /// The results of the validation of an epoch that has one, and how many of its examples were left out. Where the training is
     /// to end in it, the epoch goes on with its validation when it is resumed.
     fn validate_if_due(&mut self) -> Result<Option<(Logs, u64)>> {
-        let number = self.place.epoch + 1;
-        let is_due = number.is_multiple_of(self.fit.validation_freq);
-        let Some(validation) = self.fit.to_validate()?.filter(|_| is_due) else {
+        let is_skipped = self.place.skips_validation;
+        let Some(validation) = self.fit.to_validate()?.filter(|_| !is_skipped) else {
             return Ok(None);
         };
         self.trainer.compiled.clock.enter(StepPart::Validation);

@@ -4,6 +4,7 @@
 mod any_device;
 mod checkpoints;
 mod not_numbers;
+mod some_validations;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -29,6 +29,8 @@ pub(in crate::fit) struct HookPlace {
     pub(in crate::fit) epochs: usize,
     /// Whether the epochs have a validation.
     pub(in crate::fit) validates: bool,
+    /// Whether this epoch is one without a validation, where others have one.
+    pub(in crate::fit) skips_validation: bool,
     /// Whether the training goes on from before.
     pub(in crate::fit) is_resumed: bool,
     /// Steps of the epoch, where that is known.
@@ -383,6 +385,11 @@ impl CallbackContext<'_> {
     pub(super) fn value_of(&self, logs: &Logs, name: &str) -> Option<f64> {
         let value = logs.get(name);
         value.filter(|value| !(self.place.is_undone && value.is_nan()))
+    }
+
+    /// Whether an epoch has no log of this name since it is one without a validation, where others have one.
+    pub(super) fn is_for_later(&self, name: &str) -> bool {
+        self.place.skips_validation && name.starts_with(Logs::VALIDATION)
     }
 
     /// Ends the training, whose state is worth nothing.

@@ -210,9 +210,9 @@ impl ModelCheckpoint {
         if !self.save_best_only {
             return true;
         }
-        // As in Keras, what cannot be judged is written.
+        // As in Keras, what cannot be judged is written; not in place of the best, as there, where only some epochs are validated.
         let Some(value) = cx.value_of(logs, &self.monitor) else {
-            return true;
+            return self.save_freq != SaveFreq::Epoch || !cx.is_for_later(&self.monitor);
         };
         let better = self.better.unwrap_or(Better::Lower);
         let is_better = improves(better, value, 0.0, self.best());
