@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::data::CorruptPolicy;
-use phalanx::fit::{TensorBoard, UpdateFreq};
+use phalanx::fit::{LossScale, TensorBoard, UpdateFreq};
 use phalanx::image::{ImagePipeline, Region, Scale};
 use phalanx_cli::config::{
     Column, Component, Csv, CsvInput, Data, Fit, ImageTest, Images, Label, LabelType, Mix,
@@ -160,7 +160,7 @@ data:
 model: [flatten]
 optimizer: sgd
 loss: huber
-fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/events}
+fit: {keep_best: val_loss, validation: test, validation_freq: 3, save_freq: 50, keep_checkpoints: 5, tensorboard: runs/events}
 ",
     );
     let images = images_of(&config).clone();
@@ -183,7 +183,32 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
     let kept = config.fit.keep_best.map(|log| log.value);
     assert_eq!(kept.as_deref(), Some("val_loss"));
     assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
+    assert_eq!(config.fit.keep_checkpoints, 5);
+    assert_eq!(config.fit.validation_freq.value, 3);
     assert_eq!(config.fit.tensorboard, Some("runs/events".into()));
+}
+
+#[test]
+fn scales_of_the_loss_are_read() {
+    let scale = |text: &str| {
+        let file = "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n";
+        read(&format!("{file}{text}"))
+            .loss_scale
+            .map(|scale| scale.value)
+    };
+    let dynamic = |initial, growth_steps| {
+        Some(LossScale::Dynamic {
+            initial,
+            growth_steps,
+        })
+    };
+    assert_eq!(scale(""), None);
+    assert_eq!(scale("loss_scale: off\n"), Some(LossScale::Off));
+    assert_eq!(scale("loss_scale: 128\n"), Some(LossScale::Fixed(128.0)));
+    assert_eq!(scale("loss_scale: {initial: 64}\n"), dynamic(64.0, 2000));
+    let both = "loss_scale: {initial: 1.5, growth_steps: 7}\n";
+    assert_eq!(scale(both), dynamic(1.5, 7));
+    assert_eq!(scale("loss_scale: {}\n"), Some(LossScale::DYNAMIC));
 }
 
 #[test]

@@ -175,6 +175,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::File, "learning_rate: 3", Hint("as in `adam: {learning_rate: 0.001}`")),
     (At::File, "layers: []", Hint("write them in `model`")),
     (At::File, "mixed_precision: true", Hint("write `precision: mixed_bfloat16` or `mixed_float16`")),
+    (At::File, "loss_scale: {initial_scale: 8}", Hint("write `initial`")),
     (At::File, "label: 3", Hint("`label` is a key of `data`: write it there")),
     (At::Data, "batch_size: 3", Hint("`batch_size` is a key of `fit`: write it there")),
     (At::Data, "validation_split: 0.1", Hint("write `validation: {split: 0.1}` in `fit`")),

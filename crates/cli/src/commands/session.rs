@@ -6,11 +6,11 @@ use std::sync::Arc;
 use phalanx::Error;
 use phalanx::data::{Batches, Dataset};
 use phalanx::engine::EngineOptions;
-use phalanx::fit::{Compile, LossScale, Losses, OutputMetric, StepEstimator, Trainer};
+use phalanx::fit::{Compile, Losses, OutputMetric, StepEstimator, Trainer};
 use phalanx::import::LoadWeights;
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
-use phalanx::nn::{IntoModel, Model, Policy};
+use phalanx::nn::{IntoModel, Model};
 use phalanx::optim::Optimizer;
 use phalanx::replicas::DeviceChoice;
 use phalanx::strategy::{NamedStrategy, Strategy};
@@ -211,16 +211,8 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         let made = made.map(|metric| metric.map(OutputMetric::from));
         made.collect::<Result<Vec<_>, Problem>>()
     };
-    let skips = config.callbacks.iter().any(|callback| {
-        callback.name == "terminate_on_nan" && callback.settings["policy"] == "skip"
-    });
-    // A dynamic scale skips such steps anyway.
-    let loss_scale = match skips && config.precision != Policy::MixedFloat16 {
-        true => LossScale::SkipNonFinite,
-        false => LossScale::Auto,
-    };
     Ok(Compile {
-        loss_scale,
+        loss_scale: config.scale_of_loss(),
         optimizer: config.optimizer.make(Optimizer::from_config)?,
         loss: Losses::from(config.loss.make(Loss::from_config)?),
         metrics: made(&config.metrics)?,

@@ -307,6 +307,8 @@ fn plan(
 ) -> Result<Fit, Failure> {
     let mut fit = Fit::epochs(session.config.fit.epochs)
         .progress(context.progress)
+        .validation_freq(session.config.fit.validation_freq.value)
+        .keep_checkpoints(session.config.fit.keep_checkpoints)
         .data_settings(data_settings(&session.config));
     let logs = folder.clone();
     fit = fit.after_epoch(move |epoch| {

@@ -277,7 +277,9 @@ const OPTIMIZER_SETTINGS: &[Alias] = &[
     ("jit_compile", Hint("remove it: every step is compiled")),
     (
         "loss_scale_factor",
-        Hint("remove it: `precision: mixed_float16` scales the loss"),
+        Hint(
+            "write `loss_scale: NUMBER` at the top of the file; `precision: mixed_float16` scales the loss by itself",
+        ),
     ),
 ];
 const LOSS_SETTINGS: &[Alias] = &[
@@ -329,6 +331,10 @@ const KEYS: &[(&str, &str, &str)] = &[
         "write `precision: mixed_bfloat16` or `mixed_float16`",
     ),
     ("the file", "policy", "write `precision`"),
+    ("loss_scale", "initial_scale", "write `initial`"),
+    ("loss_scale", "init_scale", "write `initial`"),
+    ("loss_scale", "dynamic_growth_steps", "write `growth_steps`"),
+    ("loss_scale", "growth_interval", "write `growth_steps`"),
     ("fit", "val_split", "write `validation: {split: 0.1}`"),
     (
         "fit",

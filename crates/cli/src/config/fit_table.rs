@@ -77,6 +77,13 @@ pub(crate) const FIT: &[Field] = &[
     )
     .example("20"),
     Field::new(
+        "validation_freq",
+        Kind::Whole(1, 1_000_000),
+        DefaultValue::Value("1"),
+        "after how many epochs there is a validation: with 2 after the second, the fourth and so on. What watches a log of it (`keep_best`, callbacks) counts these epochs alone",
+    )
+    .example("5"),
+    Field::new(
         "keep_best",
         Kind::Worded("the name of a log", &Kind::Text),
         DefaultValue::Words("the last epoch"),
@@ -93,6 +100,13 @@ pub(crate) const FIT: &[Field] = &[
         "when a checkpoint is written, from which an interrupted training continues: after each `epoch`, or also after every given number of batches",
     )
     .example("epoch"),
+    Field::new(
+        "keep_checkpoints",
+        Kind::Whole(1, 1_000_000),
+        DefaultValue::Value("2"),
+        "how many of the last of these checkpoints stay: the newest as `checkpoint`, the one before as `checkpoint.1` and so on. `--resume` goes on from the newest that is whole",
+    )
+    .example("3"),
     Field::new(
         "tensorboard",
         Kind::Worded(

@@ -16,6 +16,7 @@ mod images;
 mod inputs;
 pub mod json_schema;
 mod keras_compile;
+mod loss_scale;
 mod overrides;
 mod paths;
 mod reader;
@@ -24,13 +25,14 @@ mod sections;
 mod tensorboard;
 mod texts;
 mod training_file;
+mod validation;
 mod weights;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use phalanx::fit::TensorBoard;
+use phalanx::fit::{LossScale, TensorBoard};
 
 pub use component::Component;
 pub use fine_tune::FirstWeights;
@@ -72,6 +74,8 @@ pub struct TrainConfig {
     pub callbacks: Vec<Component>,
     /// What layers compute in.
     pub precision: phalanx::nn::Policy,
+    /// What the loss is multiplied by, where the precision does not decide it.
+    pub loss_scale: Option<Located<LossScale>>,
     /// On which devices, and how they work together.
     pub strategy: Option<Component>,
     /// Where the model and the logs go, from the working directory.
@@ -412,10 +416,14 @@ pub struct Fit {
     pub validation: Option<Located<Validation>>,
     /// On how many batches of the validation, where that is not all.
     pub validation_steps: Option<Located<usize>>,
+    /// After how many epochs there is a validation.
+    pub validation_freq: Located<usize>,
     /// The log whose best epoch gives the model that is saved.
     pub keep_best: Option<Located<String>>,
     /// When checkpoints are written, if they are.
     pub save_freq: Option<SaveFreq>,
+    /// How many of the last checkpoints stay.
+    pub keep_checkpoints: usize,
     /// What is written for TensorBoard, if anything.
     pub tensorboard: Option<TensorBoard>,
     /// Weights of classes; those not listed have 1.

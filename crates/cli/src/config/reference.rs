@@ -7,7 +7,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
-use super::{aliases, example_table, fine_tune, fit_table, texts, training_file};
+use super::{aliases, example_table, fine_tune, fit_table, loss_scale, texts, training_file};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -60,6 +60,7 @@ fn written(name: &str) -> Option<String> {
         "fit" => fit_table::FIT,
         "validation" => fit_table::VALIDATION,
         "tensorboard" => fit_table::TENSORBOARD,
+        "loss_scale" => loss_scale::LOSS_SCALE,
         "spellings" => return Some(spellings()),
         "every layer" => return Some(every_layer()),
         _ => return family(name).map(|family| listed(family, &components(family))),

@@ -6,7 +6,7 @@ use phalanx::config::Family;
 use phalanx::nn::Policy;
 
 use super::component::{Component, catalog};
-use super::fit_table::{BATCH_SIZE, FIT, VALIDATION};
+use super::fit_table::{BATCH_SIZE, FIT};
 use super::inputs::column;
 use super::keras_compile::ANSWERED;
 use super::paths;
@@ -14,7 +14,7 @@ use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
     Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
-    SaveFreq, Test, TrainConfig, Validation,
+    SaveFreq, Test, TrainConfig,
 };
 use phalanx_yaml::{Node, Value};
 use phalanx_yaml::{Position, shown};
@@ -74,6 +74,7 @@ impl Reader {
         });
         let fit = fit?;
         let mut config = TrainConfig {
+            loss_scale: self.loss_scale(&file),
             origin: origin.to_owned(),
             text: String::new(),
             overrides: Vec::new(),
@@ -235,12 +236,18 @@ impl Reader {
             seed: seed.map_or(default.seed, i64::cast_unsigned),
             validation: self.validation(&section, folder),
             validation_steps: self.value(&section, "validation_steps", located(steps)),
+            validation_freq: self
+                .value(&section, "validation_freq", located(steps))
+                .unwrap_or(default.validation_freq),
             keep_best: self.value(
                 &section,
                 "keep_best",
                 located(|node| text(node).map(str::to_owned)),
             ),
             save_freq: self.value(&section, "save_freq", save_freq),
+            keep_checkpoints: self
+                .value(&section, "keep_checkpoints", steps)
+                .unwrap_or(default.keep_checkpoints),
             tensorboard: self.tensorboard(&section),
             class_weight: self.class_weights(&section),
         })
@@ -284,28 +291,6 @@ impl Reader {
         Some(Located { value, at: node.at })
     }
 
-    fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<Located<Validation>> {
-        let node = fit.node("validation")?;
-        if text(node) == Some("test") {
-            return Some(Located {
-                value: Validation::Test,
-                at: node.at,
-            });
-        }
-        if !matches!(node.value, Value::Map(_)) {
-            self.unexpected(fit, "validation", node);
-            return None;
-        }
-        let section = self.section(node, "validation", VALIDATION)?;
-        self.exactly_one(&section);
-        let split = self.value(&section, "split", finite).map(Validation::Split);
-        let csv = self
-            .value(&section, "csv", |node| several(node, folder))
-            .map(Validation::Csv);
-        let value = split.or(csv)?;
-        Some(Located { value, at: node.at })
-    }
-
     /// Notes it where a section whose keys exclude one another holds none or several.
     pub(super) fn exactly_one(&mut self, section: &Section<'_>) {
         if section.len() != 1 {
@@ -322,50 +307,10 @@ impl Reader {
         }
     }
 
-    fn check_validation(&mut self, TrainConfig { data, fit, .. }: &TrainConfig) {
-        let (tests, example) = match data {
-            Data::Images(images) => (images.test.is_some(), "{split: 0.1}"),
-            Data::Csv(csv) => (csv.test.is_some(), "{last: 100}"),
-            Data::Examples(examples) => (examples.test.is_some(), "{split: 0.1}"),
-        };
-        match &fit.validation {
-            Some(Located { value, at }) if *value == Validation::Test && !tests => self.problem(
-                *at,
-                "`validation` is test, and data has no `test`",
-                format!("add `test: {example}` to data, or write `validation: {{split: 0.1}}`"),
-            ),
-            Some(Located { value, at })
-                if matches!(value, Validation::Csv(_)) && !matches!(data, Data::Csv(_)) =>
-            {
-                self.problem(
-                    *at,
-                    "`validation` is of csv files, and data is not",
-                    "write `validation: {split: 0.1}`, or `validation: test` with a `test` in data",
-                );
-            }
-            _ => {}
-        }
-        if let (Some(Located { at, .. }), None) = (&fit.validation_steps, &fit.validation) {
-            self.problem(
-                *at,
-                "`validation_steps` is set, and fit has no `validation`",
-                "add `validation: {split: 0.1}` to fit, or remove it",
-            );
-        }
-        if let (Some(Located { value, at }), None) = (&fit.keep_best, &fit.validation)
-            && value.starts_with("val_")
-        {
-            self.problem(
-                *at,
-                format!("`keep_best` is {}, and fit has no `validation`", shown(value)),
-                "add `validation: {split: 0.1}` to fit, or name a log of the training such as `loss`",
-            );
-        }
-    }
-
     /// What makes no sense together.
     fn check_together(&mut self, config: &TrainConfig) {
         self.check_validation(config);
+        self.check_loss_scale(config);
         self.check_mix(config);
         self.check_sources(config);
         if let Data::Csv(csv) = &config.data {
@@ -434,8 +379,13 @@ impl Default for Fit {
             seed: 0,
             validation: None,
             validation_steps: None,
+            validation_freq: Located {
+                value: 1,
+                at: Position::START,
+            },
             keep_best: None,
             save_freq: None,
+            keep_checkpoints: 2,
             tensorboard: None,
             class_weight: None,
         }
@@ -471,7 +421,7 @@ pub(super) fn located<T>(
     }
 }
 
-fn several(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
+pub(super) fn several(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
     let path = |node: &Node| {
         let value = paths::path(node, folder)?;
         Some(Located { value, at: node.at })

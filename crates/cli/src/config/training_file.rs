@@ -12,6 +12,7 @@ use super::example_table::{CIFAR, IDX, NUMPY, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
+use super::loss_scale::{LOSS_SCALE, LOSS_SCALE_KIND};
 use super::texts;
 
 /// Most numbers of one example: what the CSV reader takes.
@@ -119,6 +120,13 @@ pub(crate) const FILE: &[Field] = &[
         "what layers compute in",
     )
     .example("mixed_bfloat16"),
+    Field::new(
+        "loss_scale",
+        LOSS_SCALE_KIND,
+        DefaultValue::Words("with `mixed_float16` one that follows the gradients, otherwise `off`"),
+        "what the loss is multiplied by, and gradients divided by, so that small ones do not round to 0: a number for all steps, or the [settings](#loss_scale) of one that follows the gradients, Keras' `LossScaleOptimizer`",
+    )
+    .example("{initial: 1024}"),
     Field::new(
         "strategy",
         Kind::Component(Family::Strategy),
@@ -460,7 +468,7 @@ pub(crate) const IMAGE_TEST: &[Field] = &[
 ];
 
 /// The sections by the name that messages give them, with where they are.
-pub(crate) const SECTIONS: [(&str, &[Field]); 11] = [
+pub(crate) const SECTIONS: [(&str, &[Field]); 12] = [
     ("the file", FILE),
     ("data", CSV),
     ("test", TEST),
@@ -472,6 +480,7 @@ pub(crate) const SECTIONS: [(&str, &[Field]); 11] = [
     ("fit", FIT),
     ("validation", VALIDATION),
     ("tensorboard", TENSORBOARD),
+    ("loss_scale", LOSS_SCALE),
 ];
 
 /// How far something may change, 0 by default.

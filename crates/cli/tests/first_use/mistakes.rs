@@ -313,6 +313,9 @@ fn commands(told: &mut Told) {
     );
     for fit in [
         "{validation_steps: 3}",
+        "{validation_freq: 2}",
+        "{validation: {split: 0.1}, validation_freq: 0}",
+        "{keep_checkpoints: 0}",
         "{steps_per_epoch: 0}",
         "{batch_size: {per_replica: 0}}",
         "{batch_size: {}}",
@@ -320,6 +323,11 @@ fn commands(told: &mut Told) {
     ] {
         told.tell("train m.yaml --dry-run", &[("fit", fit)]);
     }
+    for scale in ["0.5", "on", "{initial_scale: 8}", "{growth_steps: 0}"] {
+        told.tell("train m.yaml --dry-run", &[("loss_scale", scale)]);
+    }
+    let skips = ("callbacks", "[{terminate_on_nan: {policy: skip}}]");
+    told.tell("train m.yaml --dry-run", &[("loss_scale", "8"), skips]);
 }
 
 fn weights_of_a_training_before(told: &mut Told) {

@@ -227,6 +227,63 @@ fn epochs_batches_and_validations_have_the_sizes_that_the_file_says() {
     assert!((loss(&all) - loss(&part)).abs() > 1e-6, "{all} {part}");
 }
 
+/// The logs of each epoch.
+fn history(folder: &Folder, output: &str) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.0.join(output).join("history.jsonl")).unwrap();
+    let logs = text.lines().map(|line| {
+        let epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+        epoch["logs"].clone()
+    });
+    logs.collect()
+}
+
+#[test]
+fn every_other_epoch_is_validated_and_three_checkpoints_stay() {
+    let folder = Folder::new("every-other", "adam");
+    let train =
+        "train t.yaml --quiet --epochs 5 --set fit.save_freq=epoch --set fit.keep_checkpoints=3";
+    let train: Vec<&str> = train.split(' ').collect();
+    let more = [
+        "--set",
+        "fit.validation={split: 0.5}",
+        "--set",
+        "fit.validation_freq=2",
+    ];
+    folder.succeed(&[&train[..], &more].concat());
+    let validated = history(&folder, "out").into_iter();
+    let validated: Vec<bool> = validated.map(|logs| logs["val_loss"].is_f64()).collect();
+    assert_eq!(validated, [false, true, false, true, false]);
+    let kept = (1..5).map(|age| folder.0.join(format!("out/checkpoint.{age}")).exists());
+    assert_eq!(kept.collect::<Vec<_>>(), [true, true, false, false]);
+    assert!(folder.0.join("out/checkpoint").exists());
+}
+
+/// Eight steps: a scale that follows the gradients is doubled after the third and the sixth.
+#[test]
+fn the_loss_is_scaled_as_the_file_says() {
+    let folder = Folder::new("loss-scale", "{sgd: {learning_rate: 0.01}}");
+    let scale = |name: &str, precision: &str, scale: &str| {
+        let (precision, scale) = (
+            format!("precision={precision}"),
+            format!("loss_scale={scale}"),
+        );
+        let train = [
+            "train", "t.yaml", "--quiet", "--epochs", "2", "--output", name,
+        ];
+        folder.succeed(&[&train[..], &["--set", &precision, "--set", &scale]].concat());
+        let last = history(&folder, name).pop().unwrap();
+        last["loss_scale"].as_f64()
+    };
+    let dynamic = "{initial: 64, growth_steps: 3}";
+    assert_eq!(scale("a", "mixed_float16", dynamic), Some(256.0));
+    assert_eq!(scale("b", "float32", dynamic), Some(256.0));
+    assert_eq!(scale("c", "mixed_float16", "off"), None);
+    assert_eq!(scale("d", "float32", "8"), None);
+    let weights = |name: &str| fs::read(folder.0.join(name).join("model/weights.safetensors"));
+    // Powers of 2 change no bit of f32.
+    assert!(weights("b").unwrap() == weights("d").unwrap());
+}
+
 #[test]
 fn json_and_quiet_say_no_more_than_they_should() {
     let folder = Folder::new("json", "adam");
