@@ -376,3 +376,62 @@ fn pods_write_into_the_bucket_and_not_into_a_folder_of_this_machine() {
     };
     assert!(plan("kubernetes") && !plan("slurm"));
 }
+
+#[test]
+fn slurm_is_given_what_the_job_says_of_it() {
+    let service = Service::new("slurm-keys");
+    let plan = |value: &str| {
+        let keys = ["partition", "account", "qos", "constraint", "reservation"];
+        let all: Vec<String> = keys
+            .iter()
+            .map(|key| format!("{key}: '{value}-{key}'"))
+            .collect();
+        let config = format!(
+            "phalanx: {{executor: slurm, slurm: {{{}}}}}\n",
+            all.join(", ")
+        );
+        fs::write(service.folder.join("config.yaml"), config).unwrap();
+        let words = "submit training demo --config config.yaml --dry-run -- true";
+        (keys, service.run(&words.split(' ').collect::<Vec<_>>()))
+    };
+    let (keys, output) = plan("a");
+    let script = String::from_utf8_lossy(&output.stdout);
+    for key in keys {
+        let line = format!("\n#SBATCH --{key}=a-{key}\n");
+        assert!(script.contains(&line), "{script}");
+    }
+    let (keys, output) = plan("a b");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    for key in keys {
+        assert!(said.contains(&format!("{key} is \"a b-{key}\"")), "{said}");
+    }
+}
+
+#[test]
+fn pods_are_given_what_the_job_says_of_their_nodes() {
+    let service = Service::new("pod-keys");
+    let plan = |keys: &str| {
+        let config = format!("phalanx: {{workers: 2, kubernetes: {{image: i{keys}}}}}\n");
+        fs::write(service.folder.join("config.yaml"), config).unwrap();
+        let words = "submit training demo --to kubernetes --config config.yaml --dry-run --format json -- true";
+        let plan = service.ok(&words.split(' ').collect::<Vec<_>>());
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        let preview = plan["preview"].as_str().unwrap().to_owned();
+        let words: Vec<&str> = preview.split_whitespace().collect();
+        words.join(" ").replace(['"', '\''], "")
+    };
+    let keys = ", nodeSelector: {spot: true}, imagePullSecrets: [registry], tolerations: [{key: spot, value: on, effect: NoExecute, tolerationSeconds: 60}, {operator: Exists}]";
+    let (all, none) = (plan(keys), plan(""));
+    for (field, text) in [
+        ("nodeSelector", "nodeSelector: spot: true"),
+        ("imagePullSecrets", "imagePullSecrets: - name: registry"),
+        (
+            "tolerations",
+            "tolerations: - effect: NoExecute key: spot operator: Equal tolerationSeconds: 60 value: on - operator: Exists",
+        ),
+    ] {
+        assert_eq!(all.matches(text).count(), 2, "{text}: {all}");
+        assert!(!none.contains(field), "{none}");
+    }
+}

@@ -400,7 +400,7 @@ fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_v
     for file in ["train.yaml", "key.txt"] {
         fs::write(service.folder.join(file), "").unwrap();
     }
-    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
+    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot, nodeSelector: {spot: true}, tolerations: [{key: spot, value: true, effect: NoExecute, tolerationSeconds: 60}, {operator: Exists}], imagePullSecrets: [registry]}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
     let full = given(keys, &[]);
     assert_eq!(full.matches("kind: Job").count(), 8);
     let keys = "phalanx: {program: train.yaml, kubernetes: {image: img}, elastic: {minWorkers: 1, maxWorkers: 3}}\n";

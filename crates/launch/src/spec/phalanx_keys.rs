@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use phalanx_yaml::{Bytes, Node, shown};
 
 use super::fields::{Fields, Notes};
+use super::pods::{self, Toleration};
 
 /// Where a job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,8 @@ pub struct SlurmKeys {
     pub qos: Option<String>,
     /// `--constraint`.
     pub constraint: Option<String>,
+    /// `--reservation`.
+    pub reservation: Option<String>,
     /// `--nodes`; as many as tasks where it is not given.
     pub nodes: Option<usize>,
 }
@@ -99,6 +102,12 @@ pub struct KubernetesKeys {
     pub package_image: Option<String>,
     /// The service account of the pods.
     pub service_account: Option<String>,
+    /// Labels that the nodes of the pods must have.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints of nodes that keep no pod away.
+    pub tolerations: Vec<Toleration>,
+    /// The secrets by which images are pulled.
+    pub image_pull_secrets: Vec<String>,
     /// A volume claim, mounted at the job's folder.
     pub claim: Option<String>,
     /// The API server's address; the cluster of the pod, or `kubectl proxy`, where it is not given.
@@ -122,12 +131,22 @@ const FIELDS: [&str; 13] = [
     "kubernetes",
 ];
 const ELASTIC: [&str; 2] = ["minWorkers", "maxWorkers"];
-const SLURM: [&str; 5] = ["partition", "account", "qos", "constraint", "nodes"];
-const KUBERNETES: [&str; 6] = [
+const SLURM: [&str; 6] = [
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "reservation",
+    "nodes",
+];
+const KUBERNETES: [&str; 9] = [
     "namespace",
     "image",
     "packageImage",
     "serviceAccount",
+    "nodeSelector",
+    "tolerations",
+    "imagePullSecrets",
     "claim",
     "server",
 ];
@@ -265,17 +284,9 @@ pub(super) fn object_name(
     notes: &mut Notes,
 ) -> Option<String> {
     let text = fields.text(name, notes)?;
-    let most = if dots { 253 } else { 63 };
-    let is_label = |label: &str| {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !label.is_empty()
-            && label.chars().all(plain)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    let named =
-        text.len() <= most && text.split('.').all(is_label) && (dots || !text.contains('.'));
+    let named = is_object_name(&text, dots);
     if !named {
+        let most = longest_name(dots);
         notes.wrong(
             fields.place(name),
             format!("{name} is {}, which is no name in Kubernetes", shown(&text)),
@@ -283,6 +294,24 @@ pub(super) fn object_name(
         );
     }
     named.then_some(text)
+}
+
+const fn longest_name(dots: bool) -> usize {
+    if dots { 253 } else { 63 }
+}
+
+/// Whether a text is a name of an object in Kubernetes: of one label, or of several with dots between them.
+pub(super) fn is_object_name(text: &str, dots: bool) -> bool {
+    let is_label = |label: &str| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty()
+            && label.chars().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= longest_name(dots)
+        && text.split('.').all(is_label)
+        && (dots || !text.contains('.'))
 }
 
 fn slurm(node: Option<&Node>, notes: &mut Notes) -> SlurmKeys {
@@ -295,6 +324,7 @@ fn slurm(node: Option<&Node>, notes: &mut Notes) -> SlurmKeys {
         account: word(&fields, "account", notes),
         qos: word(&fields, "qos", notes),
         constraint: word(&fields, "constraint", notes),
+        reservation: word(&fields, "reservation", notes),
         nodes: fields
             .whole("nodes", 1, MOST_TASKS, notes)
             .map(|n| n as usize),
@@ -311,6 +341,9 @@ fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
         image: word(&fields, "image", notes),
         package_image: word(&fields, "packageImage", notes),
         service_account: object_name(&fields, "serviceAccount", true, notes),
+        node_selector: pods::node_selector(&fields, notes),
+        tolerations: pods::tolerations(&fields, notes),
+        image_pull_secrets: pods::pull_secrets(&fields, notes),
         claim: object_name(&fields, "claim", true, notes),
         server: word(&fields, "server", notes),
     }

@@ -229,6 +229,17 @@ impl<'a> Making<'a> {
             pod["serviceAccountName"] = json!(account);
             pod["automountServiceAccountToken"] = json!(true);
         }
+        let secrets = keys.image_pull_secrets.iter();
+        let secrets: Vec<Json> = secrets.map(|name| json!({"name": name})).collect();
+        for (field, value) in [
+            ("nodeSelector", json!(keys.node_selector)),
+            ("tolerations", json!(keys.tolerations)),
+            ("imagePullSecrets", json!(secrets)),
+        ] {
+            if value != json!({}) && value != json!([]) {
+                pod[field] = value;
+            }
+        }
         let claim = keys
             .claim
             .as_ref()

@@ -175,6 +175,7 @@ fn resources(spec: &Spec, plan: &Plan) -> Vec<String> {
         ("account", &keys.account),
         ("qos", &keys.qos),
         ("constraint", &keys.constraint),
+        ("reservation", &keys.reservation),
     ] {
         if let Some(value) = value {
             lines.push(format!("--{name}={value}"));
