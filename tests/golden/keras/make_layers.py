@@ -335,6 +335,8 @@ def normalizations():
         yield f"normalization_{name}", "Normalization", config, [shape], False
     yield "unit_normalization", "UnitNormalization", {}, [(3, 4)], False
     yield "unit_normalization_axes", "UnitNormalization", {"axis": [1, 3]}, [(2, 3, 2, 4)], False
+    yield "rms_normalization", "RMSNormalization", {}, [(3, 4)], False
+    yield "rms_normalization_axes", "RMSNormalization", {"axis": [2, 3], "epsilon": 0.01}, [(2, 3, 2, 4)], False
 
 
 def steps():

@@ -186,6 +186,7 @@ pub(super) fn class(kind: &str) -> &str {
         "batch_norm" => "batch_normalization",
         "layer_norm" => "layer_normalization",
         "group_norm" => "group_normalization",
+        "rms_norm" => "rms_normalization",
         "p_relu" => "p_re_lu",
         "scaled_add" => "custom_scale_layer",
         other => other,

@@ -99,7 +99,7 @@ pub(super) fn field<'a>(convention: Convention, kind: &str, variable: &'a str) -
             "bias" => "bias_ih",
             _ => variable,
         },
-        (Convention::Torch, _, "kernel" | "gamma" | "embeddings" | "alpha") => "weight",
+        (Convention::Torch, _, "kernel" | "gamma" | "scale" | "embeddings" | "alpha") => "weight",
         (Convention::Torch, _, "beta") => "bias",
         (Convention::Torch, _, "moving_mean") => "running_mean",
         (Convention::Torch, _, "moving_variance") => "running_var",

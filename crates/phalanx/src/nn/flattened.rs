@@ -232,7 +232,8 @@ impl OrderWalk {
             "p_relu" => self.slopes(path, layer, input),
             "gru" | "bidirectional" => self.recurrent(path, layer, inputs, out),
             "batch_norm" | "group_norm" => self.channel_norm(path, layer, input),
-            "layer_norm" => self.layer_norm(path, layer, input),
+            "layer_norm" => self.layer_norm(path, layer, input, &["gamma", "beta"]),
+            "rms_norm" => self.layer_norm(path, layer, input, &["scale"]),
             "add" | "scaled_add" | "multiply" | "average" | "maximum" | "minimum" | "subtract" => {
                 self.merged(path, inputs)
             }

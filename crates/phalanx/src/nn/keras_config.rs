@@ -29,7 +29,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 82] = [
+const CLASSES: [(&str, &str, bool); 83] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -93,6 +93,7 @@ const CLASSES: [(&str, &str, bool); 82] = [
     ("random_zoom", "RandomZoom", true),
     ("repeat_vector", "RepeatVector", false),
     ("rescaling", "Rescaling", false),
+    ("rms_norm", "RMSNormalization", false),
     ("reshape", "Reshape", false),
     ("resizing", "Resizing", true),
     ("scaled_add", "CustomScaleLayer", false),

@@ -98,7 +98,7 @@ impl MaskGraph<'_> {
                 let has_steps = self.model.shapes[at][0].rank() == 3;
                 first.filter(|_| has_steps)
             }
-            "layer_scale" | "stochastic_depth" => None,
+            "layer_scale" | "rms_norm" | "stochastic_depth" => None,
             _ => first.filter(|_| layer.keeps_mask()),
         }
     }

@@ -76,6 +76,7 @@ impl Registry {
         self.add_kind(LayerNorm::new());
         self.add_kind(GroupNorm::new());
         self.add_kind(UnitNorm::new());
+        self.add_kind(RmsNorm::new());
         self.add_kind(Dropout::new(0.0));
         self.add_kind(SpatialDropout1d::new(0.0));
         self.add_kind(SpatialDropout2d::new(0.0));
@@ -377,6 +378,7 @@ mod tests {
             "conv3d": {"filters": 4, "kernel_size": [1, 2, 3], "strides": 2},
             "group_norm": {"groups": -1, "axis": 1},
             "unit_norm": {"axis": [1, 2]},
+            "rms_norm": {"axis": [1, 2], "epsilon": 0.1},
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "attention": {"use_scale": true, "score_mode": "concat", "dropout": 0.5},

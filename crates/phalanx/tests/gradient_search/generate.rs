@@ -253,6 +253,10 @@ impl<'a> Grower<'a> {
         if random.chance(0.1) {
             return layer("unit_norm", json!({}));
         }
+        // Keras' have no padding masks.
+        if random.chance(0.1) && !is_padded {
+            return layer("rms_norm", json!({"epsilon": epsilon}));
+        }
         if random.chance(0.2) {
             return known_statistics(random, &dims);
         }

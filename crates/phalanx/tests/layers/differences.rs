@@ -99,6 +99,8 @@ fn normalizations_of_examples() {
             ),
             ("unit_norm", json!({})),
             ("unit_norm", json!({"axis": [1, 3]})),
+            ("rms_norm", json!({})),
+            ("rms_norm", json!({"axis": [1, -1], "epsilon": 0.1})),
             (
                 "normalization",
                 json!({"axis": [1, 3], "mean": [[0.5], [-1.0]], "variance": [[2.0], [0.25]]}),

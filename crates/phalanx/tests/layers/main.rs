@@ -194,6 +194,7 @@ fn kind(keras: &str) -> &'static str {
         "LayerNormalization" => "layer_norm",
         "GroupNormalization" => "group_norm",
         "UnitNormalization" => "unit_norm",
+        "RMSNormalization" => "rms_norm",
         "Normalization" => "normalization",
         "PReLU" => "p_relu",
         "TimeDistributed" => "time_distributed",

@@ -400,6 +400,7 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
         ("layer_norm", json!({}), true),
         ("group_norm", json!({"groups": 2}), true),
         ("unit_norm", json!({}), true),
+        ("rms_norm", json!({}), true),
         ("normalization", json!({}), true),
         ("p_relu", json!({}), true),
         ("layer_scale", json!({}), true),

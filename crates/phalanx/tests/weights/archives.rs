@@ -99,6 +99,7 @@ fn channels() -> Value {
         {"conv2d": {"filters": 6, "kernel_size": 2, "groups": 3, "dilation_rate": 2}},
         {"group_norm": {"groups": 2, "epsilon": 1e-2, "beta_regularizer": {"l2": {"l2": 0.1}}}},
         {"unit_norm": {"axis": [1, 2]}},
+        {"rms_norm": {"epsilon": 1e-3}},
         {"activation": {"activation": "hard_silu"}},
         {"group_norm": {"groups": -1, "center": false}},
         {"global_max_pool2d": {"keepdims": true}},

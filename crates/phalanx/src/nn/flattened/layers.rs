@@ -174,6 +174,7 @@ impl OrderWalk {
         path: &str,
         layer: &dyn Layer,
         input: &OrderedValue,
+        variables: &[&str],
     ) -> ValueOrder {
         let rank = input.dims.len() + 1;
         if last_axis(layer, rank) != Some(true) {
@@ -182,7 +183,7 @@ impl OrderWalk {
             return input.order.clone();
         }
         let features = self.last_features(path, input);
-        for variable in ["gamma", "beta"] {
+        for variable in variables {
             self.want(path, variable, 0, &features);
         }
         match &input.order {

@@ -429,7 +429,10 @@ fn number_or_list(kind: &str, field: &str, value: &Value) -> Value {
         return numbers(&value["config"]["value"]);
     }
     match value.as_array().map(Vec::as_slice) {
-        Some([one]) if kind.contains("1d") || field == "axis" && kind != "layer_norm" => {
+        Some([one])
+            if kind.contains("1d")
+                || field == "axis" && !["layer_norm", "rms_norm"].contains(&kind) =>
+        {
             one.clone()
         }
         _ => value.clone(),
