@@ -57,6 +57,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "Attention: {score_mode: concat}", Means("attention", r#"{"score_mode":"concat"}"#)),
     (At::Layer, "AdditiveAttention", Means("additive_attention", "{}")),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
+    (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),
     (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),
     (At::Layer, "MaxPooling2D: {pool_size: 2}", Means("max_pool2d", r#"{"pool_size":2}"#)),

@@ -130,6 +130,7 @@ mod tests {
             "groups" => json!({"filters": 2}),
             "mean" => json!({"variance": value, "axis": [-5, -4, -3, -2, -1]}),
             "variance" => json!({"mean": value, "axis": [-5, -4, -3, -2, -1]}),
+            "num_labels" => json!({"multi_label": true}),
             "staleness" => json!({"mode": "bounded_staleness"}),
             "backup_workers" => json!({"mode": "sync"}),
             _ => json!({}),

@@ -7,9 +7,10 @@ pub use crate::fit::{
 };
 pub use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
-    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Ctc, Dice, Hinge, Huber,
-    KlDivergence, LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
-    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge, Tversky,
+    CategoricalFocalCrossentropy, CategoricalGeneralizedCrossEntropy, CategoricalHinge,
+    CosineSimilarity, Ctc, Dice, Hinge, Huber, KlDivergence, LogCosh, Loss, MeanAbsoluteError,
+    MeanAbsolutePercentageError, MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
+    SparseCategoricalCrossentropy, SquaredHinge, Tversky,
 };
 pub use crate::metrics::{
     Accuracy, Auc, F1Score, FBetaScore, MeanIou, Metric, Precision, R2Score, Recall,

@@ -14,7 +14,7 @@ const TOLERANCE: f64 = 2e-6;
 fn losses_and_gradients_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("losses.json");
-    assert!(records.len() >= 1054, "{} records", records.len());
+    assert!(records.len() >= 1100, "{} records", records.len());
     let mut batch = Batch::default();
     for record in &records {
         trace(&mut batch, record);
@@ -30,7 +30,9 @@ fn losses_and_gradients_are_those_of_keras() {
 fn of_numbers() -> Vec<&'static str> {
     let kinds = Loss::KINDS.into_iter();
     kinds
-        .filter(|kind| !kind.starts_with("sparse") && *kind != "ctc")
+        .filter(|kind| {
+            !kind.starts_with("sparse") && !kind.contains("generalized") && *kind != "ctc"
+        })
         .collect()
 }
 

@@ -175,6 +175,23 @@ def specs():
     yield from overlap_specs()
     for case in label_cases():
         yield "CTC", {}, case
+    for from_logits in (True, False):
+        for case in left_out_cases(from_logits):
+            yield "SparseCategoricalCrossentropy", {"from_logits": from_logits, "ignore_class": case.left_out}, case
+    for case in class_cases(False):
+        for q in (0.5, 0.2):
+            # Where a probability is 0 Keras' derivative is infinite.
+            if case.name != "extreme":
+                yield "CategoricalGeneralizedCrossEntropy", {"q": q}, case
+
+
+def left_out_cases(from_logits):
+    """Classes some of which are left out: one of the model's, and others."""
+    for case, left_out in zip(class_cases(from_logits), (1, 3, -1)):
+        if case.name == "extreme":
+            case.y_true = np.array([0, -1, 1, -1])
+        case.left_out = left_out
+        yield case
 
 
 def focal_specs():

@@ -29,6 +29,7 @@ const LAYERS: &[Alias] = &[
     ("layer_normalization", Same("layer_norm")),
     ("group_normalization", Same("group_norm")),
     ("unit_normalization", Same("unit_norm")),
+    ("rms_normalization", Same("rms_norm")),
     ("instance_norm2d", Hint(INSTANCES)),
     ("instance_norm3d", Hint(INSTANCES)),
     ("max_pooling2d", Same("max_pool2d")),

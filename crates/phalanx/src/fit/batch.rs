@@ -155,14 +155,17 @@ pub(super) fn check_indices(setup: &Setup, x: &[HostTensor], first: u64) -> Resu
 
 /// Refuses classes that the model has no output for: the loss would be NaN without a reason. What has no weight counts nothing.
 fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
-    for &(target, classes) in &setup.objective.classes {
+    for known in &setup.objective.classes {
+        let (target, classes) = (known.target, known.classes);
+        let left_out = known.left_out.map(|class| class as f64);
         let Some(y) = batch.y.get(target) else {
             continue;
         };
         let labels = y.to_f64();
         let has_weight = weighted_values(setup, batch, target);
-        let is_bad =
-            |&(at, &label): &(usize, &f64)| !is_number_of(label, classes) && has_weight(at, label);
+        let is_bad = |&(at, &label): &(usize, &f64)| {
+            !is_number_of(label, classes) && left_out != Some(label) && has_weight(at, label)
+        };
         if let Some((at, &label)) = labels.iter().enumerate().find(is_bad) {
             let row = batch.first + row_of(at, y);
             let why = if label.fract() == 0.0 {

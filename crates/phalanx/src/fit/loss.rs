@@ -23,8 +23,8 @@ pub(super) struct Objective {
     pub(super) metrics: Vec<NamedMetric>,
     /// The outputs that have targets, in order.
     pub(super) targets: Vec<usize>,
-    /// Targets that hold classes, by position among them, and the number of classes of their outputs.
-    pub(super) classes: Vec<(usize, usize)>,
+    /// Targets that hold classes.
+    pub(super) classes: Vec<LabelledClasses>,
     /// Targets that are labels of steps, by position among them, and the number of steps of their outputs.
     pub(super) labels: Vec<(usize, usize)>,
     /// Of each target whether its output has a padding mask.
@@ -33,6 +33,17 @@ pub(super) struct Objective {
     pub(super) counted: Vec<CountedClasses>,
     /// Targets that are shares from 0 to 1, by position among them, and the loss that takes them so.
     pub(super) shares: Vec<(usize, String)>,
+}
+
+/// A target that holds classes.
+#[derive(Clone)]
+pub(super) struct LabelledClasses {
+    /// The target, by position.
+    pub(super) target: usize,
+    /// How many classes its output has.
+    pub(super) classes: usize,
+    /// The class that is left out.
+    pub(super) left_out: Option<i64>,
 }
 
 /// A target that a metric counts by its classes, where it does not have a row for each class.
@@ -60,8 +71,11 @@ impl Objective {
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         let classes = classes(model, &compile.loss, &targets);
         let mut counted = counted(model, &metrics, &targets);
-        // The loss refuses more.
-        counted.retain(|counted| classes.iter().all(|(target, _)| *target != counted.target));
+        // The loss refuses more, unless it leaves out a class.
+        counted.retain(|counted| {
+            let mut classes = classes.iter();
+            classes.all(|known| known.target != counted.target || known.left_out.is_some())
+        });
         Self {
             classes,
             labels: labels(model, &compile.loss, &targets),
@@ -110,6 +124,7 @@ impl Objective {
             let values = self.with_known_shares(term, y_true, values);
             check_rows(term.loss.name(), &values, batch.rows());
             check_mask(term.loss.name(), &values, output);
+            let weight = term.loss.own_weight(y_true, &values, weight.as_ref());
             let varies = weight.is_some();
             let (sum, weight) = weighted_sum(&values, weight.as_ref());
             let whole = global_weight(&weight, varies, batch, replicas);
@@ -214,15 +229,21 @@ fn with_penalties(
     (loss + penalty, penalties)
 }
 
-/// Which targets are integer classes, and how many classes there are.
-fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
+/// Which targets are integer classes.
+fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<LabelledClasses> {
     let outputs = model.outputs();
     let of_term = |term: &LossTerm| {
-        let (Loss::SparseCategoricalCrossentropy(_) | Loss::Ctc(_)) = term.loss else {
+        let (Loss::SparseCategoricalCrossentropy(_)
+        | Loss::CategoricalGeneralizedCrossEntropy(_)
+        | Loss::Ctc(_)) = term.loss
+        else {
             return None;
         };
-        let target = targets.iter().position(|&target| target == term.output)?;
-        Some((target, *outputs[term.output].dims.last()?))
+        Some(LabelledClasses {
+            target: targets.iter().position(|&target| target == term.output)?,
+            classes: *outputs[term.output].dims.last()?,
+            left_out: term.loss.left_out(),
+        })
     };
     losses.terms.iter().filter_map(of_term).collect()
 }

@@ -24,7 +24,8 @@ pub(super) const LABEL_SMOOTHING: Field = Field::optional(
 ///
 /// Targets `[batch, ..]` or `[batch, .., 1]` of any number type; predictions `[batch, .., classes]`.
 /// A class out of range gives NaN, where Keras' answer depends on its backend. Probabilities are
-/// clipped to `[1e-7, 1 - 1e-7]` and then normalised, as Keras does.
+/// clipped to `[1e-7, 1 - 1e-7]` and then normalised, as Keras does. A target of the class that is left out
+/// ([`ignore_class`](Self::ignore_class)) has the loss 0 and the weight 0; as a metric, too, where Keras counts its 0 unless there are weights.
 ///
 /// ```
 #[doc = include_str!("example.md")]
@@ -38,13 +39,21 @@ pub(super) const LABEL_SMOOTHING: Field = Field::optional(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalCrossentropy {
     from_logits: bool,
+    ignore_class: Option<i64>,
 }
 
 impl Described for SparseCategoricalCrossentropy {
     const COMPONENT: Component = Component {
         name: "sparse_categorical_crossentropy",
         doc: "cross-entropy of classes given as whole numbers",
-        fields: &[FROM_LOGITS],
+        fields: &[
+            FROM_LOGITS,
+            Field::optional(
+                "ignore_class",
+                Kind::INTEGER,
+                "targets of this class are left out, such as -1 or 255 for what is not labelled",
+            ),
+        ],
     };
 }
 
@@ -108,19 +117,36 @@ impl SparseCategoricalCrossentropy {
     /// Predictions are logits: any numbers, larger for likelier classes.
     #[must_use]
     pub const fn from_logits() -> Self {
-        Self { from_logits: true }
+        Self {
+            from_logits: true,
+            ignore_class: None,
+        }
     }
 
     /// Predictions are probabilities, as after a softmax (Keras' default).
     #[must_use]
     pub const fn from_probabilities() -> Self {
-        Self { from_logits: false }
+        Self {
+            from_logits: false,
+            ignore_class: None,
+        }
+    }
+
+    /// Leaves out targets of this class, such as one for what is not labelled.
+    #[must_use]
+    pub const fn ignore_class(mut self, class: i64) -> Self {
+        self.ignore_class = Some(class);
+        self
     }
 }
 
 impl ExampleLoss for SparseCategoricalCrossentropy {
     fn takes_logits(&self) -> Option<bool> {
         Some(self.from_logits)
+    }
+
+    fn left_out(&self) -> Option<i64> {
+        self.ignore_class
     }
 
     #[track_caller]
@@ -148,7 +174,13 @@ impl ExampleLoss for SparseCategoricalCrossentropy {
         let in_range = labels
             .greater_equal(&labels.like(0.0))
             .and(&labels.less(&labels.like(classes as f64)));
-        in_range.select(&loss, &loss.like(f64::NAN))
+        let loss = in_range.select(&loss, &loss.like(f64::NAN));
+        match self.ignore_class {
+            Some(class) => labels
+                .equal(&labels.like(class as f64))
+                .select(&loss.like(0.0), &loss),
+            None => loss,
+        }
     }
 }
 

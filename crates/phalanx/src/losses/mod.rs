@@ -5,6 +5,7 @@
 mod crossentropy;
 mod ctc;
 mod focal;
+mod generalized;
 mod hinge;
 mod overlap;
 mod reduction;
@@ -14,7 +15,7 @@ mod shapes;
 use std::fmt;
 use std::sync::Arc;
 
-use phalanx_graph::Tensor;
+use phalanx_graph::{DType, Tensor};
 use serde_json::Value;
 
 pub use crossentropy::{
@@ -22,6 +23,7 @@ pub use crossentropy::{
 };
 pub use ctc::Ctc;
 pub use focal::{BinaryFocalCrossentropy, CategoricalFocalCrossentropy};
+pub use generalized::CategoricalGeneralizedCrossEntropy;
 pub use hinge::{CategoricalHinge, Hinge, SquaredHinge};
 pub use overlap::{Dice, Tversky};
 pub use reduction::{LossReduction, weighted};
@@ -48,6 +50,11 @@ pub(crate) trait ExampleLoss {
 
     /// Whether predictions are taken as logits; `None` for a loss without that choice.
     fn takes_logits(&self) -> Option<bool> {
+        None
+    }
+
+    /// The class whose targets have no weight.
+    fn left_out(&self) -> Option<i64> {
         None
     }
 
@@ -152,12 +159,32 @@ losses! {
     BinaryFocalCrossentropy = BinaryFocalCrossentropy::from_probabilities(),
     /// Categorical cross-entropy in which right answers count less.
     CategoricalFocalCrossentropy = CategoricalFocalCrossentropy::from_probabilities(),
+    /// Cross-entropy of integer classes that minds wrong labels less.
+    CategoricalGeneralizedCrossEntropy = CategoricalGeneralizedCrossEntropy::default(),
     /// What predicted and true regions do not have in common.
     Dice = Dice::new(),
     /// The same with mistakes that count differently.
     Tversky = Tversky::default(),
     /// How unlikely labels are whose places in the steps are not known.
     Ctc = Ctc,
+}
+
+/// 1 for each of the values whose target is another class, 0 for the others; none where targets do not fit.
+#[track_caller]
+pub(crate) fn without_class(y_true: &Tensor, values: &Tensor, class: i64) -> Option<Tensor> {
+    let fits = y_true.shape().len() == values.shape().len();
+    let labels = fits.then(|| y_true.convert(DType::I32).reshape(&values.dims()))?;
+    let counts = labels.not_equal(&labels.like(class as f64));
+    Some(counts.convert(values.dtype()))
+}
+
+/// What counts, times the weights where there are some that fit.
+#[track_caller]
+pub(crate) fn combined(counts: &Tensor, values: &Tensor, weight: Option<&Tensor>) -> Tensor {
+    match weight.and_then(|weight| aligned_weight(values, weight)) {
+        Some(weight) => counts * weight,
+        None => counts.clone(),
+    }
 }
 
 /// A traced function of targets and predictions, with a name for logs.
@@ -212,7 +239,45 @@ impl Loss {
         reduction: LossReduction,
     ) -> Tensor {
         let y_pred = self.without_unweighted(y_pred, weight);
-        reduction.apply(&self.per_example(y_true, &y_pred), weight)
+        let values = self.per_example(y_true, &y_pred);
+        let Some(counts) = self.counts(y_true, &values) else {
+            return reduction.apply(&values, weight);
+        };
+        let weight = combined(&counts, &values, weight);
+        match reduction {
+            // Keras counts what is not left out.
+            LossReduction::SumOverBatchSize => {
+                let counted = counts.sum_all();
+                LossReduction::Sum.apply(&values, Some(&weight))
+                    / counted.maximum(&counted.like(1.0))
+            }
+            _ => reduction.apply(&values, Some(&weight)),
+        }
+    }
+
+    /// The class whose targets are left out, if there is one.
+    pub(crate) fn left_out(&self) -> Option<i64> {
+        self.provided()?.left_out()
+    }
+
+    /// 1 for each of the loss's values that counts, 0 where its target is left out; none where all count.
+    #[track_caller]
+    fn counts(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
+        without_class(y_true, values, self.left_out()?)
+    }
+
+    /// The weight of each of the loss's values, of which targets of a class that is left out have none; `weight` where there is no such class.
+    #[track_caller]
+    pub(crate) fn own_weight(
+        &self,
+        y_true: &Tensor,
+        values: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Tensor> {
+        match self.counts(y_true, values) {
+            Some(counts) => Some(combined(&counts, values, weight)),
+            None => weight.cloned(),
+        }
     }
 
     /// Predictions whose derivative is 0 where the weight is 0, whatever the loss makes of the target; going forward nothing changes.
@@ -262,7 +327,7 @@ impl fmt::Debug for CustomLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_graph::{DType, Graph, Shape};
+    use phalanx_graph::{Graph, Shape};
     use serde_json::json;
 
     #[test]
@@ -271,6 +336,8 @@ mod tests {
         for kind in Loss::KINDS {
             let fields = match kind {
                 "categorical_crossentropy" | "binary_crossentropy" => smoothed.clone(),
+                "sparse_categorical_crossentropy" => json!({"ignore_class": -1}),
+                "categorical_generalized_cross_entropy" => json!({"q": 0.3}),
                 "huber" => json!({"delta": 0.5}),
                 "binary_focal_crossentropy" => json!({"apply_class_balancing": true, "gamma": 1.5}),
                 "categorical_focal_crossentropy" => json!({"alpha": 0.5, "from_logits": true}),

@@ -12,7 +12,8 @@ use crate::config::{Component, Described, Field, Kind};
 /// The share of right predictions: [`BinaryAccuracy`] for a single output, [`SparseCategoricalAccuracy`] for integer classes,
 /// [`CategoricalAccuracy`] for one-hot classes, chosen by the shapes as Keras does for `metrics=["accuracy"]`.
 ///
-/// Where the loss takes logits, a single output is compared with 0; Keras compares it with 0.5.
+/// Where the loss takes logits, a single output is compared with 0; Keras compares it with 0.5. Targets of a class that the loss leaves
+/// out have no weight; in Keras they are wrong answers.
 ///
 /// ```
 #[doc = include_str!("example.md")]

@@ -66,6 +66,26 @@ pub(super) trait Counting {
 
 impl Counting for Loss {
     #[track_caller]
+    fn update(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Vec<Tensor>> {
+        let values = self.values(y_true, y_pred)?;
+        let weight = self.own_weight(y_true, &values, weight);
+        average::update(&values, weight.as_ref())
+    }
+
+    fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
+        match self {
+            Self::SparseCategoricalCrossentropy(_)
+            | Self::CategoricalGeneralizedCrossEntropy(_) => Some((outputs, self.left_out())),
+            _ => None,
+        }
+    }
+
+    #[track_caller]
     fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
         let values = self.per_example(y_true, y_pred);
         match self {
@@ -77,7 +97,10 @@ impl Counting for Loss {
 
     fn takes_probabilities(&self, _y_pred: &Shape) -> bool {
         match self {
-            Self::KlDivergence(_) | Self::Dice(_) | Self::Tversky(_) => true,
+            Self::KlDivergence(_)
+            | Self::Dice(_)
+            | Self::Tversky(_)
+            | Self::CategoricalGeneralizedCrossEntropy(_) => true,
             loss => loss.takes_logits() == Some(false),
         }
     }

@@ -45,9 +45,10 @@ pub use regression::{R2Average, R2Score, RootMeanSquaredError};
 use crate::config::{self, Described, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
-    CategoricalFocalCrossentropy, CategoricalHinge, CosineSimilarity, Ctc, Dice, Hinge, Huber,
-    KlDivergence, LogCosh, Loss, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredError,
-    MeanSquaredLogarithmicError, Poisson, SparseCategoricalCrossentropy, SquaredHinge, Tversky,
+    CategoricalFocalCrossentropy, CategoricalGeneralizedCrossEntropy, CategoricalHinge,
+    CosineSimilarity, Ctc, Dice, Hinge, Huber, KlDivergence, LogCosh, Loss, MeanAbsoluteError,
+    MeanAbsolutePercentageError, MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
+    SparseCategoricalCrossentropy, SquaredHinge, Tversky, combined, in_float, without_class,
 };
 use crate::{Error, Result};
 
@@ -68,6 +69,8 @@ pub struct Metric {
     measure: Measure,
     /// What makes the probabilities that it compares of the predictions, where these are logits.
     link: Option<LinkFunction>,
+    /// The class that the loss leaves out, where targets are numbers of classes.
+    left_out: Option<i64>,
     /// Which way is better, where the metric of a program's own says so.
     better: Option<Better>,
 }
@@ -201,6 +204,7 @@ impl Metric {
             name: None,
             measure,
             link: None,
+            left_out: None,
             better: None,
         }
     }
@@ -245,13 +249,16 @@ impl Metric {
 
     /// The metric for predictions of this shape that are trained with this loss: what was left open is
     /// filled in, such as the number of classes of [`F1Score`] and the threshold of [`Accuracy`]. Where the loss takes logits and
-    /// the metric probabilities, it counts the probabilities of the logits.
+    /// the metric probabilities, it counts the probabilities of the logits. Where the loss leaves out a class, accuracies of numbers of classes
+    /// do, too.
     #[must_use]
     pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
         let link = loss.and_then(LinkFunction::of);
         let counting = self.measure.counting_mut();
         counting.bind(y_pred);
         self.link = link.filter(|_| counting.takes_probabilities(y_pred));
+        let counts_all = matches!(counting.counts_classes(1), Some((_, None)));
+        self.left_out = loss.and_then(Loss::left_out).filter(|_| counts_all);
         if let (Measure::Accuracy(_), Some(_)) = (&self.measure, link) {
             self.measure = Measure::AccuracyOfLogits(AccuracyOfLogits);
         }
@@ -260,7 +267,22 @@ impl Metric {
 
     /// Whether targets may be numbers of classes: of how many with that many outputs, and the class that is left out, if there is one.
     pub(crate) fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
-        self.measure.counting().counts_classes(outputs)
+        let (classes, own) = self.measure.counting().counts_classes(outputs)?;
+        Some((classes, own.or(self.left_out)))
+    }
+
+    /// The weight of each place, of which targets of a class that is left out have none.
+    #[track_caller]
+    fn weight(&self, y_true: &Tensor, y_pred: &Tensor, weight: Option<&Tensor>) -> Option<Tensor> {
+        let counts = self.left_out.and_then(|class| {
+            let rows = y_pred.rank().checked_sub(1)?;
+            let places = in_float(y_pred).max(&[rows]);
+            without_class(y_true, &places, class)
+        });
+        match counts {
+            Some(counts) => Some(combined(&counts, &counts, weight)),
+            None => weight.cloned(),
+        }
     }
 
     /// The arrays that are accumulated.
@@ -280,7 +302,11 @@ impl Metric {
         let probabilities = self.link.map(|link| link.probabilities(y_pred));
         let y_pred = probabilities.as_ref().unwrap_or(y_pred);
         let deltas = match self.check() {
-            Ok(()) => self.measure.counting().update(y_true, y_pred, weight),
+            Ok(()) => {
+                let weight = self.weight(y_true, y_pred, weight);
+                let counting = self.measure.counting();
+                counting.update(y_true, y_pred, weight.as_ref())
+            }
             Err(error) => {
                 graph.fail(self.name(), error.to_string());
                 None
@@ -405,6 +431,7 @@ loss_into_metric!(
     BinaryFocalCrossentropy,
     CategoricalCrossentropy,
     CategoricalFocalCrossentropy,
+    CategoricalGeneralizedCrossEntropy,
     CategoricalHinge,
     CosineSimilarity,
     Ctc,
@@ -474,7 +501,7 @@ mod tests {
             (
                 "auc",
                 json!({"curve": "XY"}),
-                "auc: `curve` must be ROC or PR, got \"XY\"",
+                "auc: `curve` must be ROC, PR or PRGAIN, got \"XY\"",
             ),
             (
                 "auc",
@@ -496,6 +523,28 @@ mod tests {
                 json!({"thresholds": "x"}),
                 "must be a number or a list of numbers",
             ),
+            (
+                "top_k_categorical_accuracy",
+                json!({"k": 0}),
+                "`k` must be a whole number of at least 1, got 0",
+            ),
+            (
+                "huber",
+                json!({"delta": 0}),
+                "huber: `delta` must be a number above 0, got 0",
+            ),
+            (
+                "mean",
+                json!({"name": 1}),
+                "mean: `name`: expected a text, got 1",
+            ),
+        ];
+        check_refusals(&cases);
+    }
+
+    #[test]
+    fn bad_settings_of_answers_are_named() {
+        let cases = [
             (
                 "precision",
                 json!({"top_k": 101}),
@@ -531,24 +580,13 @@ mod tests {
                 json!({"num_classes": 2, "target_class_ids": [2]}),
                 "mean_io_u: `target_class_ids` must be one or more numbers of classes below 2, got [2]",
             ),
-            (
-                "top_k_categorical_accuracy",
-                json!({"k": 0}),
-                "`k` must be a whole number of at least 1, got 0",
-            ),
-            (
-                "huber",
-                json!({"delta": 0}),
-                "huber: `delta` must be a number above 0, got 0",
-            ),
-            (
-                "mean",
-                json!({"name": 1}),
-                "mean: `name`: expected a text, got 1",
-            ),
         ];
+        check_refusals(&cases);
+    }
+
+    fn check_refusals(cases: &[(&str, Value, &str)]) {
         for (kind, fields, expected) in cases {
-            let message = Metric::from_config(kind, &fields).unwrap_err().to_string();
+            let message = Metric::from_config(kind, fields).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
     }
@@ -557,7 +595,7 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_the_graphs_error() {
-        let cases: [(Metric, Dims, Dims, Dims, &str); 10] = [
+        let cases: [Misfit; 6] = [
             (
                 Accuracy.into(),
                 &[3],
@@ -600,6 +638,13 @@ mod tests {
                 &[4],
                 "set `classes` to 3",
             ),
+        ];
+        cases.into_iter().for_each(check_misfit);
+    }
+
+    #[test]
+    fn columns_that_there_are_not_are_the_graphs_error() {
+        let cases: [Misfit; 4] = [
             (
                 Precision::default().class_id(3).into(),
                 &[4, 3],
@@ -629,16 +674,21 @@ mod tests {
                 "y_pred f32[4,1] has one output for each example, expected at least 2",
             ),
         ];
-        for (metric, y_true, y_pred, weight, expected) in cases {
-            let graph = Graph::new();
-            let y_true = graph.parameter("y_true", Shape::f32(y_true));
-            let y_pred = graph.parameter("y_pred", Shape::f32(y_pred));
-            let weight = graph.parameter("weight", Shape::f32(weight));
-            let deltas = metric.update(&y_true, &y_pred, Some(&weight));
-            assert_eq!(deltas.len(), metric.state().len());
-            let error = graph.error().expect("an error").to_string();
-            assert!(error.contains(expected), "{error}");
-        }
+        cases.into_iter().for_each(check_misfit);
+    }
+
+    /// A metric, dims of targets, predictions and weights, and what is refused.
+    type Misfit = (Metric, Dims, Dims, Dims, &'static str);
+
+    fn check_misfit((metric, y_true, y_pred, weight, expected): Misfit) {
+        let graph = Graph::new();
+        let y_true = graph.parameter("y_true", Shape::f32(y_true));
+        let y_pred = graph.parameter("y_pred", Shape::f32(y_pred));
+        let weight = graph.parameter("weight", Shape::f32(weight));
+        let deltas = metric.update(&y_true, &y_pred, Some(&weight));
+        assert_eq!(deltas.len(), metric.state().len());
+        let error = graph.error().expect("an error").to_string();
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

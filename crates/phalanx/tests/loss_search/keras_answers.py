@@ -170,7 +170,7 @@ def metric_settings(draw, kind, columns):
             **({"thresholds": thresholds} if thresholds else {}),
         }
     if kind in POINTS:
-        bound = {POINTS[kind]: draw.one(0.0, 0.25, 0.5, 0.6, 0.75, 1.0)}
+        bound = {POINTS[kind]: draw.one(0.0, 0.25, 0.5, 0.625, 0.75, 1.0)}
         class_id = draw.one(None, int(draw.rng.integers(columns)) if columns > 1 else None)
         return {**bound, "num_thresholds": draw.one(1, 2, 3, 5, 9, 200), "class_id": class_id}
     if kind in ("Precision", "Recall") and columns > 1 and draw.chance(0.5):
@@ -292,6 +292,8 @@ def metric(draw, kind):
         if kind in (*OVERLAPS, "BinaryIoU") and weight is not None:
             # Keras truncates others.
             weight = np.ceil(np.broadcast_to(weight, y_pred.shape[:-1]))
+        if kind == "BinaryIoU" and weight is not None:
+            weight = np.broadcast_to(weight[..., None], y_pred.shape)
         # TensorFlow finds the largest of f32 alone.
         y_pred = tf.convert_to_tensor(y_pred, tf.float32 if "TopK" in kind else tf.float64)
         arguments = [y_pred] if kind in ("Mean", "Sum") else [tf.convert_to_tensor(y_true), y_pred]

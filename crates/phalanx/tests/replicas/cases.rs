@@ -163,6 +163,9 @@ pub(crate) fn everything_but(out: Part) -> Case {
         .gradient_accumulation(out.or(Part::Accumulation, 2, 3))
         .ema(0.9);
     let compile = Compile {
+        loss: SparseCategoricalCrossentropy::from_logits()
+            .ignore_class(1)
+            .into(),
         weighted_metrics: vec![Accuracy.into(), MeanIou::default().into()],
         ..classify(optimizer)
     };

@@ -166,6 +166,41 @@ fn classes_that_a_metric_alone_counts_are_checked() {
     assert!(message(trainer.train_on_batch(&labels([0, 1, -2, 2], None))).contains("class -2"));
 }
 
+/// As if its examples had no weight, whatever else counts classes.
+#[test]
+fn a_class_that_the_loss_leaves_out_is_no_mistake() {
+    let with = |loss: SparseCategoricalCrossentropy| Compile {
+        loss: loss.into(),
+        metrics: vec![Accuracy.into(), loss.into()],
+        ..sgd(0.1)
+    };
+    let labels = |labels: [i32; 4], weight: Option<&[f32]>| Batch {
+        y: vec![HostTensor::new([4], &labels)],
+        ..batch(4, weight)
+    };
+    let loss = SparseCategoricalCrossentropy::from_logits();
+    let mut leaves_out = trainer(mlp(), with(loss.ignore_class(255)));
+    let logs = leaves_out.train_on_batch(&labels([0, 1, 255, 2], None));
+    let weight = Some(&[1.0, 1.0, 0.0, 1.0][..]);
+    let mut weighted = trainer(
+        mlp(),
+        Compile {
+            metrics: Vec::new(),
+            weighted_metrics: vec![Accuracy.into(), loss.into()],
+            ..with(loss)
+        },
+    );
+    let expected = weighted.train_on_batch(&labels([0, 1, 0, 2], weight));
+    let pairs = |logs: &Logs| format!("{:?}", logs.iter().collect::<Vec<_>>());
+    assert_eq!(pairs(&logs.unwrap()), pairs(&expected.unwrap()));
+    assert_eq!(
+        leaves_out.variables().unwrap(),
+        weighted.variables().unwrap()
+    );
+    let refused = message(leaves_out.train_on_batch(&labels([0, 1, 254, 2], None)));
+    assert!(refused.contains("the class 254 of example 2"), "{refused}");
+}
+
 /// Truncated they would be rows 0, 1 and 2, and a model would train on what nobody meant.
 #[test]
 fn indices_that_are_not_whole_are_refused() {
