@@ -69,6 +69,23 @@ def recurrent():
     return keras.Model(x, layers.Concatenate()([layers.SimpleRNN(2)(y), states[0], states[3]]), name="recurrent")
 
 
+def uneven():
+    """Branches alike but for a mask, which Keras 2 does not count among the layers as Keras 3 does."""
+    x = keras.Input((5, 4), name="x")
+    masked = layers.LSTM(3)(layers.Masking()(layers.Dense(4)(x)))
+    plain = layers.LSTM(3)(layers.Activation("tanh")(layers.Dense(4)(x)))
+    return keras.Model(x, layers.Add()([plain, masked]), name="uneven")
+
+
+def thawed():
+    """A model that is not trainable, of whose layers one was made trainable again: it is trained once the model is read."""
+    inner = keras.Sequential([keras.Input((3,)), layers.Dense(3), layers.Dense(2)], name="inner")
+    inner.trainable = False
+    inner.layers[-1].trainable = True
+    x = keras.Input((3,))
+    return keras.Model(x, layers.Dense(1)(inner(x)), name="thawed")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -94,7 +111,7 @@ def record(model):
         "files": files,
         "inputs": arrays(inputs),
         "outputs": arrays(x.numpy() for x in outputs),
-        "frozen": len(model.non_trainable_weights),
+        "frozen": len(keras.models.load_model(TO / files[0]).non_trainable_weights),
         "penalty": float(sum(model.losses, 0.0)),
     }
 
@@ -136,5 +153,5 @@ def trained(model, fresh):
 
 if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
-    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent)])
+    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed)])
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])

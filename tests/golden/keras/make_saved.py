@@ -282,6 +282,36 @@ def forgetful():
     return keras.Model(x, layers.SimpleRNN(2, recurrent_dropout=0.5)(y), name="forgetful")
 
 
+def gated():
+    """Branches alike but for an operation, which takes no mask."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    table = layers.Embedding(12, 4, mask_zero=True)(words)
+    y = layers.Multiply()([layers.Activation("tanh")(layers.Dense(4)(table)), ops.sigmoid(layers.Dense(4)(table))])
+    return keras.Model(words, layers.Dense(2)(layers.GlobalAveragePooling1D()(y)), name="gated")
+
+
+def thawed():
+    """Models that are not trainable, with layers that were made trainable again: these are trained."""
+    x = keras.Input((3,))
+    chain = keras.Sequential([keras.Input((3,)), layers.Dense(3), layers.BatchNormalization()], name="chain")
+    i = keras.Input((3,))
+    graph = keras.Model(i, layers.Add()([i, layers.Dense(3)(layers.Dense(3)(i))]), name="graph")
+    for inner in (chain, graph):
+        inner.trainable = False
+        inner.layers[-1].trainable = True
+    graph.layers[2].trainable = True
+    return keras.Model(x, layers.Dense(1)(graph(chain(x))), name="thawed")
+
+
+def still():
+    """A functional model that is not trainable, of whose layers one is: nothing is trained."""
+    x = keras.Input((3,))
+    model = keras.Model(x, layers.Dense(1)(layers.Dense(3)(x)), name="still")
+    model.trainable = False
+    model.layers[-1].trainable = True
+    return model
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -309,7 +339,7 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name in ("masked", "operated", "stated", "blocks", "branches"):
+            case "int32" if model.name in ("masked", "operated", "stated", "blocks", "branches", "gated"):
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
@@ -327,12 +357,12 @@ def record(model, endings):
     inputs = batch(model)
     for ending in endings:
         model.save(TO / f"{model.name}.{ending}")
-    if model.name in ("dropouts", "uneven"):
+    if model.name in ("dropouts", "uneven", "gated"):
         model.save_weights(TO / f"{model.name}.weights.h5")
     outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
     # Of several outputs with names, in the order of the names.
     outputs = keras.tree.flatten(outputs)
-    frozen = model.non_trainable_weights
+    frozen = keras.models.load_model(TO / f"{model.name}.{endings[0]}").non_trainable_weights
     return {
         "name": model.name,
         "files": [f"{model.name}.{ending}" for ending in endings],
@@ -352,7 +382,7 @@ if __name__ == "__main__":
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
-              (forgetful(), ["keras", "h5"])]
+              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -12,6 +12,8 @@ use phalanx_graph::Shape;
 use super::hdf5::{Hdf5, Object, ReadResult};
 use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
 
+/// The attribute of files that this program writes: its version.
+pub(crate) const WRITER: &str = "phalanx";
 /// Deeper nesting of groups is treated as damage.
 const MAX_DEPTH: usize = 64;
 /// More tensors in one file are treated as damage.
@@ -27,6 +29,14 @@ const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
 pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<FileLayers> {
+    Ok(FileLayers {
+        all: with_variables(file)?,
+        ordered: true,
+        by_keras: file.texts(&file.root()?, WRITER)?.is_none(),
+    })
+}
+
+fn with_variables(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
     let root = file.root()?;
     if let Some(names) = names(file, &root, "layer_names")? {
         return legacy(file, &root, names);
@@ -43,14 +53,9 @@ pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<FileLayers> {
         file,
         layers: Vec::new(),
         tensors: 0,
-        named: true,
     };
     walk.group(&root, "", "", 0)?;
-    Ok(FileLayers {
-        all: walk.layers,
-        ordered: true,
-        named: walk.named,
-    })
+    Ok(walk.layers)
 }
 
 /// The elements of a tensor.
@@ -64,8 +69,6 @@ struct Walk<'a, 'f> {
     file: &'a Hdf5<'f>,
     layers: Vec<FileLayer>,
     tensors: usize,
-    /// Whether all layers so far have a name.
-    named: bool,
 }
 
 impl Walk<'_, '_> {
@@ -92,7 +95,6 @@ impl Walk<'_, '_> {
             if depth > 0 {
                 let name = self.file.texts(&vars, "name")?.filter(|_| !is_part);
                 let name = name.and_then(|texts| texts.into_iter().next());
-                self.named &= name.is_some() || is_part;
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }
             self.layer(&vars, place, &path)?;
@@ -169,7 +171,7 @@ fn stored(
 }
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
-fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<FileLayers> {
+fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<Vec<FileLayer>> {
     let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
     let mut layers: Vec<FileLayer> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -208,11 +210,7 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
             layers[place].tensors.extend(stored);
         }
     }
-    Ok(FileLayers {
-        all: layers,
-        ordered: true,
-        named: true,
-    })
+    Ok(layers)
 }
 
 /// The path of the layer that has variables with such a prefix in the group of a layer or of a model.

@@ -12,7 +12,10 @@ use crate::Result;
 use crate::nn::Model;
 
 const ARCHIVED: &str = "config.json";
+const METADATA: &str = "metadata.json";
 const ATTRIBUTE: &str = "model_config";
+/// Under what files note which Keras wrote them.
+const VERSION: &str = "keras_version";
 const COMPILED_ATTRIBUTE: &str = "training_config";
 /// Longer descriptions of a model are refused.
 const MAX_BYTES: u64 = 64 << 20;
@@ -38,7 +41,21 @@ pub(super) fn model(name: &str, bytes: &[u8]) -> Result<Model> {
     let text = config.map_err(wrong)?.ok_or_else(|| {
         wrong("the file has weights alone; expected a whole model, which `model.save(\"model.keras\")` writes, or load the weights into a model that you make".into())
     })?;
-    Model::from_keras_config(&parsed(&text).map_err(wrong)?).map_err(wrong)
+    let config = parsed(&text).map_err(wrong)?;
+    let version = version(bytes, &config);
+    Model::from_keras_config(&config, version.as_deref()).map_err(wrong)
+}
+
+/// The version of Keras that wrote a file with such a description, where it says so.
+fn version(bytes: &[u8], config: &Value) -> Option<String> {
+    if bytes.starts_with(SIGNATURE) {
+        return attribute(bytes, VERSION).ok().flatten();
+    }
+    let noted = match is_document(bytes) {
+        true => config[VERSION].clone(),
+        false => parsed(&member(bytes, METADATA).ok()?).ok()?[VERSION].take(),
+    };
+    noted.as_str().map(str::to_owned)
 }
 
 /// What the model of a file was compiled with, if it was; errors call it `name`.
@@ -70,7 +87,7 @@ fn parsed(text: &str) -> std::result::Result<Value, String> {
 /// The document in a file that is no HDF5 file, and its place there.
 fn document(bytes: &[u8]) -> (&'static str, std::result::Result<String, String>) {
     if !is_document(bytes) {
-        return (ARCHIVED, member(bytes));
+        return (ARCHIVED, member(bytes, ARCHIVED));
     }
     let text = match std::str::from_utf8(bytes) {
         _ if bytes.len() as u64 > MAX_BYTES => Err(too_long(bytes.len() as u64)),
@@ -84,11 +101,11 @@ fn too_long(bytes: u64) -> String {
     format!("{bytes} bytes, expected at most {MAX_BYTES}")
 }
 
-fn member(bytes: &[u8]) -> std::result::Result<String, String> {
+fn member(bytes: &[u8], name: &str) -> std::result::Result<String, String> {
     const NEXT: &str = "expected a model that `model.save(\"model.keras\")` wrote";
     let broken = |error: &dyn std::fmt::Display| format!("{error}; {NEXT}");
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|error| broken(&error))?;
-    let member = archive.by_name(ARCHIVED).map_err(|error| broken(&error))?;
+    let member = archive.by_name(name).map_err(|error| broken(&error))?;
     let size = member.size();
     if size > MAX_BYTES {
         return Err(too_long(size));

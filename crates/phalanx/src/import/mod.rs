@@ -11,7 +11,7 @@
 //! as Keras does, or as our own files note it. A file says nothing of settings: PyTorch's encoder must be one with `norm_first=True`,
 //! `activation="gelu"` and a last `norm`, and `epsilon` here its `layer_norm_eps`, 1e-5 by default. The rule by which most variables find
 //! a value of their shape is used; names that Keras made, such as `dense_1`, number layers as they were created, and give way to the order
-//! of the layers, by which Keras reads its files.
+//! of the layers, by which Keras reads its files: of a model that Keras described, the order in the description. What this program wrote goes by names.
 //!
 //! ```no_run
 //! use phalanx::import::LoadWeights;
@@ -44,6 +44,7 @@ use serde_json::Value;
 
 use crate::nn::{Model, PytorchOrders};
 use crate::{Error, Result};
+pub(crate) use keras_layers::WRITER;
 pub use pairing::Matching;
 pub use report::{LoadReport, Mismatch, PairedBy, VariableCounts};
 pub(crate) use safetensors_layers::ORDER;
@@ -75,17 +76,6 @@ pub(crate) fn load_bytes(
     bytes: &[u8],
     options: LoadWeights,
 ) -> Result<Loaded> {
-    load_paired(model, name, bytes, options, false)
-}
-
-/// As [`load_bytes`]; `is_own` where the model was made by the architecture in the same file.
-fn load_paired(
-    model: &Model,
-    name: &str,
-    bytes: &[u8],
-    options: LoadWeights,
-    is_own: bool,
-) -> Result<Loaded> {
     let values = model.variables().iter();
     let values: u64 = values
         .map(|variable| variable.shape.byte_len() as u64)
@@ -93,7 +83,7 @@ fn load_paired(
     let bytes = weights_file::unpacked(name, bytes, values)?;
     let opened = weights_file::WeightsFile::new(name, &bytes)?;
     let layers = opened.layers()?;
-    let (pairs, report) = pairing::pair(model, &layers, options.matching, is_own);
+    let (pairs, report) = pairing::pair(model, &layers, options.matching);
     let is_enough = match options.skip_mismatch {
         true => !report.matched.is_empty() || model.variables().is_empty(),
         false => report.is_complete(),
@@ -164,7 +154,7 @@ pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTe
         let message = "the file describes a model and has no values; read it by `SavedModel::architecture`, or save the model by `model.save(\"model.keras\")`";
         return Err(problem(name, "weights", message));
     }
-    let (mut values, _) = load_paired(&model, name, bytes, LoadWeights::default(), true)?;
+    let (mut values, _) = load_bytes(&model, name, bytes, LoadWeights::default())?;
     values.sort_by_key(|(variable, _)| *variable);
     let values = values.into_iter().map(|(_, value)| value).collect();
     Ok((model, values))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::nn::Model;
+use crate::nn::{KerasFile, Model};
 
 /// Variables of the model that belong together: a layer has them, or a part of one.
 pub(crate) struct ModelLayer {
@@ -19,9 +19,9 @@ pub(crate) struct ModelLayer {
     pub(crate) variables: Vec<usize>,
 }
 
-/// The variables of the model by the layer they are in; for files of Keras in Keras' order of the layers.
-pub(crate) fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
-    let places = places(model);
+/// The variables of the model by the layer they are in; for a file of Keras in its order of the layers.
+pub(crate) fn owners(model: &Model, file: Option<KerasFile>) -> Vec<ModelLayer> {
+    let places = places(model, file.unwrap_or(KerasFile::Read));
     let mut owners: Vec<ModelLayer> = Vec::new();
     for (index, variable) in model.variables().iter().enumerate() {
         let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
@@ -33,7 +33,7 @@ pub(crate) fn owners(model: &Model, is_of_keras: bool) -> Vec<ModelLayer> {
     for owner in &mut owners {
         owner.kind = direction_kind(model, owner).unwrap_or(owner.kind);
     }
-    if is_of_keras {
+    if file.is_some() {
         owners.sort_by_key(|owner| owner.number);
     }
     owners
@@ -134,18 +134,18 @@ impl KerasPlace {
     }
 }
 
-/// Path and group of every layer and of every model in the model, in any order.
-pub(crate) fn groups(model: &Model) -> impl Iterator<Item = (String, String)> {
-    let places = places(model).into_iter();
+/// Path and group in a file of Keras of every layer and of every model in the model, in any order.
+pub(crate) fn groups(model: &Model, file: KerasFile) -> impl Iterator<Item = (String, String)> {
+    let places = places(model, file).into_iter();
     places.map(|(path, place)| (path, place.group))
 }
 
 /// By path of a layer: where Keras would keep it.
-fn places(model: &Model) -> HashMap<String, KerasPlace> {
+fn places(model: &Model, file: KerasFile) -> HashMap<String, KerasPlace> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     let mut places: HashMap<String, KerasPlace> = HashMap::new();
     // A model comes before its layers.
-    for (number, (path, kind)) in model.layer_kinds().into_iter().enumerate() {
+    for (number, (path, kind)) in model.layer_kinds(file).into_iter().enumerate() {
         let above = path
             .rsplit_once('/')
             .and_then(|(above, _)| places.get(above));

@@ -4,8 +4,7 @@
 //! of the file and of the model a key (a path, a class with a number, a translated PyTorch name ..), layers with equal keys are
 //! paired, and a key that occurs twice on a side pairs nothing. All rules are tried, and the one under which most variables
 //! find a tensor of their shape is used; of equal ones the first, so that names win over order. Names that Keras made, such as
-//! `dense_1`, do not: they count the layers as they were created, and Keras itself goes by their order. They do where the model comes
-//! from the same file.
+//! `dense_1`, do not: they count the layers as they were created, and Keras itself goes by their order.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +15,7 @@ use super::model_layers::{ModelLayer, class, owners};
 use super::report::{LoadReport, Mismatch, PairedBy, VariableCounts};
 use super::tensor_layout::{TensorLayout, field};
 use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
-use crate::nn::Model;
+use crate::nn::{KerasFile, Model};
 
 /// How layers of a file are paired with the model's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,15 +132,15 @@ struct Paired<'f> {
     layers: Vec<Option<usize>>,
 }
 
-/// Pairs by the rule that finds most; of equal ones, by the first, but by order where that gives other layers the names that
-/// Keras made, unless the model `is_own`: made by the file's own architecture, with its names.
+/// Pairs by the rule that finds most; of equal ones, by the first, but in a file that Keras wrote by order where that gives other layers
+/// the names that Keras made.
 pub(super) fn pair<'f>(
     model: &Model,
     layers: &'f FileLayers,
     matching: Matching,
-    is_own: bool,
 ) -> (Vec<VariableSource<'f>>, LoadReport) {
-    let owners = owners(model, is_of_keras(&layers.all));
+    let file = is_of_keras(&layers.all).then_some(KerasFile::Read);
+    let owners = owners(model, file);
     let mut best = Paired::default();
     for &way in MatchRule::of(matching) {
         if matches!(way, MatchRule::Order) && !layers.ordered {
@@ -151,7 +150,7 @@ pub(super) fn pair<'f>(
         let is_better = match found.sources.len().cmp(&best.sources.len()) {
             Ordering::Less => false,
             Ordering::Equal => {
-                !(is_own && layers.named)
+                layers.by_keras
                     && found.report.paired == PairedBy::Order
                     && best.report.paired == PairedBy::Name
                     && is_renumbered(model, (&owners, &layers.all), [&best, &found])
@@ -172,17 +171,17 @@ fn is_of_keras(layers: &[FileLayer]) -> bool {
         .any(|layer| layer.convention == Convention::Keras)
 }
 
-/// Whether by order some layers of a file of Keras go to other layers of the model than by names, and the names of these are those that
+/// Whether by order some layers of the file go to other layers of the model than by names, and the names of these are those that
 /// Keras made, equal but for their numbers.
 fn is_renumbered(
     model: &Model,
     (owners, layers): (&[ModelLayer], &[FileLayer]),
     [by_name, by_order]: [&Paired<'_>; 2],
 ) -> bool {
-    if !is_of_keras(layers) || by_name.layers == by_order.layers {
+    if by_name.layers == by_order.layers {
         return false;
     }
-    let kinds = model.layer_kinds();
+    let kinds = model.layer_kinds(KerasFile::Read);
     let classes: HashSet<&str> = kinds.iter().map(|(_, kind)| class(kind)).collect();
     let both = by_name.layers.iter().zip(&by_order.layers);
     let mut others = owners.iter().zip(both).filter(|(_, (a, b))| a != b);

@@ -30,17 +30,13 @@ pub(super) fn layers(
 ) -> Result<FileLayers> {
     let all = by_names(file, tensors)?;
     let order = note.and_then(|note| serde_json::from_str::<Vec<String>>(note).ok());
-    let FileLayers {
-        all,
-        ordered,
-        named,
-    } = in_order(all, &order.unwrap_or_default());
+    let FileLayers { all, ordered, .. } = in_order(all, &order.unwrap_or_default());
     // A module tells the order of its own layers.
     let all = all.into_iter().flat_map(torch_recurrent::layers_of);
     Ok(FileLayers {
         all: all.collect(),
         ordered,
-        named,
+        by_keras: false,
     })
 }
 
@@ -54,7 +50,7 @@ fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
         return FileLayers {
             all,
             ordered: true,
-            named: true,
+            by_keras: false,
         };
     }
     // Names in an alphabet's order say nothing about the model's.
@@ -62,7 +58,7 @@ fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
     FileLayers {
         all,
         ordered,
-        named: true,
+        by_keras: false,
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) struct FileLayers {
     pub(super) all: Vec<FileLayer>,
     /// Whether they are in the order of the saved model, not sorted by name.
     pub(super) ordered: bool,
-    /// Whether the paths are made of the names of layers, not of classes that are numbered.
-    pub(super) named: bool,
+    /// Whether Keras wrote them, which goes by the order of the layers, whatever their names are.
+    pub(super) by_keras: bool,
 }
 
 /// Whose conventions the names and layouts of a layer follow.

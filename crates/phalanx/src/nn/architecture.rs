@@ -5,6 +5,7 @@
 //! A stack is `{"name", "input", "layers"}`, any other model `{"name", "inputs", "layers", "calls", "outputs"}`.
 //! A layer is `{kind: settings}`; a model as a layer has the kind `model`. A call is `{"layer", "inputs"}`. A value
 //! is the name of an input or of a layer, of which `name:1` is the second call, and `name:1.2` its third output.
+//! `"of_keras": 3`, or 2, is in a model that this Keras described as a functional one, with the layers in its order.
 
 use std::collections::HashMap;
 
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::context::MAX_CALLS;
 use super::input::{Input, NamedInput};
+use super::keras_order::KerasVersion;
 use super::layer::{Body, LayerSpec};
 use super::model::{Call, Model, NamedLayer, Place, Plan};
 use super::registry::{MODEL_KIND, Outer, Registry};
@@ -23,6 +25,8 @@ use crate::{Error, Result};
 pub(super) const MAX_DEPTH: usize = 16;
 /// What names may not hold in such a model, because values are written with them.
 const MARKS: [char; 2] = [':', '.'];
+/// Which Keras described the model.
+pub(super) const OF_KERAS: &str = "of_keras";
 
 impl Model {
     /// Refuses names that the JSON of the architecture could not hold, before anybody trains under them.
@@ -40,6 +44,14 @@ impl Model {
     /// The architecture as JSON, from which [`from_config`](Self::from_config) makes the model again.
     #[must_use]
     pub fn config(&self) -> Value {
+        let mut config = self.graph_config();
+        if let Some(version) = self.of_keras {
+            config[OF_KERAS] = version.number().into();
+        }
+        config
+    }
+
+    fn graph_config(&self) -> Value {
         let layers: Vec<Value> = self.layers.iter().map(layer_value).collect();
         if self.is_stack() {
             let input = input_value(&self.inputs[0]);
@@ -218,9 +230,9 @@ impl Reader<'_> {
         let fields = object(path, config)?;
         let stack = fields.contains_key("input");
         let mut known = if stack {
-            vec!["name", "input", "layers"]
+            vec!["name", OF_KERAS, "input", "layers"]
         } else {
-            vec!["name", "inputs", "layers", "calls", "outputs"]
+            vec!["name", OF_KERAS, "inputs", "layers", "calls", "outputs"]
         };
         // What a layer has; see `Outer`.
         known.extend(
@@ -242,12 +254,13 @@ impl Reader<'_> {
             .filter(|name| depth == 0 || !name.is_null())
             .map_or(Ok(default), |name| text(&path.field("name"), name))?;
         let layers = self.layers(path, fields, depth)?;
-        let plan = if stack {
+        let mut plan = if stack {
             let input = read_input(&path.field("input"), &fields["input"])?;
             Plan::stack(name.to_owned(), input, layers)
         } else {
             read_graph(path, name, fields, layers)?
         };
+        plan.of_keras = read_version(path, fields)?;
         Model::build(plan).map_err(|error| match error {
             Error::User(message) if !path.0.is_empty() => path.error(message),
             other => other,
@@ -327,6 +340,18 @@ fn read_graph(
         layers,
         calls,
         outputs,
+        of_keras: None,
+    })
+}
+
+fn read_version(path: &Path, fields: &Map<String, Value>) -> Result<Option<KerasVersion>> {
+    let Some(number) = fields.get(OF_KERAS) else {
+        return Ok(None);
+    };
+    let version = number.as_u64().and_then(KerasVersion::of);
+    version.map(Some).ok_or_else(|| {
+        let message = format!("expected 2 or 3, got {}", brief(number));
+        path.field(OF_KERAS).error(message)
     })
 }
 

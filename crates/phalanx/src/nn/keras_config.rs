@@ -19,6 +19,7 @@ use phalanx_graph::{DType, Shape};
 use serde_json::{Map, Value, json};
 
 use super::input::NamedInput;
+use super::keras_order::keras_order;
 use super::layer::Body;
 use super::model::{Call, Model, NamedLayer, Place};
 use super::preprocess::Preprocess;
@@ -156,7 +157,8 @@ fn model_object(model: &Model, name: &str) -> Result<Value> {
     for layer in &mut layers {
         layer["inbound_nodes"] = json!([]);
     }
-    for (at, entry) in model.layers.iter().enumerate() {
+    for at in keras_order(model) {
+        let entry = &model.layers[at];
         let mut layer = layer_object(model, at)?;
         let calls = model.calls.iter().filter(|call| call.layer == at);
         let nodes = calls.map(|call| node(model, entry, call));

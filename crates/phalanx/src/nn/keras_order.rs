@@ -7,12 +7,47 @@ use super::keras_graph::{KerasNode, keras_graph};
 use super::layer::Body;
 use super::model::{Model, Place};
 
+/// A Keras that describes models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KerasVersion {
+    Two,
+    Three,
+}
+
+impl KerasVersion {
+    pub(super) const fn of(number: u64) -> Option<Self> {
+        match number {
+            2 => Some(Self::Two),
+            3 => Some(Self::Three),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn number(self) -> u64 {
+        match self {
+            Self::Two => 2,
+            Self::Three => 3,
+        }
+    }
+}
+
+/// A file of Keras, in which layers are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KerasFile {
+    /// One that is read: it is as the model was described, by whatever Keras.
+    Read,
+    /// Weights for the model in Keras 3, which has it as Keras 3 described it.
+    Weights,
+    /// The whole model as it is here.
+    Archive,
+}
+
 impl Model {
     /// Path and kind of every layer in Keras' order; a model inside, a `sequential` or a `functional` one, comes before its layers, and a layer
     /// before the one that it wraps.
-    pub(crate) fn layer_kinds(&self) -> Vec<(String, &'static str)> {
+    pub(crate) fn layer_kinds(&self, file: KerasFile) -> Vec<(String, &'static str)> {
         let mut kinds = Vec::new();
-        for entry in keras_order(self).into_iter().map(|at| &self.layers[at]) {
+        for entry in self.order_in(file).into_iter().map(|at| &self.layers[at]) {
             match &entry.body {
                 Body::Layer { layer, .. } => {
                     let (mut path, mut layer) = (entry.name.clone(), layer.as_ref());
@@ -24,12 +59,13 @@ impl Model {
                     }
                 }
                 Body::Model(model) => {
-                    let kind = match is_sequential(model) {
+                    let is_described = model.of_keras.is_some() && file != KerasFile::Archive;
+                    let kind = match is_sequential(model) && !is_described {
                         true => "sequential",
                         false => "functional",
                     };
                     kinds.push((entry.name.clone(), kind));
-                    let inner = model.layer_kinds().into_iter();
+                    let inner = model.layer_kinds(file).into_iter();
                     kinds
                         .extend(inner.map(|(path, kind)| (format!("{}/{path}", entry.name), kind)));
                 }
@@ -37,11 +73,22 @@ impl Model {
         }
         kinds
     }
+
+    /// The layers as Keras numbers them in such a file. A description says it better than its graph here, where layers stand for operations and
+    /// others take masks off, and whatever a version of Keras counts.
+    fn order_in(&self, file: KerasFile) -> Vec<usize> {
+        match (self.of_keras, file) {
+            (Some(_), KerasFile::Read) | (Some(KerasVersion::Three), KerasFile::Weights) => {
+                (0..self.layers.len()).collect()
+            }
+            _ => keras_order(self),
+        }
+    }
 }
 
 /// The layers as in Keras' `Model.layers`: those with the most calls and operations between them and the outputs first, and of equal
 /// ones the one that a walk from the outputs finds first.
-fn keras_order(model: &Model) -> Vec<usize> {
+pub(super) fn keras_order(model: &Model) -> Vec<usize> {
     let nodes = keras_graph(model);
     let mut walk = OutputWalk {
         nodes: &nodes,

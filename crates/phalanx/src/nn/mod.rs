@@ -104,6 +104,7 @@ pub(crate) use index_inputs::Table;
 pub(crate) use initializer::FirstRows;
 pub use initializer::{Fan, Initializer, ScaledDistribution};
 pub use input::Input;
+pub(crate) use keras_order::KerasFile;
 pub use layer::{Layer, LayerSpec};
 pub use layer_scale::LayerScale;
 pub use lstm::Lstm;

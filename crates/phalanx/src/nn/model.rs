@@ -5,6 +5,7 @@ use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
 use super::Activation;
 use super::context::Cx;
 use super::input::{Input, NamedInput};
+use super::keras_order::KerasVersion;
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
 use super::precision::wide;
@@ -31,6 +32,8 @@ pub struct Model {
     pub(super) shapes: Vec<Vec<Shape>>,
     /// Of each output whether it has a padding mask.
     pub(super) masked: Vec<bool>,
+    /// Which Keras described it as a functional model; the layers are in the order in which that numbers them.
+    pub(super) of_keras: Option<KerasVersion>,
 }
 
 /// A layer under its name.
@@ -64,6 +67,7 @@ pub(super) struct Plan {
     pub(super) layers: Vec<LayerSpec>,
     pub(super) calls: Vec<Call>,
     pub(super) outputs: Vec<Place>,
+    pub(super) of_keras: Option<KerasVersion>,
 }
 
 impl Plan {
@@ -80,6 +84,7 @@ impl Plan {
             calls: calls.collect(),
             outputs: vec![first(layers.len())],
             layers,
+            of_keras: None,
         }
     }
 }
@@ -310,6 +315,7 @@ impl Model {
             variables: Vec::new(),
             shapes: Vec::new(),
             masked: Vec::new(),
+            of_keras: plan.of_keras,
         };
         model.trace()?;
         model.check_lengths()?;

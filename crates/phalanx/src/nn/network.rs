@@ -160,6 +160,7 @@ impl Network {
             outputs: outputs.collect::<Result<_>>()?,
             layers: kept.layers,
             calls: kept.calls,
+            of_keras: None,
         })?;
         model.check_names()?;
         Ok(model)

@@ -9,20 +9,25 @@ use std::borrow::Cow;
 use phalanx_graph::{DType, HostTensor};
 
 use crate::import::hdf5::writer::{Group, H5Node};
-use crate::import::model_layers;
-use crate::nn::Model;
+use crate::import::{WRITER, model_layers};
+use crate::nn::{KerasFile, Model};
 use crate::{Error, Result};
 
 /// Longer names of layers are left out, which Keras does not miss: a header has room for 64 KiB.
 const LONGEST_NAME: usize = 1024;
 
-/// The groups and arrays of a file with these values of the model's variables.
-pub(super) fn tree<'a>(model: &Model, values: &'a [HostTensor]) -> Result<Group<'a>> {
+/// The groups and arrays of such a file with these values of the model's variables.
+pub(super) fn tree<'a>(
+    model: &Model,
+    values: &'a [HostTensor],
+    file: KerasFile,
+) -> Result<Group<'a>> {
     let mut root = Group::default();
-    for (path, group) in model_layers::groups(model) {
+    root.texts.insert(WRITER, env!("CARGO_PKG_VERSION").into());
+    for (path, group) in model_layers::groups(model, file) {
         name(&mut root, &path, &group);
     }
-    for layer in model_layers::owners(model, true) {
+    for layer in model_layers::owners(model, Some(file)) {
         let vars = match layer.group.is_empty() {
             true => None,
             false => {
@@ -126,8 +131,8 @@ mod tests {
         network.build(&[x], &[out]).unwrap()
     }
 
-    fn written(saved: &SavedModel) -> Vec<u8> {
-        let tree = tree(saved.model(), saved.values()).unwrap();
+    fn written(saved: &SavedModel, file: KerasFile) -> Vec<u8> {
+        let tree = tree(saved.model(), saved.values(), file).unwrap();
         let file = Hdf5File::new(&tree);
         let mut bytes = Vec::new();
         file.write(&mut bytes).unwrap();
@@ -165,21 +170,32 @@ mod tests {
         let mut saved = SavedModel::new(model, values).unwrap();
         let report = saved.load_weights_from("golden", &golden, LoadWeights::default());
         assert_eq!(report.unwrap().unexpected, Vec::<String>::new());
-        let (ours, theirs) = (arrays(&written(&saved)), arrays(&golden));
+        let (ours, theirs) = (
+            arrays(&written(&saved, KerasFile::Weights)),
+            arrays(&golden),
+        );
         let paths = |arrays: &Arrays| arrays.keys().cloned().collect::<Vec<_>>();
         assert_eq!(paths(&ours), paths(&theirs));
         assert!(ours == theirs, "values differ");
     }
 
-    /// Branches alike but for masks, whose order Keras' operations on masks change.
+    /// Branches alike but for masks, whose order Keras' operations on masks change; and for a layer that only here takes a mask off.
     #[test]
     fn layers_before_masks_are_where_keras_has_them() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/keras");
-        let golden = std::fs::read(format!("{root}/saved/uneven.weights.h5")).unwrap();
-        let saved = SavedModel::load_keras(format!("{root}/saved/uneven.keras")).unwrap();
-        let mut theirs = arrays(&golden);
-        theirs.retain(|path, _| !path.contains("seed_generator"));
-        assert!(arrays(&written(&saved)) == theirs, "values differ");
+        let root = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/golden/keras/saved"
+        );
+        let check = |name: &str, file| {
+            let golden = std::fs::read(format!("{root}/{name}.weights.h5")).unwrap();
+            let saved = SavedModel::load_keras(format!("{root}/{name}.keras")).unwrap();
+            let mut theirs = arrays(&golden);
+            theirs.retain(|path, _| !path.contains("seed_generator"));
+            assert!(arrays(&written(&saved, file)) == theirs, "{name}: {file:?}");
+        };
+        check("uneven", KerasFile::Weights);
+        check("uneven", KerasFile::Archive);
+        check("gated", KerasFile::Weights);
     }
 
     /// Keras looks for the values of a model in the model by its class.
@@ -195,7 +211,10 @@ mod tests {
         let classes: Vec<_> = layers.iter().map(|layer| &layer["class_name"]).collect();
         assert_eq!(classes, ["InputLayer", "Functional", "Sequential"]);
         let values = model.init(1).unwrap();
-        let arrays = arrays(&written(&SavedModel::new(model, values).unwrap()));
+        let arrays = arrays(&written(
+            &SavedModel::new(model, values).unwrap(),
+            KerasFile::Archive,
+        ));
         let groups = arrays.keys().map(|path| path.split('/').nth(2).unwrap());
         let groups: BTreeSet<&str> = groups.collect();
         assert_eq!(groups, BTreeSet::from(["functional", "sequential"]));
@@ -226,7 +245,8 @@ mod tests {
         let model = model();
         let first = SavedModel::new(model.clone(), model.init(1).unwrap()).unwrap();
         let mut again = SavedModel::new(model.clone(), model.init(2).unwrap()).unwrap();
-        let report = again.load_weights_from("ours", &written(&first), LoadWeights::default());
+        let written = written(&first, KerasFile::Weights);
+        let report = again.load_weights_from("ours", &written, LoadWeights::default());
         assert_eq!(report.unwrap().paired, PairedBy::Name);
         assert_eq!(again.values(), first.values());
     }

@@ -30,7 +30,7 @@ use phalanx_graph::HostTensor;
 use crate::Result;
 use crate::import::hdf5::writer::Hdf5File;
 use crate::import::{self, LoadReport, LoadWeights};
-use crate::nn::{Input, IntoModel, Model, Registry};
+use crate::nn::{Input, IntoModel, KerasFile, Model, Registry};
 use crate::storage::atomic_dir::{self, DirectoryKind, WEIGHTS};
 use crate::storage::foreign_ending::is_of_keras;
 
@@ -132,8 +132,8 @@ impl SavedModel {
     /// Writes the values alone to a file: one that Keras 3 reads by `Model.load_weights` where the name ends in `.weights.h5`, else
     /// safetensors, each value under the name of its variable.
     ///
-    /// Keras finds values by the classes and the order of the layers, so that its model must have the same layers; values of bf16 are
-    /// widened to f32.
+    /// Keras finds values by the classes and the order of the layers, so that its model must have the same layers, and be the one that was read where
+    /// one was; values of bf16 are widened to f32.
     ///
     /// # Errors
     /// When the file cannot be written, or a variable is in no layer that Keras' files have a place for; a file that was there
@@ -141,7 +141,7 @@ impl SavedModel {
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if is_of_keras(path) {
-            let tree = keras_weights::tree(&self.model, &self.values)?;
+            let tree = keras_weights::tree(&self.model, &self.values, KerasFile::Weights)?;
             let file = Hdf5File::new(&tree);
             return atomic_dir::replace_file(&MODEL_DIR, path, file.len(), |out| file.write(out));
         }
@@ -158,7 +158,7 @@ impl SavedModel {
     /// file cannot be written; one that was there before stays then.
     pub fn save_keras(&self, path: impl AsRef<Path>) -> Result<()> {
         let config = self.model.keras_config()?;
-        let tree = keras_weights::tree(&self.model, &self.values)?;
+        let tree = keras_weights::tree(&self.model, &self.values, KerasFile::Archive)?;
         let weights = Hdf5File::new(&tree);
         atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), weights.len(), |out| {
             keras_archive::write(out, &config, &weights)
@@ -170,7 +170,7 @@ impl SavedModel {
     ///
     /// Stacks and functional models are read, models in models among them, of layers that there are here, with the operations
     /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`), whose results have no padding mask. A mask that a layer is called with
-    /// must be the one that its values have here anyway. Optimizer, loss and metrics are what
+    /// must be the one that its values have here anyway. `training=False` in a call counts where Keras 2 or one from 3.16 on wrote the file. Optimizer, loss and metrics are what
     /// [`Compile::of_keras`](crate::fit::Compile::of_keras) reads. Dims of inputs that are open in Keras are
     /// shown as 128, and examples may have any there, where they are the first ones ([`Input::open_dims`](crate::nn::Input::open_dims));
     /// [`with_inputs`](Self::with_inputs) fixes them. A model in another that gives it other dims takes those. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose

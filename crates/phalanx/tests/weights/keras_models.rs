@@ -10,7 +10,7 @@ use phalanx::import::{LoadWeights, Matching};
 use phalanx::nn::{Cx, Input, Model};
 use phalanx::saved::SavedModel;
 use phalanx_graph::DType;
-use phalanx_testkit::assert_close;
+use phalanx_testkit::{Scratch, assert_close};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use zip::{ZipArchive, ZipWriter};
@@ -213,7 +213,8 @@ fn files_without_a_whole_model_are_refused() {
 fn check_pairings(name: &str) {
     let folder = golden("keras/saved");
     let expected = SavedModel::load_keras(folder.join(format!("{name}.keras"))).unwrap();
-    let model = expected.model();
+    // As a training keeps it.
+    let model = Model::from_config(&expected.model().config()).unwrap();
     for ending in ["weights.h5", "h5", "keras"] {
         for matching in [Matching::Auto, Matching::Names, Matching::Order] {
             let values = model.init(1).unwrap();
@@ -240,6 +241,99 @@ fn dropouts_between_layers_change_no_pairing() {
 #[test]
 fn masks_change_the_order_of_layers_as_in_keras() {
     check_pairings("uneven");
+}
+
+/// A layer that only stands here, to take a mask off, is not counted.
+#[test]
+fn operations_on_masked_values_change_no_pairing() {
+    check_pairings("gated");
+}
+
+/// Early versions of Keras 3 note no names beside the values.
+#[test]
+fn archives_without_names_of_layers_are_read_in_keras_order() {
+    for name in ["uneven", "gated"] {
+        let path = golden("keras/saved").join(format!("{name}.keras"));
+        let mut members = members(&path);
+        let weights = members.iter_mut().find(|(name, _)| name.ends_with(".h5"));
+        let (_, bytes) = weights.unwrap();
+        let mut count = 0;
+        for at in 0..bytes.len() - 4 {
+            if bytes[at..].starts_with(b"name\0") {
+                bytes[at..at + 4].copy_from_slice(b"none");
+                count += 1;
+            }
+        }
+        let expected = SavedModel::load_keras(&path).unwrap();
+        assert!(count >= expected.values().len() / 2, "{count}");
+        let unnamed = SavedModel::from_keras_bytes(name, &archive(&members)).unwrap();
+        assert!(unnamed.values() == expected.values(), "{name}");
+    }
+}
+
+/// In an archive, a layer that takes a mask off is one as any other, and counts.
+#[test]
+fn what_is_written_of_a_model_of_keras_goes_back_to_it() {
+    let folder = Scratch::temporary("gated");
+    let saved = SavedModel::load_keras(golden("keras/saved/gated.keras")).unwrap();
+    for file in ["gated.keras", "gated.weights.h5"] {
+        let path = folder.join(file);
+        match file.ends_with(".keras") {
+            true => saved.save_keras(&path).unwrap(),
+            false => saved.save_weights(&path).unwrap(),
+        }
+        let values = saved.model().init(1).unwrap();
+        let mut read = SavedModel::new(saved.model().clone(), values).unwrap();
+        read.load_weights(&path, LoadWeights::default()).unwrap();
+        assert!(read.values() == saved.values(), "{file}");
+    }
+    let again = SavedModel::load_keras(folder.join("gated.keras")).unwrap();
+    for variable in saved.model().variables() {
+        let name = &variable.name;
+        assert_eq!(again.value(name), saved.value(name), "{name}");
+    }
+}
+
+/// Before 3.16, Keras 3 took what is noted for nothing.
+#[test]
+fn training_in_a_call_counts_as_in_the_version_that_wrote_it() {
+    let read = |version: &str, noted: &str| {
+        let mut members = members(&golden("keras/saved/unnoted.keras"));
+        for (name, bytes) in &mut members {
+            let text = || String::from_utf8(bytes.clone()).unwrap();
+            match name.as_str() {
+                "metadata.json" => *bytes = text().replace("3.15.1", version).into_bytes(),
+                "config.json" => {
+                    // Of the LSTM: of a dropout it is the default, which versions before note, too.
+                    let noted = format!("\"training\": {noted}, \"mask\"");
+                    let text = text().replace("\"training\": false, \"mask\"", &noted);
+                    assert!(text.contains(&noted));
+                    *bytes = text.into_bytes();
+                }
+                _ => {}
+            }
+        }
+        SavedModel::from_keras_bytes("unnoted", &archive(&members))
+    };
+    let is_fixed = |model: &Model| {
+        let config = model.config();
+        let mut layers = config["layers"].as_array().unwrap().iter();
+        layers.any(|layer| layer["lstm"]["training"] == false)
+    };
+    for (version, expected) in [("3.15.1", false), ("3.16.0", true), ("4.0.0", true)] {
+        let saved = read(version, "false").unwrap();
+        assert_eq!(is_fixed(saved.model()), expected, "{version}");
+        assert_eq!(read(version, "true").is_err(), expected, "{version}");
+    }
+    let refused = read("3.16.0", "true").unwrap_err().to_string();
+    let expected = "layer `lstm_11` (LSTM): it is called with `training` true";
+    assert!(refused.contains(expected), "{refused}");
+    let mut bytes = std::fs::read(golden("keras/saved/unnoted.h5")).unwrap();
+    let at = bytes.windows(6).position(|bytes| bytes == b"3.15.1");
+    let at = at.unwrap();
+    bytes[at..at + 6].copy_from_slice(b"3.16.0");
+    let saved = SavedModel::from_keras_bytes("unnoted", &bytes).unwrap();
+    assert!(is_fixed(saved.model()));
 }
 
 /// Masks that no value has here are refused, where they would go unseen.

@@ -230,7 +230,7 @@ mod tests {
             "config": {"name": "tf.math.add", "trainable": true, "dtype": "float32", "function": "math.add"}});
         let config = json!({"name": "sum", "layers": [input("a", a), input("b", b), add],
             "input_layers": [["a", 0, 0], ["b", 0, 0]], "output_layers": [["tf.math.add", 0, 0]]});
-        Model::from_keras_config(&json!({"class_name": "Functional", "config": config}))
+        Model::from_keras_config(&json!({"class_name": "Functional", "config": config}), None)
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
             let last = json!([[["a", 0, 0, named], ["b", 0, 0, {}]]]);
             let config = json!({"name": "m", "layers": [object("InputLayer", "words", words, json!([])), table("a", a), table("b", b), object(class, "last", settings, last)],
                 "input_layers": [["words", 0, 0]], "output_layers": [["last", 0, 0]]});
-            Model::from_keras_config(&json!({"class_name": "Functional", "config": config}))
+            Model::from_keras_config(&json!({"class_name": "Functional", "config": config}), None)
         };
         let merged = |class, settings, masked| read(class, settings, masked, json!({})).map(|_| ());
         let [last, steps] = [-1, 1].map(|axis| json!({"axis": axis}));
@@ -295,14 +295,14 @@ mod tests {
     fn its_hard_sigmoid_is_refused() {
         let dense = json!({"units": 2, "activation": "hard_sigmoid", "batch_input_shape": [null, 3], "name": "d"});
         let mut config = json!({"class_name": "Sequential", "config": {"name": "s", "layers": [{"class_name": "Dense", "config": dense}]}});
-        let refused = Model::from_keras_config(&config).unwrap_err();
+        let refused = Model::from_keras_config(&config, None).unwrap_err();
         assert!(refused.contains("`hard_sigmoid` of Keras 2"), "{refused}");
         let settings = &mut config["config"]["layers"][0]["config"];
         settings["batch_input_shape"] = Value::Null;
         settings["batch_shape"] = json!([null, 3]);
         let settings = settings.as_object_mut().unwrap();
         settings.remove("batch_input_shape");
-        let refused = Model::from_keras_config(&config).map(|_| ());
+        let refused = Model::from_keras_config(&config, None).map(|_| ());
         assert!(!refused.is_err_and(|refused| refused.contains("hard_sigmoid")));
     }
 }

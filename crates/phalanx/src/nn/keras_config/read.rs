@@ -7,20 +7,21 @@ use super::of_keras2::check_names;
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_network::Functional;
 use super::{Settings, Translated, dtype_name};
-use crate::nn::architecture::MAX_DEPTH;
+use crate::nn::architecture::{MAX_DEPTH, OF_KERAS};
+use crate::nn::keras_order::KerasVersion;
 use crate::nn::{Model, Policy};
 
 /// The size of dims that are open in Keras, until inputs of others are given.
 const OPEN_SIZE: usize = 128;
 
 impl Model {
-    /// The model that the `config.json` of an archive describes.
+    /// The model that the `config.json` of an archive describes, which a `version` of Keras wrote.
     ///
     /// # Errors
     /// The first layer that has no like here, and why; or which layers do not fit together.
-    pub(crate) fn from_keras_config(config: &Value) -> Translated<Self> {
+    pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
         check_names(config)?;
-        let mut architecture = model(config, 0)?;
+        let mut architecture = model(config, Reading::of(version))?;
         let mut is_mixed = false;
         each_layer(&mut architecture, &mut |layer| {
             let precision = layer.get("precision");
@@ -36,6 +37,34 @@ impl Model {
     }
 }
 
+/// How a description is read.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    /// In how many models the one is that is read.
+    depth: usize,
+    /// Whether `training` in a call counts more than what the model is called with, as in Keras from 3.16 on.
+    pub(super) obeys_training: bool,
+}
+
+impl Reading {
+    fn of(version: Option<&str>) -> Self {
+        let numbers = version.unwrap_or_default().split('.');
+        let mut numbers = numbers.map_while(|number| number.parse::<u64>().ok());
+        Self {
+            depth: 0,
+            obeys_training: (numbers.next(), numbers.next()) >= (Some(3), Some(16)),
+        }
+    }
+
+    /// A model in the one that is read.
+    const fn inside(self) -> Self {
+        Self {
+            depth: self.depth + 1,
+            ..self
+        }
+    }
+}
+
 /// Shows the settings of all layers of an architecture, also of the models in it.
 fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
     let layers = model["layers"].as_array_mut().into_iter().flatten();
@@ -48,14 +77,14 @@ fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
 }
 
 /// The architecture of a model of Keras.
-fn model(object: &Value, depth: usize) -> Translated<Value> {
-    if depth > MAX_DEPTH {
+fn model(object: &Value, reading: Reading) -> Translated<Value> {
+    if reading.depth > MAX_DEPTH {
         return Err(format!("models are nested more than {MAX_DEPTH} deep"));
     }
     let layer = KerasLayer::of(object)?;
     let mut read = match layer.class {
-        "Sequential" if layer.is_of_keras() => stack(&layer, object, depth)?,
-        _ if layer.settings.contains_key("output_layers") => Functional::read(&layer, depth)?,
+        "Sequential" if layer.is_of_keras() => stack(&layer, object, reading)?,
+        _ if layer.settings.contains_key("output_layers") => Functional::read(&layer, reading)?,
         class => {
             return Err(format!(
                 "`{}` is of class {}, which is no Sequential or functional model; Keras can write what such a model computes as weights alone: \
@@ -65,18 +94,20 @@ fn model(object: &Value, depth: usize) -> Translated<Value> {
             ));
         }
     };
-    if layer.setting("trainable") == false {
+    // Of all models that are not trainable this alone trains nothing once it is read: of others each layer is trained that says so.
+    let is_of_keras3 = read[OF_KERAS] == KerasVersion::Three.number();
+    if reading.depth == 0 && is_of_keras3 && layer.setting("trainable") == false {
         freeze(&mut read);
     }
     // The marks of values do no harm in the name of the whole.
-    read["name"] = match depth {
+    read["name"] = match reading.depth {
         0 => layer.name.replace('/', "_").into(),
         _ => plain(layer.name).into(),
     };
     Ok(read)
 }
 
-/// Has no layer trained, as a model of Keras that is not trainable.
+/// Has no layer trained.
 fn freeze(model: &mut Value) {
     each_layer(model, &mut |layer| {
         layer.insert("trainable".into(), false.into());
@@ -84,10 +115,10 @@ fn freeze(model: &mut Value) {
 }
 
 /// What stands for a layer of a model: a layer or a whole model.
-pub(super) fn entry(object: &Value, depth: usize) -> Translated<Value> {
+pub(super) fn entry(object: &Value, reading: Reading) -> Translated<Value> {
     let layer = KerasLayer::of(object)?;
     if layer.settings.contains_key("layers") {
-        return Ok(json!({"model": model(object, depth + 1)?}));
+        return Ok(json!({"model": model(object, reading.inside())?}));
     }
     layer
         .translated()
@@ -111,7 +142,7 @@ pub(super) fn list<'a>(settings: &'a Settings, field: &str) -> Translated<&'a [V
 }
 
 /// A stack. Its input is a layer of its own, or said by the first layer or the model.
-fn stack(model: &KerasLayer<'_>, object: &Value, depth: usize) -> Translated<Value> {
+fn stack(model: &KerasLayer<'_>, object: &Value, reading: Reading) -> Translated<Value> {
     let mut layers = list(model.settings, "layers")?;
     let input = match layers {
         [first, rest @ ..] if first["class_name"] == "InputLayer" => {
@@ -144,7 +175,7 @@ fn stack(model: &KerasLayer<'_>, object: &Value, depth: usize) -> Translated<Val
             let message = "it gives its states, for which a stack has no place; make it a functional model in Keras";
             return Err(of_layer(&read, message));
         }
-        entry(layer, depth)
+        entry(layer, reading)
     };
     let layers = layers.iter().map(one_output);
     let layers = layers.collect::<Translated<Vec<_>>>()?;
@@ -227,7 +258,7 @@ mod tests {
     }
 
     fn refusal(config: &Value) -> String {
-        Model::from_keras_config(config).unwrap_err()
+        Model::from_keras_config(config, None).unwrap_err()
     }
 
     /// What is wrong with one layer after the input.
@@ -372,7 +403,7 @@ mod tests {
             (sequential(&[input.clone(), steps, both]), input, gates)
         };
         let (frozen, input, gates) = stack(dense(json!({"trainable": false})));
-        let frozen = Model::from_keras_config(&frozen).unwrap();
+        let frozen = Model::from_keras_config(&frozen, None).unwrap();
         assert!(
             frozen
                 .variables()
@@ -464,7 +495,7 @@ mod tests {
             .add(Dense::new(3));
         let config = stack.build().unwrap().keras_config().unwrap();
         assert_eq!(config["class_name"], "Functional");
-        let again = Model::from_keras_config(&config).unwrap();
+        let again = Model::from_keras_config(&config, None).unwrap();
         assert_eq!(again.variables().len(), 5);
     }
 
@@ -486,7 +517,7 @@ mod tests {
                 json!({"rate": 0.25, "seed": 1, "noise_shape": null}),
             ),
         ]);
-        let model = Model::from_keras_config(&model).unwrap().config();
+        let model = Model::from_keras_config(&model, None).unwrap().config();
         let conv = &model["layers"][0]["conv2d"];
         let scaling = json!({"variance_scaling": {"scale": 2.0, "mode": "fan_out", "distribution": "uniform"}});
         assert_eq!(conv["kernel_initializer"], scaling);
@@ -552,7 +583,7 @@ mod tests {
                 inner,
                 of_keras("Dense", "out", json!({"units": 2, "dtype": "float32"})),
             ]);
-            Model::from_keras_config(&outer).unwrap().config()
+            Model::from_keras_config(&outer, None).unwrap().config()
         };
         let mixed = read("mixed_bfloat16");
         assert_eq!(mixed["layers"][1]["dense"]["precision"], "float32");

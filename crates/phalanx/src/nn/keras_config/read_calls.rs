@@ -83,7 +83,7 @@ pub(super) struct KerasCall {
     /// Of what it is called with, in Keras' order.
     pub(super) shapes: Vec<Value>,
     pub(super) is_causal: bool,
-    /// Whether Keras 2 runs it as in training, whatever the model does; Keras 3 takes what is noted for nothing.
+    /// Whether Keras runs it as in training, whatever the model does; Keras 3 before 3.16 takes what is noted for nothing.
     pub(super) training: Option<bool>,
     /// What it takes for the steps of padding, each beside the position of its value; what is left out is the value's own.
     pub(super) masks: Vec<(usize, String)>,
@@ -101,7 +101,8 @@ impl KerasCall {
         }
     }
 
-    pub(super) fn of(class: &str, node: &Value) -> Translated<Self> {
+    /// Keras 2 obeys `training` in a call, and so does Keras 3 where it `obeys`.
+    pub(super) fn of(class: &str, node: &Value, obeys: bool) -> Translated<Self> {
         let mut found = Vec::new();
         // Archives of Keras 2 have the values as a list, the arguments in the first of them.
         let (values, named) = match node {
@@ -113,7 +114,9 @@ impl KerasCall {
         let (mut is_causal, mut training) = (false, None);
         for (name, value) in named.as_object().into_iter().flatten() {
             match (name.as_str(), value) {
-                ("training", Value::Bool(noted)) if node.is_array() => training = Some(*noted),
+                ("training", Value::Bool(noted)) if obeys || node.is_array() => {
+                    training = Some(*noted);
+                }
                 ("training", _) | (_, Value::Null) => {}
                 (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
                 ("return_attention_scores", Value::Bool(false)) => {}

@@ -12,13 +12,15 @@ use serde_json::{Value, json};
 
 use super::of_keras2::in_form_of_3;
 use super::operations::KerasOperation;
-use super::read::{entry, input, list, of_layer};
+use super::read::{Reading, entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
 use super::run_order::CallGraph;
 use super::{ATTENTION, CAUSAL, MULTI_HEAD, PADDING, Translated};
+use crate::nn::architecture::OF_KERAS;
 use crate::nn::context::MAX_CALLS;
+use crate::nn::keras_order::KerasVersion;
 
 /// Layers that may be given first states.
 const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
@@ -27,6 +29,7 @@ const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
 #[derive(Default)]
 pub(super) struct Functional {
     inputs: HashMap<String, Value>,
+    /// In Keras' order, and behind them those that only stand here.
     layers: Vec<ReadLayer>,
     masks: HashMap<String, MaskOperation>,
     /// Whether Keras 2 wrote it, whose attentions take no masks off.
@@ -45,7 +48,7 @@ struct ReadLayer {
 
 impl Functional {
     /// The architecture of the model.
-    pub(super) fn read(model: &KerasLayer<'_>, depth: usize) -> Translated<Value> {
+    pub(super) fn read(model: &KerasLayer<'_>, reading: Reading) -> Translated<Value> {
         let of_2 = in_form_of_3(model.settings);
         let mut network = Self {
             is_of_keras2: of_2.is_some(),
@@ -57,7 +60,7 @@ impl Functional {
             return Err(too_many("layers"));
         }
         for object in objects {
-            network.add(object, depth)?;
+            network.add(object, reading)?;
         }
         let mut given = Vec::new();
         sources(model.setting("input_layers"), &mut given)?;
@@ -80,7 +83,13 @@ impl Functional {
         let calls = network.calls(order, &run_order)?;
         let layers = network.layers.into_iter();
         let layers: Vec<Value> = layers.map(|layer| layer.architecture).collect();
-        Ok(json!({"inputs": inputs, "layers": layers, "calls": calls, "outputs": outputs}))
+        let version = match of_2 {
+            Some(_) => KerasVersion::Two,
+            None => KerasVersion::Three,
+        };
+        Ok(
+            json!({OF_KERAS: version.number(), "inputs": inputs, "layers": layers, "calls": calls, "outputs": outputs}),
+        )
     }
 
     fn input(&self, name: &str) -> Translated<Value> {
@@ -91,7 +100,7 @@ impl Functional {
         })
     }
 
-    fn add(&mut self, object: &Value, depth: usize) -> Translated<()> {
+    fn add(&mut self, object: &Value, reading: Reading) -> Translated<()> {
         let layer = KerasLayer::of(object)?;
         if layer.class == "InputLayer" {
             self.inputs.insert(layer.name.to_owned(), input(&layer)?);
@@ -103,8 +112,9 @@ impl Functional {
         if layer.is_operation() {
             return self.add_operation(&layer, nodes).map_err(wrong);
         }
-        let mut architecture = entry(object, depth)?;
-        let calls = nodes.iter().map(|node| KerasCall::of(layer.class, node));
+        let mut architecture = entry(object, reading)?;
+        let obeys = reading.obeys_training;
+        let calls = (nodes.iter()).map(|node| KerasCall::of(layer.class, node, obeys));
         let calls = calls.collect::<Translated<Vec<_>>>().map_err(wrong)?;
         if let Some(kind) = ATTENTION
             .iter()
