@@ -5,8 +5,9 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, MeanIou, Metric, Precision, R2Average, R2Score, Recall,
-    RootMeanSquaredError, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
+    Accuracy, Auc, BinaryAccuracy, F1Score, MeanIou, Metric, PearsonCorrelation, Precision,
+    R2Average, R2Score, Recall, RootMeanSquaredError, SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
@@ -201,14 +202,17 @@ fn regions_of_one_output() -> Vec<Rare> {
 }
 
 /// Numbers far from 0, and equal ones.
-fn rare_regressions() -> [Rare; 5] {
+fn rare_regressions() -> [Rare; 6] {
     let far = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 3.0];
     let near = [1e6f32, 1e6 + 1.0, 1e6 + 2.0, 1e6 + 2.0];
     let column = |values: &[f32]| f32s(&[values.len(), 1], values);
     let of_column = |score: R2Score| Metric::from(score).bound(None, f32s(&[1, 1], &[0.0]).shape());
     let r2 = || of_column(R2Score::default());
     let by_variance = of_column(R2Score::default().average(R2Average::VarianceWeightedAverage));
+    let rows = |value: f32| f32s(&[2, 10], &[value; 20]);
     [
+        // Their means need not be these numbers in f32.
+        (PearsonCorrelation.into(), rows(0.1), rows(0.7), None, 0.0),
         // Their variance is 5, of which sums in f32 would have nothing left.
         (r2(), column(&far), column(&near), None, 0.8),
         // Equal targets are explained by exact predictions alone.

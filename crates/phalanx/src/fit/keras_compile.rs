@@ -237,6 +237,12 @@ fn metric(value: &Value) -> OrReason<Metric> {
         return metric(name);
     }
     let found = Noted::read("metric", value, &Metric::descriptions())?;
+    if ["sum", "mean"].contains(&found.kind) {
+        return Err(format!(
+            "Keras' {} of a compiled model takes targets as the values and predictions as their weights, which has no like here",
+            found.kind
+        ));
+    }
     let made = Metric::from_config(found.kind, &found.fields.into());
     let made = made.map_err(|error| error.to_string())?;
     let name = value.as_str().or_else(|| value["config"]["name"].as_str());

@@ -24,7 +24,7 @@ use crate::replicas::{WaitMeter, World};
 pub struct SlowWorker {
     /// Its number.
     pub worker: usize,
-    /// Of how many.
+    /// Of how many the training was begun with.
     pub workers: usize,
     /// Where the others reach it; none where the group was made by hand.
     pub address: Option<SocketAddr>,
@@ -177,8 +177,12 @@ struct Change {
 
 impl SlowWorkers {
     /// A fit begins.
-    pub(super) const fn begin(&mut self, watch: Watch) {
+    pub(super) fn begin(&mut self, watch: Watch) {
         self.watch = watch;
+        if watch == Watch::Never {
+            self.workers.clear();
+            self.of_epoch.clear();
+        }
     }
 
     /// Whether somebody seems to be slow, and the next votes are to tell soon.
@@ -275,7 +279,7 @@ impl Trainer {
             let (worker, address) = world.name_of(change.rank);
             let slow = SlowWorker {
                 worker,
-                workers: times.len(),
+                workers: world.planned_workers(),
                 address,
                 time: change.time,
                 others: change.others,
@@ -376,6 +380,20 @@ mod tests {
         let votes = (1..100).find(|_| worker.takes(8, own, others));
         // 1.1 ms each step: half a second after 455.
         assert_eq!(votes, Some(57));
+    }
+
+    #[test]
+    fn nobody_is_watched_in_a_fit_that_asks_for_it() {
+        let mut watch = SlowWorkers::default();
+        let times = [Some(ms(10)), Some(ms(500))];
+        assert_eq!(
+            (0..3).map(|_| watch.take(4, &times).len()).sum::<usize>(),
+            1
+        );
+        let _ = watch.take(4, &[Some(ms(10)), Some(ms(10))]);
+        assert!(watch.has_suspects());
+        watch.begin(Watch::Never);
+        assert!(!watch.has_suspects() && watch.end_epoch().is_empty());
     }
 
     #[test]

@@ -63,6 +63,8 @@ struct Moments {
     covariance: Tensor,
     variances: [Tensor; 2],
     distance: Tensor,
+    /// Whether all targets are one number, or all answers: the mean of equal numbers need not be that number.
+    is_constant: Tensor,
 }
 
 impl Moments {
@@ -87,8 +89,15 @@ impl Moments {
             covariance: (&targets * &answers).mean(&[last]),
             variances: [targets, answers].map(|values| values.square().mean(&[last])),
             distance: &means[0] - &means[1],
+            is_constant: are_one(&both[0], last).or(&are_one(&both[1], last)),
         })
     }
+}
+
+/// Whether the elements along a dim are all equal.
+#[track_caller]
+fn are_one(values: &Tensor, dim: usize) -> Tensor {
+    values.max(&[dim]).equal(&values.min(&[dim]))
 }
 
 impl Counting for PearsonCorrelation {
@@ -97,7 +106,7 @@ impl Counting for PearsonCorrelation {
         let moments = Moments::new(Self::COMPONENT.name, y_true, y_pred)?;
         let [targets, answers] = moments.variances;
         let product = targets.sqrt() * answers.sqrt();
-        let is_constant = product.equal(&product.like(0.0));
+        let is_constant = moments.is_constant.or(&product.equal(&product.like(0.0)));
         let correlation = moments.covariance / is_constant.select(&product.like(1.0), &product);
         Some(is_constant.select(&product.like(0.0), &correlation))
     }

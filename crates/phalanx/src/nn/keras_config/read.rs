@@ -562,7 +562,7 @@ mod tests {
             ),
             of_keras("Resizing", "d", resizing),
         ]);
-        let model = Model::from_keras_config(&model).unwrap().config();
+        let model = Model::from_keras_config(&model, None).unwrap().config();
         let layers = &model["layers"];
         assert_eq!(layers[0]["random_rotation"]["factor"], json!([-0.1, 0.2]));
         assert_eq!(layers[0]["random_rotation"]["fill_mode"], "wrap");
