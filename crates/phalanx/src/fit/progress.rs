@@ -365,7 +365,7 @@ mod tests {
         let mut told = |slow: &[SlowWorker]| reporter.new_slow_workers(slow);
         let message = "worker 2 of 4 (10.0.0.2:4711) keeps the others waiting: its part of a step takes 105.0 ms, the others' 10.0 ms; see what else uses its machine and how fast it reads its data, or leave it out";
         let event = json!({"event": "straggler", "epoch": 1, "worker": 2, "address": "10.0.0.2:4711", "seconds": 0.105, "others": 0.01, "message": message});
-        assert_eq!(told(&[slow(2)]), [event.clone()]);
+        assert_eq!(told(&[slow(2)]), std::slice::from_ref(&event));
         assert_eq!(told(&[slow(2)]), [Value::Null; 0]);
         let both = told(&[slow(2), slow(0)]);
         assert_eq!((both.len(), &both[0]["worker"]), (1, &json!(0)));

@@ -110,7 +110,7 @@ impl Trainer {
             own_time,
             is_next_soon: self.slow_workers.has_suspects(),
         };
-        let votes = self.stop_vote.hold(&world, ballot, step)?;
+        let votes = self.stop_vote.hold(&world, &ballot, step)?;
         self.tell_slow_workers(&world, (votes.steps, &votes.own_times));
         self.compiled.clock.enter(StepPart::Callbacks);
         Ok(votes.want_stop)
@@ -168,7 +168,7 @@ impl StopVote {
     }
 
     /// What all processes say; no step may be in flight.
-    fn hold(&mut self, world: &World, ballot: Ballot, step: i64) -> Result<Votes> {
+    fn hold(&mut self, world: &World, ballot: &Ballot, step: i64) -> Result<Votes> {
         let steps = self.steps_to_next(step, ballot.is_next_soon);
         let vote = ballot.encode(steps);
         let begun = Instant::now();

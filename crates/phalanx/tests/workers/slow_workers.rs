@@ -28,7 +28,9 @@ const SLOW_UNTIL: usize = 45;
 const STEPS: usize = 20;
 const EPOCHS: usize = 5;
 /// Far more than a step takes, also on a machine that does much else.
-const DELAY: Duration = Duration::from_millis(300);
+const DELAY: Duration = Duration::from_millis(360);
+/// What each worker takes for a batch at least: the slow one takes ten times that, and a vote is held every 12 steps at least.
+const USUAL: Duration = Duration::from_millis(40);
 
 /// The test that a worker's process runs; nothing where this is no such process.
 #[test]
@@ -60,10 +62,13 @@ fn train_unevenly() -> phalanx::Result<String> {
     let strategy = MultiWorkerMirroredStrategy::from_env_with(&engine, &options)?;
     let setting = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let is_slow = setting(SLOW) == Some(strategy.worker());
-    let read = AtomicUsize::new(0);
+    let (is_long, read) = (setting(LONG).is_some(), AtomicUsize::new(0));
     let case = cases::everything();
     let data = cases::rows(8 * STEPS).batch(8).map(move |batch| {
         let number = read.fetch_add(1, Ordering::Relaxed);
+        if !is_long {
+            sleep(USUAL);
+        }
         if is_slow && (SLOW_FROM..SLOW_UNTIL).contains(&number) {
             sleep(DELAY);
         }
@@ -77,7 +82,7 @@ fn train_unevenly() -> phalanx::Result<String> {
     let fit = Fit::epochs(setting(LONG).unwrap_or(EPOCHS)).progress(Progress::Silent);
     let history = trainer.fit(&data.prefetch(0), fit.callback(count))?;
     let mut lines = told.lock().unwrap().clone();
-    if setting(LONG).is_some() {
+    if is_long {
         let seconds: f64 = history.epochs.iter().map(|epoch| epoch.seconds).sum();
         return Ok(format!(
             "{lines:?} in {} steps, {seconds:.2} s",
