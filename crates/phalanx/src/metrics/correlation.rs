@@ -59,7 +59,7 @@ impl Described for ConcordanceCorrelation {
 }
 
 /// Of each example what both vary together, each of them alone, and the difference of their means.
-struct Moments {
+struct JointMoments {
     covariance: Tensor,
     variances: [Tensor; 2],
     distance: Tensor,
@@ -67,7 +67,7 @@ struct Moments {
     is_constant: Tensor,
 }
 
-impl Moments {
+impl JointMoments {
     /// Of targets and predictions over the last dim, or the graph's error.
     #[track_caller]
     fn new(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<Self> {
@@ -103,7 +103,7 @@ fn are_one(values: &Tensor, dim: usize) -> Tensor {
 impl Counting for PearsonCorrelation {
     #[track_caller]
     fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
-        let moments = Moments::new(Self::COMPONENT.name, y_true, y_pred)?;
+        let moments = JointMoments::new(Self::COMPONENT.name, y_true, y_pred)?;
         let [targets, answers] = moments.variances;
         let product = targets.sqrt() * answers.sqrt();
         let is_constant = moments.is_constant.or(&product.equal(&product.like(0.0)));
@@ -115,7 +115,7 @@ impl Counting for PearsonCorrelation {
 impl Counting for ConcordanceCorrelation {
     #[track_caller]
     fn values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
-        let moments = Moments::new(Self::COMPONENT.name, y_true, y_pred)?;
+        let moments = JointMoments::new(Self::COMPONENT.name, y_true, y_pred)?;
         let [targets, answers] = moments.variances;
         let whole = targets + answers + moments.distance.square() + EPSILON;
         Some(moments.covariance * 2.0 / whole)

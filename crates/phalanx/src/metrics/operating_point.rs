@@ -153,7 +153,7 @@ operating_points! {
     /// assert_eq!(format!("{result:.4}"), "0.5000");
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    SensitivityAtSpecificity = "sensitivity_at_specificity", "the highest share of positive targets that is found, with at least `specificity` of the others told", specificity, specificity, recall;
+    SensitivityAtSpecificity = "sensitivity_at_specificity", "the highest share of positive targets found, with a specificity of at least `specificity`", specificity, specificity, recall;
     /// The highest specificity, the share of negative targets that are taken for such, of the thresholds with at least a given sensitivity.
     ///
     /// Scores and thresholds are as for [`PrecisionAtRecall`].
@@ -167,7 +167,7 @@ operating_points! {
     /// assert_eq!(format!("{result:.4}"), "0.6667");
     /// # Ok::<(), phalanx::Error>(())
     /// ```
-    SpecificityAtSensitivity = "specificity_at_sensitivity", "the highest share of negative targets that is told, with at least `sensitivity` of the others found", sensitivity, recall, specificity;
+    SpecificityAtSensitivity = "specificity_at_sensitivity", "the highest share of negative targets taken for such, with a sensitivity of at least `sensitivity`", sensitivity, recall, specificity;
 }
 
 /// One for each number of thresholds that a score can be above; none is above 1.
@@ -217,7 +217,7 @@ impl Point {
     }
 }
 
-/// The largest of a share over so many thresholds, of which another share is at least a bound, as near as f32 tells them apart; 0 where
+/// The largest of a share over the thresholds of which another share is at least a bound, as near as f32 tells them apart; 0 where
 /// there is none.
 fn best(
     state: &[Vec<f64>],

@@ -14,7 +14,7 @@ use crate::config::{self, Component, Described};
 /// `scale x / sqrt(mean(x^2) + epsilon)` of each example; kind `rms_norm` (Zhang and Sennrich 2019).
 ///
 /// `[batch, ..]` to the same; the mean is taken over the normalized dims, by default the last, in f32 under a mixed policy. Variable:
-/// `scale` of the normalized dims. Fields and defaults are those of Keras' `RMSNormalization`, epsilon 0.000001. The output has the mask
+/// `scale` of the normalized dims. Fields and defaults are as in Keras' `RMSNormalization`, epsilon 0.000001. The output has the mask
 /// of the input, which Keras loses there.
 ///
 /// ```

@@ -118,6 +118,18 @@ fn what_is_switched_off_stays_so() {
     }
 }
 
+/// Ours takes scores.
+#[test]
+fn overlaps_of_numbers_of_classes_are_refused() {
+    let settings = json!({"num_classes": 3, "sparse_y_pred": true});
+    let noted = json!([{"class_name": "MeanIoU", "config": settings}]);
+    let refused = refusal("plain.keras", "/metrics", noted);
+    assert!(
+        refused.contains("unknown field `sparse_y_pred`"),
+        "{refused}"
+    );
+}
+
 /// Keras notes them as an array.
 #[test]
 fn weights_of_labels_are_read() {
@@ -180,11 +192,6 @@ fn what_there_is_not_here_is_refused() {
             "/optimizer/config/learning_rate",
             json!({"class_name": "Mine"}),
             "its schedule is `Mine`",
-        ),
-        (
-            "/metrics",
-            json!([{"class_name": "MeanIoU", "config": {"num_classes": 3, "sparse_y_pred": true}}]),
-            "unknown field `sparse_y_pred`",
         ),
         (
             "/metrics",
