@@ -246,6 +246,10 @@ fn of_images(images: &ImageSettings) -> Vec<(&'static str, String)> {
     vec![
         ("image_size", format!("{:?}", images.plan.size)),
         ("scale", format!("{:?}", images.plan.scale)),
+        (
+            "region",
+            format!("{:?}", images.plan.without_augmentation().region),
+        ),
     ]
 }
 

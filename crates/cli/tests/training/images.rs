@@ -20,6 +20,21 @@ fn with_images(name: &str, data: &str) -> Folder {
     folder
 }
 
+/// Random regions are the centre where nothing is trained, and the whole image is another.
+#[test]
+fn images_are_seen_as_in_the_training() {
+    let folder = with_images("regions", ", augment: {region: area}");
+    folder.succeed(&["train", "i.yaml", "--quiet", "--epochs", "1"]);
+    let path = folder.0.join("i.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let predict = ["predict", "i.yaml", "--images", "pictures"];
+    fs::write(&path, text.replace("region: area", "region: centre")).unwrap();
+    folder.succeed(&predict);
+    fs::write(&path, text.replace(", augment: {region: area}", "")).unwrap();
+    let told = ["`region` of i.yaml is Whole", "was trained with Centre"];
+    folder.fail(&predict, 2, &told);
+}
+
 #[test]
 fn a_model_of_images_is_tested_evaluated_and_predicts() {
     let folder = with_images("images", ", test: {split: 0.3}");
