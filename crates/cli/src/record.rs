@@ -137,6 +137,23 @@ impl Record {
         config::parse_with(self.text.as_bytes(), &self.file, &self.overrides)
     }
 
+    /// What `config` asks for in the scaling of numbers otherwise than this training did: the key, its value, and the one then.
+    pub(crate) fn other_scaling(&self, config: &TrainConfig) -> Option<Differing> {
+        // A file of a version that could say what this one cannot has none to compare.
+        let trained = self.config().ok()?;
+        let of_scaling = |data: &Data| -> Vec<_> {
+            let keys = match data {
+                Data::Csv(csv) => of_csv(csv),
+                Data::Images(_) => Vec::new(),
+                Data::Examples(examples) => of_examples(examples),
+            };
+            let keys = keys.into_iter();
+            keys.filter(|(key, _)| ["divide_by", "missing", "standardize"].contains(key))
+                .collect()
+        };
+        differing(&of_scaling(&config.data), &of_scaling(&trained.data))
+    }
+
     /// Whether `config` reads data as this training did: another meaning of the numbers that the model is given would make its
     /// answers wrong without a word. Where it `tests` on the test data, a part of the rows must be the one that was left out.
     pub(crate) fn check(&self, config: &TrainConfig, tests: bool) -> Result<(), Failure> {

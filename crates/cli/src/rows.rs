@@ -10,7 +10,7 @@ use phalanx::data::{
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
+    Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems,
     TrainConfig, Validation,
 };
 use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
@@ -18,7 +18,7 @@ use crate::example_rows;
 use crate::image_rows;
 use crate::named_columns;
 use crate::scaling::{Scaling, length};
-use crate::split::{check_test, stratified};
+use crate::split::{check_test, tested};
 use crate::texts;
 
 /// What a model trains on, and what it is measured on.
@@ -46,7 +46,7 @@ pub struct Rows {
 /// A file that cannot be read, files or rows that do not fit one another, or a split that leaves nothing, each at the line that
 /// names it.
 pub fn load(config: &TrainConfig) -> Result<Rows, Problems> {
-    load_as(config, None)
+    read(config, None, None)
 }
 
 /// As [`load`], as a training before has read them: with its columns, classes and scaling.
@@ -54,15 +54,36 @@ pub fn load(config: &TrainConfig) -> Result<Rows, Problems> {
 /// # Errors
 /// As [`load`].
 pub fn load_as(config: &TrainConfig, known: Option<&Facts>) -> Result<Rows, Problems> {
+    read(config, known, None)
+}
+
+/// As [`load`], with what the beginning of the training has found for the scaling, if it goes on: the model knows no other numbers.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_on(config: &TrainConfig, scaling: Option<&Scaling>) -> Result<Rows, Problems> {
+    read(config, None, scaling)
+}
+
+fn read(
+    config: &TrainConfig,
+    known: Option<&Facts>,
+    scaling: Option<&Scaling>,
+) -> Result<Rows, Problems> {
     let read = match &config.data {
         Data::Images(images) => image_rows::read(config, images, known),
-        Data::Csv(data) => read_csv(config, data, known),
+        Data::Csv(data) => read_csv(config, data, known, scaling),
         Data::Examples(data) => example_rows::read(config, data, known),
     };
     read.map_err(|problem| config.problems(vec![problem]))
 }
 
-fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<Rows, Problem> {
+fn read_csv(
+    config: &TrainConfig,
+    data: &Csv,
+    known: Option<&Facts>,
+    scaling: Option<&Scaling>,
+) -> Result<Rows, Problem> {
     let facts = match known {
         Some(known) => known.clone(),
         None => {
@@ -79,32 +100,15 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     let all = files.read(&data.csv)?;
     let all_rows = all.len();
     check_test(config, known, all_rows)?;
-    let (rest, test) = match &data.test {
-        None => (all, None),
-        Some(Located { value, at }) => match value {
-            Test::Csv(csv) => (all, Some(files.read(csv)?)),
-            Test::First(count) => {
-                let (test, rest) = split(&all, *count, *count, *at)?;
-                (rest, Some(test))
-            }
-            Test::Last(count) => {
-                let count = (*count).min(length(&all));
-                let (rest, test) = split(&all, length(&all) - count, count, *at)?;
-                (rest, Some(test))
-            }
-            Test::Split(fraction) => {
-                let parts = stratified(&all, *fraction, config.fit.seed);
-                let (rest, test) = parts
-                    .map_err(|error| Problem::new(*at, error.to_string(), "change the fraction"))?;
-                (rest, Some(test))
-            }
-        },
-    };
+    let (rest, test) = tested(config, data, all, |csv| files.read(csv))?;
     let (train, validation) = held_out(config, rest, test.as_ref(), |csv| files.read(csv))?;
     let wrong = |error| unreadable(data.csv[0].at, &error);
     if known.is_none() {
         files.facts.examples = all_rows;
-        files.facts.scaling = Scaling::of(data, &train, &files.columns).map_err(wrong)?;
+        files.facts.scaling = match scaling {
+            Some(kept) => kept.clone(),
+            None => Scaling::of(data, &train, &files.columns).map_err(wrong)?,
+        };
         files.find_words(config, &train)?;
     }
     let Files { facts, columns, .. } = files;
@@ -533,26 +537,6 @@ fn gathered(dataset: &Dataset) -> Read<Dataset> {
 pub(crate) fn classes(rows: &Dataset) -> Read<Option<Vec<i32>>> {
     let batch = rows.batch(length(rows)).get(0, 0)?;
     Ok(batch.y.first().and_then(HostTensor::values::<i32>))
-}
-
-/// The first `at_row` rows and the others; neither may be empty. `count` is the number that the user wrote.
-fn split(
-    all: &Dataset,
-    at_row: usize,
-    count: usize,
-    at: Position,
-) -> Result<(Dataset, Dataset), Problem> {
-    let rows = length(all);
-    if at_row == 0 || at_row >= rows {
-        let message = format!("{count} or more test rows of {rows} leave none to train on");
-        return Err(Problem::new(
-            at,
-            message,
-            format!("choose a number below {rows}"),
-        ));
-    }
-    all.split_at(at_row)
-        .map_err(|error| Problem::new(at, error.to_string(), "change the number of rows"))
 }
 
 /// Weighted and shuffled as the file says.

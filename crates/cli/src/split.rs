@@ -1,17 +1,66 @@
 //! Rows held out at random, of each class the same share.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use phalanx::data::{Batch, Dataset, HostTensor, is_file_pattern};
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    Data, ExampleFiles, ExampleTest, ImageTest, Located, Position, Problem, Test, TrainConfig,
+    Csv, Data, ExampleFiles, ExampleTest, ImageTest, Located, Position, Problem, Test, TrainConfig,
     Validation,
 };
 use crate::data_facts::Facts;
 use crate::rows::classes;
 use crate::scaling::length;
+
+/// What is left of the rows of CSV files, and what is tested on: a part of them, or files of its own.
+pub(crate) fn tested(
+    config: &TrainConfig,
+    data: &Csv,
+    all: Dataset,
+    read: impl FnOnce(&[Located<PathBuf>]) -> Result<Dataset, Problem>,
+) -> Result<(Dataset, Option<Dataset>), Problem> {
+    let Some(Located { value, at }) = &data.test else {
+        return Ok((all, None));
+    };
+    let (test, rest) = match value {
+        Test::Csv(csv) => (read(csv)?, all),
+        Test::First(count) => split(&all, *count, *count, *at)?,
+        Test::Last(count) => {
+            let count = (*count).min(length(&all));
+            let (rest, test) = split(&all, length(&all) - count, count, *at)?;
+            (test, rest)
+        }
+        Test::Split(fraction) => {
+            let parts = stratified(&all, *fraction, config.fit.seed);
+            let (rest, test) = parts
+                .map_err(|error| Problem::new(*at, error.to_string(), "change the fraction"))?;
+            (test, rest)
+        }
+    };
+    Ok((rest, Some(test)))
+}
+
+/// The first `at_row` rows and the others; neither may be empty. `count` is the number that the user wrote.
+fn split(
+    all: &Dataset,
+    at_row: usize,
+    count: usize,
+    at: Position,
+) -> Result<(Dataset, Dataset), Problem> {
+    let rows = length(all);
+    if at_row == 0 || at_row >= rows {
+        let message = format!("{count} or more test rows of {rows} leave none to train on");
+        return Err(Problem::new(
+            at,
+            message,
+            format!("choose a number below {rows}"),
+        ));
+    }
+    all.split_at(at_row)
+        .map_err(|error| Problem::new(at, error.to_string(), "change the number of rows"))
+}
 
 /// Refuses a test on a part of other examples than a training held it out of, since it may have learnt them.
 pub(crate) fn check_test(

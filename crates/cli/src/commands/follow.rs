@@ -78,7 +78,11 @@ pub(crate) fn beside(
     let now = SystemTime::now();
     buckets::fetch(context, config)?;
     let config = &*config;
-    let (rows, model) = data_and_model(context, config)?;
+    let folder = RunFolder::of_config(config);
+    let restarts = Variables::of_process();
+    let restarts = restarts.get("PHALANX_RESTART_COUNT");
+    let goes_on = resume || restarts.is_some_and(|count| count != "0");
+    let (rows, model) = data_and_model(context, config, goes_on.then_some(&folder))?;
     let session = Session::start(context, &alone(config.clone()), model)?;
     let file = config.origin.display();
     let record = context.record(config, &rows.facts);
@@ -87,14 +91,11 @@ pub(crate) fn beside(
         Failure::new(Exit::Usage, message)
             .next("add `test: {split: 0.2}` to data, or launch without --evaluator")
     })?;
-    let folder = RunFolder::of_config(config);
     let mut follow = Follow::new(folder.checkpoint())
         .each()
         .summaries(folder.path().join("evaluation"))
         .best(best_log(config), best_of(&folder).model());
-    let restarts = Variables::of_process();
-    let restarts = restarts.get("PHALANX_RESTART_COUNT");
-    if !resume && restarts.is_none_or(|count| count == "0") {
+    if !goes_on {
         // What a training before left there is not of this one.
         follow = follow.since(now);
     }

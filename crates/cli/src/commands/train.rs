@@ -21,6 +21,7 @@ use crate::failure::{Exit, Failure};
 use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
+use crate::scaling::Scaling;
 use crate::signals::Signals;
 use crate::split::check_parts;
 use crate::{args, checks, model, output};
@@ -50,13 +51,13 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     // Before the training, which may be long.
     let (folder, _lock) = run_folder(context, &config, args)?;
     buckets::fetch(context, &mut config)?;
-    let (rows, model) = data_and_model(context, &config)?;
+    let goes_on = args.resume || folder.is_of_restart()?;
+    let (rows, model) = data_and_model(context, &config, goes_on.then_some(&folder))?;
     let mut session = Session::start(context, &config, model)?;
     let folder = folder.written_by(session.trainer.placement());
     check(context, &config, &rows, session.classes(), |batch| {
         session.trainer.check_batch(batch)
     })?;
-    let goes_on = args.resume || folder.is_of_restart()?;
     let resumed = goes_on && resume(context, &mut session, &folder, &rows.facts)?;
     if !resumed {
         session.load_first_weights(context)?;
@@ -113,12 +114,36 @@ fn overrides(args: &TrainArgs) -> Vec<String> {
     overrides
 }
 
-/// Reads the data and builds the model, and says what they are.
+/// How features are scaled in the training of a folder, if it goes on from a checkpoint; `config` must ask for the same.
+fn kept_scaling(config: &TrainConfig, folder: &RunFolder) -> Result<Option<Scaling>, Failure> {
+    let record = match folder.has_checkpoint()? {
+        true => Record::read(folder.path())?,
+        false => None,
+    };
+    let Some(record) = record else {
+        return Ok(None);
+    };
+    if let Some((key, now, then)) = record.other_scaling(config) {
+        let (file, shown) = (config.origin.display(), folder.path().display());
+        let message = format!(
+            "`{key}` of {file} is {now}, and the checkpoint in {shown} was trained with {then}"
+        );
+        return Err(Failure::new(Exit::Usage, message).next(format!(
+            "bring `{key}` back to what it was, or train without --resume"
+        )));
+    }
+    Ok(Some(record.facts.scaling))
+}
+
+/// Reads the data and builds the model, and says what they are; `before` is the folder of the training that goes on, if one does.
 pub(super) fn data_and_model(
     context: &mut Context,
     config: &TrainConfig,
+    before: Option<&RunFolder>,
 ) -> Result<(Rows, Model), Failure> {
-    let rows = rows::load(config).map_err(session::wrong)?;
+    let kept = before.map(|folder| kept_scaling(config, folder));
+    let kept = kept.transpose()?.flatten();
+    let rows = rows::load_on(config, kept.as_ref()).map_err(session::wrong)?;
     describe(context, &rows)?;
     let model = model::build(config, &rows.facts.model_inputs()).map_err(session::wrong)?;
     if context.global.shows_text() {
@@ -130,7 +155,7 @@ pub(super) fn data_and_model(
 /// Everything before the first step, without memory for the model: the data, the layers, the loss, and the program of a step.
 fn dry_run(context: &mut Context, config: &mut TrainConfig) -> Result<(), Failure> {
     buckets::fetch(context, config)?;
-    let (rows, model) = data_and_model(context, config)?;
+    let (rows, model) = data_and_model(context, config, None)?;
     let step = session::estimator(context, config, model)?;
     let config = &*config;
     let classes = session::classes_of(step.model());

@@ -47,6 +47,41 @@ fn a_training_with_other_classes_does_not_go_on() {
     folder.fail(&resume, 2, &told);
 }
 
+/// A model that has learned from numbers of one scale is not given others under the same names.
+#[test]
+fn rows_that_came_to_a_training_change_no_scaling_of_it() {
+    let folder = kinds("scaled");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("test: {split: 0.25}", "standardize: true");
+    fs::write(&path, &text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let scaling = |file: &str| -> serde_json::Value {
+        let record = fs::read(folder.0.join(file)).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        record["facts"]["scaling"].clone()
+    };
+    let before = scaling("out/training.json");
+    assert!(before["standard"].is_array(), "{before}");
+    let rows = folder.0.join("a.csv");
+    let more = fs::read_to_string(&rows).unwrap() + "7,1000,lily\n8,2000,rose\n";
+    fs::write(&rows, more.replace("105,5,", "105,500,")).unwrap();
+    let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+    for (key, other) in [
+        ("standardize", "false"),
+        ("divide_by", "2"),
+        ("missing", "mean"),
+    ] {
+        let set = format!("data.{key}={other}");
+        let told = format!("`{key}` of t.yaml is ");
+        let told = [&told, "the checkpoint in out was trained with"];
+        folder.fail(&[&resume[..], &["--set", &set]].concat(), 2, &told);
+    }
+    folder.succeed(&resume);
+    assert_eq!(scaling("out/training.json"), before);
+    assert_eq!(scaling("out/model/training.json"), before);
+}
+
 #[test]
 fn rows_that_were_trained_on_are_no_test() {
     let folder = kinds("tested");
