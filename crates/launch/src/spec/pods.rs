@@ -161,7 +161,7 @@ mod tests {
 
     use crate::spec::{Source, Spec};
 
-    fn read(key: &str, value: Json) -> Result<Spec, String> {
+    fn read(key: &str, value: &Json) -> Result<Spec, String> {
         let ours = json!({"program": "echo", "executor": "kubernetes", "kubernetes": {"image": "i", (key): value}});
         Spec::read(&Source::of_json(&json!({ "phalanx": ours })))
     }
@@ -186,7 +186,7 @@ mod tests {
             ("imagePullSecrets", json!(["Registry"]), false),
             ("imagePullSecrets", json!("registry"), false),
         ] {
-            let read = read(key, value.clone());
+            let read = read(key, &value);
             assert_eq!(read.is_ok(), is_right, "{key} {value}: {read:?}");
             assert!(read.is_ok() || read.unwrap_err().contains(key), "{key}");
         }
@@ -232,13 +232,13 @@ mod tests {
             ),
             (json!("k"), "tolerations[0] is"),
         ] {
-            let read = read("tolerations", json!([toleration]));
+            let read = read("tolerations", &json!([toleration]));
             match said {
                 "" => assert!(read.is_ok(), "{toleration}: {read:?}"),
                 said => assert!(read.unwrap_err().contains(said), "{toleration}"),
             }
         }
-        let why = read("tolerations", json!({"key": "k"})).unwrap_err();
+        let why = read("tolerations", &json!({"key": "k"})).unwrap_err();
         assert!(
             why.contains("tolerations is a mapping, expected a list"),
             "{why}"
