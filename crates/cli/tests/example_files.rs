@@ -269,25 +269,6 @@ fn the_same_rows_train_the_same_model() {
 }
 
 #[test]
-fn an_archive_of_numpy_trains() {
-    let folder = Folder::new("npz");
-    let golden = format!(
-        "{}/../../tests/golden/numpy/plain.npz",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    fs::copy(golden, folder.0.join("plain.npz")).unwrap();
-    let data = "{numpy: {file: plain.npz, input: x, label: y}, label_type: value}";
-    let text = format!(
-        "data: {data}\nmodel: [flatten, {{dense: {{units: 1}}}}]\noptimizer: sgd\n\
-         loss: mean_squared_error\nfit: {{epochs: 1, batch_size: 2}}\noutput: out\n"
-    );
-    fs::write(folder.0.join("t.yaml"), &text).unwrap();
-    let trained = folder.succeed(&["train", "t.yaml"]);
-    assert!(trained.contains("2 examples"), "{trained}");
-    assert!(folder.0.join("out/model").is_dir());
-}
-
-#[test]
 fn columns_of_a_table_are_found_by_their_names_in_its_test() {
     let folder = Folder::new("table-order");
     let rows: Vec<_> = (ROWS - 20..ROWS).map(row).collect();
@@ -564,15 +545,6 @@ fn mistakes_say_what_the_files_have() {
         ),
         ("{idx: {images: train-x.idx, labels: test-y.idx}}", "20"),
         ("{idx: {images: train-x.idx}}", "lacks the key `labels`"),
-        ("{numpy: {input: train-x.npy}}", "lacks the key `label`"),
-        (
-            "{numpy: {input: train-x.npy, label: train-x.npy}}",
-            "expected one number for each example, [40]; of shares for each class take the largest by argmax",
-        ),
-        (
-            "{numpy: {file: train-x.npy, input: x_train, label: y_train}}",
-            "check that this is a .npz file",
-        ),
         ("{cifar10: train-x.idx}", "train-x.idx"),
         ("{parquet: 'none-*.parquet'}", "none-*.parquet"),
         (

@@ -147,8 +147,8 @@ impl Layer for Resizing {
         let input = one_picture(inputs)?;
         check_target(self.sizes())?;
         let frame = match self.pad_to_aspect_ratio {
-            true => Frame::outside(input, self.sizes()),
-            false => Frame::inside(input, self.sizes()),
+            true => AspectWindow::outside(input, self.sizes()),
+            false => AspectWindow::inside(input, self.sizes()),
         };
         match (self.interpolation, self.antialias) {
             (Resampling::Nearest, _) | (Resampling::Bilinear, false) => Ok(()),
@@ -163,9 +163,9 @@ impl Layer for Resizing {
         let mut x = as_float(&inputs[0]);
         let shape = x.shape();
         if self.crop_to_aspect_ratio {
-            x = Frame::inside(&shape, self.sizes()).applied(&x, 0.0);
+            x = AspectWindow::inside(&shape, self.sizes()).applied(&x, 0.0);
         } else if self.pad_to_aspect_ratio {
-            x = Frame::outside(&shape, self.sizes()).applied(&x, self.fill_value);
+            x = AspectWindow::outside(&shape, self.sizes()).applied(&x, self.fill_value);
         }
         let x = resized(&x, self.sizes(), self.interpolation, self.antialias);
         within(&x, inputs[0].dtype())
@@ -186,13 +186,13 @@ fn within(x: &Tensor, dtype: DType) -> Tensor {
 }
 
 /// A window of images in their middle, or around them.
-pub(super) struct Frame {
+pub(super) struct AspectWindow {
     /// Rows and columns from the image's edge to the frame's, negative outside.
     start: [i64; 2],
     sizes: [usize; 2],
 }
 
-impl Frame {
+impl AspectWindow {
     /// The largest of the aspect ratio of the target that fits, in Keras' arithmetic.
     pub(super) fn inside(images: &Shape, target: [usize; 2]) -> Self {
         let [height, width] = [images.dims[1], images.dims[2]];
@@ -271,7 +271,7 @@ fn in_proportion([height, width]: [usize; 2], target: [usize; 2]) -> [usize; 2] 
 /// The largest window of the aspect ratio of a size in the middle of images, resized to it.
 #[track_caller]
 pub(super) fn fitted(images: &Tensor, sizes: [usize; 2]) -> Tensor {
-    let window = Frame::inside(&images.shape(), sizes).applied(images, 0.0);
+    let window = AspectWindow::inside(&images.shape(), sizes).applied(images, 0.0);
     resized(&window, sizes, Resampling::Bilinear, false)
 }
 

@@ -295,7 +295,7 @@ fn seen_through(images: &Tensor, from: &Affine, lookup: Lookup) -> Tensor {
     };
     let at = [(&from.y, sizes[0]), (&from.x, sizes[1])]
         .map(|(map, size)| moved_inside(&place(map), size, lookup.fill_mode));
-    let source = Pixels::of(images, lookup);
+    let source = SourcePixels::of(images, lookup);
     match lookup.interpolation {
         Interpolation::Nearest => source.at([&to_whole(&at[0]), &to_whole(&at[1])]),
         Interpolation::Bilinear => source.between(&at),
@@ -335,7 +335,7 @@ fn moved_inside(x: &Tensor, size: usize, fill: Fill) -> Tensor {
 }
 
 /// The pixels of images, of which others are made.
-struct Pixels {
+struct SourcePixels {
     /// Of all images in a row: `[pixels, channels]`.
     all: Tensor,
     /// The number of the first pixel of the image that a pixel is made for: `i32[batch, height, width]`.
@@ -345,7 +345,7 @@ struct Pixels {
     beyond: Option<f64>,
 }
 
-impl Pixels {
+impl SourcePixels {
     #[track_caller]
     fn of(images: &Tensor, lookup: Lookup) -> Self {
         let dims = images.dims();
@@ -416,6 +416,6 @@ pub(super) fn windows(images: &Tensor, [top, left]: [&Tensor; 2], sizes: [usize;
     let count = |dim: usize| images.graph().iota(Shape::new(DType::I32, dims), dim);
     let rows = count(1) + top.broadcast_in(&dims, &[0]);
     let columns = count(2) + left.broadcast_in(&dims, &[0]);
-    let found = Pixels::inside(images, sizes).at([&rows, &columns]);
+    let found = SourcePixels::inside(images, sizes).at([&rows, &columns]);
     found.convert(images.dtype())
 }

@@ -149,8 +149,11 @@ fn an_even_training_names_nobody() {
     }
 }
 
+/// Values by their names.
+type Variables = Vec<(String, HostTensor)>;
+
 /// The first of three workers is slow by a callback, and adds up gradients of three batches: who is named in each epoch, and what is left.
-fn trained(delay: Duration, watch: Watch) -> Vec<(Vec<usize>, Vec<(String, HostTensor)>)> {
+fn trained(delay: Duration, watch: Watch) -> Vec<(Vec<usize>, Variables)> {
     on_workers(3, 1, |strategy| {
         let case = windows_of(3);
         let is_chief = strategy.is_chief();

@@ -21,7 +21,7 @@ impl Model {
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
         check_names(config)?;
-        let mut architecture = model(config, Reading::of(version))?;
+        let mut architecture = model(config, ConfigReading::of(version))?;
         let mut is_mixed = false;
         each_layer(&mut architecture, &mut |layer| {
             let precision = layer.get("precision");
@@ -39,14 +39,14 @@ impl Model {
 
 /// How a description is read.
 #[derive(Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct ConfigReading {
     /// In how many models the one is that is read.
     depth: usize,
     /// Whether `training` in a call counts more than what the model is called with, as in Keras from 3.16 on.
     pub(super) obeys_training: bool,
 }
 
-impl Reading {
+impl ConfigReading {
     fn of(version: Option<&str>) -> Self {
         let numbers = version.unwrap_or_default().split('.');
         let mut numbers = numbers.map_while(|number| number.parse::<u64>().ok());
@@ -77,7 +77,7 @@ fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
 }
 
 /// The architecture of a model of Keras.
-fn model(object: &Value, reading: Reading) -> Translated<Value> {
+fn model(object: &Value, reading: ConfigReading) -> Translated<Value> {
     if reading.depth > MAX_DEPTH {
         return Err(format!("models are nested more than {MAX_DEPTH} deep"));
     }
@@ -115,7 +115,7 @@ fn freeze(model: &mut Value) {
 }
 
 /// What stands for a layer of a model: a layer or a whole model.
-pub(super) fn entry(object: &Value, reading: Reading) -> Translated<Value> {
+pub(super) fn entry(object: &Value, reading: ConfigReading) -> Translated<Value> {
     let layer = KerasLayer::of(object)?;
     if layer.settings.contains_key("layers") {
         return Ok(json!({"model": model(object, reading.inside())?}));
@@ -142,7 +142,7 @@ pub(super) fn list<'a>(settings: &'a Settings, field: &str) -> Translated<&'a [V
 }
 
 /// A stack. Its input is a layer of its own, or said by the first layer or the model.
-fn stack(model: &KerasLayer<'_>, object: &Value, reading: Reading) -> Translated<Value> {
+fn stack(model: &KerasLayer<'_>, object: &Value, reading: ConfigReading) -> Translated<Value> {
     let mut layers = list(model.settings, "layers")?;
     let input = match layers {
         [first, rest @ ..] if first["class_name"] == "InputLayer" => {

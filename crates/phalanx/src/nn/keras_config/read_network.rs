@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::of_keras2::in_form_of_3;
 use super::operations::KerasOperation;
-use super::read::{Reading, entry, input, list, of_layer};
+use super::read::{ConfigReading, entry, input, list, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable};
@@ -48,7 +48,7 @@ struct ReadLayer {
 
 impl Functional {
     /// The architecture of the model.
-    pub(super) fn read(model: &KerasLayer<'_>, reading: Reading) -> Translated<Value> {
+    pub(super) fn read(model: &KerasLayer<'_>, reading: ConfigReading) -> Translated<Value> {
         let of_2 = in_form_of_3(model.settings);
         let mut network = Self {
             is_of_keras2: of_2.is_some(),
@@ -100,7 +100,7 @@ impl Functional {
         })
     }
 
-    fn add(&mut self, object: &Value, reading: Reading) -> Translated<()> {
+    fn add(&mut self, object: &Value, reading: ConfigReading) -> Translated<()> {
         let layer = KerasLayer::of(object)?;
         if layer.class == "InputLayer" {
             self.inputs.insert(layer.name.to_owned(), input(&layer)?);
