@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use phalanx_launch::executor::Gpus;
 
 /// Submit, watch, cancel and tune jobs on this machine, Slurm and Kubernetes.
 #[derive(Debug, Parser)]
@@ -370,7 +371,7 @@ pub(crate) struct ServeArgs {
     /// The number of processors for jobs, if not all of this machine
     #[arg(long, value_name = "N")]
     pub(crate) cpus: Option<u32>,
-    /// The GPUs for jobs, as CUDA_VISIBLE_DEVICES names them, such as 0,1; all that this variable or NVIDIA's driver has, if none are given
-    #[arg(long, value_name = "LIST")]
+    /// The GPUs for jobs, as CUDA_VISIBLE_DEVICES names them, such as 0,1; all that this variable or NVIDIA's driver has, if none are given; -1 for none
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = Gpus::listed)]
     pub(crate) gpus: Option<String>,
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::launch::TRY_AGAIN;
+use phalanx_launch::executor::Gpus;
 use serde_json::Value as Json;
 
 use crate::daemon::{TOKEN, WHERE};
@@ -460,10 +461,13 @@ fn start(root: &Path) -> Result<(), Failure> {
     let own = std::env::current_exe().map_err(Failure::not_ready)?;
     let mut command = Command::new(own);
     command.arg("--root").arg(root).arg("serve");
-    for (variable, option) in [("PHALANX_JOBS_CPUS", "--cpus"), (GPUS, "--gpus")] {
-        if let Ok(value) = std::env::var(variable) {
-            command.args([option, &value]);
-        }
+    let variable = |name| std::env::var(name).ok();
+    // Refused here, since nobody reads what a daemon says that does not start.
+    if let Some(why) = variable(GPUS).and_then(|gpus| Gpus::listed(&gpus).err()) {
+        return Err(Failure::usage(format!("{GPUS}: {why}")));
+    }
+    for (name, option) in [("PHALANX_JOBS_CPUS", "--cpus"), (GPUS, "--gpus")] {
+        command.args(variable(name).map(|value| format!("{option}={value}")));
     }
     // In the background by a shell's own rules: its parent is gone before anybody waits for it.
     let child = command

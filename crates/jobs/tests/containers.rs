@@ -235,14 +235,14 @@ fn without_an_engine_the_job_says_what_is_missing() {
 #[test]
 fn a_container_has_the_gpus_of_its_task() {
     for (engine, options) in [
-        ("docker", "--gpus=\"device=3,GPU-5\""),
+        ("docker", "--gpus=\"device=GPU-3,GPU-5\""),
         (
             "podman",
-            "--device=nvidia.com/gpu=3 --device=nvidia.com/gpu=GPU-5",
+            "--device=nvidia.com/gpu=GPU-3 --device=nvidia.com/gpu=GPU-5",
         ),
         ("apptainer", "--nv"),
     ] {
-        let service = Service::new("container-gpus").with_gpus("3,GPU-5,7");
+        let service = Service::new("container-gpus").with_gpus("GPU-3,GPU-5,GPU-7");
         write_engine(&service.folder, engine);
         let config = "trainingInput: {masterConfig: {imageUri: i, containerCommand: [sh, -c], containerArgs: ['echo sees [$CUDA_VISIBLE_DEVICES]']}}\nphalanx: {gpus: 2}\n";
         fs::write(service.folder.join("config.yaml"), config).unwrap();
@@ -253,7 +253,7 @@ fn a_container_has_the_gpus_of_its_task() {
         assert!(asked.contains(options), "{asked}");
         // In a container that has some of them they have other numbers.
         let seen = if engine == "apptainer" {
-            "[3,GPU-5]"
+            "[GPU-3,GPU-5]"
         } else {
             "[]"
         };

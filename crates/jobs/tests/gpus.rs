@@ -57,18 +57,22 @@ fn places(job: &Json) -> Vec<&str> {
 
 #[test]
 fn tasks_have_gpus_of_their_own_and_the_next_job_waits_for_them() {
-    let service = Service::new("gpus").with_gpus("2,5,GPU-7f");
+    let service = Service::new("gpus").with_gpus("GPU-2,GPU-5,GPU-7");
     service.see("first", "workers: 2, gpus: 1", &[]);
     let first = service.state("first", "RUNNING");
-    assert_eq!(places(&first), ["GPU 2", "GPU 5"]);
+    assert_eq!(places(&first), ["GPU GPU-2", "GPU GPU-5"]);
     // A job that says nothing sees what is left, and holds nothing.
     service.see("left", "workers: 2", &[]);
     service.state("left", "RUNNING");
-    service.see("narrow", "cpus: 1", &[("CUDA_VISIBLE_DEVICES", "2")]);
+    // A list of the submission loses what others have, and nothing that the daemon does not know.
+    let narrow = [("CUDA_VISIBLE_DEVICES", "GPU-2,GPU-9")];
+    service.see("narrow", "cpus: 1", &narrow);
+    let numbered = [("CUDA_VISIBLE_DEVICES", "1")];
+    service.see("numbered", "cpus: 1", &numbered);
     service.see("none", "gpus: 0", &[]);
     service.see("itself", "env: {CUDA_VISIBLE_DEVICES: '9'}", &[]);
     service.see("single", "gpus: 1", &[]);
-    for name in ["narrow", "none", "itself", "single"] {
+    for name in ["narrow", "numbered", "none", "itself", "single"] {
         service.state(name, "RUNNING");
     }
     service.see("next", "gpus: 2", &[]);
@@ -85,34 +89,37 @@ fn tasks_have_gpus_of_their_own_and_the_next_job_waits_for_them() {
     assert_eq!(
         service.seen("first"),
         [
-            "0 sees [2] by PCI_BUS_ID, 0 of 1 here",
-            "1 sees [5] by PCI_BUS_ID, 0 of 1 here"
+            "0 sees [GPU-2] by , 0 of 1 here",
+            "1 sees [GPU-5] by , 0 of 1 here"
         ]
     );
     for (name, seen) in [
-        ("next", "0 sees [2,5] by PCI_BUS_ID, 0 of 1 here"),
-        ("single", "0 sees [GPU-7f] by PCI_BUS_ID, 0 of 1 here"),
-        ("narrow", "0 sees [] by PCI_BUS_ID, 0 of 1 here"),
-        ("none", "0 sees [] by PCI_BUS_ID, 0 of 1 here"),
+        ("next", "0 sees [GPU-2,GPU-5] by , 0 of 1 here"),
+        ("single", "0 sees [GPU-7] by , 0 of 1 here"),
+        ("narrow", "0 sees [GPU-9] by , 0 of 1 here"),
+        ("numbered", "0 sees [1] by , 0 of 1 here"),
+        ("none", "0 sees [] by , 0 of 1 here"),
         ("itself", "0 sees [9] by , 0 of 1 here"),
     ] {
         assert_eq!(service.seen(name), [seen], "{name}");
     }
+    let logs = service.ok(&["logs", "numbered"]);
+    assert!(logs.contains("some may be other jobs'"), "{logs}");
     assert_eq!(
         service.seen("left"),
         [
-            "0 sees [GPU-7f] by PCI_BUS_ID, 0 of 2 here",
-            "1 sees [GPU-7f] by PCI_BUS_ID, 1 of 2 here"
+            "0 sees [GPU-7] by , 0 of 2 here",
+            "1 sees [GPU-7] by , 1 of 2 here"
         ]
     );
 }
 
 #[test]
 fn a_job_is_given_no_more_gpus_than_there_are_and_one_for_each_task_at_least() {
-    let service = Service::new("few-gpus").with_gpus("0,1");
+    let service = Service::new("few-gpus").with_gpus("GPU-0,GPU-1");
     service.see("large", "gpus: 8", &[]);
     let large = service.seen("large");
-    assert_eq!(large, ["0 sees [0,1] by PCI_BUS_ID, 0 of 1 here"]);
+    assert_eq!(large, ["0 sees [GPU-0,GPU-1] by , 0 of 1 here"]);
     service.see("many", "workers: 3, gpus: 1", &[]);
     let many = service.end("many");
     assert_eq!(many["state"], "FAILED");
@@ -121,12 +128,11 @@ fn a_job_is_given_no_more_gpus_than_there_are_and_one_for_each_task_at_least() {
     assert!(why.contains(said), "{why}");
     let config = "phalanx: {gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}}\n";
     fs::write(service.folder.join("both.yaml"), config).unwrap();
-    let words = "submit training both --config both.yaml -- true";
-    let (code, said) = service.fails(&words.split(' ').collect::<Vec<_>>());
-    assert!(
-        code == 2 && said.contains("phalanx.env.CUDA_VISIBLE_DEVICES says which"),
-        "{said}"
-    );
+    let words = "submit training both --config both.yaml --dry-run -- true";
+    let output = service.run(&words.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&output.stderr);
+    let notice = "phalanx.env.CUDA_VISIBLE_DEVICES says which GPUs tasks see";
+    assert!(output.status.success() && said.contains(notice), "{said}");
     let plan = "submit training plan --config config.yaml --dry-run -- true";
     let output = service.run(&plan.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -135,7 +141,7 @@ fn a_job_is_given_no_more_gpus_than_there_are_and_one_for_each_task_at_least() {
 
 #[test]
 fn trials_at_the_same_time_have_gpus_of_their_own() {
-    let service = Service::new("trial-gpus").with_gpus("4,5,6,7,8");
+    let service = Service::new("trial-gpus").with_gpus("GPU-4,GPU-5,GPU-6,GPU-7,GPU-8");
     fs::write(service.folder.join("two.yaml"), "phalanx: {gpus: 2}\n").unwrap();
     // A trial that finds another with one of its own says so for ever; the first two wait for each other.
     let script = "for gpu in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do mkdir gpu$gpu || touch together; done
@@ -155,7 +161,31 @@ echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
         "two trials had the same GPU"
     );
     let logs = service.ok(&["logs", "demo"]);
-    let counts = ["trial sees 4,5", "trial sees 6,7"].map(|seen| logs.matches(seen).count());
+    let counts =
+        ["trial sees GPU-4,GPU-5", "trial sees GPU-6,GPU-7"].map(|seen| logs.matches(seen).count());
     assert!(counts.iter().all(|count| *count > 0), "{logs}");
     assert_eq!(counts.iter().sum::<usize>(), 6, "{logs}");
+}
+
+#[test]
+fn numbers_are_counted_in_one_order_and_a_list_of_other_things_is_refused() {
+    let service = Service::new("numbered-gpus").with_gpus("0");
+    service.see("demo", "gpus: 1", &[]);
+    let seen = service.seen("demo");
+    assert_eq!(seen, ["0 sees [0] by PCI_BUS_ID, 0 of 1 here"]);
+    let order = "gpus: 1, env: {CUDA_DEVICE_ORDER: FASTEST_FIRST}";
+    service.see("other", order, &[]);
+    let other = service.end("other");
+    let why = other["errorMessage"].as_str().unwrap();
+    let said = "phalanx.env.CUDA_DEVICE_ORDER is FASTEST_FIRST, and the GPUs";
+    assert!(why.contains(said), "{why}");
+    let service = Service::new("no-gpus").with_gpus("-1");
+    service.see("demo", "gpus: 2", &[]);
+    assert_eq!(service.seen("demo"), ["0 sees [] by , 0 of 1 here"]);
+    let logs = service.ok(&["logs", "demo"]);
+    let said = "the job asks for 2 GPUs, and runs without: this machine has none";
+    assert!(logs.contains(said), "{logs}");
+    let (code, said) = Service::new("bad-gpus").with_gpus("all").fails(&["list"]);
+    let why = "PHALANX_JOBS_GPUS: \"all\" names no GPU";
+    assert!(code == 2 && said.contains(why), "{said}");
 }

@@ -31,7 +31,7 @@ use crate::coordination::{Host, Recovery, Settings, Timing};
 use crate::{Task, TaskKind};
 
 pub use cores::{on as on_processors, shares as processor_shares};
-pub use gpus::{VISIBLE as VISIBLE_GPUS, visible_gpus};
+pub use gpus::{VISIBLE as VISIBLE_GPUS, driver_gpus, is_gpu, visible_gpus};
 pub use guard::{Guard, end_what_is_left, guard};
 pub use outcome::{Ended, How, Outcome, TRY_AGAIN};
 pub use ports::Reserved as ReservedPorts;

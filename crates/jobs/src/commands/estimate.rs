@@ -176,6 +176,7 @@ impl Training<'_> {
         let of_gpu = role
             .accelerator
             .as_ref()
+            .filter(|gpu| gpu.count > 0)
             .and_then(|gpu| of_accelerator(&gpu.kind));
         if self.spec.ours.executor != ExecutorKind::Local {
             let machine = role.machine.as_ref().map(|machine| machine.memory);

@@ -103,7 +103,7 @@ fn run_job(root: &Path, job: &str) -> Done {
     let _ = rustix::process::setsid();
     let store = Store::open(root).map_err(Failure::not_ready)?;
     let name = job.parse().map_err(Failure::usage)?;
-    let gpus = daemon::keep_to_share(&store.folder(&name));
+    let gpus = daemon::keep_to_share(&store.folder(&name))?;
     supervise(&store, &name, gpus).map_err(Failure::not_ready)?;
     Ok(ExitCode::SUCCESS)
 }

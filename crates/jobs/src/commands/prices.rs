@@ -109,7 +109,7 @@ impl Prices {
             }
         };
         let mut parts = vec![machine];
-        if let Some(gpu) = &role.accelerator {
+        if let Some(gpu) = role.accelerator.as_ref().filter(|gpu| gpu.count > 0) {
             let price = self.accelerators.get(&gpu.kind);
             parts.push((
                 gpu.kind.clone(),

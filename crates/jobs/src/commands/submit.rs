@@ -144,7 +144,7 @@ pub(super) fn machine_gpus() -> usize {
 /// A notice where this machine has fewer GPUs than the tasks ask for. What the daemon has decides.
 fn fewer_gpus(spec: &Spec, plan: &Plan) -> Option<String> {
     let (asked, there) = (plan.gpus(), machine_gpus());
-    if spec.ours.executor != ExecutorKind::Local || asked <= there {
+    if spec.ours.executor != ExecutorKind::Local || !spec.names_gpus() || asked <= there {
         return None;
     }
     Some(match plan.gpus_of_tasks(there) {

@@ -1,17 +1,18 @@
 //! What this machine has for jobs, and what of it is taken.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::Path;
 
-use phalanx_launch::executor::Gpus;
+use phalanx_launch::executor::{Gpus, Held};
 use phalanx_launch::spec::{ExecutorKind, Plan, Spec};
 use phalanx_launch::usage::machine_memory;
 use phalanx_yaml::Bytes;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
+
+use super::replace;
 
 /// What a job takes of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub(super) struct Share {
     /// The GPUs that its tasks may use. `None` where nothing is known of them, or the tasks run elsewhere.
     #[serde(default)]
     pub(super) gpus: Option<Gpus>,
+    /// Whether a job has begun with what cannot be read now: any GPU may be its own.
+    #[serde(skip)]
+    pub(super) is_unknown: bool,
 }
 
 /// What a job wants of this machine.
@@ -106,8 +110,11 @@ impl Machine {
                 gpus: WantedGpus::Elsewhere,
             });
         }
-        let gpus = self.gpus().len();
-        plan.gpus_of_tasks(gpus)?;
+        let gpus = match spec.names_gpus() {
+            true => self.gpus().len(),
+            false => 0,
+        };
+        let each: usize = plan.gpus_of_tasks(gpus)?.into_iter().sum();
         let parallel = plan.trials_at_once(spec, self.memory, gpus);
         let cpus: usize = plan
             .tasks
@@ -120,7 +127,7 @@ impl Machine {
             memory: memory.saturating_mul(parallel as u64).min(self.memory),
             is_pinned: plan.tasks.iter().any(|task| task.resources.cpus > 0),
             gpus: match spec.names_gpus() {
-                true => WantedGpus::Own(plan.gpus().saturating_mul(parallel).min(gpus)),
+                true => WantedGpus::Own(each * parallel),
                 false => WantedGpus::Left,
             },
         })
@@ -136,6 +143,7 @@ impl Machine {
         let own = |gpus: Gpus| Gpus {
             names: gpus.names.into_iter().take(wanted.own_gpus()).collect(),
             are_own: true,
+            held: Held::Nothing,
             ..gpus
         };
         fits.then(|| Share {
@@ -147,6 +155,7 @@ impl Machine {
                 WantedGpus::Left => free.gpus,
                 WantedGpus::Own(_) => free.gpus.map(own),
             },
+            is_unknown: false,
         })
     }
 
@@ -157,11 +166,7 @@ impl Machine {
             .flat_map(|share| share.cpus.iter().copied())
             .collect();
         let memory = taken.iter().map(|share| share.memory).sum();
-        let held: BTreeSet<&String> = taken.iter().flat_map(Share::own_gpus).collect();
-        let mut gpus = self.gpus.clone();
-        if let Some(gpus) = &mut gpus {
-            gpus.names.retain(|name| !held.contains(name));
-        }
+        let gpus = self.gpus.clone().map(|gpus| left_of(gpus, taken));
         Self {
             cpus: self.cpus.difference(&used).copied().collect(),
             memory: self.memory.saturating_sub(memory),
@@ -181,6 +186,10 @@ impl Machine {
         let gpus = (free.gpus().len(), self.gpus().len());
         lacks("GPUs", wanted.own_gpus(), gpus.0, gpus.1);
         lacks("processors", wanted.cpus, free.cpus.len(), self.cpus.len());
+        let is_any = |gpus: &Gpus| gpus.held == Held::Any;
+        if wanted.own_gpus() > 0 && free.gpus.as_ref().is_some_and(is_any) {
+            all.push("the end of a job that has GPUs by other names than this daemon's, or whose share.json cannot be read".to_owned());
+        }
         if wanted.memory > free.memory {
             let [wanted, there, free] = [wanted.memory, self.memory, free.memory].map(Bytes);
             all.push(format!("{wanted} of memory (free: {free} of {there})"));
@@ -190,16 +199,24 @@ impl Machine {
 }
 
 impl Share {
-    /// What a job was given, also by a daemon before this one.
-    pub(super) fn read(folder: &Path) -> Self {
-        let text = fs::read(folder.join(SHARE)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+    /// What a job was given, also by a daemon before this one; nothing where that is not noted.
+    ///
+    /// # Errors
+    /// The note cannot be read.
+    pub(super) fn read(folder: &Path) -> io::Result<Self> {
+        match fs::read(folder.join(SHARE)) {
+            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// The GPUs that no other job is given.
-    fn own_gpus(&self) -> &[String] {
-        let own = self.gpus.as_ref().filter(|gpus| gpus.are_own);
-        own.map_or(&[], |gpus| &gpus.names)
+    /// Of a job that has begun with what cannot be read.
+    pub(super) fn unknown() -> Self {
+        Self {
+            is_unknown: true,
+            ..Self::default()
+        }
     }
 
     /// Has this process use these processors only, if the job is pinned. One that is not kept to them is unfair, not wrong.
@@ -221,16 +238,25 @@ impl Share {
         }
     }
 
-    pub(super) fn write(&self, folder: &Path) -> std::io::Result<()> {
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(folder.join(SHARE));
-        file?.write_all(&text)
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        replace(&folder.join(SHARE), &serde_json::to_vec(self)?)
     }
+}
+
+/// What others leave of GPUs. Where some have what this list does not name, as a daemon before this one had another, none is known to be free.
+fn left_of(mut gpus: Gpus, taken: &[Share]) -> Gpus {
+    let own = taken.iter().filter_map(|share| share.gpus.as_ref());
+    let own: Vec<&Gpus> = own.filter(|gpus| gpus.are_own).collect();
+    let is_known = own.iter().all(|own| gpus.know(own));
+    let held: Vec<String> = own.iter().flat_map(|own| own.names.clone()).collect();
+    if !is_known || taken.iter().any(|share| share.is_unknown) {
+        gpus.names.clear();
+        gpus.held = Held::Any;
+    } else if !held.is_empty() {
+        gpus.names.retain(|name| !held.contains(name));
+        gpus.held = Held::These(held);
+    }
+    gpus
 }
 
 #[cfg(test)]
@@ -290,7 +316,7 @@ mod tests {
 
     #[test]
     fn no_gpu_is_given_twice_and_a_job_that_asks_for_none_holds_none() {
-        let machine = machine(64, 1, Some("4,5,6,GPU-7"));
+        let machine = machine(64, 1, Some("4,5,6,7"));
         let share = |gpus, taken: &[Share]| {
             let wanted = Wanted {
                 cpus: 1,
@@ -305,14 +331,14 @@ mod tests {
         let first = share(own(3), &[]).unwrap();
         assert_eq!(names(&first), ["4", "5", "6"]);
         let second = share(left, std::slice::from_ref(&first)).unwrap();
-        assert_eq!(names(&second), ["GPU-7"]);
+        assert_eq!(names(&second), ["7"]);
         let elsewhere = share(WantedGpus::Elsewhere, &[]).unwrap();
         assert_eq!(elsewhere.gpus, None);
         let mut taken = vec![first, second, elsewhere];
         let lacks = "2 GPUs (free: 1 of 4)".to_owned();
         assert_eq!(share(own(2), &taken), Err(lacks));
         let third = share(own(1), &taken).unwrap();
-        assert_eq!(names(&third), ["GPU-7"]);
+        assert_eq!(names(&third), ["7"]);
         taken.push(third);
         let none = share(left, &taken).unwrap();
         assert_eq!(none.gpus.as_ref().map(|gpus| gpus.names.len()), Some(0));
@@ -326,6 +352,49 @@ mod tests {
         assert_eq!(names(&next), ["4", "5"]);
         taken.push(next);
         assert_eq!(names(&share(own(1), &taken).unwrap()), ["6"]);
+    }
+
+    #[test]
+    fn none_is_given_while_a_job_has_gpus_of_which_nobody_knows_which_they_are() {
+        let wanted = |gpus| Wanted {
+            cpus: 1,
+            memory: 0,
+            is_pinned: false,
+            gpus,
+        };
+        let own = wanted(WantedGpus::Own(1));
+        let given = |list: &str, order: &str| {
+            let gpus = Gpus::of_machine(Some(list)).map(|gpus| Gpus {
+                are_own: true,
+                order: order.to_owned(),
+                ..gpus
+            });
+            Share {
+                gpus,
+                ..Share::default()
+            }
+        };
+        let numbers = machine(64, 1, Some("0,1"));
+        for foreign in [
+            given("GPU-8f", "PCI_BUS_ID"),
+            given("2", "PCI_BUS_ID"),
+            given("0", "FASTEST_FIRST"),
+            Share::unknown(),
+        ] {
+            let taken = [foreign];
+            assert_eq!(numbers.share(own, &taken), None, "{taken:?}");
+            let lacks = numbers.lacks(own, &taken);
+            let said = "1 GPUs (free: 0 of 2); the end of a job that has GPUs by other names";
+            assert!(lacks.starts_with(said), "{lacks}");
+            let left = numbers.share(wanted(WantedGpus::Left), &taken);
+            let left = left.and_then(|share| share.gpus).unwrap();
+            assert_eq!((left.names.len(), left.held), (0, Held::Any));
+            assert!(numbers.share(wanted(WantedGpus::Own(0)), &taken).is_some());
+        }
+        // UUIDs are the same in any order.
+        let uuids = machine(64, 1, Some("GPU-1,GPU-2"));
+        let next = uuids.share(own, &[given("GPU-1", "FASTEST_FIRST")]);
+        assert_eq!(names(&next.unwrap()), ["GPU-2"]);
     }
 
     #[test]
@@ -350,6 +419,12 @@ mod tests {
         assert_eq!(wanted(two, gpu, "gpus: 1"), own(1));
         assert_eq!(wanted(two, "", "gpus: 8"), own(2));
         assert_eq!(wanted(None, "", "workers: 2, gpus: 8"), own(0));
+        // As many as tasks see, none that is left over.
+        assert_eq!(wanted(Some("0,1,2"), "", "workers: 2, gpus: 2"), own(2));
+        let none = ", masterConfig: {acceleratorConfig: {count: 0}}";
+        assert_eq!(wanted(two, none, ""), own(0));
+        let itself = "workers: 3, gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}";
+        assert_eq!(wanted(two, "", itself), Ok(WantedGpus::Left));
         let elsewhere = wanted(two, gpu, "executor: slurm");
         assert_eq!(elsewhere, Ok(WantedGpus::Elsewhere));
         // Each trial has its own.

@@ -351,8 +351,13 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Keeps this process, and what it starts, to the processors that the daemon has given the job; gives the GPUs that its tasks may use.
-pub(crate) fn keep_to_share(folder: &Path) -> Option<Gpus> {
-    let share = machine::Share::read(folder);
+pub(crate) fn keep_to_share(folder: &Path) -> Result<Option<Gpus>, Failure> {
+    let share = machine::Share::read(folder).map_err(|error| {
+        let folder = folder.display();
+        Failure::not_ready(format!(
+            "what the job has of this machine, share.json in {folder}, cannot be read: {error}; submit the job again"
+        ))
+    })?;
     share.keep_to();
-    share.gpus
+    Ok(share.gpus)
 }

@@ -114,7 +114,7 @@ struct Scheduler {
     idle: u64,
     /// The queue that was looked at without starting a job of it.
     seen: Option<(Vec<JobName>, usize)>,
-    /// When it is looked at again though it is the same, since something could not be written.
+    /// When it is looked at again though it is the same, since something could not be read or written.
     again: Option<Instant>,
     /// How many jobs had ended when the copies of their packages were looked for.
     swept: usize,
@@ -298,7 +298,16 @@ impl Scheduler {
             return false;
         }
         let store = self.shared.store.clone();
-        let share = |name: &JobName| Share::read(&store.folder(name));
+        let mut unread = false;
+        let share = |name: &JobName| {
+            Share::read(&store.folder(name)).unwrap_or_else(|error| {
+                if !is_seen {
+                    eprintln!("what job {name} has, its share.json, cannot be read: {error}");
+                }
+                unread = true;
+                Share::unknown()
+            })
+        };
         let mut taken: Vec<Share> = active.iter().map(share).collect();
         let (mut started, mut full, mut unwritten) = (false, None, false);
         for name in &queue {
@@ -316,7 +325,7 @@ impl Scheduler {
         }
         self.shared.lacks(full);
         self.seen = (!started).then_some((queue, active.len()));
-        self.again = unwritten.then(|| Instant::now() + WRITE_AGAIN);
+        self.again = (unwritten || unread).then(|| Instant::now() + WRITE_AGAIN);
         started
     }
 

@@ -96,6 +96,7 @@ async fn gpus_are_held_until_the_end_of_a_job_whatever_becomes_of_the_daemon() {
     };
     let held = |name: &str| {
         Share::read(&shared.store.folder(&named(name)))
+            .unwrap()
             .gpus
             .unwrap()
     };
@@ -125,6 +126,37 @@ async fn gpus_are_held_until_the_end_of_a_job_whatever_becomes_of_the_daemon() {
     assert_eq!(held("second").names, ["5", "3"]);
     assert_eq!(held("third").names, ["4"]);
     assert_eq!(waits("second"), Json::Null);
+}
+
+#[tokio::test]
+async fn gpus_of_a_job_whose_share_cannot_be_read_are_not_free() {
+    let scratch = Scratch::temporary("jobs-unread");
+    let shared = shared(&scratch);
+    let [first, second] = ["first", "second"].map(|name| name.parse::<JobName>().unwrap());
+    let look = || {
+        let machine = Machine::this(Some(8), Some("5,3"));
+        let missing = || Ok(PathBuf::from("/none"));
+        let mut scheduler = Scheduler::of(&shared, machine, missing, 0);
+        scheduler.admit();
+        scheduler.again.is_some()
+    };
+    let one = || json!({"gpus": 1});
+    assert_eq!(submit_with(&shared, "first", one()).await, 200);
+    assert!(!look());
+    let share = shared.store.folder(&first).join("share.json");
+    let text = fs::read(&share).unwrap();
+    fs::write(&share, "").unwrap();
+    assert_eq!(submit_with(&shared, "second", one()).await, 200);
+    // It is looked at again, since nothing else may change.
+    assert!(look());
+    let life = shared.jobs()[&second].life.clone();
+    let waits = shared.shown(&life, None)["phalanx"]["waitsFor"].clone();
+    let said = "1 GPUs (free: 0 of 2); the end of a job";
+    assert!(waits.as_str().unwrap().starts_with(said), "{waits}");
+    fs::write(&share, text).unwrap();
+    assert!(!look());
+    let given = Share::read(&shared.store.folder(&second)).unwrap().gpus;
+    assert_eq!(given.unwrap().names, ["3"]);
 }
 
 #[tokio::test]

@@ -86,7 +86,10 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
     let ports =
         ReservedPorts::new(run.plan.tasks.len(), None).map_err(|error| error.to_string())?;
     let recipe = Recipe::new(run, life.job, &id, &ports)?;
-    let note = teller(run, 0)?;
+    let mut note = teller(run, 0)?;
+    if let Some(text) = &recipe.gpus.note {
+        note(text);
+    }
     let crew = Crew::new(run.spec, &id, &recipe.cluster, note)?;
     let guard = guard(&id, run.attempt)
         .map_err(|error| format!("cannot start the guard of the tasks: {error}"));

@@ -22,7 +22,7 @@ use phalanx_proof::draw_hex;
 
 pub(crate) use command::end_containers;
 pub use command::{Lane, RunArgs, own_program, phalanx, words};
-pub use gpus::Gpus;
+pub use gpus::{Gpus, Held};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;

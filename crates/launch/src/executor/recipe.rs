@@ -118,7 +118,7 @@ impl Recipe {
                 directory,
                 variables: &passed,
                 // Those there are: a job that asks for them runs without, too.
-                gpus: ContainerGpus::Named(self.gpus.own(at)),
+                gpus: ContainerGpus::Named(self.gpus.of_container(at, engine)?),
             };
             all = container.words(engine);
         }

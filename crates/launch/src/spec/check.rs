@@ -146,12 +146,12 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
 /// GPUs of the wanted number and any type; TPUs are no GPUs, which is all that Slurm and Kubernetes are asked for.
 fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
     let wanted = || {
-        spec.roles
-            .iter()
-            .filter_map(|role| role.accelerator.as_ref())
+        let given = spec.roles.iter();
+        let given = given.filter_map(|role| role.accelerator.as_ref());
+        given.filter(|accelerator| accelerator.count > 0)
     };
     let executor = spec.ours.executor;
-    let tpu = wanted().find(|accelerator| accelerator.kind.starts_with("TPU"));
+    let tpu = wanted().find(|accelerator| !accelerator.is_gpu());
     if let (Some(tpu), false) = (tpu, executor == ExecutorKind::Local) {
         let message = format!(
             "{PATH} asks for {}, and a job on {} gets GPUs only",
@@ -160,7 +160,7 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
         );
         let next = "ask for GPUs, or use --to local on the TPU's host";
         notes.wrong(input.place("scaleTier"), message, next);
-    } else if wanted().next().is_some() {
+    } else if wanted().any(Accelerator::is_gpu) {
         let why = match executor {
             ExecutorKind::Local => "tasks get this number of the GPUs of this machine",
             ExecutorKind::Slurm => {
@@ -176,14 +176,18 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
 impl Accelerator {
     /// Whether it is a GPU; all others are TPUs.
     pub(super) fn is_gpu(&self) -> bool {
-        self.kind.starts_with("NVIDIA")
+        !self.kind.starts_with("TPU")
     }
 }
 
 impl Spec {
-    /// Whether the job says how many GPUs its tasks have.
+    /// Whether the job says how many GPUs its tasks have, and leaves it to others which.
     #[must_use]
     pub fn names_gpus(&self) -> bool {
+        self.counts_gpus() && !self.ours.env.contains_key(VISIBLE_GPUS)
+    }
+
+    fn counts_gpus(&self) -> bool {
         let mut accelerators = self
             .roles
             .iter()
@@ -213,15 +217,13 @@ pub(super) fn counted(mut roles: Vec<Role>, ours: &Ours) -> Vec<Role> {
     roles
 }
 
-/// Tasks whose number of GPUs is named see their own, and cannot say themselves which.
-pub(super) fn visible_gpus(top: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+/// Tasks that say themselves which GPUs they see are given none.
+pub(super) fn visible_gpus(spec: &Spec, notes: &mut Notes) {
     let is_local = spec.ours.executor == ExecutorKind::Local;
-    if is_local && spec.names_gpus() && spec.ours.env.contains_key(VISIBLE_GPUS) {
-        notes.wrong(
-            top.place("phalanx"),
-            format!("phalanx.env.{VISIBLE_GPUS} says which GPUs tasks see, and phalanx.gpus or acceleratorConfig how many each is given"),
-            "remove one of the two",
-        );
+    if is_local && spec.counts_gpus() && spec.ours.env.contains_key(VISIBLE_GPUS) {
+        notes.notices.push(format!(
+            "phalanx.env.{VISIBLE_GPUS} says which GPUs tasks see; the job waits for none and has none for itself, whatever number it asks for"
+        ));
     }
 }
 

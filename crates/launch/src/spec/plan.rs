@@ -139,7 +139,8 @@ impl Plan {
         }
         let by_memory = memory.checked_div(each).map(|fit| fit as usize);
         // Without a GPU tasks run without.
-        let by_gpus = gpus.checked_div(self.gpus()).filter(|_| gpus > 0);
+        let by_gpus = gpus.checked_div(self.gpus());
+        let by_gpus = by_gpus.filter(|_| gpus > 0 && spec.names_gpus());
         let fits = [by_memory, by_gpus].into_iter().flatten();
         fits.fold(wanted, |least, fit| least.min(fit.max(1)))
     }
@@ -153,22 +154,19 @@ impl Plan {
             .sum()
     }
 
-    /// The GPUs of each task on a machine that has this number for them: what it asks for. Where there are fewer in all, no task has more than an
-    /// equal part, since machine types name machines of others; where there is none, all run without.
+    /// The GPUs of each task on a machine that has this number for them: what it asks for. Where there are fewer in all, no task has more than
+    /// the largest number at which there are enough, since machine types name machines of others; where there is none, all run without. What
+    /// the tasks get in all is divided in the same way.
     ///
     /// # Errors
     /// There are fewer than tasks that ask for some.
     pub fn gpus_of_tasks(&self, there: usize) -> Result<Vec<usize>, String> {
         let asked = || self.tasks.iter().map(|task| task.resources.gpus as usize);
-        let (wanted, who) = (self.gpus(), asked().filter(|gpus| *gpus > 0).count());
-        let most = if there >= wanted {
-            wanted
-        } else if there == 0 {
-            0
-        } else {
-            there / who.max(1)
-        };
-        if there > 0 && who > 0 && most == 0 {
+        let fits = |most: &usize| asked().map(|gpus| gpus.min(*most)).sum::<usize>() <= there;
+        let largest = asked().max().unwrap_or(0).min(there);
+        let most = (1..=largest).rev().find(fits).unwrap_or(0);
+        if largest > 0 && most == 0 {
+            let (wanted, who) = (self.gpus(), asked().filter(|gpus| *gpus > 0).count());
             return Err(format!(
                 "{who} of its tasks ask for GPUs, {wanted} in all, and this machine has {there} for jobs: fewer than one for each; ask for fewer tasks, or write phalanx.gpus: 0 to run without"
             ));
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_tasks_are_what_they_ask_for_or_equal_parts() {
+    fn gpus_of_tasks_are_what_they_ask_for_or_as_many_as_there_are_for_all() {
         let input = serde_json::json!({
             "args": ["true"], "scaleTier": "CUSTOM", "masterType": "a2-highgpu-4g",
             "workerType": "a2-highgpu-1g", "workerCount": 2,
@@ -349,11 +347,13 @@ mod tests {
         for (there, each) in [
             (9, [4, 1, 1, 0]),
             (6, [4, 1, 1, 0]),
-            (5, [1, 1, 1, 0]),
+            (5, [3, 1, 1, 0]),
             (3, [1, 1, 1, 0]),
             (0, [0; 4]),
         ] {
             assert_eq!(of_types.gpus_of_tasks(there).unwrap(), each, "{there}");
+            let in_all = each.iter().sum();
+            assert_eq!(of_types.gpus_of_tasks(in_all).unwrap(), each, "{in_all}");
         }
         let why = of_types.gpus_of_tasks(2).unwrap_err();
         assert!(
@@ -436,7 +436,7 @@ mod tests {
         assert!(why.contains("NVIDIA_TESLA_T4"), "{why}");
         let given = serde_json::json!({"count": 2, "type": "NVIDIA_TESLA_T4"});
         assert_eq!(read(given), Ok(Some(2)));
-        assert_eq!(read(serde_json::json!({"count": 0})), Ok(None));
+        assert_eq!(read(serde_json::json!({"count": 0})), Ok(Some(0)));
     }
 
     #[test]

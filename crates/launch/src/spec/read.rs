@@ -67,9 +67,9 @@ pub struct Role {
 /// Accelerators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accelerator {
-    /// AI Platform's name of the type.
+    /// AI Platform's name of the type; empty for none of no type.
     pub kind: String,
-    /// How many.
+    /// How many; 0 where a job says that it wants none.
     pub count: u32,
 }
 
@@ -174,7 +174,7 @@ impl Spec {
         check::program(&input, &spec, &mut notes);
         check::elastic(&input, &spec, &mut notes);
         check::nodes(&top, &spec, &mut notes);
-        check::visible_gpus(&top, &spec, &mut notes);
+        check::visible_gpus(&spec, &mut notes);
         if notes.problems.is_empty() {
             let notices = notes.notices;
             Ok(Self { notices, ..spec })
@@ -471,11 +471,10 @@ fn accelerator(node: &Node, path: &str, notes: &mut Notes) -> Option<Accelerator
         let next = format!("add one of {}", ACCELERATORS.join(", "));
         notes.wrong(fields.at(), format!("{path} has no type"), next);
     }
-    let kind = fields.word("type", &ACCELERATORS, notes)?;
-    (count > 0).then(|| Accelerator {
-        kind: kind.to_owned(),
-        count,
-    })
+    let none = (count == 0).then_some("");
+    let kind = fields.word("type", &ACCELERATORS, notes).or(none)?;
+    let kind = kind.to_owned();
+    Some(Accelerator { kind, count })
 }
 
 fn scheduling(node: Option<&Node>, notes: &mut Notes) -> Scheduling {
