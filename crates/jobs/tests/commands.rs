@@ -352,7 +352,9 @@ fn the_plan_says_which_accelerators_and_images_tasks_get() {
         ));
         let notes = String::from_utf8_lossy(&output.stderr);
         if executor == "local" {
+            let notice = "a program finds the TPUs of this machine itself";
             assert!(output.status.success() && notes.contains(notice), "{notes}");
+            assert!(!notes.contains("GPUs of this machine"), "{notes}");
         } else {
             assert_eq!(output.status.code(), Some(2));
             let refused = format!("asks for TPU_V2, and a job on {executor} gets GPUs only");

@@ -160,8 +160,11 @@ fn accelerators(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
         );
         let next = "ask for GPUs, or use --to local on the TPU's host";
         notes.wrong(input.place("scaleTier"), message, next);
-    } else if wanted().any(Accelerator::is_gpu) {
+    } else if wanted().next().is_some() {
         let why = match executor {
+            ExecutorKind::Local if tpu.is_some() => {
+                "a program finds the TPUs of this machine itself"
+            }
             ExecutorKind::Local => "tasks get this number of the GPUs of this machine",
             ExecutorKind::Slurm => {
                 "tasks get this number of the GPUs that the cluster's nodes have"
