@@ -186,7 +186,7 @@ fn within(x: &Tensor, dtype: DType) -> Tensor {
 }
 
 /// A window of images in their middle, or around them.
-pub(super) struct AspectWindow {
+struct AspectWindow {
     /// Rows and columns from the image's edge to the frame's, negative outside.
     start: [i64; 2],
     sizes: [usize; 2],
@@ -194,7 +194,7 @@ pub(super) struct AspectWindow {
 
 impl AspectWindow {
     /// The largest of the aspect ratio of the target that fits, in Keras' arithmetic.
-    pub(super) fn inside(images: &Shape, target: [usize; 2]) -> Self {
+    fn inside(images: &Shape, target: [usize; 2]) -> Self {
         let [height, width] = [images.dims[1], images.dims[2]];
         let sizes = in_proportion([height, width], target);
         let sizes = [sizes[0].clamp(1, height), sizes[1].clamp(1, width)];
@@ -204,7 +204,7 @@ impl AspectWindow {
 
     /// The smallest of the aspect ratio of the target that holds the image, with equal edges on both sides: half a pixel is dropped, as in
     /// Keras.
-    pub(super) fn outside(images: &Shape, target: [usize; 2]) -> Self {
+    fn outside(images: &Shape, target: [usize; 2]) -> Self {
         let own = [images.dims[1], images.dims[2]];
         let sizes = in_proportion(own, target);
         let edges = [0, 1].map(|i| sizes[i].saturating_sub(own[i]) / 2);
