@@ -60,11 +60,11 @@ impl Gpus {
                 names.push(name);
             }
         }
+        // Other lists have the driver's numbers, as its tools show them.
         let order = match is_of_cuda {
-            true => OF_CUDA,
-            false => OF_DRIVER,
+            true => std::env::var(ORDER).unwrap_or_else(|_| OF_CUDA.to_owned()),
+            false => OF_DRIVER.to_owned(),
         };
-        let order = std::env::var(ORDER).unwrap_or_else(|_| order.to_owned());
         (list.is_some() || !names.is_empty()).then_some(Self {
             names,
             order,
@@ -132,6 +132,10 @@ impl Gpus {
         let stands = list.is_some() || !self.are_listed;
         let held = match &self.held {
             Held::Nothing if stands => return (None, None),
+            Held::Any if list.is_some() => {
+                let why = "the job's variables say which GPUs it sees, and some may be those of a job of which it is not known which it has; ask for a number of GPUs by phalanx.gpus";
+                return (None, Some(why.to_owned()));
+            }
             Held::Any => {
                 let why = "the job sees no GPU: another has some of which it is not known which they are, until its end; phalanx.gpus waits for that";
                 return (Some(Vec::new()), Some(why.to_owned()));
@@ -139,10 +143,13 @@ impl Gpus {
             Held::Nothing => &[],
             Held::These(held) => held.as_slice(),
         };
-        let of_cuda = || list.as_ref().map(|_| OF_CUDA);
-        let order = variables.get(ORDER).map(String::as_str).or_else(of_cuda);
         let names = list.as_ref().unwrap_or(&self.names);
-        let is_compared = self.is_order(names, order.unwrap_or(&self.order))
+        let order = match &list {
+            Some(_) => variables.get(ORDER).map_or(OF_CUDA, String::as_str),
+            // The names are of this list, and tasks are given its order with them.
+            None => &self.order,
+        };
+        let is_compared = (self.is_order(names, order) || driver_gpus() == 1)
             && names.iter().all(|name| {
                 held.iter()
                     .all(|held| held == name || are_apart(name, held))
@@ -339,11 +346,14 @@ mod tests {
         let nothing = String::new;
         assert_eq!(left(None, None, "", false), (None, nothing()));
         let all = Some("0,1".to_owned());
-        assert_eq!(left(None, None, "2", false), (all, nothing()));
+        assert_eq!(left(None, None, "2", false), (all.clone(), nothing()));
+        // Its own order is of numbers that it does not say.
+        assert_eq!(left(None, Some(OF_CUDA), "2", true), (all, nothing()));
         let driver = Some(OF_DRIVER);
         for (visible, order, held, sees, said) in [
             (None, None, "", Some("0,1"), ""),
-            (None, Some(OF_CUDA), "", None, ""),
+            (None, Some(OF_CUDA), "", Some("0,1"), ""),
+            (Some("3"), driver, "any", None, "some may be those of a job"),
             (Some("5"), None, "", None, ""),
             (Some(""), None, "2", None, ""),
             (Some("2,7"), driver, "2", Some("7"), ""),

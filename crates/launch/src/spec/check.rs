@@ -213,7 +213,10 @@ pub(super) fn counted(mut roles: Vec<Role>, ours: &Ours) -> Vec<Role> {
         let Some(count) = gpus_of(role.kind, ours) else {
             continue;
         };
-        if let Some(given) = role.accelerator.take_if(|given| given.is_gpu()) {
+        if let Some(given) = role
+            .accelerator
+            .take_if(|given| given.is_gpu() && !given.kind.is_empty())
+        {
             role.accelerator = (count > 0).then_some(Accelerator { count, ..given });
         }
     }
