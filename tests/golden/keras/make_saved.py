@@ -303,6 +303,17 @@ def thawed():
     return keras.Model(x, layers.Dense(1)(graph(chain(x))), name="thawed")
 
 
+def partly():
+    """Models in a model of layers alike, of which the first is not trained: `.h5` files have it last."""
+    x = keras.Input((3,))
+    i = keras.Input((3,))
+    graph = keras.Model(i, layers.Add()([i, layers.Dense(3)(layers.Dense(3)(i))]), name="graph")
+    chain = keras.Sequential([keras.Input((3,)), layers.Dense(3), layers.Dense(3)], name="chain")
+    graph.layers[1].trainable = False
+    chain.layers[0].trainable = False
+    return keras.Model(x, layers.Dense(1)(chain(graph(x))), name="partly")
+
+
 def still():
     """A functional model that is not trainable, of whose layers one is: nothing is trained."""
     x = keras.Input((3,))
@@ -382,7 +393,7 @@ if __name__ == "__main__":
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
-              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"])]
+              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

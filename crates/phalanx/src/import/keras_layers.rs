@@ -29,33 +29,37 @@ const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
 pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<FileLayers> {
+    let (all, named) = with_variables(file)?;
     Ok(FileLayers {
-        all: with_variables(file)?,
+        all,
         ordered: true,
+        named,
         by_keras: file.texts(&file.root()?, WRITER)?.is_none(),
     })
 }
 
-fn with_variables(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
+/// And whether each notes its name.
+fn with_variables(file: &Hdf5<'_>) -> ReadResult<(Vec<FileLayer>, bool)> {
     let root = file.root()?;
     if let Some(names) = names(file, &root, "layer_names")? {
-        return legacy(file, &root, names);
+        return Ok((legacy(file, &root, names)?, true));
     }
     for (name, address) in file.children(&root)? {
         if name == "model_weights" {
             let group = file.object(address)?;
             let names = names(file, &group, "layer_names")?;
             let names = names.ok_or("`model_weights` has no attribute `layer_names`")?;
-            return legacy(file, &group, names);
+            return Ok((legacy(file, &group, names)?, true));
         }
     }
     let mut walk = Walk {
         file,
         layers: Vec::new(),
         tensors: 0,
+        named: true,
     };
     walk.group(&root, "", "", 0)?;
-    Ok(walk.layers)
+    Ok((walk.layers, walk.named))
 }
 
 /// The elements of a tensor.
@@ -69,6 +73,8 @@ struct Walk<'a, 'f> {
     file: &'a Hdf5<'f>,
     layers: Vec<FileLayer>,
     tensors: usize,
+    /// Whether all layers so far have a name.
+    named: bool,
 }
 
 impl Walk<'_, '_> {
@@ -95,6 +101,7 @@ impl Walk<'_, '_> {
             if depth > 0 {
                 let name = self.file.texts(&vars, "name")?.filter(|_| !is_part);
                 let name = name.and_then(|texts| texts.into_iter().next());
+                self.named &= name.is_some() || is_part;
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }
             self.layer(&vars, place, &path)?;

@@ -76,6 +76,17 @@ pub(crate) fn load_bytes(
     bytes: &[u8],
     options: LoadWeights,
 ) -> Result<Loaded> {
+    load_paired(model, name, bytes, options, model.is_of_keras())
+}
+
+/// As [`load_bytes`]; `is_described` where the model has the names by which Keras described it.
+fn load_paired(
+    model: &Model,
+    name: &str,
+    bytes: &[u8],
+    options: LoadWeights,
+    is_described: bool,
+) -> Result<Loaded> {
     let values = model.variables().iter();
     let values: u64 = values
         .map(|variable| variable.shape.byte_len() as u64)
@@ -83,7 +94,7 @@ pub(crate) fn load_bytes(
     let bytes = weights_file::unpacked(name, bytes, values)?;
     let opened = weights_file::WeightsFile::new(name, &bytes)?;
     let layers = opened.layers()?;
-    let (pairs, report) = pairing::pair(model, &layers, options.matching);
+    let (pairs, report) = pairing::pair(model, &layers, options.matching, is_described);
     let is_enough = match options.skip_mismatch {
         true => !report.matched.is_empty() || model.variables().is_empty(),
         false => report.is_complete(),
@@ -154,7 +165,7 @@ pub(crate) fn keras_bytes(name: &str, bytes: &[u8]) -> Result<(Model, Vec<HostTe
         let message = "the file describes a model and has no values; read it by `SavedModel::architecture`, or save the model by `model.save(\"model.keras\")`";
         return Err(problem(name, "weights", message));
     }
-    let (mut values, _) = load_bytes(&model, name, bytes, LoadWeights::default())?;
+    let (mut values, _) = load_paired(&model, name, bytes, LoadWeights::default(), true)?;
     values.sort_by_key(|(variable, _)| *variable);
     let values = values.into_iter().map(|(_, value)| value).collect();
     Ok((model, values))

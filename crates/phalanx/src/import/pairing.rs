@@ -133,11 +133,13 @@ struct Paired<'f> {
 }
 
 /// Pairs by the rule that finds most; of equal ones, by the first, but in a file that Keras wrote by order where that gives other layers
-/// the names that Keras made.
+/// the names that Keras made. A model that Keras described (`is_described`) has its names, and files that note names go by them: in `.h5`
+/// files layers of a model in a model stand in another order where some are frozen.
 pub(super) fn pair<'f>(
     model: &Model,
     layers: &'f FileLayers,
     matching: Matching,
+    is_described: bool,
 ) -> (Vec<VariableSource<'f>>, LoadReport) {
     let file = is_of_keras(&layers.all).then_some(KerasFile::Read);
     let owners = owners(model, file);
@@ -151,6 +153,7 @@ pub(super) fn pair<'f>(
             Ordering::Less => false,
             Ordering::Equal => {
                 layers.by_keras
+                    && !(layers.named && is_described)
                     && found.report.paired == PairedBy::Order
                     && best.report.paired == PairedBy::Name
                     && is_renumbered(model, (&owners, &layers.all), [&best, &found])

@@ -36,6 +36,7 @@ pub(super) fn layers(
     Ok(FileLayers {
         all: all.collect(),
         ordered,
+        named: true,
         by_keras: false,
     })
 }
@@ -50,6 +51,7 @@ fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
         return FileLayers {
             all,
             ordered: true,
+            named: true,
             by_keras: false,
         };
     }
@@ -58,6 +60,7 @@ fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
     FileLayers {
         all,
         ordered,
+        named: true,
         by_keras: false,
     }
 }

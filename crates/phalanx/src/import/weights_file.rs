@@ -28,6 +28,8 @@ pub(super) struct FileLayers {
     pub(super) all: Vec<FileLayer>,
     /// Whether they are in the order of the saved model, not sorted by name.
     pub(super) ordered: bool,
+    /// Whether each notes its name, which is not made of its class and a number.
+    pub(super) named: bool,
     /// Whether Keras wrote them, which goes by the order of the layers, whatever their names are.
     pub(super) by_keras: bool,
 }

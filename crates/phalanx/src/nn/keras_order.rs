@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::keras_config::is_sequential;
 use super::keras_graph::{KerasNode, keras_graph};
 use super::layer::Body;
-use super::model::{Model, Place};
+use super::model::{Model, NamedLayer, Place};
 
 /// A Keras that describes models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,15 @@ pub(crate) enum KerasFile {
 }
 
 impl Model {
+    /// Whether Keras described it, or a model in it, whose layers have the names of that description.
+    pub(crate) fn is_of_keras(&self) -> bool {
+        let inside = |entry: &NamedLayer| match &entry.body {
+            Body::Layer { .. } => false,
+            Body::Model(model) => model.is_of_keras(),
+        };
+        self.of_keras.is_some() || self.layers.iter().any(inside)
+    }
+
     /// Path and kind of every layer in Keras' order; a model inside, a `sequential` or a `functional` one, comes before its layers, and a layer
     /// before the one that it wraps.
     pub(crate) fn layer_kinds(&self, file: KerasFile) -> Vec<(String, &'static str)> {

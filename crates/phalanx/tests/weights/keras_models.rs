@@ -249,6 +249,22 @@ fn operations_on_masked_values_change_no_pairing() {
     check_pairings("gated");
 }
 
+/// Of a model in a model, `.h5` files have what is not trained last, whatever its place.
+#[test]
+fn layers_alike_of_which_some_are_frozen_go_by_their_names() {
+    let folder = golden("keras/saved");
+    let expected = SavedModel::load_keras(folder.join("partly.keras")).unwrap();
+    for name in ["partly.h5", "partly.keras"] {
+        let path = folder.join(name);
+        let read = SavedModel::load_keras(&path).unwrap();
+        assert!(read.values() == expected.values(), "{name}");
+        let model = SavedModel::architecture(&path).unwrap();
+        let mut trained = SavedModel::new(model.clone(), model.init(1).unwrap()).unwrap();
+        trained.load_weights(&path, LoadWeights::default()).unwrap();
+        assert!(trained.values() == expected.values(), "{name} by itself");
+    }
+}
+
 /// Early versions of Keras 3 note no names beside the values.
 #[test]
 fn archives_without_names_of_layers_are_read_in_keras_order() {
