@@ -511,12 +511,14 @@ fn mean_of(held: &Held, spec: &GradientSpec, parts: &[(Part, &str, &[u8])]) -> A
     for (_, _, bytes) in parts {
         divided_parts.push(held.gradient(spec, bytes)?);
     }
-    let shares = |of: fn(&Part) -> f64| -> Vec<f64> {
+    let shares = |of: fn(&Part) -> f64| -> Option<Vec<f64>> {
         let total: f64 = parts.iter().map(|(part, ..)| of(part)).sum();
-        let share = |part: &Part| if total > 0.0 { of(part) / total } else { 0.0 };
-        parts.iter().map(|(part, ..)| share(part)).collect()
+        let shares = parts.iter().map(|(part, ..)| of(part) / total);
+        (total > 0.0).then(|| shares.collect())
     };
-    let (by_weight, by_rows) = (shares(|part| part.weight), shares(|part| part.rows));
+    let by_rows = shares(|part| part.rows).unwrap_or_else(|| vec![0.0; parts.len()]);
+    // Where no example has a weight, penalties have gradients all the same.
+    let by_weight = shares(|part| part.weight).unwrap_or_else(|| by_rows.clone());
     let mut means = Vec::with_capacity(shapes.len());
     for (at, shape) in shapes.iter().enumerate() {
         let shares = match at < spec.connected.len() {
