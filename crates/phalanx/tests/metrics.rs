@@ -117,6 +117,14 @@ fn logits() -> Vec<Rare> {
         (Recall::at([0.6]).from_logits().into(), 0.5),
         (BinaryAccuracy::new(0.6).from_logits().into(), 0.75),
     ];
+    // The probabilities of both are 1 in f32.
+    let sure = (
+        Metric::from(Precision::at([0.5]).top_k(1).from_logits()),
+        f32s(&[1, 2], &[0.0, 1.0]),
+        f32s(&[1, 2], &[18.0, 25.0]),
+        None,
+        1.0,
+    );
     let one_hot = f32s(&[2, 3], &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
     // The softmax of the first row is 0.67, 0.24 and 0.09; the second is certain of the last class.
     let scores = f32s(&[2, 3], &[2.0, 1.0, 0.0, 0.0, 1.0, 9.0]);
@@ -133,7 +141,7 @@ fn logits() -> Vec<Rare> {
     let of_classes = of_classes
         .into_iter()
         .map(|(metric, result)| (metric, one_hot.clone(), scores.clone(), None, result));
-    of_binary.chain(of_classes).collect()
+    of_binary.chain(of_classes).chain([sure]).collect()
 }
 
 fn rare_thresholds_and_weights() -> [Rare; 4] {

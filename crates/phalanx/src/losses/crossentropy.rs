@@ -50,8 +50,8 @@ impl Described for SparseCategoricalCrossentropy {
             FROM_LOGITS,
             Field::optional(
                 "ignore_class",
-                Kind::INTEGER,
-                "targets of this class are left out, such as -1 or 255 for what is not labelled",
+                CLASS,
+                "targets of this class are left out, such as 255 for what is not labelled",
             ),
         ],
     };
@@ -141,6 +141,11 @@ impl SparseCategoricalCrossentropy {
 }
 
 impl ExampleLoss for SparseCategoricalCrossentropy {
+    fn check(&self) -> Result<()> {
+        check_class(self.ignore_class)
+            .map_err(|problem| Error::user(format!("{}: {problem}", Self::COMPONENT.name)))
+    }
+
     fn takes_logits(&self) -> Option<bool> {
         Some(self.from_logits)
     }
@@ -267,6 +272,20 @@ impl ExampleLoss for BinaryCrossentropy {
             let t = smooth(t, self.label_smoothing, 0.5);
             mean_of_last(&binary_crossentropy(&t, p, self.from_logits))
         })
+    }
+}
+
+/// The number of a class, which is an i32 on the device.
+pub(crate) const CLASS: Kind = Kind::Whole(i32::MIN as i64, i32::MAX as i64);
+
+pub(crate) fn check_class(class: Option<i64>) -> std::result::Result<(), String> {
+    match class {
+        Some(class) if i32::try_from(class).is_err() => Err(format!(
+            "`ignore_class` must be from {} to {}, got {class}",
+            i32::MIN,
+            i32::MAX
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -21,6 +21,7 @@ use serde_json::Value;
 pub use crossentropy::{
     BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
 };
+pub(crate) use crossentropy::{CLASS, check_class};
 pub use ctc::Ctc;
 pub use focal::{BinaryFocalCrossentropy, CategoricalFocalCrossentropy};
 pub use generalized::CategoricalGeneralizedCrossEntropy;

@@ -168,7 +168,7 @@ macro_rules! of_answers {
             ) -> Option<(Cases, Tensor)> {
                 let scores = scores(y_pred, self.from_logits);
                 let scores = match self.top_k {
-                    Some(k) => largest(&in_float(&scores), k),
+                    Some(k) => largest(&in_float(&scores), &in_float(y_pred), k),
                     None => scores,
                 };
                 let name = Self::COMPONENT.name;
@@ -274,22 +274,23 @@ impl Counting for Recall {
     }
 }
 
-/// Of scores `[.., columns]` those that are among the `k` largest of their row, the first of equal ones; minus infinity elsewhere.
+/// The scores `[.., columns]` of the `k` largest answers of their row, the first of equal ones; minus infinity elsewhere. Logits tell answers
+/// apart whose probabilities are the same in f32.
 #[track_caller]
-fn largest(scores: &Tensor, k: usize) -> Tensor {
-    let scores = match scores.rank() {
+fn largest(scores: &Tensor, answers: &Tensor, k: usize) -> Tensor {
+    let mut rest = match answers.rank() {
         0 | 1 => return scores.clone(),
-        _ => scores.computed_once(),
+        _ => answers.computed_once(),
     };
-    let (last, lowest) = (scores.rank() - 1, scores.like(f64::NEG_INFINITY));
-    let columns = scores.dim(last);
-    let mut rest = scores.clone();
+    let (last, lowest) = (rest.rank() - 1, rest.like(f64::NEG_INFINITY));
+    let columns = rest.dim(last);
     for _ in 0..k.min(columns) {
         let found = rest.argmax(last).one_hot(columns, DType::Bool);
         rest = found.select(&lowest, &rest).computed_once();
     }
     // What is left has not been found.
-    rest.greater(&lowest).select(&lowest, &scores)
+    rest.greater(&lowest)
+        .select(&scores.like(f64::NEG_INFINITY), scores)
 }
 
 impl Thresholds {

@@ -7,7 +7,9 @@ use super::MetricStateSpec;
 use super::columns::{columns, refuse_columns};
 use super::counting::Counting;
 use crate::config::{Component, Described, Field, Kind};
-use crate::losses::{aligned_weight, class_labels, in_float, paired, weighted_or_zero};
+use crate::losses::{
+    CLASS, aligned_weight, check_class, class_labels, in_float, paired, weighted_or_zero,
+};
 
 /// The setting of both metrics of regions.
 pub(super) const TARGET_CLASS_IDS: Field = Field::optional(
@@ -54,11 +56,7 @@ impl Described for MeanIou {
                 "number of classes; by default the number of outputs, or 2 for a single one",
             ),
             TARGET_CLASS_IDS,
-            Field::optional(
-                "ignore_class",
-                Kind::INTEGER,
-                "targets of this class are left out",
-            ),
+            Field::optional("ignore_class", CLASS, "targets of this class are left out"),
         ],
     };
 }
@@ -109,6 +107,7 @@ impl Counting for MeanIou {
     }
 
     fn check(&self) -> Result<(), String> {
+        check_class(self.ignore_class)?;
         match self.num_classes {
             Some(classes) if classes < 2 => Err(format!(
                 "`num_classes` must be at least 2, got {classes}; a single output tells 2 classes apart"

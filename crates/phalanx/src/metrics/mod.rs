@@ -254,11 +254,21 @@ impl Metric {
     #[must_use]
     pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
         let link = loss.and_then(LinkFunction::of);
+        let is_of_regions = matches!(self.measure, Measure::MeanIou(_));
         let counting = self.measure.counting_mut();
         counting.bind(y_pred);
         self.link = link.filter(|_| counting.takes_probabilities(y_pred));
-        let counts_all = matches!(counting.counts_classes(1), Some((_, None)));
-        self.left_out = loss.and_then(Loss::left_out).filter(|_| counts_all);
+        let outputs = y_pred.dims.last().copied().unwrap_or(1);
+        let takes_over = |class: &i64| match counting.counts_classes(outputs) {
+            Some((_, Some(_))) | None => false,
+            // A class that regions are counted of is left out only where the metric says so, as in Keras.
+            Some((classes, None)) => {
+                !is_of_regions
+                    || usize::try_from(*class).is_ok_and(|class| class >= classes)
+                    || *class < 0
+            }
+        };
+        self.left_out = loss.and_then(Loss::left_out).filter(takes_over);
         if let (Measure::Accuracy(_), Some(_)) = (&self.measure, link) {
             self.measure = Measure::AccuracyOfLogits(AccuracyOfLogits);
         }
