@@ -166,11 +166,23 @@ fn size(tensor: &HostTensor) -> usize {
     tensor.dims().iter().product()
 }
 
+/// Dims that say how numbers lie.
+fn apart_from_ones(dims: &[usize]) -> Vec<usize> {
+    dims.iter().copied().filter(|&dim| dim != 1).collect()
+}
+
 /// Examples as the model takes them: f32, divided, in these dims.
 fn dataset(data: &Examples, files: &ExampleFiles, dims: &[usize]) -> Read<Dataset> {
     let (dims, divide_by) = (dims.to_vec(), data.divide_by as f32);
+    let are_said = !data.features.value.is_empty();
     Ok(raw(data, files)?.map(move |example| {
         let x = &example.x[0];
+        if !are_said && x.dims().len() > 1 && apart_from_ones(x.dims()) != apart_from_ones(&dims) {
+            return Err(Error::User(format!(
+                "an example has dims {:?}, expected {dims:?} as the first of the training has; write `features: {dims:?}` if its numbers are in that order",
+                x.dims()
+            )));
+        }
         let expected: usize = dims.iter().product();
         if size(x) != expected {
             return Err(Error::User(format!(

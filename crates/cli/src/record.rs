@@ -141,6 +141,18 @@ impl Record {
     pub(crate) fn other_scaling(&self, config: &TrainConfig) -> Option<Differing> {
         // A file of a version that could say what this one cannot has none to compare.
         let trained = self.config().ok()?;
+        let is_table = |data: &Data| matches!(data, Data::Csv(_));
+        if is_table(&config.data) != is_table(&trained.data) {
+            let kind = |data| {
+                if is_table(data) {
+                    "csv"
+                } else {
+                    "files of another kind"
+                }
+            };
+            let (now, then) = (kind(&config.data), kind(&trained.data));
+            return Some(("data", now.to_owned(), then.to_owned()));
+        }
         let of_scaling = |data: &Data| -> Vec<_> {
             let keys = match data {
                 Data::Csv(csv) => of_csv(csv),
