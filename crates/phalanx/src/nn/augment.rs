@@ -248,7 +248,7 @@ fn check_values(range: [f64; 2]) -> Result<(), String> {
     for end in range {
         check_range("`value_range`", end, f64::MIN..=f64::MAX)?;
     }
-    match range[0] < range[1] {
+    match range[0] <= range[1] {
         true => Ok(()),
         false => Err(format!(
             "`value_range` must be the least and the largest value, got {range:?}"

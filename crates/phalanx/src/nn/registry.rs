@@ -398,6 +398,15 @@ mod tests {
     /// Settings of kinds without.
     fn without_weights() -> Value {
         json!({
+            "resizing": {"height": 3, "width": 4, "interpolation": "lanczos3", "antialias": true, "pad_to_aspect_ratio": true, "fill_value": 1.5},
+            "center_crop": {"height": 3, "width": 4},
+            "random_crop": {"height": 3, "width": 4},
+            "random_flip": {"mode": "vertical"},
+            "random_rotation": {"factor": [-0.1, 0.2], "fill_mode": "wrap"},
+            "random_translation": {"height_factor": 0.1, "width_factor": [0.0, 0.2], "interpolation": "nearest"},
+            "random_zoom": {"height_factor": 0.1, "width_factor": 0.2, "fill_value": 2.0},
+            "random_brightness": {"factor": 0.5, "value_range": [0.0, 1.0]},
+            "random_contrast": {"factor": [0.5, 0.1]},
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "up_sampling3d": {"size": [2, 1, 3]},
             "zero_padding1d": {"padding": [1, 0]},

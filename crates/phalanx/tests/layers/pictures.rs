@@ -252,8 +252,8 @@ fn settings_of_pictures_are_checked() {
             "`height_factor` must be above -1, which shows nothing",
         ),
         (
-            RandomBrightness::new(0.1).value_range([1.0, 1.0]).into(),
-            "`value_range` must be the least and the largest value, got [1.0, 1.0]",
+            RandomBrightness::new(0.1).value_range([1.0, 0.5]).into(),
+            "`value_range` must be the least and the largest value, got [1.0, 0.5]",
         ),
         (
             RandomCrop::new(0, 3).into(),
