@@ -224,12 +224,32 @@ fn sync() -> ParameterServerOptions {
 
 /// Rows that do not divide evenly: the last batch has one row, so that some workers have none.
 fn ragged() -> Case {
+    let mut case = cases::everything();
+    // Penalties of outputs count by weights here.
+    case.compile.loss = SparseCategoricalCrossentropy::from_logits().into();
     Case {
         data: cases::rows(17),
         batch: 8,
         epochs: 3,
-        ..cases::everything()
+        ..case
     }
+}
+
+/// The last batch has no example but of this class.
+#[test]
+fn a_class_that_is_left_out_counts_nothing_on_servers() {
+    let case = || {
+        let mut case = ragged();
+        let layers = Sequential::new([6]).add(Dense::new(8).activation(tanh));
+        case.model = layers.add(Dense::new(3)).build().unwrap();
+        case.compile = classify(Sgd::new(0.1).momentum(0.9));
+        let loss = SparseCategoricalCrossentropy::from_logits().ignore_class(1);
+        case.compile.loss = loss.into();
+        case
+    };
+    let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+    let all = on_workers((3, 2), &sync(), |strategy| train(&strategy, &case()));
+    compare("without a class", TOLERANCE, &one, &all[0]);
 }
 
 #[test]
