@@ -11,7 +11,7 @@ use super::factor::{Factor, drawn};
 use super::layer::Layer;
 use super::precision::widened;
 use super::preprocess::as_float;
-use super::resizing::{check_target, fitted};
+use super::resizing::{check_target, fitted, rows_and_columns_more};
 use super::sizes::{check_range, check_size, one_picture};
 use super::warp::windows;
 use crate::config::{self, Component, Described, Field, Kind};
@@ -314,11 +314,11 @@ impl Layer for RandomCrop {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = as_float(&inputs[0]);
         let sizes = [self.height, self.width];
-        let more = |dim: usize| x.dim(dim + 1).checked_sub(sizes[dim]);
-        let (Some(rows), Some(columns), true) = (more(0), more(1), cx.training()) else {
+        let more = rows_and_columns_more(&x, sizes).filter(|_| cx.training());
+        let Some(more) = more else {
             return fitted(&x, sizes);
         };
-        let starts = [rows, columns].map(|more| {
+        let starts = more.map(|more| {
             let start = drawn(cx, x.dim(0), [0.0, more as f64 + 1.0]);
             start.floor().clamp(0.0, more as f64).convert(DType::I32)
         });

@@ -341,6 +341,13 @@ fn multiplied(x: &Tensor, dim: usize, taps: &[Taps]) -> Tensor {
     x.dot(&weights, dims).transpose(&order)
 }
 
+/// How many more rows and columns images have than a window; none where it does not fit.
+#[track_caller]
+pub(super) fn rows_and_columns_more(images: &Tensor, sizes: [usize; 2]) -> Option<[usize; 2]> {
+    let more = |i: usize| images.dim(i + 1).checked_sub(sizes[i]);
+    Some([more(0)?, more(1)?])
+}
+
 /// The middle of images, of a height and a width; kind `center_crop`.
 ///
 /// Images `[batch, height, width, channels]` of any element type become floats. Of one that is smaller in a direction the largest window of
@@ -398,8 +405,7 @@ impl Layer for CenterCrop {
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = as_float(&inputs[0]);
         let sizes = [self.height, self.width];
-        let more = |dim: usize| x.dim(dim + 1).checked_sub(sizes[dim]);
-        let (Some(rows), Some(columns)) = (more(0), more(1)) else {
+        let Some([rows, columns]) = rows_and_columns_more(&x, sizes) else {
             return fitted(&x, sizes);
         };
         let [top, left] = [rows / 2, columns / 2];

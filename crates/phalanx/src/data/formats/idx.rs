@@ -81,43 +81,47 @@ fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostT
         .map(|dim| u32::from_be_bytes(dim.try_into().expect("4 bytes")) as usize)
         .collect();
     let header = 4 + 4 * rank as u64;
-    // A dim of 0 does not make the others harmless: their product is what a row of the array takes.
-    let elements = dims
-        .iter()
-        .try_fold(1usize, |count, &dim| count.checked_mul(dim.max(1)));
-    let read = elements.and_then(|count| count.checked_mul(element.read_width()));
-    let small = read.is_some_and(|bytes| bytes as u64 <= max_bytes);
-    let Some(elements) = elements.filter(|_| small) else {
-        return Err(corrupt(
-            name,
-            4,
-            &format!(
-                "an array of dims {dims:?} is larger than {max_bytes} bytes; check the file, or raise max_bytes"
-            ),
-        ));
-    };
-    let len = if dims.contains(&0) {
-        0
-    } else {
-        elements * element.width()
-    };
+    let widths = [element.width(), element.read_width()];
+    let len =
+        checked_len(&dims, widths, max_bytes).map_err(|message| corrupt(name, 4, &message))?;
     let values = read_exactly(&mut reader, len, name, header)?;
-    let mut more = [0];
-    if reader.read(&mut more).map_err(|error| {
-        corrupt(
-            name,
-            header + len as u64,
-            &format!("cannot be read: {error}; copy the file again"),
-        )
-    })? > 0
-    {
-        return Err(corrupt(
-            name,
-            header + len as u64,
-            &format!("there is more than the values of dims {dims:?}; check the file"),
-        ));
-    }
+    expect_end(&mut reader, &dims, name, header + len as u64)?;
     Ok(element.tensor(dims, &values))
+}
+
+/// Bytes of the values of an array in its file, where they are not too many there and as they are read: of a value there and here.
+pub(super) fn checked_len(
+    dims: &[usize],
+    [width, read_width]: [usize; 2],
+    max_bytes: u64,
+) -> std::result::Result<usize, String> {
+    // A dim of 0 does not make the others harmless: their product is what a row of the array takes.
+    let mut all = dims.iter().map(|&dim| dim.max(1));
+    let elements = all.try_fold(1usize, usize::checked_mul);
+    let most = elements.and_then(|count| count.checked_mul(width.max(read_width)));
+    let small = most.is_some_and(|bytes| bytes as u64 <= max_bytes);
+    match elements.filter(|_| small) {
+        Some(_) if dims.contains(&0) => Ok(0),
+        Some(elements) => Ok(elements * width),
+        None => Err(format!(
+            "an array of dims {dims:?} is larger than {max_bytes} bytes; check the file, or raise max_bytes"
+        )),
+    }
+}
+
+/// Refuses what follows the values of an array.
+pub(super) fn expect_end(
+    reader: &mut impl Read,
+    dims: &[usize],
+    name: &str,
+    offset: u64,
+) -> Result<()> {
+    let message = match reader.read(&mut [0]) {
+        Ok(0) => return Ok(()),
+        Ok(_) => format!("there is more than the values of dims {dims:?}; check the file"),
+        Err(error) => format!("cannot be read: {error}; copy the file again"),
+    };
+    Err(corrupt(name, offset, &message))
 }
 
 /// The next `len` bytes; memory grows with what is there, not with what is announced.

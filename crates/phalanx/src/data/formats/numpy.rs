@@ -11,7 +11,7 @@ use phalanx_graph::{DType, HostTensor, Shape};
 use zip::ZipArchive;
 
 use super::files::io;
-use super::idx::{corrupt, read_exactly};
+use super::idx::{checked_len, corrupt, expect_end, read_exactly};
 use crate::{Error, Result};
 
 /// What an array begins with.
@@ -58,26 +58,16 @@ pub fn parse_npy(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<Ho
     let header = read_exactly(&mut reader, length, name, at)?;
     let header = String::from_utf8_lossy(&header);
     let header = ArrayHeader::parse(&header).map_err(|message| corrupt(name, at, &message))?;
-    let bytes = header
-        .check_size(max_bytes)
-        .map_err(|message| corrupt(name, at, &message))?;
+    let widths = [header.kind.1, header.dtype().size()];
+    let bytes = checked_len(&header.dims, widths, max_bytes);
+    let bytes = bytes.map_err(|message| corrupt(name, at, &message))?;
     let values = read_exactly(&mut reader, bytes, name, at + length as u64)?;
-    let end = at + (length + bytes) as u64;
-    let more = reader.read(&mut [0]);
-    let more = more.map_err(|error| {
-        corrupt(
-            name,
-            end,
-            &format!("cannot be read: {error}; copy the file again"),
-        )
-    })?;
-    if more > 0 {
-        let message = format!(
-            "there is more than the values of dims {:?}; check the file",
-            header.dims
-        );
-        return Err(corrupt(name, end, &message));
-    }
+    expect_end(
+        &mut reader,
+        &header.dims,
+        name,
+        at + (length + bytes) as u64,
+    )?;
     header
         .tensor(values)
         .map_err(|message| corrupt(name, at, &message))
@@ -235,27 +225,6 @@ impl ArrayHeader {
             ('u', 4 | 8) | ('i', 8) => DType::I64,
             _ => DType::I32,
         }
-    }
-
-    /// Bytes of the values in the file, where they are not too many.
-    fn check_size(&self, max_bytes: u64) -> std::result::Result<usize, String> {
-        let wide = self.kind.1.max(self.dtype().size());
-        // A dim of 0 does not make the others harmless: their product is what a row of the array takes.
-        let mut all = self.dims.iter().map(|&dim| dim.max(1));
-        let elements = all.try_fold(1usize, usize::checked_mul);
-        let bytes = elements.and_then(|count| count.checked_mul(wide));
-        match (elements, bytes) {
-            (Some(_), Some(bytes)) if bytes as u64 > max_bytes => None,
-            (Some(_), Some(_)) if self.dims.contains(&0) => Some(0),
-            (Some(elements), Some(_)) => Some(elements * self.kind.1),
-            _ => None,
-        }
-        .ok_or_else(|| {
-            format!(
-                "an array of dims {:?} is larger than {max_bytes} bytes; check the file, or raise max_bytes",
-                self.dims
-            )
-        })
     }
 
     fn tensor(&self, mut values: Vec<u8>) -> std::result::Result<HostTensor, String> {
