@@ -67,7 +67,7 @@ impl Described for F1Score {
 /// let y_pred = rows([[0.2, 0.6, 0.7], [0.2, 0.6, 0.6], [0.6, 0.8, 0.0]]);
 /// let result = measure(FBetaScore::new(2.0).threshold(0.5), y_true, y_pred)?;
 /// println!("{result:.4}");
-/// assert_eq!(format!("{result:.4}"), "0.7064");
+/// assert_eq!(format!("{result:.4}"), "0.7090");
 /// # Ok::<(), phalanx::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
