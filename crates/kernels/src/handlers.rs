@@ -153,6 +153,7 @@ fn described(
         chosen,
     };
     key.check().map_err(invalid)?;
+    let key = key.where_bf16_is_right();
     if key.bias {
         let (element, dims) = call.operand_shape(2)?;
         expect_dims(dims, &kernel.dims[3..])?;

@@ -65,7 +65,9 @@ impl Kernels {
     /// See [`KernelError`]: what was looked at and what to do.
     pub fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Self, KernelError> {
         let library = library::find(search, explicit)?;
-        let threads = phalanx_pjrt::xla_threads();
+        // SAFETY: the function has no conditions.
+        let limit = unsafe { (library.api.omp_get_thread_limit)() };
+        let threads = phalanx_pjrt::xla_threads().min(usize::try_from(limit).unwrap_or(1).max(1));
         let pools: Vec<OnceLock<WorkerPool>> = (0..threads).map(|_| OnceLock::new()).collect();
         let all = WorkerPool::start(library.api, threads, threads)?;
         pools[threads - 1].get_or_init(|| all);

@@ -63,11 +63,13 @@ impl ThreadTeam {
         Self { api: None, threads }
     }
 
-    /// Sets the number of threads of the parallel regions that the calling thread starts.
+    /// Sets the number of threads of the parallel regions that the calling thread starts. oneDNN plans for this number and is wrong, or
+    /// waits for ever, where there are fewer, as `OMP_DYNAMIC=true` would have it.
     pub(crate) fn bind_to_current_thread(&self) {
         let Some(api) = self.api else { return };
-        // SAFETY: the function has no conditions; it is about this thread alone.
+        // SAFETY: the functions have no conditions; they are about this thread alone.
         unsafe {
+            (api.omp_set_dynamic)(0);
             (api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX));
         }
     }

@@ -101,8 +101,10 @@ macro_rules! api {
 api! {
     version: b"dnnl_version\0" fn() -> *const Version;
     effective_isa: b"dnnl_get_effective_cpu_isa\0" fn() -> c_uint;
-    // Both are of the OpenMP library that this one was linked with.
+    // These are of the OpenMP library that this one was linked with.
     omp_set_num_threads: b"omp_set_num_threads\0" fn(c_int);
+    omp_set_dynamic: b"omp_set_dynamic\0" fn(c_int);
+    omp_get_thread_limit: b"omp_get_thread_limit\0" fn() -> c_int;
     gomp_parallel: b"GOMP_parallel\0" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
     engine_create: b"dnnl_engine_create\0" fn(*mut Handle, c_int, usize) -> Status;
     engine_destroy: b"dnnl_engine_destroy\0" fn(Handle) -> Status;

@@ -40,6 +40,39 @@ const GROUPED: Case = Case {
     ..PLAIN
 };
 
+/// Of bf16 these three are wrong by oneDNN 3.2's instructions for bf16: forward with AMX where a step has as many columns as the kernel, ...
+const PATCHES: Case = Case {
+    name: "patches of 2x2",
+    image: [14, 14],
+    channels: [48, 96],
+    kernel: [2, 2],
+    strides: [2, 2],
+    low: [0, 0],
+    high: [0, 0],
+    ..PLAIN
+};
+
+/// ... the kernel gradient of one channel at a time with gaps, from 29 columns on, ...
+const DILATED: Case = Case {
+    name: "depthwise with gaps",
+    image: [33, 33],
+    channels: [32, 32],
+    dilation: [2, 2],
+    low: [2, 2],
+    high: [2, 2],
+    groups: 32,
+    ..PLAIN
+};
+
+/// ... and that of places of the kernel that meet nothing but padding.
+const COLUMN: Case = Case {
+    name: "a kernel wider than the image",
+    image: [4, 1],
+    channels: [64, 64],
+    strides: [2, 2],
+    ..PLAIN
+};
+
 /// The configuration of a call with an algorithm, or with none that is named.
 fn config(case: &Case, name: &str, more: &str) -> String {
     let algorithm = match name {
@@ -237,7 +270,7 @@ fn bf16_cases(is_native: bool) -> Vec<(Case, [Vec<&'static str>; 3])> {
     let mut cases: Vec<_> = [POINTWISE, LARGE, TILES]
         .map(|case| (case, named(&case)))
         .into();
-    for case in [PLAIN, STRIDED, GROUPED] {
+    for case in [PLAIN, STRIDED, GROUPED, PATCHES, DILATED, COLUMN] {
         cases.push((case, [(); 3].map(|()| vec!["", "plain"])));
     }
     cases
