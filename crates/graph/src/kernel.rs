@@ -194,12 +194,18 @@ impl Kernel {
                 epsilon,
                 activation,
             } => {
-                let wide = |tensor: &Tensor| tensor.convert(x[1].dtype());
-                let (y, mean, variance) = batch_norm(&wide(&x[0]), &x[1], &x[2], *epsilon);
+                let (stored, kept) = (x[0].dtype(), x[1].dtype());
+                let wide = |tensor: &Tensor| tensor.convert(kept.wide());
+                let (input, gamma, beta) = (wide(&x[0]), wide(&x[1]), wide(&x[2]));
+                let (y, mean, variance) = batch_norm(&input, &gamma, &beta, *epsilon);
                 let sum = x
                     .get(3)
                     .map_or_else(|| y.clone(), |residual| &y + wide(residual));
-                vec![activation.apply(&sum).convert(x[0].dtype()), mean, variance]
+                vec![
+                    activation.apply(&sum).convert(stored),
+                    mean.convert(kept),
+                    variance.convert(kept),
+                ]
             }
             Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
@@ -232,8 +238,11 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let [g, x, mean, variance, gamma, by @ ..] = given else {
         unreachable!("five operands or more were inferred")
     };
-    let stored = x.dtype();
-    let (g, x) = (&g.convert(gamma.dtype()), &x.convert(gamma.dtype()));
+    let (stored, kept) = (x.dtype(), gamma.dtype());
+    // f16 does not hold the number of elements of a channel, nor bf16 all of its digits.
+    let wide = |tensor: &Tensor| tensor.convert(kept.wide());
+    let (g, x, gamma) = (&wide(g), &wide(x), &wide(gamma));
+    let (mean, variance) = (&wide(mean), &wide(variance));
     let channel = x.rank() - 1;
     let others: Vec<usize> = (0..channel).collect();
     let count: f64 = others.iter().map(|&dim| x.dim(dim) as f64).product();
@@ -243,7 +252,7 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let passes = match mask {
         Mask::None => None,
         Mask::Beta(activation) => {
-            Some(activation.slopes(&(&normal * spread(gamma) + spread(&by[0]))))
+            Some(activation.slopes(&(&normal * spread(gamma) + spread(&wide(&by[0])))))
         }
         Mask::Output => Some(FusedActivation::Relu.slopes(&by[0])),
     };
@@ -251,7 +260,11 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
     let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
     let to_x = centred * spread(&(gamma * &inverse));
-    let mut found = vec![to_x.convert(stored), to_gamma, to_beta];
+    let mut found = vec![
+        to_x.convert(stored),
+        to_gamma.convert(kept),
+        to_beta.convert(kept),
+    ];
     found.extend((mask == Mask::Output).then(|| g.convert(stored)));
     found
 }

@@ -1,6 +1,6 @@
-use half::bf16;
+use half::{bf16, f16};
 use phalanx_graph::op::{ReduceOp, WindowDim};
-use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_graph::{DType, HostTensor, Shape, gradients};
 
 use crate::cases::{Array, Cases, flat, indices};
 
@@ -259,6 +259,31 @@ fn sliding_windows() {
         "bf16 sum",
         &ones.reduce_window(ReduceOp::Sum, &all),
         Array::new(&[1], &[expected]),
+    );
+    cases.check();
+}
+
+/// f16 has no number above 65504, and a channel may have more elements. A cotangent that is the same everywhere moves the mean alone,
+/// which the normalization takes away.
+#[test]
+fn batch_norm_in_f16_counts_more_elements_than_it_holds() {
+    let mut cases = Cases::new();
+    let rows = 70_000;
+    let x: Vec<f16> = (0..rows)
+        .map(|i| f16::from_f32((i % 5) as f32 - 2.0))
+        .collect();
+    let x = cases.list(&[rows, 1], &x);
+    let [gamma, beta] = [1.0, 0.5].map(|value| cases.list(&[1], &[f16::from_f32(value)]));
+    let [y, mean, variance] = x.batch_norm(&gamma, &beta, 1e-3);
+    let loss = (y.convert(DType::F32) * 0.25).sum_all();
+    let gradient = gradients(&loss, &[&x]).remove(0).unwrap();
+    cases.near("mean", &mean, Array::new(&[1], &[0.0]), 1e-3);
+    cases.near("variance", &variance, Array::new(&[1], &[2.0]), 1e-3);
+    cases.near(
+        "gradient",
+        &gradient,
+        Array::build(&[rows, 1], |_| 0.0),
+        1e-3,
     );
     cases.check();
 }
