@@ -61,10 +61,12 @@ const fn adds_elements(op: &Op) -> bool {
 }
 
 impl Graph {
-    /// The first op so far that waits for other replicas.
+    /// The first op that waits for other replicas, of those that `trace` adds.
     #[must_use]
-    pub fn communication(&self) -> Option<&'static str> {
-        communication(&self.0.borrow().nodes)
+    pub fn communication_of(&self, trace: impl FnOnce()) -> Option<&'static str> {
+        let before = self.0.borrow().nodes.len();
+        trace();
+        communication(&self.0.borrow().nodes[before..])
     }
 
     /// This replica's number, a u32 scalar.

@@ -77,8 +77,9 @@ impl ForwardPass<'_> {
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
-        self.forward(&inputs, &BatchTensors::bind(&graph, &shape, None));
-        graph.communication()
+        graph.communication_of(|| {
+            self.forward(&inputs, &BatchTensors::bind(&graph, &shape, None));
+        })
     }
 
     /// The weights of all replicas' rows, in the order in which the loss asks for them, all-reduced ahead of branches.
@@ -93,9 +94,11 @@ impl ForwardPass<'_> {
         }
         // A trial pass records the weights; whatever else it traces is dead code.
         let recording = batch.recording_weights();
-        let (outputs, effects) = self.forward(inputs, &recording);
-        self.loss_and_metrics(&outputs, &recording, &effects);
-        if recording.x[0].graph().communication().is_some() {
+        let trial = || {
+            let (outputs, effects) = self.forward(inputs, &recording);
+            self.loss_and_metrics(&outputs, &recording, &effects);
+        };
+        if recording.x[0].graph().communication_of(trial).is_some() {
             return None;
         }
         let own = recording.recorded_weights().into_iter();
@@ -348,6 +351,16 @@ mod tests {
             )
             .is_empty()
         );
+    }
+
+    #[test]
+    fn each_step_of_an_execution_has_branches() {
+        let setup = setup(dense(BatchNorm::new()));
+        let parts = [WindowPart::Counted; 3];
+        let steps = StepBuilder::new(&setup)
+            .train_steps(&batch(&setup, &[12, 4]), &parts)
+            .unwrap();
+        assert_eq!(branches(&steps.program.simplified()).len(), 3 * 2);
     }
 
     fn batch_of_any(setup: &Setup) -> BatchShape {
