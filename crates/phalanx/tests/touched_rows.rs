@@ -166,8 +166,8 @@ fn rows_are_updated_as_a_table_without_others() {
     let (mut input, mut output) = (5, 0);
     let tables = [
         ("without others", &small, &sums),
-        ("large", &large, &sparse),
-        ("small for its indices", &large, &many),
+        ("large/embeddings", &large, &sparse),
+        ("small for its indices/embeddings", &large, &many),
         ("users/embeddings", &large, &dense),
         ("users/embeddings/part_1", &large, &dense),
     ];
@@ -231,7 +231,7 @@ fn sets_rows(optimizer: &Optimizer, rows: usize) -> bool {
     let values = graph.parameter("rows", Shape::f32([10, WIDTH]));
     let iterations = graph.parameter("i", Shape::scalar(phalanx_graph::DType::I64));
     let gradient = graph.full(&shape, 0.0).scatter_add(&indices, &values, 0);
-    let specs = [ParamSpec::new("table", shape)];
+    let specs = [ParamSpec::new("users/embeddings", shape)];
     let slots: Vec<Tensor> = optimizer
         .slots(&specs)
         .iter()

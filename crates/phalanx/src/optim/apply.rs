@@ -246,26 +246,26 @@ impl Optimizer {
         let decays = self.options.weight_decay.is_some() && self.options.decays(spec);
         let changes_nothing = self.rule.inner().keeps_what_has_no_gradient() && !decays;
         let changes_all = self.options.use_ema || self.options.accumulates();
-        self.options.lazy || (changes_nothing && !changes_all)
+        self.is_lazy(spec) || (changes_nothing && !changes_all)
+    }
+
+    /// Whether a step leaves rows alone that the rule would move. The name says so, since gradients come as rows or whole as the
+    /// strategy has it.
+    fn is_lazy(&self, spec: &ParamSpec) -> bool {
+        self.options.lazy && spec.is_table()
     }
 
     /// What a step with this gradient changes. Whether rows are updated by themselves depends on the sizes of table and batch, and on how
     /// gradients came here; which rows a lazy step leaves alone must not.
     fn updates(&self, spec: &ParamSpec, gradient: &Tensor) -> Updates {
+        let is_lazy = self.is_lazy(spec);
         let rows = self.updates_rows(spec).then(|| TouchedRows::of(gradient));
-        if let Some(rows) = rows.flatten() {
-            return Updates::Rows(rows);
+        match rows.flatten() {
+            // Of a gradient that comes whole rows are along the first dim.
+            Some(rows) if rows.dim == 0 || !is_lazy => Updates::Rows(rows),
+            _ if is_lazy => Updates::Where(rows_with_gradient(gradient, 0)),
+            _ => Updates::Whole,
         }
-        if !self.options.lazy {
-            return Updates::Whole;
-        }
-        let dim = match gradient.scattered() {
-            Some(found) if found.shape.dims == gradient.dims() => Some(found.dim),
-            _ => spec.is_table().then_some(0),
-        };
-        dim.map_or(Updates::Whole, |dim| {
-            Updates::Where(rows_with_gradient(gradient, dim))
-        })
     }
 
     /// Averages the gradients of the accumulated batches; sums start again after an update.

@@ -31,7 +31,9 @@ pub struct Options {
     /// The variables become their averages every this many updates.
     pub ema_overwrite_frequency: Option<u64>,
     /// Whether a step leaves rows of embeddings alone that have no gradient in it, where the rule by itself would move them:
-    /// their moments do not fade and they do not decay. TensorFlow Addons' `LazyAdam`; Keras has no such setting.
+    /// their moments do not fade and they do not decay. Embeddings are variables with the name `embeddings`, as our layers call their
+    /// tables; variables of any other name are updated whole. TensorFlow Addons' `LazyAdam`, which goes by the gradients of a
+    /// replica; Keras has no such setting.
     pub lazy: bool,
     /// Further variables that do not decay; not written to configurations.
     #[serde(skip)]

@@ -28,7 +28,7 @@ const ROWS_FOR_EACH: usize = 4;
 pub(super) struct TouchedRows {
     /// Each index once; the rest is out of range.
     indices: Tensor,
-    dim: usize,
+    pub(super) dim: usize,
     /// The gradient of each row; of rows out of range 0.
     pub(super) gradient: Tensor,
 }
