@@ -372,6 +372,42 @@ impl HostTensor {
         Self { shape, bytes }
     }
 
+    /// The tensor without its rows, which keeps a copy of the first as its [`stand_in`](Self::stand_in); itself where it has none.
+    ///
+    /// # Panics
+    /// When the tensor is a scalar: a bug of the caller.
+    #[must_use]
+    pub fn without_rows(&self) -> Self {
+        if self.rows() == 0 {
+            return self.clone();
+        }
+        let mut shape = self.shape.clone();
+        shape.dims[0] = 0;
+        let row = AlignedBytes::copied(&self.bytes()[..self.row_bytes()]);
+        let bytes = HostBytes {
+            len: 0,
+            ..row.into()
+        };
+        Self { shape, bytes }
+    }
+
+    /// The row, `[1, ..]`, that a tensor [`without_rows`](Self::without_rows) keeps, for programs that compute on some row where there is
+    /// none.
+    #[must_use]
+    pub fn stand_in(&self) -> Option<Self> {
+        let row = self.bytes.memory.len;
+        if self.rows() > 0 || row == 0 || row != self.row_bytes() {
+            return None;
+        }
+        let mut shape = self.shape.clone();
+        shape.dims[0] = 1;
+        let bytes = HostBytes {
+            len: row,
+            ..self.bytes.clone()
+        };
+        Some(Self { shape, bytes })
+    }
+
     /// The tensor with zero rows appended up to `rows` rows.
     ///
     /// # Panics

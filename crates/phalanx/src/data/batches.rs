@@ -354,7 +354,10 @@ impl Batches {
         let maps = self.stages.iter().filter_map(BatchStage::map);
         for ((seed, map), clock) in maps.zip(&stage_stats.stages[1..]) {
             let key = random_key(seed, input_epoch, input_index as u64);
-            batch = clock.made(|| map(key, batch))?;
+            batch = match batch.stand_in() {
+                Some(row) => map(key, row)?.without_rows(),
+                None => clock.made(|| map(key, batch))?,
+            };
         }
         if self.sharding.worker.count > 1 && batch.rows() != rows {
             // The others do not see it, and count on as many.

@@ -54,15 +54,29 @@ impl Batch {
         tensors.map(|tensor| tensor.bytes().len()).sum()
     }
 
-    /// A batch without rows but with the tensors of this one.
+    /// A batch without rows but with the tensors of this one, whose first row stands in where a program needs some.
     pub(super) fn without_rows(&self) -> Self {
-        let none = |tensor: &HostTensor| tensor.slice_rows(0, 0);
+        let none = HostTensor::without_rows;
         Self {
             x: self.x.iter().map(none).collect(),
             y: self.y.iter().map(none).collect(),
             weight: self.weight.as_ref().map(none),
-            first: 0,
+            first: self.first,
         }
+    }
+
+    /// The row that stands in where a batch [`without_rows`](Self::without_rows) has none.
+    pub(super) fn stand_in(&self) -> Option<Self> {
+        let row = |tensors: &[HostTensor]| -> Option<Vec<HostTensor>> {
+            tensors.iter().map(HostTensor::stand_in).collect()
+        };
+        let weight = self.weight.as_ref().map(HostTensor::stand_in);
+        Some(Self {
+            x: row(&self.x)?,
+            y: row(&self.y)?,
+            weight: weight.map_or(Some(None), |row| row.map(Some))?,
+            first: self.first,
+        })
     }
 
     /// Stacks examples of equal shapes; where only some have a weight the others get 1.

@@ -719,6 +719,13 @@ fn a_worker_without_rows_has_the_tensors_of_the_others() {
         read.iter()
             .all(|batch| batch.x.len() == 1 && batch.x[0].dims().len() == 1)
     );
+    for batch in read.iter().filter(|batch| batch.rows() == 0) {
+        let row = batch.x[0].stand_in().unwrap();
+        assert_eq!(
+            (row.dims(), row.to_f64()),
+            (&[1][..], read[2].x[0].to_f64())
+        );
+    }
     let none = corrupt
         .take(2)
         .skip_corrupt()

@@ -336,8 +336,12 @@ pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usiz
     if count == each {
         return tensor.slice_rows(start, start + count);
     }
+    if let Some(row) = tensor.stand_in() {
+        // Zeros might be what a layer makes infinite, and nothing times that is no number.
+        return filled(&row, 0, 0, each);
+    }
     if rows == 0 {
-        // A worker without examples has only the shape of a row.
+        // A worker of which nobody knows an example has only the shape of a row.
         let mut shape = tensor.shape().clone();
         shape.dims[0] = each;
         return HostTensor::zeros(shape);

@@ -30,11 +30,14 @@ use std::thread;
 use std::time::Duration;
 
 use cases::{Case, Part};
+use phalanx::data::Example;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::{TensorBoard, UpdateFreq};
+use phalanx::nn::{Cx, Layer};
 use phalanx::prelude::*;
 use phalanx::replicas::Reduction;
 use phalanx::strategy::{Communicator, CommunicatorOptions, MultiWorkerMirroredStrategy};
+use phalanx_graph::Tensor;
 use phalanx_testkit::relative_difference as apart;
 
 /// The bound of the strategies that train in one process.
@@ -200,6 +203,48 @@ fn ragged() -> Case {
 fn a_last_batch_with_fewer_rows_than_workers_counts_each_row_once() {
     check(2, 1, ragged);
     check(3, 1, ragged);
+}
+
+/// The logarithm of its input, which has no derivative at 0.
+#[derive(Debug)]
+struct Logarithm;
+
+impl Layer for Logarithm {
+    fn kind(&self) -> &'static str {
+        "logarithm"
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+
+    fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        inputs[0].log()
+    }
+}
+
+/// Of the last batch, of one row, some workers have none, and rows of zeros would make their gradients no numbers.
+fn logarithms() -> Case {
+    let rows = cases::rows(17).map(|example| {
+        let x: Vec<f32> = example.x[0].f32s().iter().map(|x| x + 1.5).collect();
+        let x = vec![HostTensor::new([6], &x)];
+        Ok(Example { x, ..example })
+    });
+    let model = Sequential::new([6]).add(Logarithm).add(Dense::new(3));
+    let mut compile = cases::everything().compile;
+    compile.optimizer = Sgd::new(0.1).into();
+    Case {
+        data: rows,
+        model: model.build().unwrap(),
+        compile,
+        ..ragged()
+    }
+}
+
+#[test]
+fn a_worker_without_rows_computes_on_one_of_the_data() {
+    check(2, 1, logarithms);
+    check(3, 1, logarithms);
 }
 
 /// Of the rows of the first batch one worker has all that have weights.
