@@ -108,15 +108,19 @@ impl Trainer {
     /// One training step on one batch; the results are of that batch alone, before its update. So they are in Keras 3.15; early versions of
     /// Keras 3 gave means over all calls since `reset_metrics`.
     ///
+    /// In several processes each gives its own rows of the batch, as many as the others, in the order of the workers.
+    ///
     /// # Errors
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
         let (model, flight) = (&mut self.compiled, &mut InFlight::default());
         let (partition, shape) = model.part(batch, batch.rows())?;
+        let world = model.placement.world();
+        let before = world.map_or(0, |world| world.worker() * batch.rows());
         let batch = DividedBatch {
             batch: batch.clone(),
-            partition,
+            partition: partition.after(before),
             shape,
         };
         let batches = &[batch];

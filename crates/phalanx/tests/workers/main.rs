@@ -247,6 +247,44 @@ fn a_worker_without_rows_computes_on_one_of_the_data() {
     check(3, 1, logarithms);
 }
 
+/// Five rows of one process and five of the other, which its replicas cannot divide, train as ten of one device do.
+#[test]
+fn batches_by_hand_draw_other_numbers_in_each_process() {
+    let model = || {
+        let model = Sequential::new([6]).add(Dropout::new(0.5));
+        model.add(Dense::new(3))
+    };
+    let compile = || Compile {
+        optimizer: Sgd::new(0.5).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let values = |trainer: &Trainer| -> Vec<f64> {
+        let variables = trainer.variables().unwrap();
+        variables
+            .iter()
+            .flat_map(|(_, value)| value.to_f64())
+            .collect()
+    };
+    let batch = |first: usize, rows: usize| {
+        let data = cases::rows(10).skip(first).take(rows);
+        data.batch(rows).get(0, 0).unwrap()
+    };
+    let one = OneDeviceStrategy::on(engine(0, 1));
+    let mut one = one.compile(model(), compile()).unwrap();
+    one.train_on_batch(&batch(0, 10)).unwrap();
+    let all = on_workers(2, 2, |strategy| {
+        let worker = strategy.worker();
+        let mut trainer = strategy.compile(model(), compile()).unwrap();
+        trainer.train_on_batch(&batch(worker * 5, 5)).unwrap();
+        values(&trainer)
+    });
+    for other in all {
+        let apart = apart(&values(&one), &other);
+        assert!(apart <= TOLERANCE, "{apart:e} apart");
+    }
+}
+
 /// Of the rows of the first batch one worker has all that have weights.
 fn partly_weighted() -> Case {
     let weights = HostTensor::new([3], &[0.5f32, 2.0, 1.5]);
