@@ -141,9 +141,8 @@ impl<'a> ForwardPass<'a> {
         batch: &BatchTensors,
     ) -> (Vec<Output>, Effects) {
         let graph = batch.x[0].graph();
-        let mut cx = Cx::new(graph, &self.setup.model, &inputs.variables)
-            .with_policy(self.setup.precision)
-            .with_micro_batches(batch.micro_batches);
+        let mut cx =
+            Cx::new(graph, &self.setup.model, &inputs.variables).with_policy(self.setup.precision);
         if let Some(key) = &inputs.key {
             let first = batch.first_row(graph);
             cx = cx.with_training(true).with_random(key.clone(), first);
@@ -156,7 +155,6 @@ impl<'a> ForwardPass<'a> {
         let x: Vec<Tensor> = x.map(|(x, dtype)| x.convert(dtype)).collect();
         let outputs = Output::all(&mut cx, &self.setup.model, &x);
         let effects = cx.finish();
-        batch.wholes.borrow_mut().extend(effects.wholes.clone());
         (outputs, effects)
     }
 

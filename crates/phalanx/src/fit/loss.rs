@@ -199,8 +199,8 @@ impl Objective {
     }
 }
 
-/// The loss with a replica's share of what layers add to it, and what that adds to the totals: it counts by examples, whatever their
-/// weights are.
+/// The loss with a replica's share of what layers add to it, and what that adds to the totals. It counts by examples, whatever their
+/// weights are: means over a replica's examples become the mean over all, and shares of what no example changes add up to it.
 fn with_penalties(
     loss: Tensor,
     batch: &BatchTensors,
@@ -217,16 +217,16 @@ fn with_penalties(
         let (sum, weight) = (loss.like(0.0), examples);
         return (loss, WeightedSum { sum, weight });
     };
-    let penalty = match replicas * batch.micro_batches {
-        1 => added,
-        parts => added * (1.0 / parts as f64),
-    };
     let whole = global_weight(&examples, batch.mask.is_some(), batch, replicas);
     let penalties = WeightedSum {
-        sum: penalty.convert(DType::F64) * whole.convert(DType::F64),
-        weight: examples,
+        sum: added.convert(DType::F64) * examples.convert(DType::F64),
+        weight: examples.clone(),
     };
-    (loss + penalty, penalties)
+    let share = match replicas * batch.micro_batches {
+        1 => added,
+        _ => added * divide_or_zero(&examples, &whole),
+    };
+    (loss + share, penalties)
 }
 
 /// Which targets are integer classes.

@@ -5,7 +5,7 @@
 //! comes out, so neither the host nor the device waits for a number of the other.
 //!
 //! Each of `R` replicas runs the program on its rows of the batch. Its loss is its share of the whole: its weighted sum
-//! over the weight of all replicas' rows, plus `1 / R` of the penalties. So the sum of the replicas' gradients is the
+//! over the weight of all replicas' rows, plus its part of the penalties, by its examples. So the sum of the replicas' gradients is the
 //! gradient of one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is
 //! the same everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 

@@ -54,7 +54,7 @@ impl Setup {
         let exchange = (self.shares == Shares::Padded)
             .then(|| ForwardPass::new(self).layer_communication())??;
         Some(format!(
-            "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization and activity penalties), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
+            "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
             self.model.name()
         ))
     }
@@ -257,9 +257,10 @@ mod tests {
     }
 
     fn dense(norm: BatchNorm) -> Model {
-        let first = Dense::new(32).kernel_regularizer(Regularizer::L2 { l2: 0.01 });
+        let l2 = Regularizer::L2 { l2: 0.01 };
+        let first = Dense::new(32).kernel_regularizer(l2);
         Sequential::new([16])
-            .add(first)
+            .add(first.activity_regularizer(l2))
             .add(norm)
             .add(Dropout::new(0.5))
             .add(Dense::new(3))

@@ -22,14 +22,14 @@ pub struct Cx {
     policy: Policy,
     random: Option<RandomKeys>,
     pub(super) example_mask: Option<Tensor>,
+    /// The same, whatever steps count.
+    pub(super) examples: Option<Tensor>,
     padding_masks: HashMap<Value, Tensor>,
     batch_size: usize,
     frames: Vec<LayerCall>,
     calls: usize,
     pub(super) penalized: HashSet<String>,
     pub(super) losses: Vec<Tensor>,
-    pub(super) micro_batches: usize,
-    pub(super) wholes: Vec<(Tensor, Tensor)>,
 }
 
 /// What a call leaves beside its outputs.
@@ -37,10 +37,8 @@ pub struct Cx {
 pub struct Effects {
     /// New values of state, by position in [`Model::variables`].
     pub updates: Vec<(usize, Tensor)>,
-    /// Scalars to add to the loss: penalties and what layers added.
+    /// Scalars to add to the loss: penalties and what layers added. Of several parts of a batch each counts by its examples.
     pub losses: Vec<Tensor>,
-    /// Pairs of the examples of a micro-batch and of the parameter that holds the examples of all micro-batches.
-    pub(crate) wholes: Vec<(Tensor, Tensor)>,
 }
 
 /// The variables of a call: by path, their specification, present value, and whether the call changed it.
@@ -121,14 +119,13 @@ impl Cx {
             policy: Policy::Float32,
             random: None,
             example_mask: None,
+            examples: None,
             padding_masks: HashMap::new(),
             batch_size: 1,
             frames: Vec::new(),
             calls: 0,
             penalized: HashSet::new(),
             losses: Vec::new(),
-            micro_batches: 1,
-            wholes: Vec::new(),
         }
     }
 
@@ -163,14 +160,8 @@ impl Cx {
     /// Says which rows are examples: `[batch]`, zero (or false) for rows that only fill up the batch.
     #[must_use]
     pub fn with_example_mask(mut self, mask: Tensor) -> Self {
+        self.examples = Some(mask.clone());
         self.example_mask = Some(mask);
-        self
-    }
-
-    /// Says that the rows are one of `micro_batches` micro-batches, whose losses are averaged.
-    #[must_use]
-    pub(crate) const fn with_micro_batches(mut self, micro_batches: usize) -> Self {
-        self.micro_batches = micro_batches;
         self
     }
 
@@ -182,7 +173,6 @@ impl Cx {
         Effects {
             updates: updates.map(|(index, slot)| (index, slot.value)).collect(),
             losses: self.losses,
-            wholes: self.wholes,
         }
     }
 
@@ -327,13 +317,28 @@ impl Cx {
         slot.updated = true;
     }
 
-    /// Adds a scalar to the loss.
+    /// Adds to the loss a scalar, or of a number for each row, `[rows]`, the mean over the examples.
+    ///
+    /// Replicas and micro-batches count by their examples, so the loss is the same however a batch is divided, if a scalar is a mean over
+    /// examples or does not depend on them. Give numbers of examples row by row: their mean leaves out rows that only fill up
+    /// a batch, which a mean of your own has to do by the [`example_mask`](Self::example_mask). Keras takes scalars alone.
     #[track_caller]
     pub fn add_loss(&mut self, loss: &Tensor) {
-        if loss.rank() == 0 && loss.dtype().is_float() {
-            return self.losses.push(loss.clone());
+        let rows = self.batch_size;
+        let is_of_rows = |own| own == rows || rows_to_each(own, rows).is_some();
+        match loss.dims()[..] {
+            _ if !loss.dtype().is_float() => {}
+            [] => return self.losses.push(loss.clone()),
+            [own] if is_of_rows(own) => {
+                let (kept, examples) = self.only_examples(loss);
+                return self.losses.push(kept.sum_all() / examples);
+            }
+            _ => {}
         }
-        let message = format!("expected a floating-point scalar, got {}", loss.shape());
+        let message = format!(
+            "expected a floating-point scalar, or a number for each of {rows} rows, got {}; take the mean over other dims before",
+            loss.shape()
+        );
         self.graph.fail("add_loss", message);
     }
 

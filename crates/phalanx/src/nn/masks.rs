@@ -3,6 +3,7 @@
 use phalanx_graph::Tensor;
 
 use super::Cx;
+use super::precision::widened;
 
 impl Cx {
     /// The example mask as a bool for each row of a tensor whose first dim is the batch, or that has several rows for each
@@ -17,6 +18,29 @@ impl Cx {
             return None;
         }
         Some(mask.not_equal(&mask.zeros_like()))
+    }
+
+    /// A tensor with 0 in rows that do not count, and the number to divide its sum by for a mean over examples; 16-bit floats
+    /// become f32.
+    ///
+    /// The number is of all examples, at least 1, also where only some steps [count](Self::counting): a part of a batch
+    /// counts by its examples in the loss.
+    #[track_caller]
+    pub(super) fn only_examples(&self, x: &Tensor) -> (Tensor, Tensor) {
+        let x = widened(x);
+        let all = x.like(x.dim(0) as f64);
+        let Some(mask) = self.row_mask(&x) else {
+            return (x, all);
+        };
+        let rows = mask.broadcast_in(&x.dims(), &[0]);
+        let kept = rows.select(&x, &x.zeros_like());
+        let examples = self.examples.as_ref().map(|examples| {
+            let examples = mask_of_rows(examples, x.dim(0));
+            let is_example = examples.not_equal(&examples.zeros_like());
+            let count = is_example.convert(x.dtype()).sum_all();
+            count.maximum(&count.like(1.0))
+        });
+        (kept, examples.unwrap_or(all))
     }
 }
 

@@ -3,11 +3,9 @@
 use std::collections::HashSet;
 
 use phalanx_graph::Tensor;
-use phalanx_graph::op::ReduceOp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Cx;
-use super::precision::widened;
 use super::sizes::{check_range, described_variants, named_variant};
 use crate::config::{Component, Description, Field, Kind};
 
@@ -127,35 +125,14 @@ impl Cx {
 
     /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
     ///
-    /// The examples of all replicas or micro-batches, divided by their number: the mean over them, which is
-    /// what counts, is then the penalty of all outputs over all examples.
+    /// A replica or micro-batch divides by its own, and counts by them.
     #[track_caller]
     pub(super) fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
         if let Err(message) = regularizer.check() {
             self.graph().fail("layer", message);
             return;
         }
-        let output = &widened(output);
-        let (output, examples) = match self.row_mask(output) {
-            Some(mask) => {
-                let mut examples = mask.convert(output.dtype()).sum_all();
-                let mut least = 1.0;
-                if self.graph().replicas() > 1 {
-                    least /= self.graph().replicas() as f64;
-                    examples = examples.all_reduce(ReduceOp::Sum) * least;
-                }
-                if self.micro_batches > 1 {
-                    least /= self.micro_batches as f64;
-                    let whole = self.graph().parameter("whole", examples.shape());
-                    self.wholes.push((examples, whole.clone()));
-                    examples = whole * least;
-                }
-                let rows = mask.broadcast_in(&output.dims(), &[0]);
-                let kept = rows.select(output, &output.zeros_like());
-                (kept, examples.maximum(&examples.like(least)))
-            }
-            None => (output.clone(), output.like(output.dim(0) as f64)),
-        };
+        let (output, examples) = self.only_examples(output);
         self.losses.push(regularizer.penalty(&output) / examples);
     }
 }

@@ -55,15 +55,14 @@ impl MirroredStrategy {
 
     /// With parts of each batch in proportion to these numbers, one for each replica.
     ///
-    /// Results equal one device with the whole batch, as with equal parts, where layers add no losses of their own
-    /// ([`Cx::add_loss`](crate::nn::Cx::add_loss): each replica's counts alike) and statistics of batches are synchronized. A smaller part of a full batch takes less
-    /// time: the program has a branch for each size of a part, which computes on as many rows, so it takes as many times as
+    /// Results equal one device with the whole batch, as with equal parts, where statistics of batches are synchronized. A smaller
+    /// part of a full batch takes less time: the program has a branch for each size of a part, which computes on as many rows, so it takes as many times as
     /// long to compile. [`ReplicaTimes::shares`](crate::fit::ReplicaTimes::shares) says which shares devices of unequal
     /// speed should have.
     ///
     /// Replicas compute on as many rows as the largest part has, of which some weigh nothing, in batches of fewer rows than a
-    /// full one, where some share is 0, where layers exchange values between replicas (synchronized batch normalization and activity
-    /// penalties, of which a line tells at the start), and in functions of your own ([`CustomTraining`](super::CustomTraining)). Memory is as for the largest part
+    /// full one, where some share is 0, where layers exchange values between replicas (synchronized batch normalization,
+    /// of which a line tells at the start), and in functions of your own ([`CustomTraining`](super::CustomTraining)). Memory is as for the largest part
     /// on every device.
     ///
     /// # Errors

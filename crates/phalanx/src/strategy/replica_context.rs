@@ -306,8 +306,8 @@ impl ReplicaCx<'_> {
             let first = self.first_row(rows);
             cx = cx.with_random(self.random_key(), first);
         }
-        if let Some(mask) = mask {
-            cx = cx.with_example_mask(mask);
+        if let Some(mask) = &mask {
+            cx = cx.with_example_mask(mask.clone());
         }
         let dtypes = model.model.inputs().map(|(_, shape)| shape.dtype);
         let dtypes: Vec<DType> = dtypes.collect();
@@ -335,7 +335,8 @@ impl ReplicaCx<'_> {
                 self.write(model.first + index, value, Location::caller());
             }
             penalties.penalized = penalized;
-            penalties.added.extend(effects.losses);
+            let share = self.share_of(&effects.losses, mask.as_ref());
+            penalties.added.extend(share);
             self.penalties.insert(model.first, penalties);
         }
         outputs

@@ -3,11 +3,12 @@
 use phalanx::Result;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{AutoShardPolicy, Position, Worker};
+use phalanx::nn::{Cx, Layer};
 use phalanx::prelude::*;
 use phalanx::replicas::{Reduction, WireFormat};
 use phalanx::strategy::{DistributedDataset, InputContext, OptimizerRef, Pipelines};
-use phalanx_graph::Shape;
 use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{Shape, Tensor};
 
 use crate::{
     assert_near, column, cross_entropy, engine, mirrored, mlp, optimizer, rows, text, told,
@@ -450,6 +451,54 @@ fn penalties_count_once_however_often_a_model_is_called() {
     let one = number(&one);
     assert!(one > 0.0);
     assert_eq!([number(&two), number(&doubled)], [one, one * 4.0]);
+}
+
+/// Adds half the sum of the squares of each example.
+#[derive(Debug)]
+struct AddsSquares;
+
+impl Layer for AddsSquares {
+    fn kind(&self) -> &'static str {
+        "adds_squares"
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        cx.add_loss(&(inputs[0].square().sum(&[1]) * 0.5));
+        inputs[0].clone()
+    }
+}
+
+/// Of three rows one of two replicas has two, and of one row two of three have none.
+#[test]
+fn penalties_count_by_examples() {
+    for (count, replicas) in [(3, 1), (3, 2), (1, 3), (4, 2)] {
+        let strategy = mirrored(replicas);
+        let mut state = strategy.state(0).unwrap();
+        let l2 = Regularizer::L2 { l2: 0.5 };
+        let ones = Dense::new(1).kernel_initializer(Initializer::Ones);
+        let model = Sequential::new([4]).add(AddsSquares);
+        let model = model.add(ones.kernel_regularizer(l2));
+        let model = state.add_model("squares", model).unwrap();
+        let mut function = strategy.function(|cx, batch: Inputs| {
+            let y = cx.train(&model, &batch.x).remove(0);
+            let nothing = cx.mean(&y, None) * 0.0;
+            [cx.all_reduce(ReduceOp::Sum, &(cx.penalties(&model) + nothing))]
+        });
+        let batch = rows(count).batch(count).get(0, 0).unwrap();
+        let squares = batch.x[0].to_f64().iter().map(|x| x * x).sum::<f64>();
+        let expected = 0.5 * squares / count as f64 + 0.5 * 4.0;
+        let batch = strategy.distribute_batch(&batch).unwrap();
+        let [found] = function.call(&mut state, &batch).unwrap();
+        let found = found.value().unwrap().to_f64()[0];
+        assert!(
+            (found - expected).abs() < 1e-6,
+            "{count} on {replicas}: {found}, not {expected}"
+        );
+    }
 }
 
 /// As its own strategy says, whatever the strategy of the state does.

@@ -3,9 +3,11 @@
 use phalanx::models::{
     EncoderHead, MobileNetV2, PositionEncoding, Recommender, RecommenderKind, TransformerEncoder,
 };
-use phalanx::nn::Model;
+use phalanx::nn::{Cx, Layer, Model};
 use phalanx::optim::{Adadelta, Adagrad, Adamax, Ftrl, Lamb, Lion, Nadam};
 use phalanx::prelude::*;
+use phalanx_graph::Tensor;
+use serde_json::{Value, json};
 
 /// A training that every number of replicas must do alike.
 pub(crate) struct Case {
@@ -173,6 +175,50 @@ pub(crate) fn everything_but(out: Part) -> Case {
     Case {
         batch: 7,
         ..plain("everything", model.build().unwrap(), data, compile)
+    }
+}
+
+/// Adds to the loss what a variational autoencoder does: a number for each example, and once more a mean of its own.
+#[derive(Debug)]
+struct AddsSquares;
+
+impl Layer for AddsSquares {
+    fn kind(&self) -> &'static str {
+        "adds_squares"
+    }
+
+    fn config(&self) -> Value {
+        json!({})
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let each = inputs[0].square().sum(&[1]);
+        cx.add_loss(&(&each * 0.5));
+        let mean = match cx.example_mask() {
+            Some(mask) => {
+                let count = mask.sum_all();
+                (&each * mask).sum_all() / count.maximum(&count.like(1.0))
+            }
+            None => each.mean_all(),
+        };
+        cx.add_loss(&(mean * 0.25));
+        inputs[0].clone()
+    }
+}
+
+/// Losses that layers add, of weights, outputs and examples: parts of a batch have unlike numbers of examples, and some none.
+pub(crate) fn added_losses() -> Case {
+    let l2 = Regularizer::L2 { l2: 0.01 };
+    let dense = Dense::new(8).activation(tanh).kernel_regularizer(l2);
+    let model = Sequential::new([6])
+        .add(dense.activity_regularizer(l2))
+        .add(AddsSquares)
+        .add(Dense::new(3));
+    let compile = classify(Sgd::new(0.1).momentum(0.9));
+    Case {
+        batch: 7,
+        micro_batches: 4,
+        ..plain("added losses", model.build().unwrap(), rows(23), compile)
     }
 }
 

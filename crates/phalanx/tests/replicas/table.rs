@@ -15,7 +15,7 @@ use phalanx::prelude::*;
 use phalanx::replicas::WireFormat;
 
 use crate::cases::{self, Case, Part};
-use crate::ways::{Choice, Place, Way};
+use crate::ways::{Choice, PLACES, Place, Way};
 use crate::{TOLERANCE, apart, careful_engine, pairs, quick_engine, values};
 
 /// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
@@ -184,6 +184,17 @@ fn random_numbers_do_in_every_way() {
 #[test]
 fn mobilenet_does_in_every_way() {
     check(named(&["MobileNetV2"]));
+}
+
+#[test]
+fn losses_that_layers_add_count_by_examples_in_every_place() {
+    let case = cases::added_losses();
+    let one = train(&Way::of(Place::OneDevice), &case, quick_engine());
+    for place in PLACES {
+        let many = train(&Way::of(place), &case, quick_engine());
+        let off = difference(&one, &many, TOLERANCE);
+        assert_eq!(off, None, "{place:?}");
+    }
 }
 
 /// Whatever a case is there for changes what it gives on one device, by far more than the bound; so do its steps, and

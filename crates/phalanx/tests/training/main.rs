@@ -1,5 +1,6 @@
 //! Whole training: against Keras' curves, and against what must not make a difference.
 
+mod added_losses;
 #[path = "../any_device/mod.rs"]
 mod any_device;
 mod curves;

@@ -352,39 +352,6 @@ fn class_weights_are_sample_weights() {
     assert_eq!(values(&by_class), values(&by_sample));
 }
 
-/// Adds a penalty for its kernel by hand.
-#[derive(Debug)]
-struct Penalized;
-
-impl Layer for Penalized {
-    fn kind(&self) -> &'static str {
-        "penalized"
-    }
-    fn config(&self) -> serde_json::Value {
-        serde_json::json!({})
-    }
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let kernel = cx.variable("kernel", Shape::f32([6, 3]), &Initializer::GlorotUniform);
-        cx.add_loss(&(kernel.square().sum(&[0, 1]) * 0.1));
-        inputs[0].matmul(&kernel)
-    }
-}
-
-#[test]
-fn what_a_layer_adds_to_the_loss_is_trained_as_a_penalty_is() {
-    let trained = |model: Sequential| {
-        let mut trainer = trainer(model.build().unwrap(), sgd(0.1));
-        let logs = trainer.fit(&dataset(20).batch(8), silent(2)).unwrap();
-        (logs.last().unwrap()["loss"], values(&trainer))
-    };
-    let penalty = Regularizer::L2 { l2: 0.1 };
-    let dense = Dense::new(3).use_bias(false).kernel_regularizer(penalty);
-    let (loss, penalized) = trained(Sequential::new([6]).add(dense.named("kernels")));
-    let (by_hand, own) = trained(Sequential::new([6]).add(Penalized.named("kernels")));
-    assert!((loss - by_hand).abs() < 1e-6, "{loss} {by_hand}");
-    assert_close("kernels", &own, &penalized, 1e-6);
-}
-
 #[test]
 fn the_loss_of_several_outputs_is_their_weighted_sum_and_penalties() {
     let mut network = Network::new();

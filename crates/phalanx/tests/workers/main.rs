@@ -242,6 +242,12 @@ fn logarithms() -> Case {
 }
 
 #[test]
+fn losses_that_layers_add_count_by_examples() {
+    check(2, 1, cases::added_losses);
+    check(3, 1, cases::added_losses);
+}
+
+#[test]
 fn a_worker_without_rows_computes_on_one_of_the_data() {
     check(2, 1, logarithms);
     check(3, 1, logarithms);

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor, Value};
 
 use super::ReplicaCx;
+use crate::fit::divide_or_zero;
 use crate::strategy::state::ModelRef;
 
 /// The penalties of a model with the values that its trained variables have now.
@@ -14,21 +16,33 @@ pub(super) struct Penalties {
     values: Vec<Value>,
     /// The variables whose penalties are there.
     pub(super) penalized: HashSet<String>,
+    /// This replica's share of them.
     pub(super) added: Vec<Tensor>,
 }
 
 impl ReplicaCx<'_> {
-    /// This replica's share of the penalties of a model that was [trained](Self::train) in this function, 1 / R of them: of each
-    /// variable once, as in Keras, however often the model was called since its variables were set last; and what layers added in each
-    /// of these calls.
+    /// This replica's share of the penalties of a model that was [trained](Self::train) in this function, by its examples (1 / R of them
+    /// where replicas have as many): of each variable once, as in Keras, however often the model was called since its variables were set
+    /// last; and what layers added in each of these calls.
     #[must_use]
     #[track_caller]
     pub fn penalties(&self, model: &ModelRef) -> Tensor {
         let found = self.penalties.get(&model.first);
         let added = found.into_iter().flat_map(|found| &found.added);
         let zero = self.graph.scalar(DType::F32, 0.0);
-        let sum = added.fold(zero, |sum, loss| sum + loss.convert(DType::F32));
-        sum * (1.0 / self.replicas_in_sync() as f64)
+        added.fold(zero, |sum, loss| sum + loss)
+    }
+
+    /// This replica's share of what layers added in a call on rows of which these are examples.
+    #[track_caller]
+    pub(super) fn share_of(&self, added: &[Tensor], mask: Option<&Tensor>) -> Option<Tensor> {
+        let added = added.iter().map(|loss| loss.convert(DType::F32));
+        let added = added.reduce(|all, loss| all + loss)?;
+        let own = mask.map(Tensor::sum_all);
+        Some(match own {
+            Some(own) => added * divide_or_zero(&own, &own.all_reduce(ReduceOp::Sum)),
+            None => added * (1.0 / self.replicas_in_sync() as f64),
+        })
     }
 
     /// The penalties of a model with these variables, to which another call adds its own.
