@@ -56,6 +56,8 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "CustomScaleLayer: {scale: 0.1}", Means("scaled_add", r#"{"scale":0.1}"#)),
     (At::Layer, "Attention: {score_mode: concat}", Means("attention", r#"{"score_mode":"concat"}"#)),
     (At::Layer, "AdditiveAttention", Means("additive_attention", "{}")),
+    (At::Layer, "Discretization: {bin_boundaries: [0.5]}", Means("discretization", r#"{"bin_boundaries":[0.5]}"#)),
+    (At::Layer, "CategoryEncoding: {num_tokens: 4}", Means("category_encoding", r#"{"num_tokens":4}"#)),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),

@@ -4,6 +4,7 @@
 //! out, and Keras' defaults stand for it. A stack becomes a `Sequential` model, any other a `Functional` one, whose values are named as Keras
 //! names them: layer, which call of it, which output.
 
+mod categories;
 mod mask_names;
 mod of_keras2;
 mod operations;
@@ -30,7 +31,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 83] = [
+const CLASSES: [(&str, &str, bool); 85] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -42,6 +43,7 @@ const CLASSES: [(&str, &str, bool); 83] = [
     ("average_pool3d", "AveragePooling3D", true),
     ("batch_norm", "BatchNormalization", false),
     ("bidirectional", "Bidirectional", false),
+    ("category_encoding", "CategoryEncoding", false),
     ("center_crop", "CenterCrop", true),
     ("concatenate", "Concatenate", false),
     ("conv1d", "Conv1D", true),
@@ -56,6 +58,7 @@ const CLASSES: [(&str, &str, bool); 83] = [
     ("dense", "Dense", false),
     ("depthwise_conv1d", "DepthwiseConv1D", true),
     ("depthwise_conv2d", "DepthwiseConv2D", true),
+    ("discretization", "Discretization", false),
     ("dot", "Dot", false),
     ("dropout", "Dropout", false),
     ("embedding", "Embedding", false),
@@ -374,11 +377,15 @@ fn module(class: &str) -> &'static str {
     }
 }
 
-/// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own. Keras' `SpatialDropout` alone
-/// does not know that it may be frozen.
+/// Whether Keras' class does not know that it may be frozen, as all others do.
+fn is_never_frozen(class: &str) -> bool {
+    class.starts_with("SpatialDropout") || class == "Discretization"
+}
+
+/// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own.
 fn set_inside(layer: &mut Value, field: &str, value: &Value) {
     let class = layer["class_name"].as_str().unwrap_or_default();
-    if field != "trainable" || !class.starts_with("SpatialDropout") {
+    if field != "trainable" || !is_never_frozen(class) {
         layer["config"][field] = value.clone();
     }
     if let Some(inside) = layer["config"].get_mut("layer") {

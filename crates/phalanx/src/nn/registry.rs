@@ -103,6 +103,8 @@ impl Registry {
     /// Layers of sequences, of tokens and of categories.
     fn add_layers_of_sequences(&mut self) {
         self.add_kind(Embedding::new(1, 1));
+        self.add_kind(Discretization::new([0.0]));
+        self.add_kind(CategoryEncoding::new(1));
         self.add_kind(MultiHeadAttention::new(1, 1));
         self.add_kind(Attention::new());
         self.add_kind(AdditiveAttention::new());
@@ -433,11 +435,19 @@ mod tests {
         })
     }
 
+    /// Settings of kinds of categories.
+    fn of_categories() -> Value {
+        json!({
+            "discretization": {"bin_boundaries": [-0.1, 2.0], "output_mode": "count"},
+            "category_encoding": {"num_tokens": 3, "output_mode": "one_hot"},
+        })
+    }
+
     #[test]
     fn every_kind_reads_back_what_it_writes() {
-        let (with_weights, without) = (with_weights(), without_weights());
+        let settings = [with_weights(), without_weights(), of_categories()];
         for kind in Registry::standard().kinds() {
-            let fields = with_weights.get(kind).or_else(|| without.get(kind));
+            let fields = settings.iter().find_map(|settings| settings.get(kind));
             let fields = fields.unwrap_or(&Value::Null);
             let layer = layer_from_config(kind, fields).unwrap();
             assert_eq!(layer.kind(), kind);

@@ -3,6 +3,7 @@
 
 #[path = "../any_device/mod.rs"]
 mod any_device;
+mod categories;
 mod convolutions;
 mod differences;
 mod initializers;

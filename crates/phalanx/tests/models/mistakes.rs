@@ -258,6 +258,38 @@ fn hostile_settings_of_residual_branches_are_refused_without_memory_or_panic() {
 }
 
 #[test]
+fn hostile_settings_of_categories_are_refused_without_memory_or_panic() {
+    for (layer, part) in [
+        (
+            json!({"discretization": {"bin_boundaries": [1.0, 0.5]}}),
+            "`bin_boundaries` must be in ascending order, got 1 before 0.5",
+        ),
+        (
+            json!({"discretization": {"bin_boundaries": [1e300]}}),
+            "`bin_boundaries` must be in",
+        ),
+        (
+            json!({"discretization": {"bin_boundaries": []}}),
+            "`bin_boundaries`",
+        ),
+        (
+            json!({"discretization": {"bin_boundaries": [0], "output_mode": "count"}}),
+            "multi_hot and count take [batch, n]",
+        ),
+        (
+            json!({"category_encoding": {"num_tokens": 0}}),
+            "`num_tokens`",
+        ),
+        (
+            json!({"category_encoding": {"num_tokens": 2, "output_mode": "int"}}),
+            "`output_mode` must be one_hot, multi_hot or count, got \"int\"",
+        ),
+    ] {
+        check_hostile(&of_images(&layer), part);
+    }
+}
+
+#[test]
 fn hostile_settings_of_normalizations_are_refused_without_memory_or_panic() {
     let image = |layer: Value| of_images(&layer);
     for (config, part) in [

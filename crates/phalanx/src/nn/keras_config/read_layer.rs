@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::read_limits::{constraint, regularizer};
-use super::{CLASSES, Settings, Translated};
+use super::{CLASSES, Settings, Translated, categories, is_never_frozen};
 use crate::nn::{Initializer, Policy};
 
 /// Settings that change nothing of what a layer computes.
@@ -113,8 +113,8 @@ impl<'a> KerasLayer<'a> {
     pub(super) fn is_operation(&self) -> bool {
         match self.module {
             Some(module) => module.starts_with("keras.src.ops"),
-            // Alone of Keras' layers these two do not note whether they are frozen.
-            None if self.class == "InputLayer" || self.class.starts_with("SpatialDropout") => false,
+            // Alone of Keras' layers these do not note whether they are frozen.
+            None if self.class == "InputLayer" || is_never_frozen(self.class) => false,
             // Nor do models of Keras 2.
             None if self.settings.contains_key("layers") => false,
             None => !self.settings.contains_key("trainable"),
@@ -193,7 +193,8 @@ impl<'a> KerasLayer<'a> {
     fn precision(&self) -> Translated<Option<Policy>> {
         let dtype = self.setting("dtype");
         let name = dtype.as_str().or_else(|| dtype["config"]["name"].as_str());
-        let Some(name) = name else {
+        // Layers that number categories note the type of the numbers.
+        let Some(name) = name.filter(|name| !name.starts_with("int")) else {
             return Ok(None);
         };
         let policy = Policy::from_name(name);
@@ -254,6 +255,7 @@ impl<'a> KerasLayer<'a> {
     /// Settings of some kinds that are more than a name and a value.
     fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
         match kind {
+            "category_encoding" | "discretization" => categories::of_keras(kind, settings)?,
             "lstm" if self.setting("unit_forget_bias") != false => {
                 // Which starts the other gates otherwise than zeros do has no like here, and the values are in the file.
                 settings.remove("bias_initializer");

@@ -1,0 +1,178 @@
+//! Layers of categories: Keras' numbers, and NaN where Keras ends with an error or says nothing.
+
+use phalanx::nn::{
+    CategoryEncoding, CategoryOutput, Cx, Discretization, Input, LayerSpec, Policy, Sequential,
+    layer_from_config,
+};
+use phalanx_graph::{DType, HostTensor};
+use phalanx_testkit::assert_close;
+use serde_json::Value;
+
+use crate::{Checks, array, call, golden};
+
+fn kind(keras: &str) -> &'static str {
+    match keras {
+        "Discretization" => "discretization",
+        "CategoryEncoding" => "category_encoding",
+        other => panic!("no layer for Keras' {other}"),
+    }
+}
+
+/// A stack of one layer for examples as these are.
+fn stack(layer: impl Into<LayerSpec>, x: &HostTensor) -> Sequential {
+    Sequential::new(Input::new(&x.dims()[1..]).dtype(x.dtype())).add(layer)
+}
+
+/// What a layer makes of an array.
+fn of(layer: impl Into<LayerSpec>, x: &HostTensor) -> HostTensor {
+    let model = stack(layer, x).build().unwrap();
+    let (mut outputs, ..) = call(&model, &[], std::slice::from_ref(x), |_, cx| cx);
+    outputs.swap_remove(0)
+}
+
+fn check_record(checks: &mut Checks, record: &Value) {
+    let kind = kind(record["layer"].as_str().unwrap());
+    let layer = layer_from_config(kind, &record["config"]).unwrap();
+    let x = array(&record["input"]);
+    let model = stack(layer, &x).build().unwrap();
+    let input = checks.given(&x);
+    let mut cx = Cx::new(&checks.graph, &model, &[]);
+    let output = model.call(&mut cx, &[input]).swap_remove(0);
+    let name = record["name"].as_str().unwrap().to_owned();
+    checks.expect(name, &output, array(&record["output"]));
+}
+
+#[test]
+fn layers_of_categories_are_keras() {
+    let mut checks = Checks::default();
+    let records = golden("categories.json");
+    let records = records.iter().filter(|record| record["layer"].is_string());
+    let count = records
+        .inspect(|record| check_record(&mut checks, record))
+        .count();
+    assert!(count > 20, "only {count} records");
+    checks.verify(0.0);
+}
+
+#[test]
+fn quantiles_are_what_keras_adapts_to() {
+    let records = golden("categories.json");
+    let records = records
+        .iter()
+        .filter(|record| record["num_bins"].is_number());
+    let mut count = 0;
+    for record in records {
+        let bins = usize::try_from(record["num_bins"].as_u64().unwrap()).unwrap();
+        let found = Discretization::quantiles(array(&record["values"]).f32s(), bins).unwrap();
+        let boundaries: Vec<f64> =
+            serde_json::from_value(LayerSpec::from(found).config()["bin_boundaries"].take())
+                .unwrap();
+        let expected = array(&record["bin_boundaries"]).to_f64();
+        assert_close(
+            record["name"].as_str().unwrap(),
+            &boundaries,
+            &expected,
+            1e-6,
+        );
+        count += 1;
+    }
+    assert!(count > 10, "only {count} records");
+}
+
+#[test]
+fn quantiles_of_too_few_values_or_of_no_numbers_are_refused() {
+    let error = |values: &[f32], bins| {
+        let found = Discretization::quantiles(values.iter().copied(), bins);
+        found.unwrap_err().to_string()
+    };
+    assert!(error(&[1.0, 2.0], 3).contains("3 bins of 2 values"));
+    assert!(error(&[1.0, 2.0], 1).contains("choose 2 bins or more"));
+    assert!(error(&[1.0, f32::NAN, 2.0], 2).contains("found the value NaN"));
+}
+
+#[test]
+fn what_is_no_number_is_in_the_last_bin_and_infinities_at_the_ends() {
+    let x = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
+    let bins = of(
+        Discretization::new([0.0, 1.0, 2.0]),
+        &HostTensor::new([4], &x),
+    );
+    assert_eq!(bins, HostTensor::new([4], &[3i32, 3, 0, 3]));
+}
+
+/// 0.1 as bf16 is above 0.1.
+#[test]
+fn numbers_are_not_rounded_across_a_boundary_in_mixed_precision() {
+    let x = HostTensor::new([2, 1], &[0.1f32, 0.1001]);
+    let layer = Discretization::new([0.10005]).output_mode(CategoryOutput::OneHot);
+    let model = stack(layer, &x).build().unwrap();
+    for policy in [Policy::Float32, Policy::MixedBfloat16, Policy::MixedFloat16] {
+        let (outputs, ..) = call(&model, &[], std::slice::from_ref(&x), |_, cx| {
+            cx.with_policy(policy)
+        });
+        assert_eq!(
+            outputs[0].to_f64(),
+            [1.0, 0.0, 0.0, 1.0],
+            "{}",
+            policy.name()
+        );
+    }
+}
+
+/// More than a bf16 or an f16 counts one by one.
+#[test]
+fn many_are_counted_in_mixed_precision() {
+    let x = HostTensor::new([1, 2048], &[1i32; 2048]);
+    let layer = CategoryEncoding::new(2).output_mode(CategoryOutput::Count);
+    let model = stack(layer, &x).build().unwrap();
+    let (outputs, ..) = call(&model, &[], &[x], |_, cx| {
+        cx.with_policy(Policy::MixedBfloat16)
+    });
+    assert_eq!(outputs[0].to_f64(), [0.0, 2048.0]);
+}
+
+#[test]
+fn a_number_that_is_no_category_gives_nan() {
+    for outside in [-1, 3, i32::MIN] {
+        let x = HostTensor::new([2, 2], &[0, 2, 1, outside]);
+        for mode in [CategoryOutput::MultiHot, CategoryOutput::Count] {
+            let found = of(CategoryEncoding::new(3).output_mode(mode), &x).f32s();
+            assert_eq!(found[..3], [1.0, 0.0, 1.0], "{outside}");
+            assert!(
+                found[3..].iter().all(|x| x.is_nan()),
+                "{outside}: {found:?}"
+            );
+        }
+        let found = of(
+            CategoryEncoding::new(3).output_mode(CategoryOutput::OneHot),
+            &x,
+        );
+        let found = found.f32s();
+        assert_eq!(
+            found[..9],
+            [1., 0., 0., 0., 0., 1., 0., 1., 0.],
+            "{outside}"
+        );
+        assert!(
+            found[9..].iter().all(|x| x.is_nan()),
+            "{outside}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn what_has_no_numbers_of_an_example_is_refused() {
+    let of_batch = HostTensor::new([3], &[0i32, 1, 2]);
+    let error = stack(CategoryEncoding::new(3), &of_batch)
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("take [batch, n], got i32[batch]"), "{error}");
+    let flags = Sequential::new(Input::new([2]).dtype(DType::Bool));
+    let error = flags
+        .add(Discretization::new([0.5]))
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("expected numbers, got"), "{error}");
+}
