@@ -58,6 +58,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "AdditiveAttention", Means("additive_attention", "{}")),
     (At::Layer, "Discretization: {bin_boundaries: [0.5]}", Means("discretization", r#"{"bin_boundaries":[0.5]}"#)),
     (At::Layer, "CategoryEncoding: {num_tokens: 4}", Means("category_encoding", r#"{"num_tokens":4}"#)),
+    (At::Layer, "IntegerLookup: {vocabulary: [7, 8]}", Means("integer_lookup", r#"{"vocabulary":[7,8]}"#)),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),

@@ -131,6 +131,7 @@ mod tests {
             "mean" => json!({"variance": value, "axis": [-5, -4, -3, -2, -1]}),
             "variance" => json!({"mean": value, "axis": [-5, -4, -3, -2, -1]}),
             "num_labels" => json!({"multi_label": true}),
+            "mask_token" => json!({"vocabulary": [5]}),
             "staleness" => json!({"mode": "bounded_staleness"}),
             "backup_workers" => json!({"mode": "sync"}),
             _ => json!({}),

@@ -56,6 +56,35 @@ def vectors():
     yield record("vectors/floats", "CategoryEncoding", {"num_tokens": 4}, given.astype(np.float32))
 
 
+def lookups():
+    """Values that are there, unknown ones and the one that stands for nothing, below 0 and beyond 32 bits."""
+    vocabulary = [7, -3, 1 << 40, 0, 1000, -(1 << 62)]
+    given = np.int64([[7, 7, 5], [-3, 1 << 40, -5], [0, 1000, 9], [-(1 << 62), (1 << 40) + 1, -1]])
+    for name, config in {
+        "default": {},
+        "masked": {"mask_token": 9},
+        "several": {"num_oov_indices": 3},
+        "all": {"num_oov_indices": 4, "mask_token": 5},
+    }.items():
+        for mode in MODES:
+            settings = {"vocabulary": vocabulary, **config, "output_mode": mode}
+            yield record(f"lookup/{name}/{mode}", "IntegerLookup", settings, given)
+    for mode in MODES[:2]:
+        settings = {"vocabulary": vocabulary, "output_mode": mode}
+        yield record(f"lookup/{mode}/rank1", "IntegerLookup", settings, given[:, 0])
+        yield record(f"lookup/{mode}/column", "IntegerLookup", settings, given[:, :1])
+        yield record(f"lookup/{mode}/rank3", "IntegerLookup", settings, given.reshape(2, 3, 2))
+    known = {"vocabulary": vocabulary, "num_oov_indices": 0}
+    yield record("lookup/known", "IntegerLookup", known, np.int64([[7, 1000], [0, -3]]))
+    small = np.int32([[3, 4, 5], [-1, 0, 2147483647]])
+    yield record("lookup/int32", "IntegerLookup", {"vocabulary": [5, 3, -1]}, small)
+    yield record("lookup/floats", "IntegerLookup", {"vocabulary": [5, 3, -1, 0]}, np.float32([[3.0, 3.9], [-0.5, -1.5]]))
+    for count in (1, 7, 8, 9):
+        values = [int(value) for value in np.random.default_rng(count).permutation(count)]
+        many = np.arange(-2, count + 2, dtype=np.int32).reshape(-1, 1)
+        yield record(f"lookup/many_{count}", "IntegerLookup", {"vocabulary": values}, many)
+
+
 def adapted():
     """Boundaries that `adapt` finds, with so small an `epsilon` that all values count."""
     rng = np.random.default_rng(11)
@@ -76,4 +105,4 @@ def adapted():
 
 
 if __name__ == "__main__":
-    write("categories", [*bins(), *vectors(), *adapted()])
+    write("categories", [*bins(), *vectors(), *lookups(), *adapted()])

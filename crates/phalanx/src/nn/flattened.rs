@@ -238,9 +238,8 @@ impl OrderWalk {
                 self.merged(path, inputs)
             }
             "concatenate" => self.concatenated(path, layer, inputs),
-            "embedding" | "embedding_bag" | "category_encoding" | "discretization" => {
-                ValueOrder::Features(FeatureOrder::Same)
-            }
+            "embedding" | "embedding_bag" | "category_encoding" | "discretization"
+            | "integer_lookup" => ValueOrder::Features(FeatureOrder::Same),
             _ if kind.ends_with("dropout") || kind.starts_with("spatial_dropout") => {
                 input.order.clone()
             }

@@ -31,7 +31,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 85] = [
+const CLASSES: [(&str, &str, bool); 86] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -73,6 +73,7 @@ const CLASSES: [(&str, &str, bool); 85] = [
     ("global_max_pool3d", "GlobalMaxPooling3D", true),
     ("group_norm", "GroupNormalization", false),
     ("gru", "GRU", false),
+    ("integer_lookup", "IntegerLookup", false),
     ("layer_norm", "LayerNormalization", false),
     ("layer_scale", "LayerScale", false),
     ("lstm", "LSTM", false),
@@ -445,6 +446,7 @@ fn finish(kind: &str, config: &Value, settings: &mut Settings) -> Translated<()>
             let both = json!([config["factor"], config["factor"]]);
             settings.insert("factor".into(), both);
         }
+        "integer_lookup" => categories::integer_lookup_for_keras(settings),
         "dot" if config["axes"][0] == config["axes"][1] => {
             settings.insert("axes".into(), config["axes"][0].clone());
         }

@@ -1,8 +1,8 @@
 //! Layers of categories: Keras' numbers, and NaN where Keras ends with an error or says nothing.
 
 use phalanx::nn::{
-    CategoryEncoding, CategoryOutput, Cx, Discretization, Input, LayerSpec, Policy, Sequential,
-    layer_from_config,
+    CategoryEncoding, CategoryOutput, Cx, Discretization, Embedding, Input, IntegerLookup,
+    LayerSpec, Policy, Sequential, layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::assert_close;
@@ -14,6 +14,7 @@ fn kind(keras: &str) -> &'static str {
     match keras {
         "Discretization" => "discretization",
         "CategoryEncoding" => "category_encoding",
+        "IntegerLookup" => "integer_lookup",
         other => panic!("no layer for Keras' {other}"),
     }
 }
@@ -158,6 +159,44 @@ fn a_number_that_is_no_category_gives_nan() {
             "{outside}: {found:?}"
         );
     }
+}
+
+/// Where Keras ends with an error.
+#[test]
+fn an_unknown_value_without_a_number_gives_nan() {
+    let x = HostTensor::new([2, 2], &[5i32, 9, 9, 4]);
+    let known = || IntegerLookup::new([9, 5]).num_oov_indices(0).mask_token(1);
+    let numbers = of(known(), &x);
+    assert_eq!(numbers, HostTensor::new([2, 2], &[2i32, 1, 1, -1]));
+    let hot = of(known().output_mode(CategoryOutput::Count), &x).f32s();
+    assert_eq!(hot[..2], [1.0, 1.0]);
+    assert!(hot[2..].iter().all(|x| x.is_nan()), "{hot:?}");
+    let table = stack(known(), &x).add(Embedding::new(known().size(), 1));
+    let model = table.build().unwrap();
+    let (outputs, ..) = call(&model, &model.init(0).unwrap(), &[x], |_, cx| cx);
+    let is_nan: Vec<bool> = outputs[0].f32s().iter().map(|x| x.is_nan()).collect();
+    assert_eq!(is_nan, [false, false, false, true]);
+}
+
+/// Beyond what a float counts one by one.
+#[test]
+fn values_of_64_bits_are_told_apart() {
+    let values = [i64::MAX, i64::MAX - 1, i64::MIN, i64::MIN + 1, 1 << 53];
+    let x = HostTensor::new(
+        [6],
+        &[
+            values[0],
+            values[1],
+            values[2],
+            values[3],
+            values[4],
+            (1 << 53) + 1,
+        ],
+    );
+    let found = of(IntegerLookup::new(values).mask_token(i64::MAX - 2), &x);
+    assert_eq!(found, HostTensor::new([6], &[2i32, 3, 4, 5, 6, 1]));
+    let masked = of(IntegerLookup::new([1]).mask_token(i64::MAX), &x);
+    assert_eq!(masked, HostTensor::new([6], &[0i32, 1, 1, 1, 1, 1]));
 }
 
 #[test]

@@ -277,6 +277,22 @@ fn hostile_settings_of_categories_are_refused_without_memory_or_panic() {
             "multi_hot and count take [batch, n]",
         ),
         (
+            json!({"integer_lookup": {"vocabulary": [1, 2, 1]}}),
+            "`vocabulary` and `mask_token` must have each value once, got 1 twice",
+        ),
+        (
+            json!({"integer_lookup": {"vocabulary": [1], "mask_token": 1}}),
+            "got 1 twice",
+        ),
+        (
+            json!({"integer_lookup": {"vocabulary": []}}),
+            "`vocabulary`",
+        ),
+        (
+            json!({"integer_lookup": {"vocabulary": [1], "num_oov_indices": 1_000_000_000}}),
+            "`num_oov_indices` must be a whole number from 0 to 16777216",
+        ),
+        (
             json!({"category_encoding": {"num_tokens": 0}}),
             "`num_tokens`",
         ),

@@ -255,7 +255,9 @@ impl<'a> KerasLayer<'a> {
     /// Settings of some kinds that are more than a name and a value.
     fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
         match kind {
-            "category_encoding" | "discretization" => categories::of_keras(kind, settings)?,
+            "category_encoding" | "discretization" | "integer_lookup" => {
+                categories::of_keras(kind, settings)?
+            }
             "lstm" if self.setting("unit_forget_bias") != false => {
                 // Which starts the other gates otherwise than zeros do has no like here, and the values are in the file.
                 settings.remove("bias_initializer");
