@@ -5,6 +5,7 @@ use phalanx::nn::Input;
 use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
 
+use crate::categories::CategoryFact;
 use crate::scaling::Scaling;
 use crate::texts::TextFact;
 
@@ -51,11 +52,14 @@ pub struct InputFact {
     pub name: String,
     /// The names of its columns; empty without a header.
     pub columns: Vec<String>,
-    /// How many numbers an example has; `None` where it is one index, or a text.
+    /// How many numbers an example has; `None` where it is one index, a text or a category.
     pub width: Option<usize>,
     /// Which of the columns of texts it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<usize>,
+    /// Which of the columns of categories it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<usize>,
 }
 
 /// What is known of the data of a training.
@@ -75,6 +79,9 @@ pub struct Facts {
     /// The columns of texts, with their words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextFact>,
+    /// The columns that name something, with their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub categories: Vec<CategoryFact>,
     /// What the files look like; `None` of trainings by a version that did not keep it, and of data that are no CSV files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<FileLayout>,
@@ -100,9 +107,14 @@ impl Facts {
             let of = |fact: &OneHotFact| format!("{}: {}", fact.name, fact.values.join(", "));
             facts.one_hot.iter().map(of).collect()
         };
+        let names = |facts: &Self| -> Vec<String> {
+            let of = |fact: &CategoryFact| format!("{}: {}", fact.shown(), fact.values.join(", "));
+            facts.categories.iter().map(of).collect()
+        };
         let lists = [
             ("classes", self.classes.clone(), now.classes.clone()),
             ("one-hot values", values(self), values(now)),
+            ("categories", names(self), names(now)),
             ("columns", self.columns.clone(), now.columns.clone()),
         ];
         let differs = |(_, then, now): &(&str, Vec<String>, Vec<String>)| {
@@ -134,6 +146,7 @@ impl Default for Facts {
             columns: Vec::new(),
             one_hot: Vec::new(),
             texts: Vec::new(),
+            categories: Vec::new(),
             layout: None,
             label: None,
             weight: None,
@@ -180,10 +193,11 @@ impl Facts {
             return text.unwrap_or_else(|| format!("{:?}", self.dims));
         }
         let shown = self.inputs.iter().map(|fact| {
-            let what = match (fact.width, self.text(fact)) {
-                (Some(width), _) => format!("[{width}]"),
-                (None, Some(text)) => words(text),
-                (None, None) => "an index".to_owned(),
+            let what = match (fact.width, self.text(fact), fact.category) {
+                (Some(width), ..) => format!("[{width}]"),
+                (None, Some(text), _) => words(text),
+                (None, None, Some(_)) => "a category".to_owned(),
+                (None, None, None) => "an index".to_owned(),
             };
             format!("{} {what}", fact.name)
         });
@@ -191,7 +205,7 @@ impl Facts {
     }
 
     /// Rows as they are read, as the model takes them: numbers filled and scaled, and an array for each input. `texts` has the
-    /// texts of the files, column by column.
+    /// texts and then the categories of the files, column by column.
     ///
     /// # Errors
     /// When a row cannot be read, or there are too many texts.
@@ -201,7 +215,8 @@ impl Facts {
             return Ok(rows);
         }
         let batch = rows.batch(rows.len().unwrap_or_default()).get(0, 0)?;
-        let first = batch.x.len().saturating_sub(self.texts.len());
+        let named = self.texts.len() + self.categories.len();
+        let first = batch.x.len().saturating_sub(named);
         let texts = self.encoded(&batch.x[first..], texts)?;
         if self.inputs.is_empty() {
             return Dataset::from_batch(Batch { x: texts, ..batch });
@@ -213,8 +228,9 @@ impl Facts {
         };
         let mut first = 0;
         let mut inputs = Vec::new();
+        let behind = |category: usize| self.texts.len() + category;
         for fact in &self.inputs {
-            match (fact.width, numbers, fact.text) {
+            match (fact.width, numbers, fact.text.or(fact.category.map(behind))) {
                 (Some(width), Some(numbers), _) => {
                     inputs.push(columns(numbers, first, width));
                     first += width;

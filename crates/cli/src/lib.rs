@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod categories;
 mod checks;
 pub mod clicks;
 mod cluster_doctor;

@@ -1,4 +1,4 @@
-//! The columns of texts and of weights, as the first CSV file has them.
+//! The columns of texts, of categories and of weights, as the first CSV file has them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use phalanx::data::{CsvOptions, csv_header};
 use crate::config::{Column, Csv, Located, Position, Problem};
 use crate::data_facts::WeightFact;
 
-/// Whether the first file has the columns of texts and of weights by their names.
+/// Whether the first file has the columns of texts, of categories and of weights by their names.
 ///
 /// # Errors
 /// The first that it has not, at its line. That it cannot be read is for its reader to say.
@@ -20,7 +20,9 @@ pub(crate) fn check(data: &Csv, options: &CsvOptions) -> Result<(), Problem> {
     };
     let texts = data.text.iter().map(|text| (&text.column, "texts"));
     let weights = data.weight.iter().map(|weight| (weight, "weights"));
-    let mut columns = texts.chain(weights);
+    let categories = data.category.iter();
+    let categories = categories.map(|category| (&category.column, "categories"));
+    let mut columns = texts.chain(categories).chain(weights);
     columns.try_for_each(|(column, what)| check_column(path, &header, column, what))
 }
 

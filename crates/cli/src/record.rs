@@ -93,8 +93,9 @@ impl Record {
                 path.display(),
                 text.len()
             );
-            return Err(Failure::new(Exit::Usage, message)
-                .next("write a smaller `vocabulary` in `text`, or name fewer columns"));
+            return Err(Failure::new(Exit::Usage, message).next(
+                "write a smaller `vocabulary` in `text` or `category`, or name fewer columns",
+            ));
         }
         text.and_then(|text| fs::write(&path, text + "\n"))
             .map_err(|error| {
@@ -252,6 +253,10 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
     let texts: Vec<_> = texts
         .map(|text| (&text.column.value, &text.options))
         .collect();
+    let categories = csv.category.iter();
+    let categories: Vec<_> = categories
+        .map(|own| (&own.column.value, own.vocabulary, own.min_count))
+        .collect();
     vec![
         ("divide_by", csv.divide_by.to_string()),
         ("features", format!("{:?}", csv.features.value)),
@@ -265,6 +270,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("inputs", format!("{:?}", csv.inputs.value)),
         ("one_hot", format!("{:?}", csv.one_hot.value)),
         ("text", format!("{texts:?}")),
+        ("category", format!("{categories:?}")),
         ("classes", format!("{:?}", csv.classes.value)),
         ("missing", format!("{:?}", csv.missing)),
         ("standardize", csv.standardize.to_string()),

@@ -9,6 +9,7 @@ use phalanx::data::{
 };
 use phalanx::{Error, Result as Read};
 
+use crate::categories;
 use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems,
     TrainConfig, Validation,
@@ -269,6 +270,7 @@ fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> 
             columns,
             width: (!input.is_index).then_some(width),
             text: data.text_of(input),
+            category: data.category_of(input),
         });
     }
     Ok(inputs)
@@ -346,8 +348,13 @@ pub(crate) fn by_names(mut options: CsvOptions, facts: &Facts) -> CsvOptions {
     options.texts = texts
         .map(|fact| CsvColumn::Name(fact.name.clone()))
         .collect();
+    let categories = facts.categories.iter();
+    options.categories = categories
+        .map(|fact| CsvColumn::Name(fact.name.clone()))
+        .collect();
     let indices = facts.inputs.iter();
-    let indices = indices.filter(|fact| fact.width.is_none() && fact.text.is_none());
+    let indices =
+        indices.filter(|fact| fact.width.is_none() && fact.text.or(fact.category).is_none());
     let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
     options.indices = indices.map(CsvColumn::Name).collect();
     with_named_label(options, facts)
@@ -364,7 +371,7 @@ fn header(data: &Csv, facts: &Facts) -> Header {
         some => some,
     };
     match (
-        used == facts.one_hot.len() + facts.texts.len(),
+        used == facts.one_hot.len() + facts.texts.len() + facts.categories.len(),
         layout.has_header,
     ) {
         (false, _) => Header::Auto,
@@ -418,12 +425,13 @@ impl Files<'_> {
         }
     }
 
-    /// Finds the words of texts in the rows to train on.
+    /// Finds the words of texts and the names of categories in the rows to train on.
     fn find_words(&mut self, config: &TrainConfig, train: &Dataset) -> Result<(), Problem> {
         let first = &self.data.csv[0];
         let header = csv_header(&first.value, &options(self.data));
         let header = header.map_err(|error| unreadable(first.at, &error))?;
         self.facts.texts = texts::of_training(self.data, &header, train, &self.columns)?;
+        self.facts.categories = categories::of_training(self.data, &header, train, &self.columns)?;
         self.facts.check_embeddings(config)
     }
 
@@ -484,7 +492,9 @@ fn options(data: &Csv) -> CsvOptions {
     let texts = data.text.iter();
     let texts = texts.map(|text| csv_column(&text.column.value));
     let indices = data.inputs.value.iter();
-    let indices = indices.filter(|input| input.is_index && data.text_of(input).is_none());
+    let categories = data.category.iter();
+    let categories = categories.map(|category| csv_column(&category.column.value));
+    let indices = indices.filter(|input| data.is_plain_index(input));
     let indices = indices.flat_map(|input| input.columns.iter().map(csv_column));
     CsvOptions {
         header: match data.header {
@@ -499,6 +509,7 @@ fn options(data: &Csv) -> CsvOptions {
         one_hot: one_hot.collect(),
         indices: indices.collect(),
         texts: texts.collect(),
+        categories: categories.collect(),
         skip_rows: data.skip_rows,
         missing: match data.missing {
             Missing::Fail => MissingValues::Fail,

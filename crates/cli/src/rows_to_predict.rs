@@ -88,7 +88,8 @@ fn choose_columns(
         .one_hot
         .iter_mut()
         .map(|one_hot| &mut one_hot.column);
-    let others = options.texts.iter_mut().chain(&mut options.indices);
+    let others = options.texts.iter_mut().chain(&mut options.categories);
+    let others = others.chain(&mut options.indices);
     let used = options.columns.iter_mut().chain(others).chain(one_hot);
     let mut positions: Vec<&mut usize> = used.filter_map(position).collect();
     if label.is_none() && (is_whole || !positions.is_empty()) {

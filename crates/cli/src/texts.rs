@@ -118,13 +118,7 @@ pub(crate) fn of_training(
 ) -> Result<Vec<TextFact>, Problem> {
     let mut facts = Vec::new();
     for (place, text) in data.text.iter().enumerate() {
-        let index = match &text.column.value {
-            Column::Index(index) => *index,
-            Column::Name(name) => {
-                let found = header.iter().position(|other| other == name);
-                found.unwrap_or_default()
-            }
-        };
+        let index = position(header, &text.column.value);
         let words = in_rows(train, place, columns.texts()).and_then(|texts| {
             let vectorizer = TextVectorizer::adapt(texts, text.options);
             vectorizer.map_err(|error| match error {
@@ -145,8 +139,23 @@ pub(crate) fn of_training(
     Ok(facts)
 }
 
-/// The texts of rows in a column of texts.
-fn in_rows<'t>(rows: &Dataset, place: usize, texts: &'t [Vec<String>]) -> Read<Vec<&'t String>> {
+/// The position of a column in files with this header, which has it.
+pub(crate) fn position(header: &[String], column: &Column) -> usize {
+    match column {
+        Column::Index(index) => *index,
+        Column::Name(name) => {
+            let found = header.iter().position(|other| other == name);
+            found.unwrap_or_default()
+        }
+    }
+}
+
+/// The texts of rows in a column of texts or, behind all of these, of categories.
+pub(crate) fn in_rows<'t>(
+    rows: &Dataset,
+    place: usize,
+    texts: &'t [Vec<String>],
+) -> Read<Vec<&'t String>> {
     let batch = rows.batch(length(rows)).get(0, 0)?;
     let first = batch.x.len().saturating_sub(texts.len());
     of_places(&batch.x[first..], place, texts)
@@ -171,7 +180,7 @@ fn of_places<'t>(
 }
 
 impl Facts {
-    /// The last arrays of rows, which say where their texts are, as the numbers of the words.
+    /// The last arrays of rows, which say where their texts and categories are, as the numbers of the words and the categories.
     pub(crate) fn encoded(
         &self,
         places: &[HostTensor],
@@ -180,7 +189,10 @@ impl Facts {
         let each = self.texts.iter().enumerate();
         let encoded =
             each.map(|(column, fact)| fact.vectorizer.encode(of_places(places, column, texts)?));
-        encoded.collect()
+        let behind = self.categories.iter().zip(self.texts.len()..);
+        let categories =
+            behind.map(|(fact, column)| fact.encode(&of_places(places, column, texts)?));
+        encoded.chain(categories).collect()
     }
 
     /// Whether the tables of embeddings have a row for each number of the words that they are given.
@@ -201,31 +213,72 @@ impl Facts {
                 .settings
                 .get("input_dim")
                 .and_then(serde_json::Value::as_u64);
-            let (Some(rows), Some(text)) = (rows, self.text_of(input)) else {
+            let (Some(rows), Some(numbered)) = (rows, self.numbered(input)) else {
                 continue;
             };
-            let size = text.size();
-            if layer.name == "embedding" && rows < size as u64 {
-                let (shown, count, unit) = (text.shown(), size - 2, text.unit());
-                // A vocabulary is no smaller than this.
-                let or = match rows {
-                    ..3 => String::new(),
-                    _ => format!(", or `vocabulary: {rows}` in `text`"),
-                };
-                return Err(layer.problem(&format!(
-                    "`input_dim` is {rows}, and the {unit} of {shown} have the numbers 0 to {}: {count} {unit}, 0 for padding and 1 for unknown ones; write `input_dim: {size}`{or}",
-                    size - 1
-                )));
+            if layer.name == "embedding" && rows < numbered.size as u64 {
+                return Err(layer.problem(&numbered.too_few(rows)));
             }
         }
         Ok(())
     }
 
-    /// The texts that an input of the model is.
-    fn text_of(&self, input: usize) -> Option<&TextFact> {
-        match self.inputs.get(input) {
-            None => self.texts.get(input),
-            Some(input) => self.texts.get(input.text?),
+    /// What has the numbers that an input of the model is, if it is words or categories.
+    fn numbered(&self, input: usize) -> Option<Numbered> {
+        let input = self.inputs.get(input);
+        if let Some(category) = input.and_then(|input| self.categories.get(input.category?)) {
+            return Some(Numbered {
+                key: "category",
+                unit: "names",
+                zero: "missing ones",
+                shown: category.shown(),
+                size: category.size(),
+            });
         }
+        let text = match input {
+            None => self.texts.first(),
+            Some(input) => self.texts.get(input.text?),
+        }?;
+        Some(Numbered {
+            key: "text",
+            unit: text.unit(),
+            zero: "padding",
+            shown: text.shown(),
+            size: text.size(),
+        })
+    }
+}
+
+/// What has numbers in a column.
+struct Numbered {
+    /// The key that says so.
+    key: &'static str,
+    unit: &'static str,
+    /// What 0 stands for.
+    zero: &'static str,
+    shown: String,
+    size: usize,
+}
+
+impl Numbered {
+    /// What is wrong with a table that has too few rows.
+    fn too_few(&self, rows: u64) -> String {
+        let Self {
+            key,
+            unit,
+            zero,
+            shown,
+            size,
+        } = self;
+        // A vocabulary is no smaller than this.
+        let or = match rows {
+            ..3 => String::new(),
+            _ => format!(", or `vocabulary: {rows}` in `{key}`"),
+        };
+        format!(
+            "`input_dim` is {rows}, and the {unit} of {shown} have the numbers 0 to {}: {} {unit}, 0 for {zero} and 1 for unknown ones; write `input_dim: {size}`{or}",
+            size - 1,
+            size - 2
+        )
     }
 }

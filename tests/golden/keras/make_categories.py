@@ -85,6 +85,23 @@ def lookups():
         yield record(f"lookup/many_{count}", "IntegerLookup", {"vocabulary": values}, many)
 
 
+def names():
+    """Vocabularies of names that `adapt` finds, and the numbers of these and of others."""
+    given = "rome oslo rome Rome bonn oslo é zz 7 07 7.0 [UNK] a-b".split() + ["", "new york", "new york", "rome "]
+    for max_tokens in (None, 3, 5, 9, 1000):
+        layer = layers.StringLookup(mask_token="", max_tokens=max_tokens)
+        layer.adapt(given)
+        asked = given + ["paris", "ROME", "0"]
+        yield {
+            "name": f"names/{max_tokens}",
+            "max_tokens": max_tokens,
+            "names": given,
+            "asked": asked,
+            "vocabulary": layer.get_vocabulary(include_special_tokens=False),
+            "numbers": array(np.asarray(layer(asked))),
+        }
+
+
 def adapted():
     """Boundaries that `adapt` finds, with so small an `epsilon` that all values count."""
     rng = np.random.default_rng(11)
@@ -105,4 +122,4 @@ def adapted():
 
 
 if __name__ == "__main__":
-    write("categories", [*bins(), *vectors(), *lookups(), *adapted()])
+    write("categories", [*bins(), *vectors(), *lookups(), *names(), *adapted()])

@@ -192,10 +192,13 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
         let texts = facts.texts.iter().map(|text| {
             json!({"column": text.shown(), "length": text.length(), "vocabulary": text.size()})
         });
+        let categories = facts.categories.iter();
+        let categories =
+            categories.map(|own| json!({"column": own.shown(), "vocabulary": own.size()}));
         return context.output.line(json!({
             "event": "data", "train": train, "validation": validation, "test": test,
             "left_out": rows.dropped, "dims": facts.dims, "columns": facts.columns, "classes": facts.classes,
-            "texts": texts.collect::<Vec<_>>(),
+            "texts": texts.collect::<Vec<_>>(), "categories": categories.collect::<Vec<_>>(),
         }));
     }
     if !context.global.shows_text() {
@@ -220,6 +223,10 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
     for text in &facts.texts {
         let (shown, size, unit) = (text.shown(), text.size(), text.unit());
         line += &format!("; {} {unit} of {shown}, a vocabulary of {size}", size - 2);
+    }
+    for category in &facts.categories {
+        let (shown, size) = (category.shown(), category.size());
+        line += &format!("; {} names of {shown}, a vocabulary of {size}", size - 2);
     }
     if rows.dropped > 0 {
         line += &format!("; {} rows with missing values left out", rows.dropped);

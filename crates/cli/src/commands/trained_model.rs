@@ -253,6 +253,9 @@ impl Used {
             if !csv.text.is_empty() {
                 return Err(self.lacks("the words of the texts"));
             }
+            if !csv.category.is_empty() {
+                return Err(self.lacks("the names of the categories"));
+            }
             facts.scaling.divide_by = csv.divide_by;
             facts.classes.clone_from(&csv.classes.value);
             if csv.standardize || csv.missing == Missing::Mean {
@@ -292,6 +295,7 @@ impl Used {
                 columns: Vec::new(),
                 width: (!input.is_index).then_some(input.columns.len()),
                 text: None,
+                category: None,
             })
             .collect();
         let numbers = facts.inputs.iter().filter_map(|input| input.width);

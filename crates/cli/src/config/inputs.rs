@@ -27,7 +27,7 @@ pub(super) const INPUTS: Field = Field::new(
         ])),
     ),
     DefaultValue::Words("one input of all features"),
-    "the inputs of a model that has several, in place of `columns` and `features`; layers name them by their own `inputs`. A column alone holds an index for each example, a whole number from 0, as `embedding` takes it, or is a `text`; `missing: mean`, `standardize` and `divide_by` leave it as it is. A list of columns holds numbers",
+    "the inputs of a model that has several, in place of `columns` and `features`; layers name them by their own `inputs`. A column alone holds an index for each example, a whole number from 0, as `embedding` takes it, or is a `text` or a `category`; `missing: mean`, `standardize` and `divide_by` leave it as it is. A list of columns holds numbers",
 )
 .example("{user: user, item: item, about: [age, price]}");
 
@@ -133,11 +133,14 @@ impl TrainConfig {
         let mut inputs = taken.filter_map(|place| csv.inputs.value.get(place));
         let input = inputs.find(|input| input.is_index)?;
         let name = &input.name;
-        Some(match csv.text_of(input) {
-            None => format!(
+        Some(match (csv.text_of(input), csv.category_of(input)) {
+            (None, None) => format!(
                 "the input `{name}` is an index, as `embedding` takes it: for numbers give the input a list of columns"
             ),
-            Some(_) => {
+            (None, Some(_)) => {
+                format!("the input `{name}` is the number of a category, as `embedding` takes it")
+            }
+            (Some(_), _) => {
                 format!("the input `{name}` is the numbers of words, as `embedding` takes them")
             }
         })
@@ -297,8 +300,7 @@ impl Reader {
             let message = format!("an input is named {}, with `:`, `.` or `/`", shown(name));
             self.problem(*at, message, "choose another name");
         }
-        let indices = inputs.iter();
-        let indices = indices.filter(|input| input.is_index && csv.text_of(input).is_none());
+        let indices = inputs.iter().filter(|input| csv.is_plain_index(input));
         for input in indices.filter(|input| csv.one_hot.value.contains(&input.columns[0])) {
             let column = shown_column(&input.columns[0]);
             let message =
@@ -307,8 +309,8 @@ impl Reader {
             self.problem(csv.one_hot.at, message, next);
         }
         let has_numbers = inputs.iter().any(|input| !input.is_index);
-        // An empty text may be filled too.
-        let is_filled = is_filled(csv.missing) && csv.text.is_empty();
+        // An empty text or category may be filled too.
+        let is_filled = is_filled(csv.missing) && csv.text.is_empty() && csv.category.is_empty();
         let changes = csv.standardize || csv.divide_by != 1.0 || is_filled;
         if !inputs.is_empty() && !has_numbers && changes {
             self.problem(

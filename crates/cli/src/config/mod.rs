@@ -7,6 +7,7 @@
 //! Parsing touches no file. It collects every mistake, each with its position and what to do about it.
 
 mod aliases;
+mod categories;
 mod component;
 mod example_table;
 mod examples;
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::fit::{LossScale, TensorBoard};
 
+pub use categories::CsvCategory;
 pub use component::Component;
 pub use fine_tune::FirstWeights;
 pub use inputs::CsvInput;
@@ -183,6 +185,8 @@ pub struct Csv {
     pub one_hot: Located<Vec<Column>>,
     /// Columns of texts, which are inputs of their own.
     pub text: Vec<CsvText>,
+    /// Columns that name something, which are inputs of their own.
+    pub category: Vec<CsvCategory>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.
     pub classes: Located<Vec<String>>,
     /// Lines at the start of each file that are not read.

@@ -7,7 +7,9 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
-use super::{aliases, example_table, fine_tune, fit_table, loss_scale, texts, training_file};
+use super::{
+    aliases, categories, example_table, fine_tune, fit_table, loss_scale, texts, training_file,
+};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -42,6 +44,7 @@ fn written(name: &str) -> Option<String> {
         "csv" => training_file::CSV,
         "test" => training_file::TEST,
         "text" => texts::TEXT,
+        "category" => categories::CATEGORY,
         "images" => training_file::IMAGES,
         "scale" => training_file::STANDARD,
         "augment" => training_file::AUGMENT,

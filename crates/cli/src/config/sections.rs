@@ -159,6 +159,7 @@ impl Reader {
         let of_inputs = inputs.value.iter().flat_map(|input| &input.columns);
         let mut of_inputs: Vec<Column> = of_inputs.cloned().collect();
         let text = self.csv_texts(&section);
+        let category = self.csv_categories(&section);
         if of_inputs.is_empty() {
             of_inputs.extend(text.iter().map(|text| text.column.value.clone()));
         }
@@ -182,6 +183,7 @@ impl Reader {
                 .unwrap_or(of_inputs),
             inputs,
             text,
+            category,
             one_hot: one_hot.unwrap_or_else(|| nothing(at)),
             classes: classes.unwrap_or_else(|| nothing(at)),
             skip_rows: self.value(&section, "skip_rows", rows).unwrap_or(0),
@@ -316,6 +318,7 @@ impl Reader {
         if let Data::Csv(csv) = &config.data {
             self.check_inputs(csv);
             self.check_texts(csv);
+            self.check_categories(csv);
             self.check_weight(csv);
             self.check_label(
                 csv,

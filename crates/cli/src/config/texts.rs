@@ -2,10 +2,10 @@
 
 use phalanx::config::{DefaultValue, Field, Kind};
 use phalanx::data::{TextOptions, TextSplit, TextStandardize};
-use phalanx_yaml::{Node, Value};
+use phalanx_yaml::Node;
 
 use super::inputs::{COLUMN, column, shown_column};
-use super::reader::{Reader, Section, list, text, whole};
+use super::reader::{Reader, Section, text, whole};
 use super::sections::{as_usize, located};
 use super::{Column, Csv, CsvInput, Label, Located};
 
@@ -105,16 +105,7 @@ impl Csv {
 impl Reader {
     /// The key `text` of CSV files.
     pub(super) fn csv_texts(&mut self, section: &Section<'_>) -> Vec<CsvText> {
-        let Some(node) = section.node(OF_CSV.name) else {
-            return Vec::new();
-        };
-        let nodes = list(node).unwrap_or(std::slice::from_ref(node));
-        let is_list = list(node).is_some();
-        let are_maps = nodes.iter().all(|node| matches!(node.value, Value::Map(_)));
-        if (is_list && !are_maps) || !(1..=MAX_TEXTS).contains(&nodes.len()) {
-            self.unexpected(section, OF_CSV.name, node);
-            return Vec::new();
-        }
+        let nodes = self.one_or_list(section, OF_CSV.name, MAX_TEXTS);
         let texts = nodes.iter().filter_map(|node| self.csv_text(node));
         texts.collect()
     }
@@ -144,37 +135,48 @@ impl Reader {
 
     /// What `text` of CSV files does not go with.
     pub(super) fn check_texts(&mut self, csv: &Csv) {
-        for (place, text) in csv.text.iter().enumerate() {
-            let Located { value: column, at } = &text.column;
+        let columns: Vec<_> = csv.text.iter().map(|text| &text.column).collect();
+        self.check_own_columns(csv, (OF_CSV.name, "a text", "texts"), &columns);
+        if csv.inputs.value.is_empty() && !csv.text.is_empty() {
+            self.check_only_text(csv);
+        }
+    }
+
+    /// What columns that are inputs of their own do not go with; they are under this key, `one` and `many` of them.
+    pub(super) fn check_own_columns(
+        &mut self,
+        csv: &Csv,
+        (key, one, many): (&str, &str, &str),
+        columns: &[&Located<Column>],
+    ) {
+        for (place, Located { value: column, at }) in columns.iter().enumerate() {
             let shown = shown_column(column);
-            let mut before = csv.text[..place].iter();
-            if before.any(|before| before.column.value == *column) {
-                let message = format!("`text` has the column {shown} twice");
+            let mut before = columns[..place].iter();
+            if before.any(|before| before.value == *column) {
+                let message = format!("`{key}` has the column {shown} twice");
                 self.problem(*at, message, "remove one of them");
                 continue;
             }
             if is_label(&csv.label.value, column) {
                 let message =
-                    format!("the column {shown} is the label, and `text` gives it to the model");
+                    format!("the column {shown} is the label, and `{key}` gives it to the model");
                 self.problem(*at, message, "name another column in one of them");
             }
             if csv.one_hot.value.contains(column) {
                 let message =
-                    format!("the column {shown} is a text, and `one_hot` makes features of it");
+                    format!("the column {shown} is {one}, and `one_hot` makes features of it");
                 self.problem(csv.one_hot.at, message, "leave it out of one of them");
             }
             let mut inputs = csv.inputs.value.iter();
-            let is_input = inputs.any(|input| csv.text_of(input) == Some(place));
+            let is_input =
+                inputs.any(|input| input.is_index && input.columns.first() == Some(column));
             if !csv.inputs.value.is_empty() && !is_input {
-                let message = format!("no input is the column {shown} of texts alone");
+                let message = format!("no input is the column {shown} of {many} alone");
                 let next = format!(
                     "write `inputs: {{NAME: {shown}, ..}}`, with the column as it is written here"
                 );
                 self.problem(*at, message, next);
             }
-        }
-        if csv.inputs.value.is_empty() && !csv.text.is_empty() {
-            self.check_only_text(csv);
         }
     }
 

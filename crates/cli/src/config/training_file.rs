@@ -13,7 +13,7 @@ use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
 use super::loss_scale::{LOSS_SCALE, LOSS_SCALE_KIND};
-use super::texts;
+use super::{categories, texts};
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
@@ -257,6 +257,7 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("[colour, shop]"),
     texts::OF_CSV,
+    categories::OF_CSV,
     Field::new(
         "classes",
         Kind::Worded(
@@ -468,11 +469,12 @@ pub(crate) const IMAGE_TEST: &[Field] = &[
 ];
 
 /// The sections by the name that messages give them, with where they are.
-pub(crate) const SECTIONS: [(&str, &[Field]); 12] = [
+pub(crate) const SECTIONS: [(&str, &[Field]); 13] = [
     ("the file", FILE),
     ("data", CSV),
     ("test", TEST),
     ("text", texts::TEXT),
+    ("category", categories::CATEGORY),
     ("data", IMAGES),
     ("scale", STANDARD),
     ("augment", AUGMENT),

@@ -1,5 +1,6 @@
 //! The rows that a `train.yaml` speaks of.
 
+mod categories;
 mod predicted;
 mod texts;
 mod weights;

@@ -42,6 +42,9 @@ pub struct CsvOptions {
     /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks, and a field
     /// without quotes around it may have quotes inside. A missing text is an empty one, whatever it is otherwise.
     pub texts: Vec<CsvColumn>,
+    /// Columns of the features that name something, such as users or colours: each is an input of its own as one of `texts` is, after these, and
+    /// [`CsvColumns::texts`] has its names without the spaces around them. What is missing is so as elsewhere, and an empty text where it is kept.
+    pub categories: Vec<CsvColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`, and in a file of one column
     /// that is no text blank lines between others.
     pub missing: MissingValues,
@@ -71,6 +74,7 @@ impl Default for CsvOptions {
             one_hot: Vec::new(),
             indices: Vec::new(),
             texts: Vec::new(),
+            categories: Vec::new(),
             missing: MissingValues::Fail,
             skip_rows: 0,
             features: Vec::new(),
@@ -86,7 +90,8 @@ impl CsvOptions {
     /// Whether all columns that are used are chosen by their names, so that they may be in any place.
     fn is_by_name(&self) -> bool {
         let one_hot = self.one_hot.iter().map(|one_hot| &one_hot.column);
-        let others = self.indices.iter().chain(&self.texts).chain(&self.weight);
+        let others = self.indices.iter().chain(&self.texts);
+        let others = others.chain(&self.categories).chain(&self.weight);
         let mut used = self.columns.iter().chain(one_hot).chain(others);
         let is_label_by_name = matches!(self.label, LabelColumn::Name(_) | LabelColumn::None);
         is_label_by_name
@@ -335,7 +340,7 @@ impl CsvColumns {
         &self.one_hot
     }
 
-    /// The texts of all files so far, for each column of [`CsvOptions::texts`], in the order of their rows.
+    /// The texts of all files so far, for each column of [`CsvOptions::texts`] and then of [`CsvOptions::categories`], in the order of their rows.
     #[must_use]
     pub fn texts(&self) -> &[Vec<String>] {
         &self.texts
@@ -465,6 +470,7 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
         let mut one_hot = options.one_hot.iter();
         one_hot.any(|one_hot| one_hot.column == CsvColumn::Index(column))
             || options.texts.contains(&CsvColumn::Index(column))
+            || options.categories.contains(&CsvColumn::Index(column))
     };
     let may_be_text = |column: usize| {
         let is_allowed = options.looks_for_missing() && is_missing(fields[column].trim());
@@ -759,6 +765,72 @@ mod tests {
         );
         let keeps = of(MissingValues::Keep);
         assert_eq!(texts_of(text, &keeps).0, [["none", "  ", "NA", ""]]);
+    }
+
+    #[test]
+    fn categories_are_inputs_after_texts_without_spaces_and_may_be_missing() {
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let of = |missing| CsvOptions {
+            categories: vec![column("user"), column("item")],
+            missing,
+            ..of_texts(&["title"])
+        };
+        let text = "user,title,price,item,y\n u 1 ,a,0.5,7,1\n\"u,2\",b,1,,0\nNA,c,2,08,1\n";
+        let read = |missing| {
+            let mut columns = CsvColumns::default();
+            let rows = parse_csv_with(text.as_bytes(), "t.csv", &of(missing), &mut columns);
+            let batch = rows.unwrap().batch(9).get(0, 0).unwrap();
+            (batch.x, columns.texts().to_vec(), columns.dropped())
+        };
+        let (x, texts, _) = read(MissingValues::Keep);
+        assert_eq!(x[0], HostTensor::new([3, 1], &[0.5f32, 1.0, 2.0]));
+        assert_eq!(
+            x[1..],
+            [(); 3].map(|()| HostTensor::new([3], &[0i32, 1, 2]))
+        );
+        let expected = [["a", "b", "c"], ["u 1", "u,2", ""], ["7", "", "08"]];
+        assert_eq!(texts, expected);
+        let (_, texts, dropped) = read(MissingValues::Drop);
+        assert_eq!(
+            (texts, dropped),
+            (
+                vec![vec!["a".into()], vec!["u 1".into()], vec!["7".into()]],
+                2
+            )
+        );
+        // Where nothing is looked for, an empty field alone is missing.
+        let error = error_of(text, &of(MissingValues::Fail));
+        let expected = "line 3, column 4 (\"item\"): found nothing that names something";
+        assert!(error.contains(expected), "{error}");
+        let named = text.replace("b,1,,", "b,1,none,");
+        let mut columns = CsvColumns::default();
+        let options = of(MissingValues::Fail);
+        parse_csv_with(named.as_bytes(), "t.csv", &options, &mut columns).unwrap();
+        assert_eq!(
+            columns.texts()[1..],
+            [["u 1", "u,2", "NA"], ["7", "none", "08"]]
+        );
+        let twice = CsvOptions {
+            categories: vec![column("title")],
+            ..of_texts(&["title"])
+        };
+        let error = error_of(text, &twice);
+        assert!(
+            error.contains("column 2 of the categories is named twice"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn names_in_a_first_line_are_no_names_of_columns() {
+        let by_index = CsvOptions {
+            label: LabelColumn::Index(1),
+            categories: vec![CsvColumn::Index(0)],
+            ..CsvOptions::default()
+        };
+        let mut columns = CsvColumns::default();
+        parse_csv_with(&b"red,1\nblue,0\n"[..], "t.csv", &by_index, &mut columns).unwrap();
+        assert_eq!(columns.texts(), [["red", "blue"]]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) enum FeatureColumn<'a> {
     Index(usize, usize),
     /// A column, and its place among the columns of texts.
     Text(usize, usize),
+    /// A column of categories, and its place behind the columns of texts.
+    Category(usize, usize),
     /// A column, its values, and where each is among them.
     OneHot(usize, &'a [String], HashMap<&'a str, usize>),
 }
@@ -33,14 +35,15 @@ impl FeatureColumn<'_> {
             Self::Number(index)
             | Self::Index(index, _)
             | Self::Text(index, _)
+            | Self::Category(index, _)
             | Self::OneHot(index, ..) => *index,
         }
     }
 
-    /// Number of features; an index or a text is none.
+    /// Number of features; an index, a text or a category is none.
     pub(super) fn width(&self) -> usize {
         match self {
-            Self::Index(..) | Self::Text(..) => 0,
+            Self::Index(..) | Self::Text(..) | Self::Category(..) => 0,
             Self::Number(_) => 1,
             Self::OneHot(_, values, _) => values.len(),
         }
@@ -82,12 +85,15 @@ pub(super) fn feature_columns<'a>(
         }
     }
     let mut texts = HashMap::new();
-    for (place, column) in options.texts.iter().enumerate() {
-        let found = find(column, "text")?;
+    let of_texts = options.texts.iter().map(|column| (column, "text", "texts"));
+    let of_names = options.categories.iter();
+    let of_names = of_names.map(|column| (column, "category", "categories"));
+    for (place, (column, what, many)) in of_texts.chain(of_names).enumerate() {
+        let found = find(column, what)?;
         let is_other = values.contains_key(&found) || places.contains_key(&found);
         if is_other || texts.insert(found, place).is_some() {
             return Err(lines.error(&format!(
-                "column {} of the texts is named twice, or an index or one-hot too; name it once",
+                "column {} of the {many} is named twice, or an index or one-hot too; name it once",
                 found + 1
             )));
         }
@@ -98,7 +104,8 @@ pub(super) fn feature_columns<'a>(
         }
         (None, Some(&place)) => FeatureColumn::Index(column, place),
         (None, None) => match texts.get(&column) {
-            Some(&place) => FeatureColumn::Text(column, place),
+            Some(&place) if place < options.texts.len() => FeatureColumn::Text(column, place),
+            Some(&place) => FeatureColumn::Category(column, place),
             None => FeatureColumn::Number(column),
         },
     };

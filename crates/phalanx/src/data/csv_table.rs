@@ -26,7 +26,7 @@ pub(super) struct CsvTable<'a> {
     features: Vec<f32>,
     /// The values of each column of indices.
     indices: Vec<Vec<i32>>,
-    /// The texts of each column of texts.
+    /// The texts of each column of texts, and the names of each of categories.
     texts: Vec<Vec<String>>,
     classes: Vec<i32>,
     values: Vec<f32>,
@@ -76,7 +76,7 @@ impl<'a> CsvTable<'a> {
             dropped: 0,
             features: Vec::new(),
             indices: vec![Vec::new(); options.indices.len()],
-            texts: vec![Vec::new(); options.texts.len()],
+            texts: vec![Vec::new(); options.texts.len() + options.categories.len()],
             classes: Vec::new(),
             values: Vec::new(),
             weights: Vec::new(),
@@ -201,6 +201,14 @@ impl<'a> CsvTable<'a> {
                 }
                 self.texts[*place].push(field.to_owned());
                 Ok(true)
+            }
+            FeatureColumn::Category(column, place) => {
+                let is_there = !text.is_empty() && !(looks_for_missing && is_missing(text));
+                if !is_there && !looks_for_missing {
+                    return Err(self.error(lines, *column, NO_NAME));
+                }
+                self.texts[*place].push(if is_there { text } else { "" }.to_owned());
+                Ok(is_there || keeps)
             }
             FeatureColumn::OneHot(column, values, places) => {
                 let start = self.features.len();
@@ -474,6 +482,7 @@ pub(super) fn is_missing(text: &str) -> bool {
 }
 
 const NO_TEXT: &str = "found no text; write one, or leave such rows out (`missing: drop`), or read it as padding alone (`missing: 0`)";
+const NO_NAME: &str = "found nothing that names something; fill it in, or leave such rows out (`missing: drop`), or read it as the number 0 (`missing: 0`)";
 const ADVICE: &str = "correct the value, or encode text as numbers";
 const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds sentences";
 

@@ -1,12 +1,12 @@
 //! Texts as arrays of the numbers of their words.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use phalanx_graph::HostTensor;
 
 use super::Vocabulary;
+use super::vocabulary::most_frequent;
 use crate::{Error, Result};
 
 /// The most bytes of the numbers of some texts.
@@ -230,15 +230,9 @@ impl TextVectorizer {
                 "none of {seen} texts has a word; check that these are the right texts, or keep punctuation"
             )));
         }
-        let mut counted: Vec<(u64, String)> = counts
-            .into_iter()
-            .map(|(word, count)| (count, word))
-            .collect();
-        counted.sort_unstable_by(|one, other| Reverse(one).cmp(&Reverse(other)));
         // The vocabulary has two numbers of its own.
         let room = options.vocabulary.unwrap_or(i32::MAX as usize) - 2;
-        let words = counted.into_iter().take(room).map(|(_, word)| word);
-        Self::new(words, options)
+        Self::new(most_frequent(counts).into_iter().take(room), options)
     }
 
     /// With these words, in the order of their numbers, as a [`vocabulary`](Self::vocabulary) that was kept has them.

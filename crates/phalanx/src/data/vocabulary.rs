@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// use phalanx::data::Vocabulary;
 ///
 /// let words = Vocabulary::adapt(["b", "a", "b", "c"], Some(4));
-/// assert_eq!((words.index("b"), words.index("a"), words.index("c")), (2, 3, 1));
+/// assert_eq!((words.index("b"), words.index("c"), words.index("a")), (2, 3, 1));
 /// assert_eq!((words.size(), words.key(2)), (4, Some(&"b")));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,25 +53,37 @@ impl<K: Clone + Eq + Hash> Vocabulary<K> {
         )))
     }
 
-    /// The vocabulary of the keys of some data, the most frequent first and equally frequent ones in their order; at
+    /// The vocabulary of the keys of some data, the most frequent first and equally frequent ones in descending order, as Keras has them; at
     /// most as many as make [`size`](Self::size) `limit`.
-    ///
-    /// Unlike Keras, which puts equally frequent ones in the reverse order of the alphabet, as [`TextVectorizer`](super::TextVectorizer)
-    /// does.
     #[must_use]
-    pub fn adapt(data: impl IntoIterator<Item = K>, limit: Option<usize>) -> Self {
-        let mut counts: HashMap<K, (usize, usize)> = HashMap::new();
+    pub fn adapt(data: impl IntoIterator<Item = K>, limit: Option<usize>) -> Self
+    where
+        K: Ord,
+    {
+        Self::adapt_frequent(data, limit, 1)
+    }
+
+    /// As [`adapt`](Self::adapt), of the keys that are there `least` times or more, which Keras does not ask for.
+    #[must_use]
+    pub fn adapt_frequent(
+        data: impl IntoIterator<Item = K>,
+        limit: Option<usize>,
+        least: u64,
+    ) -> Self
+    where
+        K: Ord,
+    {
+        let mut counts: HashMap<K, u64> = HashMap::new();
         for key in data {
-            let place = counts.len();
-            counts.entry(key).or_insert((0, place)).0 += 1;
+            *counts.entry(key).or_default() += 1;
         }
-        let mut counted: Vec<(K, (usize, usize))> = counts.into_iter().collect();
-        counted.sort_by_key(|&(_, (count, place))| (usize::MAX - count, place));
+        counts.retain(|_, count| *count >= least);
+        let mut keys = most_frequent(counts);
         let room = limit
             .unwrap_or(i32::MAX as usize)
             .saturating_sub(Self::FIRST as usize);
-        counted.truncate(room);
-        Self::of(counted.into_iter().map(|(key, _)| key).collect())
+        keys.truncate(room);
+        Self::of(keys)
     }
 
     fn of(keys: Vec<K>) -> Self {
@@ -110,6 +122,14 @@ impl<K: Clone + Eq + Hash> Vocabulary<K> {
     }
 }
 
+/// Keys by how often they are there, the most frequent first and equally frequent ones in descending order.
+pub(super) fn most_frequent<K: Ord>(counts: HashMap<K, u64>) -> Vec<K> {
+    let counted = counts.into_iter().map(|(key, count)| (count, key));
+    let mut counted: Vec<(u64, K)> = counted.collect();
+    counted.sort_unstable_by(|one, other| other.cmp(one));
+    counted.into_iter().map(|(_, key)| key).collect()
+}
+
 /// A number below `buckets` for any word or id, the same on every machine and in every version; 0 for 0 buckets.
 ///
 /// FNV-1a of the bytes with the mixing of `SplitMix64`; Keras' `Hashing` uses another hash.
@@ -125,17 +145,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_frequent_come_first_and_ties_as_they_came() {
+    fn the_frequent_come_first_and_ties_in_descending_order() {
         let ids = Vocabulary::adapt([7i64, 9, 9, 5, 7, 3], None);
-        assert_eq!(ids.keys(), [7, 9, 5, 3]);
-        assert_eq!((ids.index(&7), ids.index(&3), ids.index(&4)), (2, 5, 1));
+        assert_eq!(ids.keys(), [9, 7, 5, 3]);
+        assert_eq!((ids.index(&9), ids.index(&3), ids.index(&4)), (2, 5, 1));
         assert_eq!(
             (ids.key(1), ids.key(2), ids.key(6), ids.key(-5)),
-            (None, Some(&7), None, None)
+            (None, Some(&9), None, None)
         );
+        let often = |least| Vocabulary::adapt_frequent([1i64, 2, 1, 3, 3, 3], None, least);
+        assert_eq!(often(2).keys(), [3, 1]);
+        assert_eq!(often(4).size(), 2);
         assert_eq!(Vocabulary::adapt([1i64, 2, 3], Some(1)).size(), 2);
         let again = Vocabulary::new(ids.keys().iter().copied()).unwrap();
         assert_eq!(again, ids);
+    }
+
+    #[test]
+    fn names_have_keras_numbers() {
+        let file = "../../tests/golden/keras/categories.json";
+        let golden: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let records = golden["records"].as_array().unwrap().iter();
+        let records = records.filter(|record| record["names"].is_array());
+        let mut count = 0;
+        for record in records {
+            let texts = |field: &str| -> Vec<String> {
+                serde_json::from_value(record[field].clone()).unwrap()
+            };
+            // Keras numbers neither the mask nor what it calls unknown.
+            let named = |name: &String| !name.is_empty() && name != "[UNK]";
+            let names = texts("names").into_iter().filter(named);
+            let limit = record["max_tokens"].as_u64().map(|limit| limit as usize);
+            let found = Vocabulary::adapt(names, limit);
+            assert_eq!(found.keys(), texts("vocabulary"), "{}", record["name"]);
+            let number = |name: &String| match name.is_empty() {
+                true => Vocabulary::<String>::PADDING,
+                false => found.index(name),
+            };
+            let numbers: Vec<i32> = texts("asked").iter().map(number).collect();
+            assert_eq!(serde_json::json!(numbers), record["numbers"]["data"]);
+            count += 1;
+        }
+        assert_eq!(count, 5);
     }
 
     #[test]
