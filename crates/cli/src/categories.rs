@@ -1,7 +1,7 @@
 //! Columns that name something: the names of the training rows, which are kept with the model, and rows as their numbers.
 
 use phalanx::Result as Read;
-use phalanx::data::{CsvColumns, Dataset, HostTensor, Vocabulary};
+use phalanx::data::{CsvColumns, Dataset, HostTensor, Vocabulary, hash_bucket};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, CsvCategory, Problem};
@@ -10,7 +10,8 @@ use crate::texts::{in_rows, position};
 /// What Keras calls unknown values: as a name it is none of its own.
 const UNKNOWN: &str = "[UNK]";
 
-/// A column that names something, and the numbers of the names: Keras' `StringLookup` with `""` as `mask_token`.
+/// A column that names something, and the numbers of the names: Keras' `StringLookup` with `""` as `mask_token`, or `Hashing` with `""` as
+/// `mask_value`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CategoryFact {
@@ -18,8 +19,12 @@ pub struct CategoryFact {
     pub index: usize,
     /// Its name; empty without a header.
     pub name: String,
-    /// The names that have numbers of their own, from 2 on.
+    /// The names that have numbers of their own, from 2 on; none where they are hashed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
+    /// The number of bins, where names are hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<u32>,
 }
 
 impl CategoryFact {
@@ -33,15 +38,19 @@ impl CategoryFact {
 
     /// How many numbers there are.
     pub(crate) const fn size(&self) -> usize {
-        self.values.len() + 2
+        match self.hash {
+            Some(bins) => bins as usize,
+            None => self.values.len() + 2,
+        }
     }
 
     /// The numbers of names, of which an empty one is missing: i32 `[names]`.
     pub(crate) fn encode(&self, names: &[&String]) -> Read<HostTensor> {
         let vocabulary = Vocabulary::new(self.values.iter().map(String::as_str))?;
-        let number = |name: &&String| match name.is_empty() {
-            true => Vocabulary::<&str>::PADDING,
-            false => vocabulary.index(name.as_str()),
+        let number = |name: &&String| match (name.is_empty(), self.hash) {
+            (true, _) => Vocabulary::<&str>::PADDING,
+            (false, Some(bins)) => 1 + hash_bucket(name.as_bytes(), bins.saturating_sub(1)),
+            (false, None) => vocabulary.index(name.as_str()),
         };
         let numbers: Vec<i32> = names.iter().map(number).collect();
         Ok(HostTensor::new([numbers.len()], &numbers))
@@ -59,6 +68,16 @@ pub(crate) fn of_training(
     columns: &CsvColumns,
 ) -> Result<Vec<CategoryFact>, Problem> {
     let of_column = |(place, category): (usize, &CsvCategory)| {
+        let index = position(header, &category.column.value);
+        let fact = CategoryFact {
+            index,
+            name: header.get(index).cloned().unwrap_or_default(),
+            values: Vec::new(),
+            hash: category.hash,
+        };
+        if category.hash.is_some() {
+            return Ok(fact);
+        }
         let names = in_rows(train, data.text.len() + place, columns.texts());
         let names = names.map_err(|error| {
             let next = "correct the column";
@@ -67,13 +86,39 @@ pub(crate) fn of_training(
         let own = |name: &&str| !name.is_empty() && *name != UNKNOWN;
         let names = names.into_iter().map(String::as_str).filter(own);
         let (limit, least) = (category.vocabulary, category.min_count);
-        let index = position(header, &category.column.value);
         let values = Vocabulary::adapt_frequent(names, limit, least);
+        let values = values.keys().iter().map(|&name| name.to_owned());
         Ok(CategoryFact {
-            index,
-            name: header.get(index).cloned().unwrap_or_default(),
-            values: values.keys().iter().map(|&name| name.to_owned()).collect(),
+            values: values.collect(),
+            ..fact
         })
     };
     data.category.iter().enumerate().map(of_column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_hashed_as_keras_hashes_them() {
+        let file = "../../tests/golden/keras/categories.json";
+        let golden: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let mut records = golden["records"].as_array().unwrap().iter();
+        let record = records
+            .find(|record| record["num_hashes"].is_number())
+            .unwrap();
+        let fact = CategoryFact {
+            index: 0,
+            name: String::new(),
+            values: Vec::new(),
+            hash: record["num_hashes"].as_u64().map(|bins| bins as u32),
+        };
+        let asked: Vec<String> = serde_json::from_value(record["asked"].clone()).unwrap();
+        let numbers = fact.encode(&asked.iter().collect::<Vec<_>>()).unwrap();
+        let numbers = serde_json::json!(numbers.values::<i32>().unwrap());
+        assert_eq!(numbers, record["numbers"]["data"]);
+        assert_eq!(fact.size(), 30);
+    }
 }

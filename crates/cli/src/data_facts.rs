@@ -108,7 +108,10 @@ impl Facts {
             facts.one_hot.iter().map(of).collect()
         };
         let names = |facts: &Self| -> Vec<String> {
-            let of = |fact: &CategoryFact| format!("{}: {}", fact.shown(), fact.values.join(", "));
+            let of = |fact: &CategoryFact| match fact.hash {
+                Some(bins) => format!("{} in {bins} bins", fact.shown()),
+                None => format!("{}: {}", fact.shown(), fact.values.join(", ")),
+            };
             facts.categories.iter().map(of).collect()
         };
         let lists = [

@@ -255,7 +255,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         .collect();
     let categories = csv.category.iter();
     let categories: Vec<_> = categories
-        .map(|own| (&own.column.value, own.vocabulary, own.min_count))
+        .map(|own| (&own.column.value, own.vocabulary, own.min_count, own.hash))
         .collect();
     vec![
         ("divide_by", csv.divide_by.to_string()),

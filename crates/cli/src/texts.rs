@@ -233,6 +233,7 @@ impl Facts {
                 zero: "missing ones",
                 shown: category.shown(),
                 size: category.size(),
+                is_hashed: category.hash.is_some(),
             });
         }
         let text = match input {
@@ -245,6 +246,7 @@ impl Facts {
             zero: "padding",
             shown: text.shown(),
             size: text.size(),
+            is_hashed: false,
         })
     }
 }
@@ -258,6 +260,7 @@ struct Numbered {
     zero: &'static str,
     shown: String,
     size: usize,
+    is_hashed: bool,
 }
 
 impl Numbered {
@@ -269,7 +272,14 @@ impl Numbered {
             zero,
             shown,
             size,
+            is_hashed,
         } = self;
+        if *is_hashed {
+            return format!(
+                "`input_dim` is {rows}, and `hash: {size}` in `{key}` gives the {unit} of {shown} the numbers 0 to {}; write `input_dim: {size}`, or a smaller `hash`",
+                size - 1
+            );
+        }
         // A vocabulary is no smaller than this.
         let or = match rows {
             ..3 => String::new(),

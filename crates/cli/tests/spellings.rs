@@ -59,6 +59,8 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "Discretization: {bin_boundaries: [0.5]}", Means("discretization", r#"{"bin_boundaries":[0.5]}"#)),
     (At::Layer, "CategoryEncoding: {num_tokens: 4}", Means("category_encoding", r#"{"num_tokens":4}"#)),
     (At::Layer, "IntegerLookup: {vocabulary: [7, 8]}", Means("integer_lookup", r#"{"vocabulary":[7,8]}"#)),
+    (At::Layer, "Hashing: {num_bins: 9}", Means("hashing", r#"{"num_bins":9}"#)),
+    (At::Layer, "StringLookup", Hint("name the column in `category` of `data`, and take it by `inputs`")),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),

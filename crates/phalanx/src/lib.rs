@@ -12,6 +12,7 @@ pub mod data;
 pub mod datasets;
 pub mod engine;
 mod error;
+mod farmhash;
 pub mod fit;
 mod hash;
 pub mod image;

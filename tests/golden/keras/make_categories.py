@@ -1,6 +1,6 @@
 """categories.json: bins and vectors of categories, and boundaries found in data."""
 
-from golden import array, keras, np, write
+from golden import array, keras, np, tf, write
 
 layers = keras.layers
 MODES = ["int", "one_hot", "multi_hot", "count"]
@@ -85,6 +85,28 @@ def lookups():
         yield record(f"lookup/many_{count}", "IntegerLookup", {"vocabulary": values}, many)
 
 
+def hashed():
+    """Bins of whole numbers of every length, by every output mode; fingerprints of texts of every length."""
+    powers = [sign * (10**digits + add) for digits in range(19) for add in (-1, 0, 1) for sign in (1, -1)]
+    given = np.int64([*powers, 2**63 - 1, -(2**63), *np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 64)])
+    for num_bins in (1, 2, 3, 1000, 2**31 - 1):
+        yield record(f"hashing/{num_bins}", "Hashing", {"num_bins": num_bins}, given)
+    for mode in MODES:
+        yield record(f"hashing/masked/{mode}", "Hashing", {"num_bins": 7, "mask_value": 99, "output_mode": mode}, given[:60].reshape(20, 3))
+    yield record("hashing/masked/1", "Hashing", {"num_bins": 1, "mask_value": 99}, given)
+    yield record("hashing/int32", "Hashing", {"num_bins": 50}, np.int32([[0, 1, -1], [2147483647, -2147483648, 12]]))
+    yield record("hashing/floats", "Hashing", {"num_bins": 50}, np.float32([[3.9, -3.9, 1e9]]))
+    letters = np.random.default_rng(4).integers(32, 127, 300)
+    texts = ["".join(map(chr, letters[start : start + length])) for length in range(200) for start in (0, 60)]
+    texts += ["é", "Zürich", "東京", "7", "07", " "]
+    # Nearly all of the 64 bits.
+    prints = tf.strings.to_hash_bucket_fast(texts, 2**63 - 1).numpy()
+    yield {"name": "hashes", "hashes": [[text, str(number)] for text, number in zip(texts, prints)]}
+    asked = texts[:40] + ["", "rome"]
+    layer = layers.Hashing(30, mask_value="")
+    yield {"name": "hashed_names", "num_hashes": 30, "asked": asked, "numbers": array(np.asarray(layer(asked)))}
+
+
 def names():
     """Vocabularies of names that `adapt` finds, and the numbers of these and of others."""
     given = "rome oslo rome Rome bonn oslo é zz 7 07 7.0 [UNK] a-b".split() + ["", "new york", "new york", "rome "]
@@ -122,4 +144,4 @@ def adapted():
 
 
 if __name__ == "__main__":
-    write("categories", [*bins(), *vectors(), *lookups(), *names(), *adapted()])
+    write("categories", [*bins(), *vectors(), *lookups(), *names(), *hashed(), *adapted()])

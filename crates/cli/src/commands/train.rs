@@ -226,7 +226,10 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
     }
     for category in &facts.categories {
         let (shown, size) = (category.shown(), category.size());
-        line += &format!("; {} names of {shown}, a vocabulary of {size}", size - 2);
+        line += &match category.hash {
+            Some(bins) => format!("; names of {shown} in {bins} bins"),
+            None => format!("; {} names of {shown}, a vocabulary of {size}", size - 2),
+        };
     }
     if rows.dropped > 0 {
         line += &format!("; {} rows with missing values left out", rows.dropped);

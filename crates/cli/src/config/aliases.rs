@@ -23,6 +23,14 @@ enum Meaning {
 type Alias = (&'static str, Meaning);
 
 const LAYERS: &[Alias] = &[
+    (
+        "string_lookup",
+        Hint("name the column in `category` of `data`, and take it by `inputs`"),
+    ),
+    (
+        "text_vectorization",
+        Hint("name the column in `text` of `data`"),
+    ),
     ("batch_normalization", Same("batch_norm")),
     ("batch_norm2d", Same("batch_norm")),
     ("batch_norm3d", Same("batch_norm")),

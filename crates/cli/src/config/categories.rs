@@ -15,7 +15,7 @@ const MAX_CATEGORIES: usize = 1024;
 pub(super) const OF_CSV: Field = Field::new(
     "category",
     Kind::Worded(
-        "a mapping with the keys column, vocabulary and min_count, or a list of such mappings",
+        "a mapping with the keys column, vocabulary, min_count and hash, or a list of such mappings",
         &Kind::Either(&[
             Kind::Section(CATEGORY),
             Kind::List(&Kind::Section(CATEGORY), 1, MAX_CATEGORIES),
@@ -48,6 +48,13 @@ pub(crate) const CATEGORY: &[Field] = &[
         "how often a name is in the training rows at least; rarer ones are unknown",
     )
     .example("5"),
+    Field::new(
+        "hash",
+        Kind::Whole(2, i32::MAX as i64),
+        DefaultValue::Words("names have numbers of their own"),
+        "in place of a vocabulary, the number of bins into which a hash puts all names, known or not: 0 is the bin of a missing one, and names have those from 1 on, several of them the same. As Keras' `Hashing` has it",
+    )
+    .example("1000"),
 ];
 
 /// A column of categories that `data` names.
@@ -59,6 +66,8 @@ pub struct CsvCategory {
     pub vocabulary: Option<usize>,
     /// How often a name must be there.
     pub min_count: u64,
+    /// How many bins there are, where names are hashed.
+    pub hash: Option<u32>,
 }
 
 impl Csv {
@@ -89,7 +98,17 @@ impl Reader {
         let column = self.value(&section, "column", located(column));
         let vocabulary = self.value(&section, "vocabulary", number);
         let min_count = self.value(&section, "min_count", number);
+        let hash = self.value(&section, "hash", number);
+        for of_names in ["vocabulary", "min_count"] {
+            if let (Some((key, _)), true) = (section.entry(of_names), hash.is_some()) {
+                let message = format!(
+                    "`hash` numbers names without a vocabulary, and `{of_names}` is about one"
+                );
+                self.problem(key.at, message, "keep one of them");
+            }
+        }
         Some(CsvCategory {
+            hash: hash.and_then(|bins| u32::try_from(bins).ok()),
             column: column?,
             vocabulary,
             min_count: min_count.unwrap_or(1) as u64,

@@ -80,6 +80,21 @@ fn names_have_the_numbers_of_the_training_rows() {
     );
 }
 
+/// Of Keras' `Hashing(3)`, A and C are in 1, B is in 0.
+#[test]
+fn names_are_put_in_bins() {
+    let text = "user,city,price,y\nA,,1,0\nB,x,2,1\nC,x,3,0\n";
+    let folder = Folder::new("names-hashed", &[("c.csv", text)]);
+    let hashed = DATA.replace("vocabulary: 3", "hash: 4");
+    let rows = folder.load_for(MODEL, &hashed, "shuffle: false").unwrap();
+    assert_eq!(all(&rows.train), [example(2, 1.0, 0), example(1, 2.0, 2)]);
+    assert_eq!(all(&rows.test.unwrap()), [example(2, 3.0, 2)]);
+    let small = MODEL.replace("input_dim: 9", "input_dim: 3");
+    let error = folder.load_for(&small, &hashed, "").unwrap_err();
+    let expected = "`input_dim` is 3, and `hash: 4` in `category` gives the names of user the numbers 0 to 3; write `input_dim: 4`, or a smaller `hash`";
+    assert!(error.ends_with(expected), "{error}");
+}
+
 #[test]
 fn rows_to_predict_have_the_names_of_the_training() {
     let files = [

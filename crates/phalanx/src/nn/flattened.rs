@@ -238,7 +238,7 @@ impl OrderWalk {
                 self.merged(path, inputs)
             }
             "concatenate" => self.concatenated(path, layer, inputs),
-            "embedding" | "embedding_bag" | "category_encoding" | "discretization"
+            "embedding" | "embedding_bag" | "category_encoding" | "discretization" | "hashing"
             | "integer_lookup" => ValueOrder::Features(FeatureOrder::Same),
             _ if kind.ends_with("dropout") || kind.starts_with("spatial_dropout") => {
                 input.order.clone()

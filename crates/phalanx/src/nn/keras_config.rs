@@ -31,7 +31,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 86] = [
+const CLASSES: [(&str, &str, bool); 87] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -73,6 +73,7 @@ const CLASSES: [(&str, &str, bool); 86] = [
     ("global_max_pool3d", "GlobalMaxPooling3D", true),
     ("group_norm", "GroupNormalization", false),
     ("gru", "GRU", false),
+    ("hashing", "Hashing", false),
     ("integer_lookup", "IntegerLookup", false),
     ("layer_norm", "LayerNormalization", false),
     ("layer_scale", "LayerScale", false),
@@ -386,7 +387,12 @@ fn is_never_frozen(class: &str) -> bool {
 /// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own.
 fn set_inside(layer: &mut Value, field: &str, value: &Value) {
     let class = layer["class_name"].as_str().unwrap_or_default();
-    if field != "trainable" || !is_never_frozen(class) {
+    // The type that a hash notes is of the numbers that it gives.
+    let is_noted = match field {
+        "trainable" => !is_never_frozen(class),
+        _ => class != "Hashing",
+    };
+    if is_noted {
         layer["config"][field] = value.clone();
     }
     if let Some(inside) = layer["config"].get_mut("layer") {

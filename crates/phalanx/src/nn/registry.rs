@@ -106,6 +106,7 @@ impl Registry {
         self.add_kind(Discretization::new([0.0]));
         self.add_kind(CategoryEncoding::new(1));
         self.add_kind(IntegerLookup::new([0]));
+        self.add_kind(Hashing::new(1));
         self.add_kind(MultiHeadAttention::new(1, 1));
         self.add_kind(Attention::new());
         self.add_kind(AdditiveAttention::new());
@@ -441,6 +442,7 @@ mod tests {
         json!({
             "discretization": {"bin_boundaries": [-0.1, 2.0], "output_mode": "count"},
             "category_encoding": {"num_tokens": 3, "output_mode": "one_hot"},
+            "hashing": {"num_bins": 5, "mask_value": -1, "output_mode": "one_hot"},
             "integer_lookup": {"vocabulary": [7, -3], "num_oov_indices": 2, "mask_token": 0, "output_mode": "multi_hot"},
         })
     }

@@ -14,6 +14,7 @@ fn kind(keras: &str) -> &'static str {
     match keras {
         "Discretization" => "discretization",
         "CategoryEncoding" => "category_encoding",
+        "Hashing" => "hashing",
         "IntegerLookup" => "integer_lookup",
         other => panic!("no layer for Keras' {other}"),
     }

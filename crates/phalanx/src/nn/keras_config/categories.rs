@@ -16,6 +16,7 @@ pub(super) fn of_keras(kind: &str, settings: &mut Settings) -> Translated<()> {
     }
     match kind {
         "discretization" => discretization(settings),
+        "hashing" => without(settings, &[("salt", "null")]),
         "integer_lookup" => integer_lookup(settings),
         _ => Ok(()),
     }
@@ -42,16 +43,22 @@ const OF_OTHER_LOOKUPS: [(&str, &str); 5] = [
     ("vocabulary_dtype", "\"int64\""),
 ];
 
-fn integer_lookup(settings: &mut Settings) -> Translated<()> {
-    for (name, neutral) in OF_OTHER_LOOKUPS {
-        let value = settings.remove(name).unwrap_or_default();
-        if !value.is_null() && value.to_string() != neutral {
+/// Takes settings out that there are not here, and refuses other values of them than these.
+fn without(settings: &mut Settings, neutral: &[(&str, &str)]) -> Translated<()> {
+    for (name, neutral) in neutral {
+        let value = settings.remove(*name).unwrap_or_default();
+        if !value.is_null() && value.to_string() != *neutral {
             return Err(format!(
                 "its `{name}` is {}, and only {neutral} has a like here",
                 brief(&value)
             ));
         }
     }
+    Ok(())
+}
+
+fn integer_lookup(settings: &mut Settings) -> Translated<()> {
+    without(settings, &OF_OTHER_LOOKUPS)?;
     // What limited the vocabulary as it was found, and how large it is.
     for of_vocabulary in ["max_tokens", "vocabulary_size"] {
         settings.remove(of_vocabulary);
@@ -146,6 +153,11 @@ mod tests {
         assert_eq!(
             wrong("invert", true.into()),
             "its `invert` is true, and only false has a like here"
+        );
+        let salted = json!({"num_bins": 3, "salt": [133, 137]});
+        assert_eq!(
+            read("hashing", salted).unwrap_err(),
+            "its `salt` is [133,137], and only null has a like here"
         );
         assert!(wrong("oov_method", "farmhash".into()).contains("\"floormod\" has a like"));
         assert!(wrong("vocabulary", Value::Null).contains("layer.get_vocabulary()"));

@@ -255,7 +255,7 @@ impl<'a> KerasLayer<'a> {
     /// Settings of some kinds that are more than a name and a value.
     fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
         match kind {
-            "category_encoding" | "discretization" | "integer_lookup" => {
+            "category_encoding" | "discretization" | "hashing" | "integer_lookup" => {
                 categories::of_keras(kind, settings)?
             }
             "lstm" if self.setting("unit_forget_bias") != false => {
