@@ -87,7 +87,7 @@ fn up_to_3(bytes: &[u8]) -> Word {
     let len = bytes.len();
     let y = Word(at(0) + (at(len >> 1) << 8));
     let z = Word(len as u64 + (at(len - 1) << 2));
-    (y * Word(K2) ^ z * Word(K0)).mixed() * Word(K2)
+    ((y * Word(K2)) ^ (z * Word(K0))).mixed() * Word(K2)
 }
 
 fn up_to_16(bytes: &[u8]) -> Word {
@@ -155,7 +155,7 @@ impl FingerprintState {
         let at = |place: usize| eight(bytes, place);
         self.x = (self.x + self.y + self.v[0] + at(8)).rotated(37) * factor;
         self.y = (self.y + self.v[1] + at(48)).rotated(42) * factor;
-        self.x = self.x ^ self.w[1] * Word(times);
+        self.x = self.x ^ (self.w[1] * Word(times));
         self.y = self.y + self.v[0] * Word(times) + at(40);
         self.z = (self.z + self.w[0]).rotated(33) * factor;
         self.v = weak(bytes, 0, self.v[1] * factor, self.x + self.w[0]);

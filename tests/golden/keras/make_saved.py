@@ -323,6 +323,22 @@ def still():
     return model
 
 
+def categories():
+    """Bins, some of them found in data, vectors of categories, and numbers of values."""
+    amounts, ids = keras.Input((3,), name="amounts"), keras.Input((4,), dtype="int32", name="ids")
+    adapted = layers.Discretization(num_bins=4)
+    adapted.adapt(np.linspace(-2, 2, 50).astype("float32"))
+    bins = layers.Flatten()(layers.Embedding(4, 2)(adapted(amounts)))
+    sides = layers.Discretization([-0.5, 0.5], output_mode="count")(amounts)
+    there = layers.CategoryEncoding(12, output_mode="multi_hot")(ids)
+    known = layers.IntegerLookup(vocabulary=[-1, 5, 11, 2, 7], mask_token=0)
+    users = layers.Flatten()(layers.Embedding(7, 2)(known(ids)))
+    kinds = layers.IntegerLookup(vocabulary=[1, 3], num_oov_indices=2, mask_token=0, output_mode="count")(ids)
+    hashes = layers.Flatten()(layers.Embedding(5, 2)(layers.Hashing(5, mask_value=3)(ids)))
+    joined = layers.Concatenate()([bins, sides, there, users, kinds, hashes])
+    return keras.Model([amounts, ids], layers.Dense(2)(joined), name="categories")
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -393,7 +409,8 @@ if __name__ == "__main__":
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
-              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"])]
+              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"]),
+              (categories(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
     write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -203,7 +203,7 @@ impl<'a> CsvTable<'a> {
                 Ok(true)
             }
             FeatureColumn::Category(column, place) => {
-                let is_there = !text.is_empty() && !(looks_for_missing && is_missing(text));
+                let is_there = !(text.is_empty() || looks_for_missing && is_missing(text));
                 if !is_there && !looks_for_missing {
                     return Err(self.error(lines, *column, NO_NAME));
                 }

@@ -32,6 +32,7 @@ fn models() -> Vec<(Model, Vec<HostTensor>)> {
         padded(),
         handed(),
         led(),
+        categories(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -325,6 +326,39 @@ fn led() -> Value {
             {"layer": "concatenate", "inputs": ["both", "again"]}
         ],
         "outputs": ["concatenate"]})
+}
+
+/// Bins, numbers and vectors of categories.
+fn categories() -> Value {
+    json!({"name": "categories",
+        "inputs": [{"name": "amounts", "shape": [3], "dtype": "f32"}, {"name": "ids", "shape": [4], "dtype": "i32"}],
+        "layers": [
+            {"discretization": {"bin_boundaries": [-0.5, 0.0, 0.5], "name": "bins"}},
+            {"embedding": {"input_dim": 4, "output_dim": 2, "name": "table"}},
+            {"flatten": {"name": "flat"}},
+            {"discretization": {"bin_boundaries": [0.25], "output_mode": "multi_hot", "name": "sides"}},
+            {"category_encoding": {"num_tokens": 5, "output_mode": "count", "name": "counts"}},
+            {"integer_lookup": {"vocabulary": [-1, 3, 4], "num_oov_indices": 2, "mask_token": 2, "name": "numbers"}},
+            {"embedding": {"input_dim": 6, "output_dim": 2, "name": "users"}},
+            {"flatten": {"name": "flat_users"}},
+            {"hashing": {"num_bins": 6, "mask_value": 3, "output_mode": "multi_hot", "name": "hashes"}},
+            {"concatenate": {"name": "all"}},
+            {"dense": {"units": 2, "name": "dense"}}
+        ],
+        "calls": [
+            {"layer": "bins", "inputs": ["amounts"]},
+            {"layer": "table", "inputs": ["bins"]},
+            {"layer": "flat", "inputs": ["table"]},
+            {"layer": "sides", "inputs": ["amounts"]},
+            {"layer": "counts", "inputs": ["ids"]},
+            {"layer": "numbers", "inputs": ["ids"]},
+            {"layer": "users", "inputs": ["numbers"]},
+            {"layer": "flat_users", "inputs": ["users"]},
+            {"layer": "hashes", "inputs": ["ids"]},
+            {"layer": "all", "inputs": ["flat", "sides", "counts", "flat_users", "hashes"]},
+            {"layer": "dense", "inputs": ["all"]}
+        ],
+        "outputs": ["dense"]})
 }
 
 /// The model with values by the formula.

@@ -47,7 +47,8 @@ const OF_OTHER_LOOKUPS: [(&str, &str); 5] = [
 fn without(settings: &mut Settings, neutral: &[(&str, &str)]) -> Translated<()> {
     for (name, neutral) in neutral {
         let value = settings.remove(*name).unwrap_or_default();
-        if !value.is_null() && value.to_string() != *neutral {
+        let text = value.to_string();
+        if !value.is_null() && text != *neutral {
             return Err(format!(
                 "its `{name}` is {}, and only {neutral} has a like here",
                 brief(&value)
@@ -105,9 +106,8 @@ mod tests {
 
     use super::*;
 
-    fn read(kind: &str, settings: Value) -> Translated<Value> {
-        let mut settings = settings.as_object().unwrap().clone();
-        of_keras(kind, &mut settings).map(|()| settings.into())
+    fn read(kind: &str, mut settings: Value) -> Translated<Value> {
+        of_keras(kind, settings.as_object_mut().unwrap()).map(|()| settings)
     }
 
     #[test]

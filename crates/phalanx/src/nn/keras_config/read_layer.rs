@@ -256,7 +256,7 @@ impl<'a> KerasLayer<'a> {
     fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
         match kind {
             "category_encoding" | "discretization" | "hashing" | "integer_lookup" => {
-                categories::of_keras(kind, settings)?
+                categories::of_keras(kind, settings)?;
             }
             "lstm" if self.setting("unit_forget_bias") != false => {
                 // Which starts the other gates otherwise than zeros do has no like here, and the values are in the file.
