@@ -41,6 +41,15 @@ def constrained(name):
     return keras.Model(x, layers.Dense(3, "softmax", kernel_constraint=constraints.NonNeg(), name="y")(y), name=name)
 
 
+def attended(name):
+    """Steps of which some are padding, whose mask an attention takes off, so that the loss counts all."""
+    x = keras.Input((4,), name="x")
+    steps = layers.Masking()(layers.Reshape((4, 1))(layers.ReLU()(x)))
+    h = layers.Dense(4)(steps)
+    h = layers.LayerNormalization()(layers.Add()([h, layers.MultiHeadAttention(2, 3)(h, h)]))
+    return keras.Model(x, layers.Dense(1, name="y")(h), name=name)
+
+
 def models():
     """A model with what it is compiled with, and its targets."""
     classes, numbers = random.randint(0, 3, (6, 1)).astype("int32"), random.normal(size=(6, 2)).astype("float32")
@@ -89,6 +98,9 @@ def models():
     ]
     measured.compile("adam", "binary_crossentropy", metrics=measures)
     yield measured, [answers]
+    looking = attended("attended")
+    looking.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
+    yield looking, [random.normal(size=(6, 4, 1)).astype("float32")]
 
 
 def record(model, targets):

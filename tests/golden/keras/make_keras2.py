@@ -86,6 +86,18 @@ def thawed():
     return keras.Model(x, layers.Dense(1)(inner(x)), name="thawed")
 
 
+def inside():
+    """Operations and attention in models that are called with masks, which attention leaves on its values."""
+    i, j = keras.Input((6, 4), name="i"), keras.Input((6, 4), name="j")
+    sums = keras.Model(i, i * 2.0 + layers.Dense(4)(i), name="sums")
+    attending = keras.Model(j, layers.LayerNormalization()(layers.Add()([j, layers.MultiHeadAttention(2, 3)(j, j)])), name="attending")
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    y = attending(x)
+    parts = [layers.GlobalAveragePooling1D()(sums(x)), layers.GlobalAveragePooling1D()(y), layers.LSTM(3)(y)]
+    return keras.Model(words, [y, layers.Concatenate()(parts)], name="inside")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -106,11 +118,13 @@ def record(model):
     for file in files:
         model.save(TO / file)
     outputs = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else inputs, training=False))
+    masks = [getattr(x, "_keras_mask", None) for x in outputs]
     return {
         "name": model.name,
         "files": files,
         "inputs": arrays(inputs),
         "outputs": arrays(x.numpy() for x in outputs),
+        "masks": [None if mask is None else array(mask.numpy()) for mask in masks],
         "frozen": len(keras.models.load_model(TO / files[0]).non_trainable_weights),
         "penalty": float(sum(model.losses, 0.0)),
     }
@@ -153,5 +167,5 @@ def trained(model, fresh):
 
 if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
-    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed)])
+    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside)])
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])

@@ -1,15 +1,22 @@
 """saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer; saved/*.weights.h5: the weights alone.
 own_masks.json: architectures with layers that are called with other masks than their values have.
+mixed_masks.json: architectures with models that are called with masks and without.
 
     python tests/golden/keras/make_saved.py
 """
 
-from golden import FOLDER, arrays, keras, np, write
+from golden import FOLDER, array, arrays, keras, np, write
 
 from keras import layers, ops
+from keras.src.applications.convnext import LayerScale
+from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
+from keras.src.backend import get_keras_mask
 
 TO = FOLDER / "saved"
 random = np.random.RandomState(7)
+# Models of words that are padding or the seventh, and of steps that are padding where they are 0.5.
+PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended")
+PADDED_STEPS = ("masked", "operated", "wired")
 
 
 def vision():
@@ -339,6 +346,113 @@ def categories():
     return keras.Model([amounts, ids], layers.Dense(2)(joined), name="categories")
 
 
+def attending(dim=4, steps=6):
+    """A model of attention, which takes the mask off what it is given."""
+    i = keras.Input((steps, dim))
+    return keras.Model(i, layers.LayerNormalization()(layers.Add()([i, layers.MultiHeadAttention(2, 3)(i, i)])))
+
+
+def doubling(dim=4):
+    """A model of operations, whose results have no mask."""
+    i = keras.Input((None, dim))
+    return keras.Model(i, i + layers.Dense(dim)(i))
+
+
+def cells():
+    """Blocks of attention that are models, of which the first is called with a mask."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    for _ in range(3):
+        x = attending()(x)
+    return keras.Model(words, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)), name="cells")
+
+
+def wired():
+    """Operations and first states in a model that is called with masks, and other layers, which keep them."""
+    i, j = keras.Input((None, 3), name="i"), keras.Input((None, 3), name="j")
+    gate, state = layers.Dense(3)(i), layers.Dense(2)(layers.GlobalMaxPooling1D()(j))
+    kept, summed = layers.Dense(3)(j), layers.Add()([i, i + gate])
+    values = [i * 2.0 + i, ops.maximum(gate, j), kept, layers.GRU(2)(i, initial_state=state), layers.LSTM(2)(summed), layers.LSTM(2)(kept)]
+    inner = keras.Model([i, j], values, name="inner")
+    words, steps = keras.Input((6,), dtype="int32", name="words"), keras.Input((6, 3), name="steps")
+    table, padded = layers.Embedding(12, 3, mask_zero=True)(words), layers.Masking(0.5)(steps)
+    doubled, most, kept, *last = inner([table, padded])
+    parts = [layers.GlobalAveragePooling1D()(value) for value in (doubled, most, kept)]
+    return keras.Model([words, steps], [doubled, most, kept, layers.Concatenate()(parts + last)], name="wired")
+
+
+def stacked():
+    """Models in a stack: one keeps the mask, one takes it off, and what follows looks at padding."""
+    tower = keras.Sequential([keras.Input((6, 4)), layers.Dense(4), layers.Dropout(0.1)])
+    stack = [keras.Input((6,), dtype="int32", name="words"), layers.Embedding(12, 4, mask_zero=True), tower, attending(), attending(), layers.GRU(3, return_sequences=True)]
+    return keras.Sequential(stack + [layers.Dense(2)], name="stacked")
+
+
+def summed():
+    """A model of operations in a stack."""
+    table = layers.Embedding(12, 4, mask_zero=True)
+    return keras.Sequential([keras.Input((None,), dtype="int32", name="words"), table, doubling(), layers.GlobalAveragePooling1D()], name="summed")
+
+
+def lost():
+    """Layers whose results have no mask."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    normal, scaled = layers.RMSNormalization()(x), LayerScale(0.5, 4)(x)
+    parts = [layers.GlobalAveragePooling1D()(normal), layers.LSTM(2)(scaled), layers.GRU(2)(CustomScaleLayer(0.3)([x, layers.Dense(4)(x)]))]
+    parts.append(layers.GlobalAveragePooling1D()(layers.Add()([x, layers.MultiHeadAttention(2, 3)(normal, normal)])))
+    parts.append(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(layers.Dropout(0.1)(x))))
+    return keras.Model(words, [normal, scaled, layers.Concatenate()(parts)], name="lost")
+
+
+def normed():
+    """A stack with layers whose results have no mask, and layers behind them."""
+    stack = [layers.Embedding(12, 4, mask_zero=True), layers.RMSNormalization(), layers.LSTM(3, return_sequences=True), layers.RMSNormalization()]
+    return keras.Sequential([keras.Input((6,), dtype="int32", name="words")] + stack, name="normed")
+
+
+def ended():
+    """A stack whose output has no mask any more."""
+    stack = [layers.Embedding(12, 4, mask_zero=True), layers.LSTM(3, return_sequences=True), layers.RMSNormalization(), layers.Dense(2)]
+    return keras.Sequential([keras.Input((6,), dtype="int32", name="words")] + stack, name="ended")
+
+
+def taken():
+    """Values whose masks an attention took off, and what other layers and outputs do with them."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((6,), dtype="int32", name="others")
+    x, y = layers.Embedding(12, 4, mask_zero=True)(words), layers.Embedding(12, 4, mask_zero=True)(others)
+    a = layers.MultiHeadAttention(2, 3)(x, x)
+    merged = [merge()([x, a]) for merge in (layers.Multiply, layers.Maximum, layers.Minimum, layers.Average)]
+    merged.append(layers.Multiply()([x, a, layers.Dense(4)(y)]))
+    h = layers.Add(name="sum")([x, a])
+    scored, crossed = layers.Attention()([h, h]), layers.MultiHeadAttention(2, 3)(h, y)
+    steps = layers.LSTM(3, return_sequences=True)(h)
+    labels = layers.Dense(1, activation="sigmoid", name="labels")(h)
+    whole = layers.Dense(1, name="whole")(layers.GlobalAveragePooling1D()(h))
+    beside = layers.Concatenate()([x, a])
+    return keras.Model([words, others], [h, labels, whole, scored, crossed, steps, beside] + merged, name="taken")
+
+
+def restored():
+    """Models that give a value its mask back, and that take it off where others take it, too; one that is called with a mask and without."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((6,), dtype="int32", name="others")
+    x, y = layers.Embedding(12, 4, mask_zero=True)(words), layers.Embedding(12, 4, mask_zero=True)(others)
+    i = keras.Input((6, 4))
+    plain = keras.Model(i, layers.Dense(4)(layers.LSTM(4, return_sequences=True)(i)))
+    deep = lambda value: layers.Dense(2)(layers.Dense(3)(layers.Dense(3)(value)))
+    outputs = [deep(layers.MultiHeadAttention(2, 3)(x, x)), layers.Multiply()([x, plain(x)])]
+    outputs += [deep(attending()(y)), layers.Multiply()([y, layers.Dense(4)(y)]), plain(layers.Embedding(12, 4)(words))]
+    return keras.Model([words, others], outputs, name="restored")
+
+
+def mixed_masks():
+    """A model that is called with a mask and without, and would be another one here for each."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    masked, bare = layers.Embedding(12, 4, mask_zero=True)(words), layers.Embedding(12, 4)(words)
+    operations = doubling()
+    return {"operations": ([words], [operations(masked), operations(bare)])}
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -366,11 +480,11 @@ def batch(model):
                 return random.randint(0, 256, dims).astype("uint8")
             case "int32" if x.name == "mask":
                 return (random.uniform(size=dims) < 0.7).astype("int32")
-            case "int32" if model.name in ("masked", "operated", "stated", "blocks", "branches", "gated"):
+            case "int32" if model.name in PADDED:
                 return random.randint(0, 2, dims).astype("int32") * 7
             case "int32":
                 return random.randint(0, 12, dims).astype("int32")
-            case _ if x.name == "steps" and model.name in ("masked", "operated"):
+            case _ if x.name == "steps" and model.name in PADDED_STEPS:
                 return np.where(random.uniform(size=dims[:2] + [1]) < 0.5, random.normal(size=dims), 0.5).astype("float32")
             case _:
                 return random.normal(size=dims).astype("float32")
@@ -389,12 +503,14 @@ def record(model, endings):
     outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
     # Of several outputs with names, in the order of the names.
     outputs = keras.tree.flatten(outputs)
+    masks = [get_keras_mask(x) for x in outputs]
     frozen = keras.models.load_model(TO / f"{model.name}.{endings[0]}").non_trainable_weights
     return {
         "name": model.name,
         "files": [f"{model.name}.{ending}" for ending in endings],
         "inputs": arrays(x.astype("int32") if x.dtype == "uint8" else x for x in inputs),
         "outputs": arrays(x.numpy() for x in outputs),
+        "masks": [None if mask is None else array(mask.numpy()) for mask in masks],
         "frozen": len(frozen),
         "penalty": float(sum(model.losses, 0.0)),
     }
@@ -411,6 +527,11 @@ if __name__ == "__main__":
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
               (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"]),
               (categories(), ["keras", "h5"])]
+    names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
+    compiled = taken()
+    compiled.compile("adam", names)
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
-    models = {name: keras.Model(inputs, output) for name, (inputs, output) in own_masks().items()}
-    write("own_masks", [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])
+    for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
+        models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}
+        write(file, [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])

@@ -14,6 +14,7 @@ mod read_layer;
 mod read_limits;
 mod read_masks;
 mod read_network;
+mod read_stack;
 mod run_order;
 
 use phalanx_graph::{DType, Shape};

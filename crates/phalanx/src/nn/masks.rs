@@ -5,6 +5,10 @@ use phalanx_graph::Tensor;
 use super::Cx;
 use super::precision::widened;
 
+/// How a layer is called after the value that it takes a padding mask off, and that it gives otherwise as it is: where Keras loses a mask, and here
+/// no layer does.
+pub(super) const WITHOUT_MASK: &str = "_without_mask";
+
 impl Cx {
     /// The example mask as a bool for each row of a tensor whose first dim is the batch, or that has several rows for each
     /// of the batch.

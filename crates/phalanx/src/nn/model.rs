@@ -7,6 +7,7 @@ use super::context::Cx;
 use super::input::{Input, NamedInput};
 use super::keras_order::KerasVersion;
 use super::layer::{Body, LayerSpec};
+use super::masks::WITHOUT_MASK;
 use super::names::{Names, check_name};
 use super::precision::wide;
 use super::sharding::Shardings;
@@ -127,17 +128,39 @@ impl Model {
     #[must_use]
     pub fn output_names(&self) -> Vec<String> {
         let mut names = Names::default();
-        let name = |place: &Place| match place.node.checked_sub(self.inputs.len()) {
-            Some(call) => names.settle(None, &self.layers[self.calls[call].layer].name),
-            None => names.settle(None, &self.inputs[place.node].name),
+        let outputs = self.outputs.iter().map(|&place| self.with_mask(place));
+        outputs
+            .map(|place| names.settle(None, self.maker(place)))
+            .collect()
+    }
+
+    /// The value of which this one is a copy without the padding mask; itself, where it is none.
+    fn with_mask(&self, place: Place) -> Place {
+        let call = place.node.checked_sub(self.inputs.len());
+        let call = call.map(|call| &self.calls[call]);
+        let Some((call, &before)) = call.and_then(|call| Some((call, call.inputs.first()?))) else {
+            return place;
         };
-        self.outputs.iter().map(name).collect()
+        let name = self.layers[call.layer].name.trim_end_matches('_');
+        match name.ends_with(WITHOUT_MASK) && name.starts_with(self.maker(before)) {
+            true => before,
+            false => place,
+        }
+    }
+
+    /// The layer or input that makes a value.
+    fn maker(&self, place: Place) -> &str {
+        match place.node.checked_sub(self.inputs.len()) {
+            Some(call) => &self.layers[self.calls[call].layer].name,
+            None => &self.inputs[place.node].name,
+        }
     }
 
     /// The activation that makes each output, where the last layer says so: to tell logits from probabilities.
     #[must_use]
     pub fn output_activations(&self) -> Vec<Option<Activation>> {
         let activation = |place: &Place| {
+            let place = self.with_mask(*place);
             let call = self.calls.get(place.node.checked_sub(self.inputs.len())?)?;
             match &self.layers[call.layer].body {
                 Body::Layer { layer, .. } => layer.activation(),

@@ -170,7 +170,7 @@ impl SavedModel {
     ///
     /// Stacks and functional models are read, models in models among them, of layers that there are here, with the operations
     /// between them that are layers here (`x + y`, `x * 2`, `keras.ops.relu`), whose results have no padding mask. A mask that a layer is called with
-    /// must be the one that its values have here anyway. `training=False` in a call counts where Keras 2 or one from 3.16 on wrote the file. Optimizer, loss and metrics are what
+    /// must be the one that its values have here anyway, and a model in the model that is called with masks and without must be the same here for both. `training=False` in a call counts where Keras 2 or one from 3.16 on wrote the file. Optimizer, loss and metrics are what
     /// [`Compile::of_keras`](crate::fit::Compile::of_keras) reads. Dims of inputs that are open in Keras are
     /// shown as 128, and examples may have any there, where they are the first ones ([`Input::open_dims`](crate::nn::Input::open_dims));
     /// [`with_inputs`](Self::with_inputs) fixes them. A model in another that gives it other dims takes those. How variables begin is kept where there is such an initializer. Unlike in Keras, a model whose

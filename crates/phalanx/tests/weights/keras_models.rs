@@ -6,10 +6,11 @@ use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
+use phalanx::fit::Compile;
 use phalanx::import::{LoadWeights, Matching};
-use phalanx::nn::{Cx, Input, Model};
+use phalanx::nn::{Activation, Cx, Input, Model};
 use phalanx::saved::SavedModel;
-use phalanx_graph::DType;
+use phalanx_graph::{DType, HostTensor, Tensor};
 use phalanx_testkit::{Scratch, assert_close};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -76,6 +77,10 @@ fn check(folder: &Path, records: &[Value]) {
             let mut cx = Cx::new(&case.graph, model, &values);
             let outputs = model.call(&mut cx, &inputs);
             outputs.iter().for_each(|output| case.output(output));
+            let masks = outputs.iter().map(|output| cx.padding_mask(output));
+            let masks: Vec<Option<Tensor>> = masks.collect();
+            let steps = masks.iter().flatten();
+            steps.for_each(|mask| case.output(&mask.convert(DType::F32)));
             let none = case.graph.scalar(DType::F32, 0.0);
             let penalty = cx.finish().losses.iter().fold(none, |sum, loss| sum + loss);
             case.output(&penalty);
@@ -93,7 +98,21 @@ fn check(folder: &Path, records: &[Value]) {
                 assert_eq!(got.dims(), expected.dims(), "{file}");
                 assert_close(file, &got.to_f64(), &expected.to_f64(), 1e-5);
             }
+            let mut steps = results[expected.len()..].iter().map(HostTensor::to_f64);
+            let masks = masks
+                .iter()
+                .map(|mask| mask.as_ref().and_then(|_| steps.next()));
+            check_masks(file, &masks.collect::<Vec<_>>(), &record["masks"]);
         }
+    }
+}
+
+/// Checks that outputs have the masks that they have in Keras, by which the loss counts their steps. In a mask of ones all count.
+fn check_masks(file: &str, own: &[Option<Vec<f64>>], keras: &Value) {
+    for (at, keras) in keras.as_array().into_iter().flatten().enumerate() {
+        let keras = array(keras).map(|mask| mask.to_f64());
+        let keras = keras.filter(|mask| mask.contains(&0.0));
+        assert_eq!(own[at], keras, "{file}: output {at}");
     }
 }
 
@@ -364,6 +383,33 @@ fn masks_of_their_own_are_refused() {
         let error = error.to_string();
         let expected = "it is called with a mask of its own";
         assert!(error.contains(expected), "{}: {error}", name(&record));
+    }
+}
+
+/// A model in a model is one here.
+#[test]
+fn models_that_are_called_with_masks_and_without_are_refused_where_they_differ() {
+    for record in records("mixed_masks.json") {
+        let config = record["config"].to_string().into_bytes();
+        let archive = archive(&[("config.json".into(), config)]);
+        let error = SavedModel::from_keras_bytes("mixed", &archive).unwrap_err();
+        let error = error.to_string();
+        let expected = "it is called with masks of padding and without";
+        assert!(error.contains(expected), "{}: {error}", name(&record));
+    }
+}
+
+/// A layer that takes a mask off an output is not Keras'.
+#[test]
+fn outputs_without_their_masks_keep_their_names() {
+    for file in ["taken.keras", "taken.h5"] {
+        let path = golden("keras/saved").join(file);
+        let model = SavedModel::architecture(&path).unwrap();
+        let names = model.output_names();
+        assert_eq!(names[..3], ["sum", "labels", "whole"], "{file}");
+        let activation = Some(Activation::Sigmoid);
+        assert_eq!(model.output_activations()[1], activation, "{file}");
+        Compile::of_keras(&path).unwrap();
     }
 }
 

@@ -1,13 +1,18 @@
 //! Models as Keras describes them, read: made into the JSON of architectures, from which they are built.
 
+use std::cell::Cell;
+
 use phalanx_graph::DType;
 use serde_json::{Value, json};
 
 use super::of_keras2::check_names;
 use super::read_layer::{KerasLayer, brief, cut, plain};
+use super::read_masks::ModelMasks;
 use super::read_network::Functional;
+use super::read_stack::stack;
 use super::{Settings, Translated, dtype_name};
 use crate::nn::architecture::{MAX_DEPTH, OF_KERAS};
+use crate::nn::context::MAX_CALLS;
 use crate::nn::keras_order::KerasVersion;
 use crate::nn::{Model, Policy};
 
@@ -21,7 +26,8 @@ impl Model {
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
         check_names(config)?;
-        let mut architecture = model(config, ConfigReading::of(version))?;
+        let models = Cell::new(0);
+        let (mut architecture, _) = model(config, ConfigReading::of(version, &models), &[])?;
         let mut is_mixed = false;
         each_layer(&mut architecture, &mut |layer| {
             let precision = layer.get("precision");
@@ -37,30 +43,55 @@ impl Model {
     }
 }
 
+/// The architecture of a model, and its masks.
+pub(super) type ReadModel = (Value, ModelMasks);
+
 /// How a description is read.
 #[derive(Clone, Copy)]
-pub(super) struct ConfigReading {
+pub(super) struct ConfigReading<'r> {
     /// In how many models the one is that is read.
     depth: usize,
+    /// How many models were read: one in a model is read for each of the masks that it is called with.
+    models: &'r Cell<usize>,
     /// Whether `training` in a call counts more than what the model is called with, as in Keras from 3.16 on.
     pub(super) obeys_training: bool,
 }
 
-impl ConfigReading {
-    fn of(version: Option<&str>) -> Self {
+impl<'r> ConfigReading<'r> {
+    fn of(version: Option<&str>, models: &'r Cell<usize>) -> Self {
         let numbers = version.unwrap_or_default().split('.');
         let mut numbers = numbers.map_while(|number| number.parse::<u64>().ok());
         Self {
             depth: 0,
+            models,
             obeys_training: (numbers.next(), numbers.next()) >= (Some(3), Some(16)),
         }
     }
 
     /// A model in the one that is read.
-    const fn inside(self) -> Self {
+    pub(super) const fn inside(self) -> Self {
         Self {
             depth: self.depth + 1,
             ..self
+        }
+    }
+
+    /// Whether the model that is read is in no other.
+    pub(super) const fn is_outermost(self) -> bool {
+        self.depth == 0
+    }
+
+    /// Counts a model.
+    fn check(self) -> Translated<()> {
+        if self.depth > MAX_DEPTH {
+            return Err(format!("models are nested more than {MAX_DEPTH} deep"));
+        }
+        self.models.set(self.models.get() + 1);
+        match self.models.get() > MAX_CALLS {
+            true => Err(format!(
+                "more than {MAX_CALLS} models in one; that is taken for a mistake"
+            )),
+            false => Ok(()),
         }
     }
 }
@@ -76,15 +107,19 @@ fn each_layer(model: &mut Value, see: &mut impl FnMut(&mut Settings)) {
     }
 }
 
-/// The architecture of a model of Keras.
-fn model(object: &Value, reading: ConfigReading) -> Translated<Value> {
-    if reading.depth > MAX_DEPTH {
-        return Err(format!("models are nested more than {MAX_DEPTH} deep"));
-    }
+/// The architecture of a model of Keras, whose inputs have masks where these are `given`.
+pub(super) fn model(
+    object: &Value,
+    reading: ConfigReading<'_>,
+    given: &[bool],
+) -> Translated<ReadModel> {
+    reading.check()?;
     let layer = KerasLayer::of(object)?;
-    let mut read = match layer.class {
-        "Sequential" if layer.is_of_keras() => stack(&layer, object, reading)?,
-        _ if layer.settings.contains_key("output_layers") => Functional::read(&layer, reading)?,
+    let (mut read, masks) = match layer.class {
+        "Sequential" if layer.is_of_keras() => stack(&layer, object, reading, given)?,
+        _ if layer.settings.contains_key("output_layers") => {
+            Functional::read(&layer, reading, given)?
+        }
         class => {
             return Err(format!(
                 "`{}` is of class {}, which is no Sequential or functional model; Keras can write what such a model computes as weights alone: \
@@ -104,7 +139,7 @@ fn model(object: &Value, reading: ConfigReading) -> Translated<Value> {
         0 => layer.name.replace('/', "_").into(),
         _ => plain(layer.name).into(),
     };
-    Ok(read)
+    Ok((read, masks))
 }
 
 /// Has no layer trained.
@@ -114,12 +149,9 @@ fn freeze(model: &mut Value) {
     });
 }
 
-/// What stands for a layer of a model: a layer or a whole model.
-pub(super) fn entry(object: &Value, reading: ConfigReading) -> Translated<Value> {
+/// What stands for a layer of a model that is no model.
+pub(super) fn entry(object: &Value) -> Translated<Value> {
     let layer = KerasLayer::of(object)?;
-    if layer.settings.contains_key("layers") {
-        return Ok(json!({"model": model(object, reading.inside())?}));
-    }
     layer
         .translated()
         .map_err(|message| of_layer(&layer, &message))
@@ -141,48 +173,7 @@ pub(super) fn list<'a>(settings: &'a Settings, field: &str) -> Translated<&'a [V
         .ok_or_else(|| format!("expected a list under `{field}`"))
 }
 
-/// A stack. Its input is a layer of its own, or said by the first layer or the model.
-fn stack(model: &KerasLayer<'_>, object: &Value, reading: ConfigReading) -> Translated<Value> {
-    let mut layers = list(model.settings, "layers")?;
-    let input = match layers {
-        [first, rest @ ..] if first["class_name"] == "InputLayer" => {
-            layers = rest;
-            input(&KerasLayer::of(first)?)?
-        }
-        _ => {
-            let first = layers
-                .first()
-                .map(|layer| &layer["config"]["batch_input_shape"]);
-            let places = [
-                first.unwrap_or(&Value::Null),
-                layers
-                    .first()
-                    .map_or(&Value::Null, |layer| &layer["build_config"]["input_shape"]),
-                &object["build_config"]["input_shape"],
-            ];
-            let shape = places.into_iter().find(|shape| shape.is_array());
-            let shape = shape.ok_or_else(|| {
-                format!("`{}` does not say what it takes; call or build the model in Keras before it is saved", cut(model.name))
-            })?;
-            let (dims, open) = dims(shape)?;
-            input_value("input", &dims, "f32", open)
-        }
-    };
-    let one_output = |layer: &Value| {
-        let read = KerasLayer::of(layer)?;
-        let wrapped = &read.setting("layer")["config"]["return_state"];
-        if *read.setting("return_state") == true || *wrapped == true {
-            let message = "it gives its states, for which a stack has no place; make it a functional model in Keras";
-            return Err(of_layer(&read, message));
-        }
-        entry(layer, reading)
-    };
-    let layers = layers.iter().map(one_output);
-    let layers = layers.collect::<Translated<Vec<_>>>()?;
-    Ok(json!({"input": input, "layers": layers}))
-}
-
-fn input_value(name: &str, dims: &[usize], dtype: &str, open: usize) -> Value {
+pub(super) fn input_value(name: &str, dims: &[usize], dtype: &str, open: usize) -> Value {
     json!({"name": plain(name), "shape": dims, "dtype": dtype, "open_dims": open})
 }
 
@@ -214,7 +205,7 @@ pub(super) fn input(layer: &KerasLayer<'_>) -> Translated<Value> {
 }
 
 /// The dims of an example of a shape with the batch, and how many of the first may be any; open ones behind a fixed one have one size.
-fn dims(shape: &Value) -> Translated<(Vec<usize>, usize)> {
+pub(super) fn dims(shape: &Value) -> Translated<(Vec<usize>, usize)> {
     let wrong = || {
         let shape = brief(shape);
         format!("its shape is {shape}, expected the batch, and a size or null for each dimension")

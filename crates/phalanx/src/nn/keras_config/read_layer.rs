@@ -103,6 +103,11 @@ impl<'a> KerasLayer<'a> {
         self.settings.get(name).unwrap_or(&Value::Null)
     }
 
+    /// Whether it is a model.
+    pub(super) fn is_model(&self) -> bool {
+        self.settings.contains_key("layers")
+    }
+
     /// Whether it is one of Keras' own, not of a user's program.
     pub(super) fn is_of_keras(&self) -> bool {
         let is_inside = |module: &str| module == "keras" || module.starts_with("keras.");
@@ -116,7 +121,7 @@ impl<'a> KerasLayer<'a> {
             // Alone of Keras' layers these do not note whether they are frozen.
             None if self.class == "InputLayer" || is_never_frozen(self.class) => false,
             // Nor do models of Keras 2.
-            None if self.settings.contains_key("layers") => false,
+            None if self.is_model() => false,
             None => !self.settings.contains_key("trainable"),
         }
     }

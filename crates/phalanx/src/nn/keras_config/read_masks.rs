@@ -5,20 +5,41 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::read_calls::KerasCall;
 use super::read_layer::{KerasLayer, cut};
-use super::read_network::node;
 use super::{MULTI_HEAD, Translated};
 use crate::nn::layer::Body;
 use crate::nn::layer_from_config;
+use crate::nn::masks::WITHOUT_MASK;
 
 /// Operations on masks that follow one another in longer chains are read as unknown.
 const LONGEST_CHAIN: usize = 256;
 
 /// The first inputs of attention, which may have masks.
 const QUERY_VALUE_KEY: usize = 3;
+
+/// Layers that compute otherwise where their values have masks.
+const DEPEND_ON_MASKS: [&str; 14] = [
+    "additive_attention",
+    "attention",
+    "batch_norm",
+    "bidirectional",
+    "global_average_pool1d",
+    "gru",
+    "lstm",
+    "maximum",
+    "minimum",
+    "model",
+    MULTI_HEAD,
+    "multiply",
+    "simple_rnn",
+    "time_distributed",
+];
+
+/// Layers whose results have no mask in Keras, which does not say that they support masks.
+const LOSE_MASKS: [&str; 3] = ["layer_scale", "rms_norm", "scaled_add"];
 
 /// An operation on masks, as Keras notes it.
 pub(super) struct MaskOperation {
@@ -60,57 +81,97 @@ enum MaskMaker {
     Joined(i64, Vec<usize>),
 }
 
-/// Masks by number: those that are made alike have the same.
+/// The masks of a model that was read, of the values that it is called with.
+#[derive(Clone, Default)]
+pub(super) struct ModelMasks {
+    /// Of each input whether its value has a mask in Keras after the call.
+    inputs: Vec<bool>,
+    /// Of each output whether it has one: here, and in Keras when the model runs.
+    outputs: Vec<[bool; 2]>,
+}
+
+impl ModelMasks {
+    /// Of each output whether it has a mask here, and none in Keras.
+    pub(super) fn only_here(&self) -> impl Iterator<Item = bool> {
+        self.outputs.iter().map(|masks| *masks == [true, false])
+    }
+}
+
+/// Masks by number: those that are made alike have the same. Values go by their names: outputs of models and layers each have their own.
 #[derive(Default)]
 pub(super) struct MaskTable {
     numbers: HashMap<MaskMaker, usize>,
     /// Of operations.
     noted: HashMap<String, usize>,
-    /// The masks that values have here; for values of several outputs, by their calls.
+    /// The masks that values have here.
     carried: HashMap<String, usize>,
-    /// Those that they have in Keras when the model runs, where an attention takes them off.
+    /// Those that they have in Keras when the model runs, where attentions and layers without support of masks take them off.
     at_run: HashMap<String, usize>,
-    /// Calls of models.
-    models: HashSet<String>,
+    /// Masks in which all steps count.
+    full: HashSet<usize>,
+    /// Whether Keras 2 wrote the model, whose attentions take no masks off.
+    is_of_keras2: bool,
+}
+
+/// The masks with which a call is made.
+pub(super) struct CallMasks {
+    here: Vec<Option<usize>>,
+    in_keras: Vec<Option<usize>>,
 }
 
 impl MaskTable {
-    /// The number of the mask that a value has here.
-    pub(super) fn of(&self, value: &str) -> Option<usize> {
-        self.carried.get(self.masked(value)?).copied()
+    /// The masks of a model whose inputs have one each where it is `given`.
+    pub(super) fn of_inputs(inputs: &[String], given: &[bool], is_of_keras2: bool) -> Self {
+        let mut table = Self {
+            is_of_keras2,
+            ..Self::default()
+        };
+        for (input, _) in inputs.iter().zip(given).filter(|(_, given)| **given) {
+            let mask = Some(table.number(MaskMaker::Unknown(input.clone())));
+            table.note(input.clone(), [mask; 2]);
+        }
+        table
     }
 
-    /// The call under which the mask of a value is noted; none of the states of a recurrent layer, which have no mask.
-    fn masked<'v>(&self, value: &'v str) -> Option<&'v str> {
-        let call = node(value);
-        (!value.contains('.') || self.models.contains(call)).then_some(call)
+    /// What is known of the inputs and outputs of the model once all calls in it are.
+    pub(super) fn of_model(&self, inputs: &[String], outputs: &[String]) -> Translated<ModelMasks> {
+        let of_output = |output: &String| {
+            let masks = [&self.carried, &self.at_run].map(|masks| masks.get(output));
+            match masks {
+                [Some(here), Some(at_run)] if here != at_run => Err(other_mask(output)),
+                masks => Ok(masks.map(|mask| mask.is_some())),
+            }
+        };
+        let inputs = inputs.iter().map(|input| self.at_run.contains_key(input));
+        Ok(ModelMasks {
+            inputs: inputs.collect(),
+            outputs: outputs.iter().map(of_output).collect::<Translated<_>>()?,
+        })
     }
 
-    /// The mask of each value, if it has one: here, and in Keras when the model runs.
+    /// The masks of values: here, and in Keras when the model runs.
     fn masks_of(&self, values: &[String]) -> [Vec<Option<usize>>; 2] {
         [&self.carried, &self.at_run].map(|all| {
-            let masks = values
-                .iter()
-                .map(|value| all.get(self.masked(value)?).copied());
+            let masks = values.iter().map(|value| all.get(value).copied());
             masks.collect()
         })
     }
 
-    /// Whether an attention's values have masks here that others before took off them in Keras.
-    pub(super) fn are_taken(&self, name: &str, call: &KerasCall) -> Translated<bool> {
-        let values = &call.inputs[..call.inputs.len().min(QUERY_VALUE_KEY)];
-        let [here, at_run] = self.masks_of(values);
-        if here == at_run || !call.masks.is_empty() {
-            return Ok(false);
+    /// The masks of a call: in Keras the noted ones, and elsewhere what the values have then, but for its first `unmasked` values, which
+    /// are taken without.
+    pub(super) fn of_call(&self, call: &KerasCall, unmasked: usize) -> CallMasks {
+        let [here, mut in_keras] = self.masks_of(&call.inputs);
+        for (at, _) in &call.masks {
+            let at = (*at).min(here.len().saturating_sub(1));
+            if let Some(mask) = in_keras.get_mut(at) {
+                *mask = here[at];
+            }
         }
-        match at_run.iter().all(Option::is_none) {
-            true => Ok(true),
-            false => Err(format!(
-                "layer `{}`: of its query, value and key Keras takes some without their masks of padding, which a layer before took off them; \
-                 here it takes all of the masks or none",
-                cut(name)
-            )),
-        }
+        in_keras
+            .iter_mut()
+            .take(unmasked)
+            .for_each(|mask| *mask = None);
+        CallMasks { here, in_keras }
     }
 
     /// Refuses a call with masks other than those that its inputs have here.
@@ -122,7 +183,7 @@ impl MaskTable {
     ) -> Translated<()> {
         for (at, mask) in &call.masks {
             let value = call.inputs.get(*at).or(call.inputs.last());
-            let own = value.and_then(|value| self.of(value));
+            let own = value.and_then(|value| self.carried.get(value).copied());
             if own != Some(self.noted(operations, mask, 0)) {
                 return Err(format!(
                     "layer `{}`: it is called with a mask of its own; here masks are found by `masking` and by `embedding` with `mask_zero`, and go along with the values",
@@ -141,20 +202,17 @@ impl MaskTable {
         architecture: &Value,
         inputs: &[String],
     ) -> Translated<()> {
-        let Some((kind, settings)) = architecture
-            .as_object()
-            .and_then(|layer| layer.iter().next())
-        else {
+        let Some((kind, settings)) = kind_of(architecture) else {
             return Ok(());
         };
         let [masks, _] = self.masks_of(inputs);
         let is_masked = masks.iter().any(Option::is_some);
         let differ = masks.iter().any(|mask| *mask != masks[0]);
-        let is_other = match kind.as_str() {
+        let is_other = match kind {
             "add" | "subtract" | "average" => is_masked && differ,
             "multiply" | "maximum" | "minimum" => is_masked,
             // One step after the other, each with its own mask.
-            "concatenate" if [Some(1), Some(-2)].contains(&settings["axis"].as_i64()) => {
+            "concatenate" if settings["axis"].as_i64().is_some_and(is_of_steps) => {
                 is_masked && masks.iter().any(Option::is_none)
             }
             "concatenate" => is_masked && differ,
@@ -169,37 +227,58 @@ impl MaskTable {
         }
     }
 
-    /// Notes the mask that the result of a call has here, and in Keras when the model runs.
-    pub(super) fn carry(&mut self, value: &str, architecture: &Value, inputs: &[String]) {
-        let layer = architecture
-            .as_object()
-            .and_then(|layer| layer.iter().next());
-        let Some((kind, settings)) = layer else {
+    /// Notes the mask that the result of a call has here, and in Keras when the model runs, which an attention takes off the values.
+    pub(super) fn carry(
+        &mut self,
+        value: &str,
+        architecture: &Value,
+        inputs: &[String],
+        masks: CallMasks,
+    ) {
+        let Some((kind, settings)) = kind_of(architecture) else {
             return;
         };
-        if kind == "model" {
-            self.models.insert(value.to_owned());
-        }
-        let [here, at_run] = self.masks_of(inputs);
-        if let Some(mask) = self.made(value, (kind, settings), inputs, here) {
-            self.carried.insert(value.to_owned(), mask);
-        }
-        if let Some(mask) = self.made(value, (kind, settings), inputs, at_run) {
-            self.at_run.insert(value.to_owned(), mask);
-        }
-        if kind == MULTI_HEAD {
+        let layer = (kind, settings);
+        let here = self.made(layer, inputs, masks.here);
+        let at_run = self.made(layer, inputs, masks.in_keras);
+        let at_run = at_run.filter(|_| !LOSE_MASKS.contains(&kind));
+        // To count everywhere is to have no mask.
+        let at_run = at_run.filter(|mask| here == at_run || !self.full.contains(mask));
+        self.note(value.to_owned(), [here, at_run]);
+        if kind == MULTI_HEAD && !self.is_of_keras2 {
             for taken in inputs.iter().take(QUERY_VALUE_KEY) {
-                if let Some(call) = self.masked(taken) {
-                    self.at_run.remove(call);
-                }
+                self.at_run.remove(taken);
             }
         }
+    }
+
+    /// Notes the masks that a call of a model leaves: of what it makes, and of what it is given, of which Keras takes them off there, too.
+    pub(super) fn carry_model(&mut self, value: &str, inputs: &[String], masks: &ModelMasks) {
+        for (at, output) in masks.outputs.iter().enumerate() {
+            let output_name = match (at, value.contains(':')) {
+                (0, _) => value.to_owned(),
+                (at, true) => format!("{value}.{at}"),
+                (at, false) => format!("{value}:0.{at}"),
+            };
+            let mask = self.number(MaskMaker::Unknown(output_name.clone()));
+            self.note(output_name, output.map(|has_one| has_one.then_some(mask)));
+        }
+        for (input, has_one) in inputs.iter().zip(&masks.inputs) {
+            match self.carried.get(input).filter(|_| *has_one) {
+                Some(mask) => self.at_run.insert(input.clone(), *mask),
+                None => self.at_run.remove(input),
+            };
+        }
+    }
+
+    fn note(&mut self, value: String, [here, at_run]: [Option<usize>; 2]) {
+        self.carried.extend(here.map(|mask| (value.clone(), mask)));
+        self.at_run.extend(at_run.map(|mask| (value, mask)));
     }
 
     /// The mask of what a layer makes of values with these masks, by Keras' rules, which are ours.
     fn made(
         &mut self,
-        value: &str,
         (kind, settings): (&str, &Value),
         inputs: &[String],
         given: Vec<Option<usize>>,
@@ -231,9 +310,6 @@ impl MaskTable {
                 let inner = settings["layer"].as_object()?.values().next()?;
                 first.filter(|_| has_steps(inner))
             }
-            // Which masks its values have is up to the layers in it.
-            "model" => (makes_masks(settings) || given.iter().any(Option::is_some))
-                .then(|| self.number(MaskMaker::Unknown(value.to_owned()))),
             _ => first.filter(|_| keeps_mask(kind, settings)),
         }
     }
@@ -266,7 +342,11 @@ impl MaskTable {
         };
         let parts = values.iter().zip(masks).map(part).collect();
         let joined = self.number(MaskMaker::Joined(axis, parts));
-        self.number(MaskMaker::Any(joined))
+        let mask = self.number(MaskMaker::Any(joined));
+        if !is_of_steps(axis) && masks.contains(&None) {
+            self.full.insert(mask);
+        }
+        mask
     }
 
     /// The number of what an operation makes.
@@ -317,6 +397,80 @@ impl MaskTable {
     }
 }
 
+impl CallMasks {
+    /// Of each value whether the call must take it without the mask that it has here, since Keras makes the call without.
+    pub(super) fn bare(&self, name: &str) -> Translated<Vec<bool>> {
+        let pairs = self.here.iter().zip(&self.in_keras);
+        let is_bare = |(here, in_keras): (&Option<usize>, &Option<usize>)| match in_keras {
+            _ if here == in_keras => Ok(false),
+            None => Ok(true),
+            Some(_) => Err(other_mask(name)),
+        };
+        pairs.map(is_bare).collect()
+    }
+
+    /// Whether an attention's values have masks here, and none in Keras.
+    pub(super) fn are_taken(&self) -> bool {
+        let [here, in_keras] =
+            [&self.here, &self.in_keras].map(|masks| &masks[..masks.len().min(QUERY_VALUE_KEY)]);
+        here.iter().any(Option::is_some) && in_keras.iter().all(Option::is_none)
+    }
+
+    /// Of each value whether Keras makes the call with a mask.
+    pub(super) fn given(&self) -> Vec<bool> {
+        self.in_keras.iter().map(Option::is_some).collect()
+    }
+
+    /// Without those that values are taken without.
+    pub(super) fn without(mut self, bare: &[bool]) -> Self {
+        let taken = self.here.iter_mut().zip(bare);
+        taken
+            .filter(|(_, bare)| **bare)
+            .for_each(|(mask, _)| *mask = None);
+        self
+    }
+}
+
+/// Whether a layer computes otherwise where its values have masks.
+pub(super) fn depends_on_masks(architecture: &Value) -> bool {
+    kind_of(architecture).is_some_and(|(kind, _)| DEPEND_ON_MASKS.contains(&kind))
+}
+
+/// A layer that gives a value as it is, but without its mask; `shape` has the value's dims with the batch, where they are noted.
+pub(super) fn without_mask(value: &str, shape: &Value) -> (String, Value) {
+    let name = format!("{}{WITHOUT_MASK}", value.replace([':', '.'], "_"));
+    let dims = shape.as_array().map_or(&[][..], Vec::as_slice);
+    let rest = dims.iter().skip(2).map(Value::as_i64);
+    let rest: Option<Vec<i64>> = rest.collect::<Option<_>>().filter(|_| dims.len() > 1);
+    let layer = match rest {
+        Some(rest) => {
+            let target: Vec<i64> = [-1].into_iter().chain(rest).collect();
+            json!({"reshape": {"target_shape": target}})
+        }
+        // Steps, none of which is cut off.
+        None => json!({"cropping1d": {"cropping": 0}}),
+    };
+    (name, layer)
+}
+
+/// The kind of a layer and its settings.
+pub(super) fn kind_of(architecture: &Value) -> Option<(&str, &Value)> {
+    let (kind, settings) = architecture.as_object()?.iter().next()?;
+    Some((kind, settings))
+}
+
+fn other_mask(name: &str) -> String {
+    format!(
+        "layer `{}`: a value has another mask of padding in Keras, where a layer before took one off a part of it; make the layers here and load its weights",
+        cut(name)
+    )
+}
+
+/// Whether values that are joined along this dim follow each other step by step.
+const fn is_of_steps(axis: i64) -> bool {
+    axis == 1 || axis == -2
+}
+
 fn has_steps(settings: &Value) -> bool {
     settings["return_sequences"] == true
 }
@@ -328,17 +482,4 @@ fn keeps_mask(kind: &str, settings: &Value) -> bool {
         Body::Layer { layer, .. } => layer.keeps_mask(),
         Body::Model(_) => false,
     })
-}
-
-/// Whether there is a layer in an architecture that finds padding.
-fn makes_masks(architecture: &Value) -> bool {
-    match architecture {
-        Value::Object(fields) => {
-            fields.contains_key("masking")
-                || fields.get("mask_zero") == Some(&Value::Bool(true))
-                || fields.values().any(makes_masks)
-        }
-        Value::Array(values) => values.iter().any(makes_masks),
-        _ => false,
-    }
 }

@@ -4,7 +4,10 @@
 //! through a layer that leaves them as they are, without their masks. So does a recurrent layer with first states, which Keras calls without the mask.
 //!
 //! When a model runs, Keras' `MultiHeadAttention` takes the masks off the values that it is given, so that a later one looks at their padding. It notes
-//! other masks all the same, and layers that are given these leave padding out. So such an attention ignores masks here, and they stay.
+//! other masks all the same, and layers that are given these leave padding out. So such an attention ignores masks here, and they stay; all else that
+//! computes otherwise with a mask, and the loss, takes such values without theirs.
+//!
+//! A model in a model is read where Keras calls it, with the masks that it is called with.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,10 +15,10 @@ use serde_json::{Value, json};
 
 use super::of_keras2::in_form_of_3;
 use super::operations::KerasOperation;
-use super::read::{ConfigReading, entry, input, list, of_layer};
+use super::read::{ConfigReading, ReadModel, entry, input, list, model, of_layer};
 use super::read_calls::{KerasCall, KerasValue, sources};
-use super::read_layer::{KerasLayer, brief, cut, plain};
-use super::read_masks::{MaskOperation, MaskTable};
+use super::read_layer::{KerasLayer, cut, plain};
+use super::read_masks::{MaskOperation, MaskTable, ModelMasks, depends_on_masks, without_mask};
 use super::run_order::CallGraph;
 use super::{ATTENTION, CAUSAL, MULTI_HEAD, PADDING, Translated};
 use crate::nn::architecture::OF_KERAS;
@@ -27,69 +30,117 @@ const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
 
 /// A functional model on its way here.
 #[derive(Default)]
-pub(super) struct Functional {
+pub(super) struct Functional<'a> {
     inputs: HashMap<String, Value>,
     /// In Keras' order, and behind them those that only stand here.
-    layers: Vec<ReadLayer>,
+    layers: Vec<ReadLayer<'a>>,
     masks: HashMap<String, MaskOperation>,
     /// Whether Keras 2 wrote it, whose attentions take no masks off.
     is_of_keras2: bool,
+    /// Values without their masks, by the values.
+    bare: HashMap<String, String>,
 }
 
 /// A layer with its calls.
-struct ReadLayer {
+#[derive(Default)]
+struct ReadLayer<'a> {
     name: String,
     architecture: Value,
     calls: Vec<KerasCall>,
+    /// A model, which is read when it is known with which masks it is called.
+    model: Option<&'a Value>,
+    /// The masks of that model, by which of its inputs have one.
+    of_model: HashMap<Vec<bool>, ModelMasks>,
     /// Whether it is a functional model, whose calls Keras counts from 1 among the outputs.
     is_functional: bool,
     is_operation: bool,
 }
 
-impl Functional {
-    /// The architecture of the model.
-    pub(super) fn read(model: &KerasLayer<'_>, reading: ConfigReading) -> Translated<Value> {
+/// A layer and the number of one of its calls.
+type CallPlace = (usize, usize);
+
+/// What calls do about the masks of their values.
+#[derive(Default)]
+struct MasksTaken {
+    /// Of each value whether it is taken without its mask.
+    bare: HashMap<CallPlace, Vec<bool>>,
+    /// Calls of attention that look at padding.
+    looking: HashSet<CallPlace>,
+}
+
+impl<'a> Functional<'a> {
+    /// The architecture of the model, whose inputs have masks where these are `given`.
+    pub(super) fn read(
+        model: &KerasLayer<'_>,
+        reading: ConfigReading<'_>,
+        given: &[bool],
+    ) -> Translated<ReadModel> {
         let of_2 = in_form_of_3(model.settings);
-        let mut network = Self {
-            is_of_keras2: of_2.is_some(),
-            ..Self::default()
-        };
         let settings = of_2.as_ref().unwrap_or(model.settings);
         let objects = list(settings, "layers")?;
         if objects.len() > MAX_CALLS {
             return Err(too_many("layers"));
         }
+        let mut network = Functional {
+            is_of_keras2: of_2.is_some(),
+            ..Functional::default()
+        };
         for object in objects {
             network.add(object, reading)?;
         }
-        let mut given = Vec::new();
-        sources(model.setting("input_layers"), &mut given)?;
-        let inputs = given.iter().map(|source| network.input(source.layer));
-        let inputs = inputs.collect::<Translated<Vec<_>>>()?;
-        let mut outputs = Vec::new();
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        sources(model.setting("input_layers"), &mut inputs)?;
         sources(
             settings.get("output_layers").unwrap_or(&Value::Null),
             &mut outputs,
         )?;
+        network.finish(&inputs, outputs, reading, given)
+    }
+
+    /// The architecture of what was added.
+    fn finish(
+        mut self,
+        inputs: &[KerasValue<'_>],
+        outputs: Vec<KerasValue<'_>>,
+        reading: ConfigReading<'_>,
+        given: &[bool],
+    ) -> Translated<ReadModel> {
+        let read = inputs.iter().map(|source| self.input(source.layer));
+        let read = read.collect::<Translated<Vec<_>>>()?;
+        let mut outputs = self.outputs(outputs);
+        let order = self.ordered(inputs)?;
+        let run_order = self.run_order(&order, &outputs);
+        let names: Vec<String> = inputs.iter().map(|input| plain(input.layer)).collect();
+        let mut masks = MaskTable::of_inputs(&names, given, self.is_of_keras2);
+        let taken = self.take_masks(&run_order, &mut masks, reading)?;
+        let masks = masks.of_model(&names, &outputs)?;
+        let mut calls = self.calls(order, &taken)?;
+        if reading.is_outermost() {
+            // The loss counts steps as in Keras.
+            let only_here = outputs.iter_mut().zip(masks.only_here());
+            for (output, _) in only_here.filter(|(_, only_here)| *only_here) {
+                *output = self.bare(output, &Value::Null, &mut calls);
+            }
+        }
+        let layers = self.layers.into_iter();
+        let layers: Vec<Value> = layers.map(|layer| layer.architecture).collect();
+        let version = match self.is_of_keras2 {
+            true => KerasVersion::Two,
+            false => KerasVersion::Three,
+        };
+        let architecture = json!({OF_KERAS: version.number(), "inputs": read, "layers": layers, "calls": calls, "outputs": outputs});
+        Ok((architecture, masks))
+    }
+
+    /// The values that the model gives. Keras 3 counts calls of functional models among them from 1.
+    fn outputs(&self, mut outputs: Vec<KerasValue<'_>>) -> Vec<String> {
         for output in &mut outputs {
             let name = plain(output.layer);
-            let mut layers = network.layers.iter().filter(|_| of_2.is_none());
+            let mut layers = self.layers.iter().filter(|_| !self.is_of_keras2);
             let is_functional = layers.any(|layer| layer.name == name && layer.is_functional);
             output.call = output.call.saturating_sub(usize::from(is_functional));
         }
-        let outputs: Vec<String> = outputs.iter().map(KerasValue::written).collect();
-        let order = network.ordered(&given)?;
-        let run_order = network.run_order(&order, &outputs);
-        let calls = network.calls(order, &run_order)?;
-        let layers = network.layers.into_iter();
-        let layers: Vec<Value> = layers.map(|layer| layer.architecture).collect();
-        let version = match of_2 {
-            Some(_) => KerasVersion::Two,
-            None => KerasVersion::Three,
-        };
-        Ok(
-            json!({OF_KERAS: version.number(), "inputs": inputs, "layers": layers, "calls": calls, "outputs": outputs}),
-        )
+        outputs.iter().map(KerasValue::written).collect()
     }
 
     fn input(&self, name: &str) -> Translated<Value> {
@@ -100,7 +151,7 @@ impl Functional {
         })
     }
 
-    fn add(&mut self, object: &Value, reading: ConfigReading) -> Translated<()> {
+    fn add(&mut self, object: &'a Value, reading: ConfigReading<'_>) -> Translated<()> {
         let layer = KerasLayer::of(object)?;
         if layer.class == "InputLayer" {
             self.inputs.insert(layer.name.to_owned(), input(&layer)?);
@@ -112,7 +163,11 @@ impl Functional {
         if layer.is_operation() {
             return self.add_operation(&layer, nodes).map_err(wrong);
         }
-        let mut architecture = entry(object, reading)?;
+        let model = layer.is_model().then_some(object);
+        let mut architecture = match model {
+            Some(_) => json!({"model": {}}),
+            None => entry(object)?,
+        };
         let obeys = reading.obeys_training;
         let calls = (nodes.iter()).map(|node| KerasCall::of(layer.class, node, obeys));
         let calls = calls.collect::<Translated<Vec<_>>>().map_err(wrong)?;
@@ -133,8 +188,9 @@ impl Functional {
             name: plain(layer.name),
             architecture,
             calls,
+            model,
             is_functional: layer.settings.contains_key("output_layers"),
-            is_operation: false,
+            ..ReadLayer::default()
         });
         Ok(())
     }
@@ -156,8 +212,8 @@ impl Functional {
                 name,
                 architecture,
                 calls: vec![KerasCall::plain(inputs, shapes)],
-                is_functional: false,
                 is_operation: true,
+                ..ReadLayer::default()
             }),
             None => {
                 let operation = MaskOperation::of(layer, node, inputs);
@@ -235,95 +291,130 @@ impl Functional {
         run
     }
 
-    /// What masks the values have, and the calls of attention that look at padding.
-    fn masks_at_run(
-        &self,
-        run_order: &[(usize, usize)],
-    ) -> Translated<(MaskTable, HashSet<(usize, usize)>)> {
-        let (mut masks, mut looking) = (MaskTable::default(), HashSet::new());
-        for &(at, number) in run_order {
-            let layer = &self.layers[at];
-            let (name, call) = (&layer.name, &layer.calls[number]);
-            if layer.is_operation {
-                continue;
-            }
-            masks.check(name, call, &self.masks)?;
-            if self.is_of_keras2 {
-                masks.check_merged(name, &layer.architecture, &call.inputs)?;
-            }
-            if layer.is_multi_head() && !self.is_of_keras2 && masks.are_taken(name, call)? {
-                looking.insert((at, number));
-            }
-            masks.carry(&layer.value(number), &layer.architecture, &call.inputs);
+    /// What each call does about masks, in the order in which Keras makes them.
+    fn take_masks(
+        &mut self,
+        run_order: &[CallPlace],
+        masks: &mut MaskTable,
+        reading: ConfigReading<'_>,
+    ) -> Translated<MasksTaken> {
+        let mut taken = MasksTaken::default();
+        for &place in run_order {
+            self.take_masks_of_call(place, (masks, &mut taken), reading)?;
         }
-        Ok((masks, looking))
+        let mut unread = self
+            .layers
+            .iter_mut()
+            .filter(|layer| layer.of_model.is_empty());
+        unread.try_for_each(|layer| layer.read_model(Vec::new(), reading).map(|_| ()))?;
+        Ok(taken)
+    }
+
+    fn take_masks_of_call(
+        &mut self,
+        (at, number): CallPlace,
+        (masks, taken): (&mut MaskTable, &mut MasksTaken),
+        reading: ConfigReading<'_>,
+    ) -> Translated<()> {
+        let layer = &mut self.layers[at];
+        let (value, call) = (layer.value(number), &layer.calls[number]);
+        masks.check(&layer.name, call, &self.masks)?;
+        let of_call = masks.of_call(call, layer.unmasked(call));
+        if self.is_of_keras2 && !layer.is_operation {
+            masks.check_merged(&layer.name, &layer.architecture, &call.inputs)?;
+        }
+        let looks = layer.is_multi_head() && call.masks.is_empty() && of_call.are_taken();
+        let depends = layer.is_operation || depends_on_masks(&layer.architecture);
+        let bare = match depends && !looks {
+            true => of_call.bare(&layer.name)?,
+            false => vec![false; call.inputs.len()],
+        };
+        if layer.model.is_some() {
+            let of_model = layer.read_model(of_call.given(), reading)?;
+            masks.carry_model(&value, &layer.calls[number].inputs, &of_model);
+        } else if !layer.is_operation {
+            let of_call = of_call.without(&bare);
+            masks.carry(&value, &layer.architecture, &call.inputs, of_call);
+        }
+        taken.looking.extend(looks.then_some((at, number)));
+        taken.bare.insert((at, number), bare);
+        Ok(())
     }
 
     /// The calls, each with masks that come along with its values, or on values without their masks.
-    fn calls(
-        &mut self,
-        order: Vec<(usize, usize)>,
-        run_order: &[(usize, usize)],
-    ) -> Translated<Vec<Value>> {
-        let (masks, looking) = self.masks_at_run(run_order)?;
-        let mut bare = HashMap::new();
+    fn calls(&mut self, order: Vec<CallPlace>, taken: &MasksTaken) -> Translated<Vec<Value>> {
         let mut calls = Vec::with_capacity(order.len());
-        for (at, number) in order {
-            let layer = &self.layers[at];
+        for place @ (at, number) in order {
+            let layer = &mut self.layers[at];
+            layer.look_at_padding(taken.looking.contains(&place), number)?;
             let (name, call) = (layer.name.clone(), &layer.calls[number]);
             let (mut inputs, shapes) = (call.inputs.clone(), call.shapes.clone());
-            let unmasked = layer.unmasked(call);
-            if !layer.is_operation {
-                let looks = looking.contains(&(at, number));
-                self.layers[at].look_at_padding(looks, number)?;
-            }
-            let taken = inputs.iter_mut().zip(&shapes).take(unmasked);
-            for (input, shape) in taken.filter(|(input, _)| masks.of(input).is_some()) {
-                if !bare.contains_key(input) {
-                    let layer = self.without_mask(input, shape);
-                    let layer = layer.map_err(|message| format!("`{}`: {message}", cut(&name)))?;
-                    calls.push(json!({"layer": layer, "inputs": [input]}));
-                    bare.insert(input.clone(), layer);
-                }
-                input.clone_from(&bare[input]);
+            let bare = taken.bare.get(&place).map_or(&[][..], Vec::as_slice);
+            let bare = inputs.iter_mut().zip(bare).enumerate();
+            for (at, (input, _)) in bare.filter(|(_, (_, bare))| **bare) {
+                *input = self.bare(input, shapes.get(at).unwrap_or(&Value::Null), &mut calls);
             }
             calls.push(json!({"layer": name, "inputs": inputs}));
         }
         Ok(calls)
     }
 
-    /// Adds a layer that gives a value of this shape as it is, but without its mask.
-    fn without_mask(&mut self, value: &str, shape: &Value) -> Translated<String> {
-        let dims = shape.as_array().map_or(&[][..], Vec::as_slice);
-        let rest = dims.iter().skip(2).map(Value::as_i64);
-        let Some(rest) = rest
-            .collect::<Option<Vec<i64>>>()
-            .filter(|_| dims.len() > 1)
-        else {
-            return Err(format!(
-                "it takes `{}`, which has a mask and dims {}, expected steps of known dims",
-                cut(value),
-                brief(shape)
-            ));
-        };
-        let target: Vec<i64> = [-1].into_iter().chain(rest).collect();
-        let mut name = format!("{}_without_mask", value.replace([':', '.'], "_"));
+    /// The value of this shape without its mask, as a layer gives it that only stands here.
+    fn bare(&mut self, value: &str, shape: &Value, calls: &mut Vec<Value>) -> String {
+        if let Some(bare) = self.bare.get(value) {
+            return bare.clone();
+        }
+        let (mut name, mut architecture) = without_mask(value, shape);
         while self.inputs.contains_key(&name) || self.layers.iter().any(|layer| layer.name == name)
         {
             name.push('_');
         }
+        name_layer(&mut architecture, &name);
+        calls.push(json!({"layer": name, "inputs": [value]}));
+        self.bare.insert(value.to_owned(), name.clone());
         self.layers.push(ReadLayer {
-            architecture: json!({"reshape": {"target_shape": target, "name": name}}),
+            architecture,
             name: name.clone(),
-            calls: Vec::new(),
-            is_functional: false,
-            is_operation: false,
+            ..ReadLayer::default()
         });
-        Ok(name)
+        name
     }
 }
 
-impl ReadLayer {
+impl ReadLayer<'_> {
+    /// The masks of the model that it is, called with masks where these are `given`; nothing where it is none.
+    fn read_model(
+        &mut self,
+        given: Vec<bool>,
+        reading: ConfigReading<'_>,
+    ) -> Translated<ModelMasks> {
+        if let Some(known) = self.of_model.get(&given) {
+            return Ok(known.clone());
+        }
+        let Some(object) = self.model else {
+            return Ok(ModelMasks::default());
+        };
+        let (mut read, masks) = model(object, reading.inside(), &given)?;
+        if self.architecture["model"]["training"] == false {
+            read["training"] = false.into();
+        }
+        if self.of_model.is_empty() {
+            self.architecture["model"] = read;
+        } else if self.architecture["model"] != read {
+            return Err(self.called_otherwise());
+        }
+        self.of_model.insert(given, masks.clone());
+        Ok(masks)
+    }
+
+    fn called_otherwise(&self) -> String {
+        format!(
+            "layer `{}`: it is called with masks of padding and without, and does otherwise with them in Keras than its layers do here; \
+             make a model for each call",
+            cut(&self.name)
+        )
+    }
+
     fn is_multi_head(&self) -> bool {
         self.architecture[MULTI_HEAD].is_object()
     }
@@ -381,6 +472,12 @@ pub(super) fn node(value: &str) -> &str {
 
 fn too_many(what: &str) -> String {
     format!("more than {MAX_CALLS} {what} in one model; that is taken for a mistake")
+}
+
+/// Gives a layer a name.
+pub(super) fn name_layer(architecture: &mut Value, name: &str) {
+    let settings = architecture.as_object_mut().into_iter().flatten();
+    settings.for_each(|(_, settings)| settings["name"] = name.into());
 }
 
 /// Has a layer run in training as its calls say.
