@@ -1,9 +1,12 @@
 """saved/*.keras, saved/*.h5 and saved.json: whole models as Keras saves them, and what they answer; saved/*.weights.h5: the weights alone.
 own_masks.json: architectures with layers that are called with other masks than their values have.
 mixed_masks.json: architectures with models that are called with masks and without.
+starts.json: what `to_json` gives of models, some of which begin as none does here.
 
     python tests/golden/keras/make_saved.py
 """
+
+import json
 
 from golden import FOLDER, array, arrays, keras, np, write
 
@@ -453,6 +456,20 @@ def mixed_masks():
     return {"operations": ([words], [operations(masked), operations(bare)])}
 
 
+def starts():
+    """Models by the setting by which a variable begins as none does here, and some of which all begin as here."""
+    images, steps = (8, 8, 3), (5, 3)
+    points = lambda start: layers.SeparableConv2D(4, 2, depthwise_initializer="he_normal", pointwise_initializer=start)
+    gates = lambda **settings: layers.LSTM(2, bias_initializer="ones", **settings)
+    return {
+        "pointwise_initializer": keras.Sequential([keras.Input(images), points("zeros")]),
+        "bias_initializer": keras.Sequential([keras.Input(steps), layers.Bidirectional(gates())]),
+        "kernel_initializer": keras.Sequential([keras.Input(steps), layers.Dense(2, kernel_initializer=keras.initializers.Identity())]),
+        "images": keras.Sequential([keras.Input(images), points("he_normal")]),
+        "steps": keras.Sequential([keras.Input(steps), gates(unit_forget_bias=False, return_sequences=True), layers.LSTM(2), layers.Dense(2, bias_initializer="zeros")]),
+    }
+
+
 def own_masks():
     """Layers with masks of their own: behind a layer that drops the mask, of another number, turned around, of one of two values."""
     words, others = keras.Input((5,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
@@ -535,3 +552,4 @@ if __name__ == "__main__":
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}
         write(file, [{"name": name, "config": keras.saving.serialize_keras_object(model)} for name, model in models.items()])
+    write("starts", [{"name": name, "config": json.loads(model.to_json())} for name, model in starts().items()])

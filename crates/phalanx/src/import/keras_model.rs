@@ -9,7 +9,7 @@ use zip::ZipArchive;
 use super::hdf5::{Hdf5, SIGNATURE};
 use super::problem;
 use crate::Result;
-use crate::nn::Model;
+use crate::nn::{Model, check_starts};
 
 const ARCHIVED: &str = "config.json";
 const METADATA: &str = "metadata.json";
@@ -43,6 +43,9 @@ pub(super) fn model(name: &str, bytes: &[u8]) -> Result<Model> {
     })?;
     let config = parsed(&text).map_err(wrong)?;
     let version = version(bytes, &config);
+    if is_document(bytes) {
+        check_starts(&config).map_err(wrong)?;
+    }
     Model::from_keras_config(&config, version.as_deref()).map_err(wrong)
 }
 

@@ -15,6 +15,7 @@ mod read_limits;
 mod read_masks;
 mod read_network;
 mod read_stack;
+mod read_starts;
 mod run_order;
 
 use phalanx_graph::{DType, Shape};
@@ -26,6 +27,8 @@ use super::layer::Body;
 use super::model::{Call, Model, NamedLayer, Place};
 use super::preprocess::Preprocess;
 use crate::{Error, Result};
+
+pub(crate) use read_starts::check_starts;
 
 type Settings = Map<String, Value>;
 /// What Keras has for something of ours, or why it has nothing.

@@ -184,7 +184,8 @@ impl SavedModel {
     }
 
     /// The model of what [`load`](Self::load) or [`load_keras`](Self::load_keras) reads, the folder of a model or a file of Keras, without its
-    /// values; or of a description alone: `model.json` in the folder of a model, or a file with what Keras' `model.to_json()` gives.
+    /// values; or of a description alone: `model.json` in the folder of a model, or a file with what Keras' `model.to_json()` gives, in which
+    /// every variable must begin as one can here.
     ///
     /// # Errors
     /// As for these.

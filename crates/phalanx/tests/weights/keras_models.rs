@@ -413,6 +413,27 @@ fn outputs_without_their_masks_keep_their_names() {
     }
 }
 
+/// A description has no values, from which layers could go on.
+#[test]
+fn descriptions_that_begin_otherwise_than_here_are_refused() {
+    let folder = Scratch::temporary("starts");
+    for record in records("starts.json") {
+        let path = folder.join("model.json");
+        std::fs::write(&path, record["config"].to_string()).unwrap();
+        let read = SavedModel::architecture(&path);
+        let setting = name(&record);
+        match setting.ends_with("_initializer") {
+            false => drop(read.unwrap()),
+            true => {
+                let error = read.unwrap_err().to_string();
+                let expected = format!("its `{setting}` is ");
+                assert!(error.contains(&expected), "{setting}: {error}");
+                assert!(error.contains("set another one"), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn inputs_of_other_sizes_are_given_later() {
     let read = |file: &str| SavedModel::load_keras(golden("keras/saved").join(file)).unwrap();

@@ -532,7 +532,7 @@ pub(super) fn is_last(axis: &Value, rank: Option<usize>) -> bool {
 }
 
 /// How a variable begins; nothing for what is not known here.
-fn initializer(value: &Value) -> Option<Value> {
+pub(super) fn initializer(value: &Value) -> Option<Value> {
     let name = value.as_str().or_else(|| value["class_name"].as_str())?;
     let mut fields = Settings::new();
     for (field, value) in value["config"].as_object().into_iter().flatten() {

@@ -1,0 +1,57 @@
+//! How variables begin, in descriptions without values: what has no like here would begin otherwise than in Keras.
+
+use serde_json::Value;
+
+use super::Translated;
+use super::read::of_layer;
+use super::read_layer::{KerasLayer, brief, initializer};
+
+/// Refuses a description in which a variable begins as none does here.
+pub(crate) fn check_starts(description: &Value) -> Translated<()> {
+    if let Ok(layer) = KerasLayer::of(description) {
+        check(&layer).map_err(|message| of_layer(&layer, &message))?;
+    }
+    match description {
+        Value::Object(fields) => fields.values().try_for_each(check_starts),
+        Value::Array(items) => items.iter().try_for_each(check_starts),
+        _ => Ok(()),
+    }
+}
+
+fn check(layer: &KerasLayer<'_>) -> Translated<()> {
+    let given = layer.settings.iter().filter(|(_, value)| !value.is_null());
+    let mut given = given.filter(|(field, _)| field.ends_with("initializer"));
+    if let Some((field, value)) = given.find(|(_, value)| initializer(value).is_none()) {
+        return Err(other_start(
+            field,
+            value,
+            "there is no such initializer here",
+        ));
+    }
+    let start = |field: &str| initializer(layer.setting(field));
+    let points = "pointwise_initializer";
+    if start(points).is_some() && start(points) != start("depthwise_initializer") {
+        return Err(other_start(
+            points,
+            layer.setting(points),
+            "here both kernels begin as `depthwise_initializer` says",
+        ));
+    }
+    let bias = "bias_initializer";
+    let sets_forget_gate = layer.class == "LSTM" && layer.setting("unit_forget_bias") != false;
+    if sets_forget_gate && start(bias).is_some_and(|start| start != "zeros") {
+        return Err(other_start(
+            bias,
+            layer.setting(bias),
+            "here the gates beside the forget gate begin at 0 where `unit_forget_bias` is true",
+        ));
+    }
+    Ok(())
+}
+
+fn other_start(field: &str, value: &Value, instead: &str) -> String {
+    format!(
+        "its `{field}` is {}, and {instead}; set another one, or save the model with its values by `model.save(\"model.keras\")`",
+        brief(value)
+    )
+}
