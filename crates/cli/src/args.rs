@@ -37,8 +37,8 @@ pub struct Global {
     /// How progress is shown; auto is a bar on a terminal and plain lines elsewhere
     #[arg(long, global = true, value_enum, default_value_t = Progress::Auto, value_name = "HOW")]
     pub progress: Progress,
-    /// The devices of train, trace, estimate, evaluate and predict: cpu:4 divides the CPU into 4 parts (a number, and cpu:0 or cpu alone is all of
-    /// it undivided), gpu is all GPUs, gpu:0 the first, gpu:0,gpu:1 these two
+    /// The devices of train, trace, estimate, evaluate and predict, and for whose kind export writes StableHLO: cpu:4 divides the CPU into 4 parts
+    /// (a number, and cpu:0 or cpu alone is all of it undivided), gpu is all GPUs, gpu:0 the first, gpu:0,gpu:1 these two
     #[arg(long, global = true, value_name = "DEVICES")]
     pub devices: Option<DeviceChoice>,
     /// Print results and errors, nothing else
@@ -88,7 +88,7 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
-    /// Write a trained model to a file that Keras reads, or its weights alone
+    /// Write a trained model to a file that Keras reads, its prediction as StableHLO for serving, or its weights alone
     Export(ExportArgs),
     /// Draw the curves of trainings, in the terminal or as a picture, SVG or PNG
     Plot(PlotArgs),
@@ -567,7 +567,7 @@ impl Global {
 }
 
 /// A number of epochs, batches or examples.
-fn count(text: &str) -> Result<NonZeroUsize, String> {
+pub(crate) fn count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .map_err(|_| "expected a whole number from 1".to_owned())
 }

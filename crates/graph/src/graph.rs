@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) use rematerialization::Region;
 
 use crate::infer::{check_size, infer};
-use crate::op::{CustomCall, Node, Op, Subgraph, Value};
+use crate::op::{CustomCall, Node, Op, Subgraph, Value, custom_calls};
 use crate::{DType, HostTensor, Mesh, Shape, Sharding, Tensor};
 
 /// A graph under construction; clones are handles of the same graph.
@@ -96,6 +96,12 @@ impl Program {
     #[must_use]
     pub fn shape(&self, value: Value) -> &Shape {
         &self.nodes[value.node].shapes[value.output]
+    }
+
+    /// The names of the kernels that it calls by [`Op::CustomCall`], those in loops and branches among them.
+    #[must_use]
+    pub fn custom_calls(&self) -> Vec<&str> {
+        custom_calls(&self.nodes)
     }
 
     /// How many of the replicas run in one process.

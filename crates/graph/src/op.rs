@@ -442,6 +442,18 @@ pub(crate) fn any_node(nodes: &[Node], found: &dyn Fn(&[Node], &Node) -> bool) -
     })
 }
 
+/// The names of the kernels that these nodes call, or nodes in bodies of theirs.
+pub(crate) fn custom_calls(nodes: &[Node]) -> Vec<&str> {
+    let calls = nodes.iter().flat_map(|node| match &node.op {
+        Op::CustomCall(call) => vec![call.target.as_str()],
+        op => {
+            let bodies = op.bodies().into_iter();
+            bodies.flat_map(|body| custom_calls(&body.nodes)).collect()
+        }
+    });
+    calls.collect()
+}
+
 impl Subgraph {
     /// Shape of a value of this graph.
     #[must_use]

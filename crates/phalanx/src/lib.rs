@@ -55,3 +55,8 @@ struct CheckpointsPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-keras.md")]
 struct FromKerasPage;
+
+/// The program of the page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/serving.md")]
+struct ServingPage;

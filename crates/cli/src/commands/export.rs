@@ -1,6 +1,13 @@
 //! `phalanx export`: a trained model for other programs.
 
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use phalanx::fit::ServingOptions;
+use phalanx::nn::Policy;
+use phalanx::replicas::DeviceChoice;
 use phalanx::saved::SavedModel;
+use phalanx_pjrt::Platform;
 use serde_json::json;
 
 use super::Context;
@@ -8,34 +15,109 @@ use super::session::failed;
 use super::trained_model::used;
 use crate::args::{ExportArgs, UseArgs};
 use crate::failure::{Exit, Failure};
+use crate::record::Record;
 use crate::run_folder::is_model;
 
-/// Writes a trained model, or its weights alone.
+/// What a file is by its ending.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum ExportFormat {
+    /// Keras' archive.
+    Keras,
+    /// The weights alone, for Keras.
+    KerasWeights,
+    /// The weights alone.
+    Weights,
+    /// A program, beside its weights.
+    StableHlo,
+}
+
+impl ExportFormat {
+    const ENDINGS: [(&'static str, Self); 4] = [
+        (".keras", Self::Keras),
+        (".weights.h5", Self::KerasWeights),
+        (".safetensors", Self::Weights),
+        (".mlir", Self::StableHlo),
+    ];
+
+    fn of(file: &Path) -> Option<Self> {
+        let name = file.file_name()?.to_string_lossy();
+        let mut formats = Self::ENDINGS.iter();
+        let found = formats.find(|(ending, _)| name.ends_with(ending));
+        found.map(|(_, format)| *format)
+    }
+
+    /// How the file is used.
+    fn hint(self, file: &Path) -> String {
+        let shown = file.display();
+        match self {
+            Self::Keras => format!("; in Keras: keras.models.load_model(\"{shown}\")"),
+            Self::KerasWeights => {
+                format!("; in Keras, with the same layers: model.load_weights(\"{shown}\")")
+            }
+            Self::Weights => String::new(),
+            Self::StableHlo => format!("; {shown}.json says what {shown} takes and gives"),
+        }
+    }
+}
+
+/// Writes a trained model, its prediction as a program, or its weights alone.
 pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failure> {
+    let format = format(args)?;
+    let saved = saved(context, args)?;
+    let written = match format {
+        ExportFormat::Keras => saved.save_keras(&args.file),
+        ExportFormat::KerasWeights | ExportFormat::Weights => saved.save_weights(&args.file),
+        ExportFormat::StableHlo => saved.save_stablehlo(&args.file, &serving(context, args)?),
+    };
+    written.map_err(|error| failed(&error))?;
+    let weights = match format {
+        ExportFormat::StableHlo => args.file.with_extension("safetensors"),
+        _ => args.file.clone(),
+    };
+    let (variables, weights) = (saved.values().len(), weights.display());
+    let hint = format.hint(&args.file);
+    let json = json!({"exported": args.file, "variables": variables});
+    context.print(
+        &format!("{variables} variables are in {weights}{hint}"),
+        &json,
+    )
+}
+
+fn format(args: &ExportArgs) -> Result<ExportFormat, Failure> {
     let file = args.file.display();
-    let name = args.file.file_name().map(|name| name.to_string_lossy());
-    let ends = |ending: &str| name.as_ref().is_some_and(|name| name.ends_with(ending));
-    let hint = if ends(".keras") {
-        format!("; in Keras: keras.models.load_model(\"{file}\")")
-    } else if ends(".weights.h5") {
-        format!("; in Keras, with the same layers: model.load_weights(\"{file}\")")
-    } else if ends(".safetensors") {
-        String::new()
-    } else {
+    let Some(format) = ExportFormat::of(&args.file) else {
         let message = format!(
-            "`{file}` says no format by its ending, expected .keras, .weights.h5 (Keras) or .safetensors"
+            "`{file}` says no format by its ending, expected .keras, .weights.h5 (Keras), .mlir (StableHLO) or .safetensors"
         );
         return Err(Failure::new(Exit::Usage, message).next("name the file so"));
     };
-    let saved = saved(context, args)?;
-    let written = match ends(".keras") {
-        true => saved.save_keras(&args.file),
-        false => saved.save_weights(&args.file),
-    };
-    written.map_err(|error| failed(&error))?;
-    let variables = saved.values().len();
-    let json = json!({"exported": args.file, "variables": variables});
-    context.print(&format!("{variables} variables are in {file}{hint}"), &json)
+    if args.batch_size.is_some() && format != ExportFormat::StableHlo {
+        let message = format!("--batch-size is of a program, and `{file}` takes any batch");
+        return Err(Failure::new(Exit::Usage, message)
+            .next("leave it out, or name the file .mlir for StableHLO"));
+    }
+    Ok(format)
+}
+
+/// For which calls the program is.
+fn serving(context: &Context, args: &ExportArgs) -> Result<ServingOptions, Failure> {
+    let devices = context.global.devices.as_ref();
+    let default = ServingOptions::default();
+    Ok(ServingOptions {
+        batch_size: args
+            .batch_size
+            .map_or(default.batch_size, NonZeroUsize::get),
+        precision: precision(args)?,
+        platform: devices.map_or(Platform::Cpu, DeviceChoice::platform),
+    })
+}
+
+/// In which element types the model was trained; f32 for a model that a program saved, which does not say.
+fn precision(args: &ExportArgs) -> Result<Policy, Failure> {
+    match is_model(&args.run) && Record::read(&args.run)?.is_none() {
+        true => Ok(Policy::default()),
+        false => Ok(used(&of(args))?.config.precision),
+    }
 }
 
 /// The model of the folder of a training or of a saved model, or of a training file.
@@ -43,15 +125,18 @@ fn saved(context: &Context, args: &ExportArgs) -> Result<SavedModel, Failure> {
     if is_model(&args.run) && !args.checkpoint {
         return SavedModel::load(&args.run).map_err(|error| failed(&error));
     }
-    let of = UseArgs {
+    let mut used = used(&of(args))?;
+    used.fetch_model(context)?;
+    used.saved(context)
+}
+
+fn of(args: &ExportArgs) -> UseArgs {
+    UseArgs {
         file: args.run.clone(),
         data: Vec::new(),
         csv: Vec::new(),
         images: None,
         output: None,
         checkpoint: args.checkpoint,
-    };
-    let mut used = used(&of)?;
-    used.fetch_model(context)?;
-    used.saved(context)
+    }
 }

@@ -246,7 +246,7 @@ fn weights_are_written_for_other_programs() {
     folder.succeed(&["train", "again.yaml", "--quiet"]);
     let says = [
         "`w.h5` says no format",
-        ".keras, .weights.h5 (Keras) or .safetensors",
+        ".keras, .weights.h5 (Keras), .mlir (StableHLO) or .safetensors",
     ];
     folder.fail(&["export", "out", "w.h5"], 2, &says);
     let says = ["has only the names of variables", "`phalanx export"];
@@ -255,6 +255,48 @@ fn weights_are_written_for_other_programs() {
         2,
         &says,
     );
+}
+
+/// The program of `phalanx export` with these arguments before `m.mlir`, and the first dim of what it takes.
+fn program(folder: &Folder, arguments: &[&str]) -> (String, u64) {
+    folder.succeed(&[&["export"], arguments, &["m.mlir"]].concat());
+    let about = fs::read(folder.0.join("m.mlir.json")).unwrap();
+    let about: serde_json::Value = serde_json::from_slice(&about).unwrap();
+    let rows = &about["arguments"].as_array().unwrap().last().unwrap()["dims"][0];
+    let text = fs::read_to_string(folder.0.join("m.mlir")).unwrap();
+    (text, rows.as_u64().unwrap())
+}
+
+#[test]
+fn a_program_for_serving_computes_as_the_model_was_trained() {
+    let folder = Folder::new("export-program", "adam");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("epochs: 40", "epochs: 1, save_freq: epoch");
+    fs::write(&file, format!("{text}precision: mixed_bfloat16\n")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let (text, rows) = program(&folder, &["out"]);
+    assert!(
+        text.contains("tensor<1x16xbf16>") && !text.contains("custom_call"),
+        "{text}"
+    );
+    assert_eq!(rows, 1);
+    let by_other_names = [
+        &["out/model"][..],
+        &["t.yaml"],
+        &["t.yaml", "--checkpoint"],
+        &["out", "--devices", "gpu"],
+    ];
+    for named in by_other_names {
+        assert_eq!(program(&folder, named).0, text, "{named:?}");
+    }
+    assert_eq!(program(&folder, &["out", "--batch-size", "3"]).1, 3);
+    // Of a model that a program saved nobody knows it.
+    fs::remove_file(folder.0.join("out/model/training.json")).unwrap();
+    assert!(!program(&folder, &["out/model"]).0.contains("bf16"));
+    let says = ["--batch-size is of a program", "`m.keras` takes any batch"];
+    let arguments = ["export", "out/model", "m.keras", "--batch-size", "3"];
+    folder.fail(&arguments, 2, &says);
 }
 
 #[test]

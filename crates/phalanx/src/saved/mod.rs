@@ -39,7 +39,7 @@ const MODEL: &str = "model.json";
 /// How the model was trained: `phalanx train` adds it, to use the model in the same way.
 const TRAINING: &str = "training.json";
 /// The directory of a saved model.
-const MODEL_DIR: DirectoryKind = DirectoryKind {
+pub(crate) const MODEL_DIR: DirectoryKind = DirectoryKind {
     what: "saved model",
     short: "model",
     writer: "save",

@@ -18,7 +18,7 @@ use super::oracle::{Batch, array, engine, formula_value, name, records, uniform}
 use super::{LoadWeights, zeroed};
 
 /// Models with every kind of layer that Keras has, and their inputs.
-fn models() -> Vec<(Model, Vec<HostTensor>)> {
+pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
     let models = [
         images(),
         channels(),
@@ -362,7 +362,7 @@ fn categories() -> Value {
 }
 
 /// The model with values by the formula.
-fn filled(model: &Model) -> SavedModel {
+pub(super) fn filled(model: &Model) -> SavedModel {
     let value = |variable: &phalanx::nn::Variable| {
         let parts: Vec<&str> = variable.name.rsplitn(3, '/').collect();
         let value = formula_value(&format!("{}/{}", parts[1], parts[0]), &variable.shape.dims);

@@ -1,4 +1,4 @@
-//! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same.
+//! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same; and what we write for others.
 
 mod archives;
 mod keras_compiled;
@@ -9,6 +9,7 @@ mod pytorch;
 mod pytorch_orders;
 mod pytorch_recurrent;
 mod refused;
+mod stablehlo;
 
 use std::path::PathBuf;
 use std::slice::from_ref;

@@ -1,8 +1,11 @@
-//! The commands of `docs/observability.md`, run in a folder with its training file.
+//! The commands of `docs/observability.md` and `docs/serving.md`, run in a folder with the training file of the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use phalanx_testkit::Scratch;
+use serde_json::{Value, json};
 
 /// The blocks of a page of this language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -27,21 +30,24 @@ fn run(folder: &Path, line: &str) -> String {
     text
 }
 
-#[test]
-fn the_commands_of_the_page_do_what_it_says() {
+/// The commands of a page of `docs` and what each printed, and the folder in which they ran.
+fn run_page(name: &str) -> (Scratch, Vec<(String, String)>) {
     let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(repository.join("docs/observability.md")).unwrap();
-    let folder = std::env::temp_dir().join(format!("phalanx-observability-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
+    let page = fs::read_to_string(repository.join("docs").join(name)).unwrap();
+    let folder = Scratch::temporary(name);
     let data = repository.join("crates/phalanx/data/digits.csv.gz");
     fs::copy(data, folder.join("digits.csv.gz")).unwrap();
     fs::write(folder.join("digits.yaml"), &blocks(&page, "yaml")[0]).unwrap();
     let lines = blocks(&page, "sh").concat();
-    let told: Vec<(&str, String)> = lines
-        .lines()
-        .map(|line| (line, run(&folder, line)))
-        .collect();
+    let lines = lines.lines();
+    let told = lines.map(|line| (line.to_owned(), run(&folder, line)));
+    let told = told.collect();
+    (folder, told)
+}
+
+#[test]
+fn the_commands_of_observability_do_what_it_says() {
+    let (folder, told) = run_page("observability.md");
     assert_eq!(told.len(), 9);
     let of = |command: &str| {
         let found = told.iter().find(|(line, _)| line.contains(command));
@@ -80,17 +86,16 @@ fn the_commands_of_the_page_do_what_it_says() {
     assert!(fs::metadata(profile).unwrap().len() > 500);
     assert!(of("step_time_ms").starts_with("step_time_ms/compute\n"));
     check_files(&folder);
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// What the commands of the page have written, and the words for a log that no run has.
 fn check_files(folder: &Path) {
     let history = fs::read_to_string(folder.join("runs/digits/history.jsonl")).unwrap();
-    let last: serde_json::Value = serde_json::from_str(history.lines().last().unwrap()).unwrap();
+    let last: Value = serde_json::from_str(history.lines().last().unwrap()).unwrap();
     assert!(last["times"]["compute"].as_f64().unwrap() > 0.0);
     for (name, workers) in [("trace.json", 1), ("trace-of-two.json", 2)] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
-        let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let trace: Value = serde_json::from_str(&text).unwrap();
         let steps = trace["traceEvents"].as_array().unwrap().iter();
         let steps = steps.filter(|event| event["name"] == "step").count();
         assert_eq!(steps, 10 * workers, "{name}");
@@ -106,4 +111,37 @@ fn check_files(folder: &Path) {
         told.contains("no run has a log `los`; there are accuracy, loss"),
         "{told}"
     );
+}
+
+#[test]
+fn the_commands_of_serving_do_what_it_says() {
+    let (folder, told) = run_page("serving.md");
+    assert_eq!(told.len(), 3);
+    assert_eq!(
+        told[1].1,
+        "4 variables are in digits.safetensors; digits.mlir.json says what digits.mlir takes and gives\n"
+    );
+    for (name, rows) in [("digits", 1), ("digits-64", 64)] {
+        let text = fs::read_to_string(folder.join(format!("{name}.mlir.json"))).unwrap();
+        let about: Value = serde_json::from_str(&text).unwrap();
+        let of = |list: &str| {
+            let list = about[list].as_array().unwrap().iter();
+            let one = list.map(|one| json!([one["source"], one["name"], one["dims"]]));
+            one.collect::<Vec<Value>>()
+        };
+        let expected = [
+            json!(["weights", "conv2d/kernel", [3, 3, 1, 4]]),
+            json!(["weights", "conv2d/bias", [4]]),
+            json!(["weights", "dense/kernel", [144, 10]]),
+            json!(["weights", "dense/bias", [10]]),
+            json!(["input", "input", [rows, 8, 8, 1]]),
+        ];
+        assert_eq!(of("arguments"), expected);
+        assert_eq!(of("results"), [json!([null, "dense", [rows, 10]])]);
+        let read = |path: &str| fs::read(folder.join(path)).unwrap();
+        assert_eq!(
+            read(&format!("{name}.safetensors")),
+            read("runs/digits/model/weights.safetensors")
+        );
+    }
 }

@@ -1,0 +1,167 @@
+//! A model as a program for other systems to serve: StableHLO text beside its weights.
+
+use std::path::{Path, PathBuf};
+
+use phalanx_graph::{Lowering, Platform, Program, Shape};
+use serde_json::{Value, json};
+
+use super::compile::Compile;
+use super::setup::Setup;
+use super::step_program::{BatchShape, StepBuilder};
+use crate::nn::{Model, Policy};
+use crate::replicas::Reduction;
+use crate::saved::{MODEL_DIR, SavedModel};
+use crate::storage::atomic_dir;
+use crate::{Error, Result};
+
+/// The field `format` of the description.
+const FORMAT: &str = "phalanx stablehlo";
+/// The field `version` of it, which grows when readers of the old version could not read the new one.
+const VERSION: u64 = 1;
+/// The ending of a program.
+const ENDING: &str = "mlir";
+
+/// For which calls [`SavedModel::save_stablehlo`] writes a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServingOptions {
+    /// Examples of a call; 1 by default.
+    pub batch_size: usize,
+    /// In which element types layers compute: what the model was compiled with, f32 by default.
+    pub precision: Policy,
+    /// The kind of device for which the program is written, the CPU by default. Others compute the same, maybe slower.
+    pub platform: Platform,
+}
+
+impl Default for ServingOptions {
+    fn default() -> Self {
+        Self {
+            batch_size: 1,
+            precision: Policy::default(),
+            platform: Platform::Cpu,
+        }
+    }
+}
+
+impl SavedModel {
+    /// Writes the prediction of a batch for other systems to serve: to `digits.mlir` as StableHLO text, which XLA and IREE compile as it is,
+    /// the weights to `digits.safetensors`, and to `digits.mlir.json` name, element type and dims of each argument and result.
+    ///
+    /// The function `main` takes the variables in the order of [`Model::variables`](crate::nn::Model::variables), then the inputs, each
+    /// `[batch_size, ..]`, and gives the outputs of the model, which are what [`Trainer::predict`](super::Trainer::predict) gives. All of it is
+    /// StableHLO and CHLO (`erf`), with no kernels of this library. Dims of inputs that are open have the size that the model shows, and
+    /// [`with_inputs`](Self::with_inputs) gives them another. Keras' `model.export` writes TensorFlow's SavedModel instead.
+    ///
+    /// # Errors
+    /// When the name does not end in `.mlir`, the batch has no example, or a layer of your own calls a kernel that other systems do not have:
+    /// nothing is written then. When a file cannot be written, such as for lack of space.
+    pub fn save_stablehlo(&self, path: impl AsRef<Path>, options: &ServingOptions) -> Result<()> {
+        let path = path.as_ref();
+        let [weights, description] = beside(path)?;
+        let program = self.serving_program(options)?;
+        let description_text = self.description(&program, path, &weights)?;
+        let text = program.to_stablehlo(&Lowering::new(options.platform, self.model().name()));
+        self.save_weights(&weights)?;
+        write(&description, &description_text)?;
+        write(path, &text)
+    }
+
+    /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
+    fn serving_program(&self, options: &ServingOptions) -> Result<Program> {
+        let model = self.model();
+        let rows = options.batch_size;
+        if rows == 0 {
+            return Err(Error::user(
+                "`batch_size` is 0, expected 1 or more: how many examples a call has",
+            ));
+        }
+        let batched = |shape: Shape| Shape::new(shape.dtype, [&[rows], &shape.dims[..]].concat());
+        let batch = BatchShape {
+            x: model.inputs().map(|(_, shape)| batched(shape)).collect(),
+            y: Vec::new(),
+            weight: None,
+            filled: false,
+            sizes: Vec::new(),
+        };
+        let compile = Compile {
+            precision: options.precision,
+            ..Compile::default()
+        };
+        let setup = Setup::new(model.clone(), compile, 1, Reduction::default())?;
+        let program = StepBuilder::new(&setup).predict_step(&batch)?.program;
+        let program = program.simplified();
+        match program.custom_calls().first() {
+            None => Ok(named(program, model)),
+            Some(kernel) => Err(Error::User(format!(
+                "model `{}` calls the kernel `{kernel}`, which other systems do not have, expected ops alone; compute the same with the methods of `Tensor` in the layer that calls it",
+                model.name()
+            ))),
+        }
+    }
+
+    /// What the arguments and results are, for people and programs.
+    fn description(&self, program: &Program, path: &Path, weights: &Path) -> Result<String> {
+        let count = self.values().len();
+        let arguments = program.parameters.iter().enumerate();
+        let arguments = arguments.map(|(index, parameter)| {
+            let source = if index < count { "weights" } else { "input" };
+            let mut argument = described(&parameter.name, &parameter.shape);
+            argument["source"] = json!(source);
+            argument
+        });
+        let results = program.outputs.iter();
+        let results = results.map(|(name, value)| described(name, program.shape(*value)));
+        let description = json!({
+            "format": FORMAT,
+            "version": VERSION,
+            "phalanx": env!("CARGO_PKG_VERSION"),
+            "program": file_name(path),
+            "function": "main",
+            "weights": file_name(weights),
+            "arguments": arguments.collect::<Vec<Value>>(),
+            "results": results.collect::<Vec<Value>>(),
+        });
+        let text = serde_json::to_string_pretty(&description);
+        text.map(|text| text + "\n")
+            .map_err(|error| Error::Bug(format!("description of a program: {error}")))
+    }
+}
+
+/// The same with the model's names of variables, inputs and outputs.
+fn named(mut program: Program, model: &Model) -> Program {
+    let variables = model.variables().iter().map(|variable| &*variable.name);
+    let names = variables.chain(model.inputs().map(|(name, _)| name));
+    for (parameter, name) in program.parameters.iter_mut().zip(names) {
+        name.clone_into(&mut parameter.name);
+    }
+    for ((old, _), name) in program.outputs.iter_mut().zip(model.output_names()) {
+        *old = name;
+    }
+    program
+}
+
+fn described(name: &str, shape: &Shape) -> Value {
+    json!({"name": name, "dtype": shape.dtype.name(), "dims": shape.dims})
+}
+
+/// Where the weights and the description of a program are.
+fn beside(path: &Path) -> Result<[PathBuf; 2]> {
+    if path.extension().is_none_or(|ending| ending != ENDING) {
+        return Err(Error::User(format!(
+            "`{}` does not end in .{ENDING}, expected the name of a file of StableHLO, such as `digits.{ENDING}`; weights and description are written beside it",
+            path.display()
+        )));
+    }
+    Ok(["safetensors", "mlir.json"].map(|ending| path.with_extension(ending)))
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let text = text.as_bytes();
+    atomic_dir::replace_file(&MODEL_DIR, path, text.len() as u64, |file| {
+        file.write_all(text)
+    })
+}
