@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use phalanx_cluster::Explanation;
+use serde_json::{Value, json};
+
 use crate::machine::{Machine, bytes};
 
 const MIB: u64 = 1 << 20;
@@ -69,15 +72,27 @@ impl Check {
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self.state, State::Fail(_))
     }
+
+    /// The state in a word, and what to do.
+    const fn state(&self) -> (&'static str, Option<&String>) {
+        match &self.state {
+            State::Ok => ("ok", None),
+            State::Warn(next) => ("warn", Some(next)),
+            State::Fail(next) => ("fail", Some(next)),
+        }
+    }
+
+    /// The line as an object.
+    pub(crate) fn to_json(&self) -> Value {
+        let (state, next) = self.state();
+        let (name, found) = (self.name, &self.found);
+        json!({"event": "check", "name": name, "state": state, "found": found, "next": next})
+    }
 }
 
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, next) = match &self.state {
-            State::Ok => ("ok", None),
-            State::Warn(next) => ("warn", Some(next)),
-            State::Fail(next) => ("fail", Some(next)),
-        };
+        let (word, next) = self.state();
         write!(f, "{word:<5} {:<11} {}", self.name, self.found)?;
         next.map_or(Ok(()), |next| write!(f, "\n{:18}next: {next}", ""))
     }
@@ -229,8 +244,47 @@ pub(crate) fn flags(flags: &str) -> Check {
     }
 }
 
+/// Which of how many workers this process is.
+pub(crate) fn worker(explanation: &Explanation) -> Check {
+    match &explanation.outcome {
+        Ok(None) => Check::ok("worker", "the only one"),
+        Ok(Some(membership)) => Check::ok("worker", membership.to_string()),
+        Err(error) => Check::fail("worker", error.to_string(), "see `phalanx env --explain`"),
+    }
+}
+
+/// Starts of the names of variables that this program or its libraries go by, beside those that tell of workers.
+const VARIABLES: [&str; 7] = [
+    "PHALANX_", "OMP_", "CUDA_", "NCCL_", "TPU_", "TF_CPP_", "LD_",
+];
+/// Parts of the names of variables whose values nobody may see.
+const SECRET: [&str; 5] = ["SECRET", "TOKEN", "PASSWORD", "KEY", "CREDENTIAL"];
+
+/// The variables that a training goes by, a line each, secrets without their values.
+pub(crate) fn variables(
+    explanation: &Explanation,
+    all: impl Iterator<Item = (String, String)>,
+) -> Vec<Check> {
+    let has = |parts: &[&str], found: &dyn Fn(&str) -> bool| parts.iter().any(|part| found(part));
+    let is_read = |name: &str| explanation.variables.iter().any(|read| read.name == name);
+    let mut chosen: Vec<(String, String)> = all
+        .filter(|(name, _)| has(&VARIABLES, &|part| name.starts_with(part)) || is_read(name))
+        .collect();
+    chosen.sort();
+    let chosen = chosen.into_iter();
+    let lines = chosen.map(
+        |(name, value)| match has(&SECRET, &|part| name.contains(part)) {
+            true => format!("{name} is set"),
+            false => format!("{name}={}", value.replace(['\n', '\r'], " ")),
+        },
+    );
+    lines.map(|line| Check::ok("variable", line)).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use phalanx_cluster::{Variables, explain};
+
     use super::*;
 
     fn machine() -> Machine {
@@ -303,6 +357,52 @@ mod tests {
             assert_eq!(check.is_failure(), fails, "{check}");
             assert!(check.to_string().contains(next), "{check}");
         }
+    }
+
+    #[test]
+    fn variables_are_told_without_secrets() {
+        let set = [
+            ("WORLD_SIZE", "2"),
+            ("RANK", "1"),
+            ("MASTER_ADDR", "one"),
+            ("PHALANX_TOKEN", "hunter2"),
+            ("PHALANX_KERNELS", "off"),
+            ("HOME", "/root"),
+        ];
+        let told = explain(&set.into_iter().collect());
+        let all = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found = |check: Check| check.found;
+        let lines: Vec<String> = variables(&told, all.into_iter())
+            .into_iter()
+            .map(found)
+            .collect();
+        let expected = [
+            "MASTER_ADDR=one",
+            "PHALANX_KERNELS=off",
+            "PHALANX_TOKEN is set",
+            "RANK=1",
+            "WORLD_SIZE=2",
+        ];
+        assert_eq!(lines, expected);
+        assert!(
+            worker(&told)
+                .to_string()
+                .starts_with("ok    worker      worker 1 of 2")
+        );
+        assert_eq!(
+            worker(&explain(&Variables::default())).found,
+            "the only one"
+        );
+        let wrong = explain(&[("TF_CONFIG", "{")].into_iter().collect());
+        assert!(worker(&wrong).is_failure());
+    }
+
+    #[test]
+    fn a_line_is_an_object_too() {
+        let fault = Check::warn("disk", "full", "free some");
+        let expected = json!({"event": "check", "name": "disk", "state": "warn", "found": "full", "next": "free some"});
+        assert_eq!(fault.to_json(), expected);
+        assert_eq!(Check::ok("disk", "free").to_json()["next"], Value::Null);
     }
 
     #[test]

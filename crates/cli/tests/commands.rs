@@ -222,6 +222,36 @@ fn a_path_that_is_no_plugin_is_refused_not_skipped() {
 }
 
 #[test]
+fn the_doctor_tells_what_a_training_goes_by_and_no_secret() {
+    let home = folder("variables");
+    let doctor = |arguments: &[&str]| {
+        let mut doctor = command(&home, &[&["doctor", "--offline"], arguments].concat());
+        doctor.env("PHALANX_KERNELS", "off");
+        doctor.env("PHALANX_TOKEN", "hunter2").output().unwrap()
+    };
+    let output = doctor(&[]);
+    let told = [
+        "ok    worker      the only one\n",
+        "ok    variable    PHALANX_KERNELS=off\n",
+        "ok    variable    PHALANX_TOKEN is set\n",
+    ];
+    expect(&output, 3, &told, &["not ready"]);
+    let lines = doctor(&["--progress", "json"]);
+    for output in [&output, &lines] {
+        assert!(!text(&output.stdout).contains("hunter2"));
+    }
+    let checks = text(&lines.stdout).lines().map(|line| {
+        let check: serde_json::Value = serde_json::from_str(line).unwrap();
+        check["state"].as_str().unwrap().to_owned()
+    });
+    let states: Vec<String> = checks.collect();
+    let lines = text(&output.stdout).lines();
+    let lines = lines.filter(|line| !line.starts_with(' '));
+    assert_eq!(states.len(), lines.count());
+    assert!(states.contains(&"fail".to_owned()));
+}
+
+#[test]
 fn completions_of_each_shell_name_the_commands() {
     let home = folder("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

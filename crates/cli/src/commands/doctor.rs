@@ -3,26 +3,22 @@
 use std::fs;
 use std::path::Path;
 
+use phalanx_cluster::{Variables, explain};
 use phalanx_kernels::{INSTALL_COMMAND, KernelError, Kernels};
 use phalanx_pjrt::{Attribute, CPU_PLUGIN, Client, FoundPlugin, Platform, Plugin};
 
 use super::Context;
-use crate::doctor::{Cache, Check, cache, cores, disk, flags, memory, processor};
+use crate::doctor::{
+    Cache, Check, cache, cores, disk, flags, memory, processor, variables, worker,
+};
 use crate::failure::{Exit, Failure};
 use crate::machine::{Machine, free_space, size_of};
 
-/// Looks at the machine and prints a line for each thing that training needs.
+/// Looks at the machine and prints a line for each thing that training needs or goes by.
 pub(crate) fn run(context: &mut Context) -> Result<(), Failure> {
-    let mut checks = vec![Check::ok(
-        "phalanx",
-        format!(
-            "{} for {}-{}",
-            env!("CARGO_PKG_VERSION"),
-            std::env::consts::ARCH,
-            std::env::consts::OS
-        ),
-    )];
+    let mut checks = vec![of_program()];
     checks.extend(of_machine());
+    checks.extend(of_environment());
     checks.extend(of_disks(context));
     // Last: a plugin that dies takes the process with it, and the lines above are printed by then.
     for check in &checks {
@@ -52,7 +48,25 @@ pub(crate) fn run(context: &mut Context) -> Result<(), Failure> {
 }
 
 fn print(context: &mut Context, check: &Check) -> Result<(), Failure> {
-    context.output.line(check)
+    context.print(&check.to_string(), &check.to_json())
+}
+
+/// The version, and where it is known the commit that it is built from.
+fn of_program() -> Check {
+    let commit = option_env!("PHALANX_COMMIT");
+    let commit = commit.map_or(String::new(), |commit| format!(" of commit {commit}"));
+    let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
+    let version = env!("CARGO_PKG_VERSION");
+    Check::ok("phalanx", format!("{version}{commit} for {arch}-{os}"))
+}
+
+fn of_environment() -> Vec<Check> {
+    let explanation = explain(&Variables::of_process());
+    let all = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let mut checks = vec![worker(&explanation)];
+    checks.extend(variables(&explanation, all));
+    checks
 }
 
 fn of_machine() -> Vec<Check> {
