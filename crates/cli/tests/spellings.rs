@@ -61,6 +61,16 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "IntegerLookup: {vocabulary: [7, 8]}", Means("integer_lookup", r#"{"vocabulary":[7,8]}"#)),
     (At::Layer, "Hashing: {num_bins: 9}", Means("hashing", r#"{"num_bins":9}"#)),
     (At::Layer, "StringLookup", Hint("name the column in `category` of `data`, and take it by `inputs`")),
+    (
+        At::Layer,
+        "GroupQueryAttention: {head_dim: 2, num_query_heads: 4, num_key_value_heads: 2}",
+        Means("group_query_attention", r#"{"head_dim":2,"num_key_value_heads":2,"num_query_heads":4}"#),
+    ),
+    (
+        At::Layer,
+        "GroupedQueryAttention: {head_dim: 2, num_query_heads: 4, num_key_value_heads: 4}",
+        Means("group_query_attention", r#"{"head_dim":2,"num_key_value_heads":4,"num_query_heads":4}"#),
+    ),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),

@@ -47,6 +47,21 @@ fn transformer() -> Sequential {
         .add(Dense::new(3))
 }
 
+/// Heads of queries, and the heads of keys and values that they share, over the model axis.
+fn shared_heads() -> Sequential {
+    let heads = [None, Some("model"), None];
+    let attention = GroupQueryAttention::new(3, 4, 2)
+        .sharded("query/kernel", heads)
+        .sharded("key/kernel", heads)
+        .sharded("value/kernel", heads)
+        .sharded("attention_output/kernel", [Some("model"), None, None]);
+    Sequential::new(Input::new([5]).dtype(DType::I32))
+        .add(Embedding::new(12, 8).mask_zero(true))
+        .add(attention)
+        .add(GlobalAveragePool1d::new())
+        .add(Dense::new(3))
+}
+
 /// Convolutions that see some of the channels.
 fn grouped() -> Sequential {
     Sequential::new([6, 6, 4])
@@ -145,7 +160,14 @@ fn a_mesh_trains_as_one_device() {
             &[[1, 2], [1, 4], [2, 2]][..],
         ),
         ("grouped", grouped(), &images, momentum.clone(), &[[2, 2]]),
-        ("transformer", transformer(), &words, momentum, &[[2, 2]]),
+        (
+            "transformer",
+            transformer(),
+            &words,
+            momentum.clone(),
+            &[[2, 2]],
+        ),
+        ("shared heads", shared_heads(), &words, momentum, &[[2, 2]]),
     ] {
         let compile = || compile(optimizer.clone());
         let one = OneDeviceStrategy::on(engine());

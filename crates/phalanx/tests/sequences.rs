@@ -67,6 +67,7 @@ fn list(value: &Value) -> &[Value] {
 fn kind(keras: &str) -> &'static str {
     match keras {
         "MultiHeadAttention" => "multi_head_attention",
+        "GroupQueryAttention" => "group_query_attention",
         "Attention" => "attention",
         "AdditiveAttention" => "additive_attention",
         "LSTM" => "lstm",
@@ -107,7 +108,7 @@ fn model_of(record: &Value, inputs: &[HostTensor]) -> Model {
 fn attention_and_pools_are_keras() {
     check_layers(
         |layer| layer.contains("Attention") || layer.contains("Pooling"),
-        32,
+        39,
     );
 }
 

@@ -18,7 +18,7 @@ from keras.src.backend import get_keras_mask
 TO = FOLDER / "saved"
 random = np.random.RandomState(7)
 # Models of words that are padding or the seventh, and of steps that are padding where they are 0.5.
-PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended")
+PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended")
 PADDED_STEPS = ("masked", "operated", "wired")
 
 
@@ -268,6 +268,20 @@ def blocks():
     for _ in range(3):
         x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 3)(x, x)]))
     return keras.Model(words, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)), name="blocks")
+
+
+def grouped():
+    """Heads that share heads of keys and values: on values with a mask, behind an attention that takes it off, with all arguments."""
+    words, steps = keras.Input((6,), dtype="int32", name="words"), keras.Input((5, 4), name="steps")
+    mask = keras.Input((5, 6), name="mask", dtype="int32")
+    grouped = layers.GroupQueryAttention
+    x, other = (layers.Embedding(12, 4, mask_zero=True)(words) for _ in range(2))
+    y = layers.LayerNormalization()(layers.Add()([x, grouped(3, 4, 2)(x, x, use_causal_mask=True)]))
+    z = layers.Add()([other, layers.MultiHeadAttention(2, 3)(other, other)])
+    z = layers.Add()([z, grouped(2, 2, 1, use_bias=False)(z, z)])
+    seen = grouped(2, 6, 3)(steps, value=y, key=x, attention_mask=mask)
+    pooled = [layers.GlobalAveragePooling1D()(value) for value in (y, z)]
+    return keras.Model([words, steps, mask], [layers.Dense(2)(seen), layers.Concatenate()(pooled)], name="grouped")
 
 
 def branches():
@@ -542,7 +556,7 @@ if __name__ == "__main__":
     models = [(compiled, ["keras", "h5"]), (text(), ["keras"]), (stack, ["keras", "h5"]), (shared(), ["keras", "h5"]), (volumes(), ["keras"]), (dropouts(), ["keras", "h5"]),
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
-              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"]),
+              (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"]), (grouped(), ["keras", "h5"]),
               (categories(), ["keras", "h5"])]
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()

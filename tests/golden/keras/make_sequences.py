@@ -85,10 +85,34 @@ def attentions():
         "three_inputs": ({"value_dim": 2, "output_shape": 5}, [query, value, key], [None, long, None]),
         "pairs": ({"dropout": 0.5}, [query, value, key, pairs], [None, None, None, None]),
     }
+    yield from with_heads("attention", "MultiHeadAttention", {"num_heads": 2, "key_dim": 3}, cases)
+
+
+def grouped():
+    """Attention of which several heads of queries share a head of keys and values: one, all, masks, three inputs, an explicit mask."""
+    query, value, key = (3, 4, 6), (3, 5, 6), (3, 5, 3)
+    short, long = mask_of([4, 2, 1], 4), mask_of([3, 5, 1], 5)
+    pairs = Draw("grouped pairs").rng.integers(0, 2, (3, 4, 5)).astype(bool)
+    pairs[:, :, 0] = True
+    cases = {
+        "self": ({}, [query], [None]),
+        "one": ({"num_key_value_heads": 1, "use_bias": False}, [query, value], [None, None]),
+        "all": ({"num_key_value_heads": 4}, [query], [short]),
+        "causal": ({"use_causal_mask": True}, [query], [None]),
+        "causal_masked": ({"use_causal_mask": True}, [query, value], [short, long]),
+        "three_inputs": ({}, [query, value, key], [None, long, None]),
+        "pairs": ({"num_query_heads": 6, "dropout": 0.5}, [query, value, key, pairs], [None, None, long, None]),
+    }
+    heads = {"head_dim": 3, "num_query_heads": 4, "num_key_value_heads": 2}
+    yield from with_heads("grouped", "GroupQueryAttention", heads, cases)
+
+
+def with_heads(prefix, layer, heads, cases):
+    """A record for each case: more of its configuration, inputs, masks."""
     for name, (config, inputs, masks) in cases.items():
-        config = {"num_heads": 2, "key_dim": 3, **config}
+        config = {**heads, **config}
         causal = config.get("use_causal_mask", False)
-        built = layers.MultiHeadAttention(**{k: v for k, v in config.items() if k != "use_causal_mask"})
+        built = getattr(layers, layer)(**{k: v for k, v in config.items() if k != "use_causal_mask"})
 
         def call(built, given, causal=causal):
             names = ["query", "value", "key", "attention_mask"]
@@ -97,7 +121,7 @@ def attentions():
             # Only the last argument is data of the mask.
             return built(**arguments, use_causal_mask=causal, training=False)
 
-        yield record(f"attention_{name}", "MultiHeadAttention", config, built, call, inputs, masks)
+        yield record(f"{prefix}_{name}", layer, config, built, call, inputs, masks)
 
 
 def scored():
@@ -290,6 +314,7 @@ def records():
     yield from scored()
     yield from pools()
     yield from merges()
+    yield from grouped()
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ const LAYERS: &[Alias] = &[
         ),
     ),
     ("custom_scale_layer", Same("scaled_add")),
+    ("grouped_query_attention", Same("group_query_attention")),
 ];
 const INSTANCES: &str = "write `group_norm: {groups: -1}`";
 const LOSSES: &[Alias] = &[

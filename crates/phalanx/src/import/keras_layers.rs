@@ -253,7 +253,7 @@ fn part(field: &str) -> &str {
     match field {
         "forward_layer" => DIRECTIONS[0],
         "backward_layer" => DIRECTIONS[1],
-        // Keras 2 hides some parts.
+        // Keras 2 hides some parts, and Keras 3 those of `GroupQueryAttention`.
         other => other.strip_prefix('_').unwrap_or(other),
     }
 }

@@ -120,6 +120,13 @@ impl KerasPlace {
             ("multi_head_attention", "attention_output") => {
                 ("output_dense", "output_dense", "from_heads")
             }
+            // Parts that Keras hides are read without the `_`.
+            ("group_query_attention", "query") => ("query_dense", "_query_dense", "to_heads"),
+            ("group_query_attention", "key") => ("key_dense", "_key_dense", "to_heads"),
+            ("group_query_attention", "value") => ("value_dense", "_value_dense", "to_heads"),
+            ("group_query_attention", "attention_output") => {
+                ("output_dense", "_output_dense", "from_heads")
+            }
             ("bidirectional", "forward") => (part, "forward_layer", ""),
             ("bidirectional", "backward") => (part, "backward_layer", ""),
             _ => (part, part, ""),
@@ -186,6 +193,7 @@ pub(super) fn class(kind: &str) -> &str {
         "batch_norm" => "batch_normalization",
         "layer_norm" => "layer_normalization",
         "group_norm" => "group_normalization",
+        "group_query_attention" => "grouped_query_attention",
         "rms_norm" => "rms_normalization",
         "p_relu" => "p_re_lu",
         "scaled_add" => "custom_scale_layer",

@@ -1,14 +1,15 @@
 //! Attention between sequences.
 
-use phalanx_graph::op::DotDims;
-use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::attention_settings::{
+    AttentionSettings, attention_settings, check_attention, query_value_key,
+};
 use super::layer::Layer;
-use super::settings::{WeightSettings, weight_settings};
-use super::sizes::{check_range, check_size};
-use super::{Constraint, Cx, Dropout, Initializer, Regularizer};
+use super::sizes::check_size;
+use super::{Constraint, Cx, Initializer, Regularizer};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Attention by several heads at once (Vaswani et al. 2017, 3.2); kind `multi_head_attention`.
@@ -44,11 +45,8 @@ pub struct MultiHeadAttention {
     key_dim: usize,
     value_dim: Option<usize>,
     output_shape: Option<usize>,
-    dropout: f64,
-    use_causal_mask: bool,
-    use_padding_mask: bool,
     #[serde(flatten)]
-    weights: WeightSettings,
+    settings: AttentionSettings,
 }
 
 impl MultiHeadAttention {
@@ -60,10 +58,7 @@ impl MultiHeadAttention {
             key_dim,
             value_dim: None,
             output_shape: None,
-            dropout: 0.0,
-            use_causal_mask: false,
-            use_padding_mask: true,
-            weights: WeightSettings::new(),
+            settings: AttentionSettings::new(),
         }
     }
 
@@ -81,123 +76,56 @@ impl MultiHeadAttention {
         self
     }
 
-    /// Sets the fraction of attention weights dropped in training; 0 by default.
-    #[must_use]
-    pub const fn dropout(mut self, rate: f64) -> Self {
-        self.dropout = rate;
-        self
-    }
-
-    /// Sets whether a query sees only places up to its own; not by default.
-    #[must_use]
-    pub const fn use_causal_mask(mut self, causal: bool) -> Self {
-        self.use_causal_mask = causal;
-        self
-    }
-
-    /// Sets whether padding is not looked at, where query, value or key have a mask of it; by default it is not. The output has the query's
-    /// either way.
-    ///
-    /// Without, as Keras' attentions behind the first of a stack: models that it saved are read so.
-    #[must_use]
-    pub const fn use_padding_mask(mut self, padding: bool) -> Self {
-        self.use_padding_mask = padding;
-        self
-    }
-
-    weight_settings!(weights);
+    attention_settings!();
 
     fn values(&self) -> usize {
         self.value_dim.unwrap_or(self.key_dim)
     }
+}
 
-    /// `[batch, length, heads, dim]` from `[batch, length, features]`.
-    #[track_caller]
-    fn project(&self, cx: &mut Cx, name: &str, x: &Tensor, dim: usize) -> Tensor {
-        let (heads, features) = (self.num_heads, x.dim(2));
-        let kernel = self.kernel(cx, name, x.dtype(), ([features], [heads, dim]));
-        let flat = x.matmul(&kernel.reshape(&[features, heads * dim]));
-        let biased = self.biased(cx, name, flat, &[heads, dim]);
-        biased.reshape(&[x.dim(0), x.dim(1), heads, dim])
-    }
+/// Attention in which several heads of queries share each head of keys and values (Ainslie et al. 2023); kind
+/// `group_query_attention`, Keras' `GroupQueryAttention`.
+///
+/// Query head `i` looks at head `i / (num_query_heads / num_key_value_heads)`: with one head of keys and values it is multi-query attention, with
+/// as many as queries have multi-head attention. Inputs, masks, padding and differences from Keras are as of [`MultiHeadAttention`], but that query
+/// and value have as many features, and that Keras' layer leaves the inputs their padding masks, too. Output: the dims of the query, with its
+/// padding mask.
+///
+/// Variables: `query/kernel` `[in, num_query_heads, head_dim]`, `key/kernel` and `value/kernel` `[in, num_key_value_heads, head_dim]`,
+/// `attention_output/kernel` `[num_query_heads, head_dim, in]`; each with a `bias` of its last dims, or last dim. Keras' `sliding_window` and
+/// `use_gate` are not there.
+///
+/// ```
+/// use phalanx::nn::{GroupQueryAttention, Sequential};
+///
+/// let model = Sequential::new([10, 64]).add(GroupQueryAttention::new(16, 4, 2)).build()?;
+/// assert_eq!(model.variables()[2].name, "group_query_attention/key/kernel");
+/// assert_eq!(model.variables()[2].shape.dims, [64, 2, 16]);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupQueryAttention {
+    head_dim: usize,
+    num_query_heads: usize,
+    num_key_value_heads: usize,
+    #[serde(flatten)]
+    settings: AttentionSettings,
+}
 
-    /// `[batch, length, out]` from `[batch, heads, length, dim]`.
-    #[track_caller]
-    fn merge(&self, cx: &mut Cx, x: &Tensor, out: usize) -> Tensor {
-        let name = "attention_output";
-        let (heads, length, dim) = (x.dim(1), x.dim(2), x.dim(3));
-        let kernel = self.kernel(cx, name, x.dtype(), ([heads, dim], [out]));
-        let rows = x.transpose(&[0, 2, 1, 3]);
-        let flat = rows.reshape(&[x.dim(0), length, heads * dim]);
-        let merged = flat.matmul(&kernel.reshape(&[heads * dim, out]));
-        self.biased(cx, name, merged, &[out])
-    }
-
-    /// A kernel of these dims of inputs and of outputs, whose products are its fans, as in Keras.
-    #[track_caller]
-    fn kernel<const I: usize, const O: usize>(
-        &self,
-        cx: &mut Cx,
-        name: &str,
-        dtype: DType,
-        (inputs, outputs): ([usize; I], [usize; O]),
-    ) -> Tensor {
-        let first = self.weights.kernel_initializer;
-        let first = first.with_fans(inputs.iter().product(), outputs.iter().product());
-        let shape = Shape::new(dtype, [&inputs[..], &outputs[..]].concat());
-        let name = format!("{name}/kernel");
-        self.weights.kernel_from(cx, &name, shape, &first)
-    }
-
-    /// With a bias of these dims, which together are the last of `x`.
-    #[track_caller]
-    fn biased(&self, cx: &mut Cx, name: &str, x: Tensor, dims: &[usize]) -> Tensor {
-        let shape = Shape::new(x.dtype(), dims);
-        match self.weights.bias(cx, &format!("{name}/bias"), shape) {
-            Some(bias) => x + bias.reshape(&[dims.iter().product()]),
-            None => x,
+impl GroupQueryAttention {
+    /// Attention by `num_query_heads` heads of queries, which `num_key_value_heads` divides, with `head_dim` numbers each.
+    #[must_use]
+    pub const fn new(head_dim: usize, num_query_heads: usize, num_key_value_heads: usize) -> Self {
+        Self {
+            head_dim,
+            num_query_heads,
+            num_key_value_heads,
+            settings: AttentionSettings::new(),
         }
     }
 
-    /// Which places each query may look at, as a mask that broadcasts to `[batch, heads, T, S]`; `None` for all.
-    #[track_caller]
-    fn mask(&self, cx: &Cx, inputs: &[Tensor], dims: &[usize]) -> Option<Tensor> {
-        let value = inputs.get(1).unwrap_or(&inputs[0]);
-        let mut parts = Vec::new();
-        let mut add = |mask: Option<Tensor>, map: &[usize]| {
-            parts.extend(mask.map(|mask| mask.broadcast_in(dims, map)));
-        };
-        if self.use_padding_mask {
-            add(cx.padding_mask(&inputs[0]), &[0, 2]);
-            add(cx.padding_mask(value), &[0, 3]);
-            add(inputs.get(2).and_then(|key| cx.padding_mask(key)), &[0, 3]);
-        }
-        add(
-            self.use_causal_mask.then(|| causal(cx, dims[2], dims[3])),
-            &[2, 3],
-        );
-        let given = inputs.get(3);
-        add(
-            given.map(|mask| mask.not_equal(&mask.zeros_like())),
-            &[0, 2, 3],
-        );
-        parts.into_iter().reduce(|all, mask| all.and(&mask))
-    }
+    attention_settings!();
 }
-
-/// Whether place `[T, S]` lies on or below the diagonal.
-#[track_caller]
-pub(super) fn causal(cx: &Cx, queries: usize, keys: usize) -> Tensor {
-    let places = Shape::new(DType::I32, [queries, keys]);
-    let (row, column) = (
-        cx.graph().iota(places.clone(), 0),
-        cx.graph().iota(places, 1),
-    );
-    row.greater_equal(&column)
-}
-
-/// Scores of pairs that must not meet: far below every other, but finite, so that a row of them has a softmax.
-const FORBIDDEN: f64 = -1e30;
 
 impl Described for MultiHeadAttention {
     const COMPONENT: Component = Component {
@@ -222,23 +150,8 @@ impl Described for MultiHeadAttention {
                     Kind::SIZE,
                     "features of the output; by default as many as the query has",
                 ),
-                Field::optional(
-                    "dropout",
-                    Kind::SHARE,
-                    "share of the attention weights that is set to 0 in training",
-                ),
-                Field::optional(
-                    "use_causal_mask",
-                    Kind::Bool,
-                    "whether a position sees only itself and earlier positions",
-                ),
-                Field::optional(
-                    "use_padding_mask",
-                    Kind::Bool,
-                    "whether padding that a mask tells is not looked at",
-                ),
             ],
-            WeightSettings::FIELDS
+            AttentionSettings::FIELDS
         ),
     };
 }
@@ -257,61 +170,23 @@ impl Layer for MultiHeadAttention {
         check_size("`key_dim`", self.key_dim)?;
         check_size("`value_dim`", self.values())?;
         check_size("`output_shape`", self.output_shape.unwrap_or(1))?;
-        check_range("`dropout`", self.dropout, 0.0..=1.0)
+        self.settings.check()
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let [query, rest @ ..] = inputs else {
-            return Err(
-                "expected query, value, key and mask (the last three optional), got 0 inputs"
-                    .into(),
-            );
-        };
-        if rest.len() > 3 {
-            let count = inputs.len();
-            return Err(format!(
-                "expected query, value, key and mask, got {count} inputs"
-            ));
-        }
-        let value = rest.first().unwrap_or(query);
-        check_query_value_key(query, value, rest.get(1).unwrap_or(value))?;
-        let pairs = [query.dims[0], query.dims[1], value.dims[1]];
-        match rest.get(2) {
-            Some(mask) if mask.dims != pairs => Err(format!(
-                "the mask must be [batch, {}, {}], a number for each query and key, got {mask}",
-                pairs[1], pairs[2]
-            )),
-            _ => Ok(()),
-        }
+        check_attention(inputs)
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let query = &inputs[0];
-        let value = inputs.get(1).unwrap_or(query);
-        let key = inputs.get(2).unwrap_or(value);
-        let dims = [query.dim(0), self.num_heads, query.dim(1), value.dim(1)];
+        let [query, value, key] = query_value_key(inputs);
+        let (heads, settings) = (self.num_heads, &self.settings);
         let out = self.output_shape.unwrap_or_else(|| query.dim(2));
-        let mask = self.mask(cx, inputs, &dims);
-
-        let queries = self.project(cx, "query", query, self.key_dim);
-        let keys = self.project(cx, "key", key, self.key_dim);
-        let values = self.project(cx, "value", value, self.values());
-        let queries = queries * (1.0 / (self.key_dim as f64).sqrt());
-        // A softmax of 16-bit floats would lose what tells far keys apart.
-        let wide = match queries.dtype() {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        };
-        let scores = queries.dot(&keys, per_head([0, 2], [3], [0, 2], [3], wide));
-        let allowed = mask.map_or_else(
-            || scores.clone(),
-            |mask| mask.select(&scores, &scores.like(FORBIDDEN)),
-        );
-        let weights = allowed.softmax(3).convert(values.dtype());
-        let dropout = Dropout::new(self.dropout);
-        let weights = cx.layer("dropout", &dropout, &[weights]);
-        let context = weights.dot(&values, per_head([0, 1], [3], [0, 2], [1], values.dtype()));
-        self.merge(cx, &context, out)
+        let queries = settings.project(cx, "query", query, [heads, self.key_dim]);
+        let keys = settings.project(cx, "key", key, [heads, self.key_dim]);
+        let values = settings.project(cx, "value", value, [heads, self.values()]);
+        let context = settings.attend(cx, inputs, [&queries, &keys, &values]);
+        let rows = context.transpose(&[0, 2, 1, 3]);
+        settings.merge(cx, &rows, [heads, self.values()], out)
     }
 
     fn keeps_mask(&self) -> bool {
@@ -319,45 +194,74 @@ impl Layer for MultiHeadAttention {
     }
 }
 
-/// A product for each example and head.
-fn per_head(
-    lhs_batch: [usize; 2],
-    lhs_contract: [usize; 1],
-    rhs_batch: [usize; 2],
-    rhs_contract: [usize; 1],
-    dtype: DType,
-) -> DotDims {
-    DotDims {
-        lhs_batch: lhs_batch.into(),
-        rhs_batch: rhs_batch.into(),
-        lhs_contract: lhs_contract.into(),
-        rhs_contract: rhs_contract.into(),
-        dtype,
-    }
+impl Described for GroupQueryAttention {
+    const COMPONENT: Component = Component {
+        name: "group_query_attention",
+        doc: "attention in which several heads of queries share a head of keys and values",
+        fields: joined!(
+            &[
+                Field::required("head_dim", Kind::SIZE, "size of each head").example("16"),
+                Field::required("num_query_heads", Kind::SIZE, "number of heads of queries")
+                    .example("4"),
+                Field::required(
+                    "num_key_value_heads",
+                    Kind::SIZE,
+                    "number of heads of keys and values, which divides the former",
+                )
+                .example("2"),
+            ],
+            AttentionSettings::FIELDS
+        ),
+    };
 }
 
-/// Refuses what are no sequences of one batch, and values and keys of different lengths.
-pub(super) fn check_query_value_key(
-    query: &Shape,
-    value: &Shape,
-    key: &Shape,
-) -> Result<(), String> {
-    check_sequence("query", query)?;
-    check_sequence("value", value)?;
-    check_sequence("key", key)?;
-    if query.dims[0] != value.dims[0] || value.dims[..2] != key.dims[..2] {
-        return Err(format!(
-            "expected query, value and key of one batch, value and key of one length, got {query}, {value} and {key}"
-        ));
+impl Layer for GroupQueryAttention {
+    fn kind(&self) -> &'static str {
+        "group_query_attention"
     }
-    Ok(())
-}
 
-fn check_sequence(what: &str, shape: &Shape) -> Result<(), String> {
-    if shape.dtype.is_float() && shape.rank() == 3 {
-        return Ok(());
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
     }
-    Err(format!(
-        "the {what} must be floats [batch, length, features], got {shape}"
-    ))
+
+    fn check_settings(&self) -> Result<(), String> {
+        let (queries, groups) = (self.num_query_heads, self.num_key_value_heads);
+        check_size("`head_dim`", self.head_dim)?;
+        check_size("`num_query_heads`", queries)?;
+        check_size("`num_key_value_heads`", groups)?;
+        if !queries.is_multiple_of(groups) {
+            return Err(format!(
+                "`num_key_value_heads` must divide `num_query_heads`, got {groups} and {queries}"
+            ));
+        }
+        self.settings.check()
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        check_attention(inputs)?;
+        match inputs {
+            [query, value, ..] if query.dims[2] != value.dims[2] => Err(format!(
+                "expected query and value with as many features, got {query} and {value}; bring them there with `dense`"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let [query, value, key] = query_value_key(inputs);
+        let (settings, dim) = (&self.settings, self.head_dim);
+        let (heads, groups) = (self.num_query_heads, self.num_key_value_heads);
+        let queries = settings.project(cx, "query", query, [heads, dim]);
+        let keys = settings.project(cx, "key", key, [groups, dim]);
+        let values = settings.project(cx, "value", value, [groups, dim]);
+        let [batch, steps] = [query.dim(0), query.dim(1)];
+        let grouped = queries.reshape(&[batch, steps, groups, heads / groups, dim]);
+        let context = settings.attend(cx, inputs, [&grouped, &keys, &values]);
+        let rows = context.transpose(&[0, 2, 1, 3, 4]);
+        settings.merge(cx, &rows, [heads, dim], query.dim(2))
+    }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }

@@ -35,7 +35,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 87] = [
+const CLASSES: [(&str, &str, bool); 88] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -76,6 +76,7 @@ const CLASSES: [(&str, &str, bool); 87] = [
     ("global_max_pool2d", "GlobalMaxPooling2D", true),
     ("global_max_pool3d", "GlobalMaxPooling3D", true),
     ("group_norm", "GroupNormalization", false),
+    ("group_query_attention", "GroupQueryAttention", false),
     ("gru", "GRU", false),
     ("hashing", "Hashing", false),
     ("integer_lookup", "IntegerLookup", false),
@@ -134,8 +135,17 @@ const PADDING: &str = "use_padding_mask";
 /// The attention that takes masks of padding off its values in Keras.
 const MULTI_HEAD: &str = "multi_head_attention";
 
+/// The attentions that have the second setting, and the names of their classes, in whose calls query, value, key and mask are arguments by themselves.
+const WITH_HEADS: [&str; 2] = [MULTI_HEAD, "group_query_attention"];
+const CLASSES_WITH_HEADS: [&str; 2] = ["MultiHeadAttention", "GroupQueryAttention"];
+
 /// The layers that have the first setting.
-const ATTENTION: [&str; 3] = [MULTI_HEAD, "attention", "additive_attention"];
+const ATTENTION: [&str; 4] = [
+    WITH_HEADS[0],
+    WITH_HEADS[1],
+    "attention",
+    "additive_attention",
+];
 
 impl Model {
     /// The architecture as Keras' archives have it.
@@ -299,7 +309,7 @@ fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let values = call.inputs.iter().map(|&place| tensor(model, place));
     let mut values: Vec<Value> = values.collect();
     match kind(entry) {
-        "multi_head_attention" => attention_node(entry, values),
+        kind if WITH_HEADS.contains(&kind) => attention_node(entry, values),
         "attention" | "additive_attention" => {
             let mut node = attention_node(entry, values);
             node["args"] = json!([node["args"]]);

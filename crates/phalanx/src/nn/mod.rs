@@ -6,6 +6,7 @@
 mod activation;
 mod architecture;
 mod attention;
+mod attention_settings;
 mod augment;
 mod bidirectional;
 mod category_encoding;
@@ -82,7 +83,7 @@ mod warp;
 pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
 };
-pub use attention::MultiHeadAttention;
+pub use attention::{GroupQueryAttention, MultiHeadAttention};
 pub use augment::{Flip, RandomBrightness, RandomContrast, RandomCrop, RandomFlip};
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use category_encoding::{CategoryEncoding, CategoryOutput};

@@ -108,6 +108,7 @@ impl Registry {
         self.add_kind(IntegerLookup::new([0]));
         self.add_kind(Hashing::new(1));
         self.add_kind(MultiHeadAttention::new(1, 1));
+        self.add_kind(GroupQueryAttention::new(1, 1, 1));
         self.add_kind(Attention::new());
         self.add_kind(AdditiveAttention::new());
         self.add_kind(PositionEmbedding::new(1));
@@ -385,6 +386,7 @@ mod tests {
             "rms_norm": {"axis": [1, 2], "epsilon": 0.1},
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
+            "group_query_attention": {"head_dim": 3, "num_query_heads": 4, "num_key_value_heads": 2, "use_padding_mask": false},
             "attention": {"use_scale": true, "score_mode": "concat", "dropout": 0.5},
             "additive_attention": {"use_scale": false, "use_causal_mask": true},
             "position_embedding": {"sequence_length": 5},

@@ -5,7 +5,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::attention::{causal, check_query_value_key};
+use super::attention_settings::{causal, check_query_value_key};
 use super::layer::Layer;
 use super::sizes::check_range;
 use super::{Cx, Dropout, Initializer};

@@ -437,7 +437,8 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
                 json!({"layer": {inside.kind: inside.settings}, "merge_mode": merge}),
             )
         }
-        6 | 7 => attention(random),
+        6 => attention(random),
+        7 => grouped_attention(random),
         8 => scored_attention(random),
         9 => layer(
             "position_embedding",
@@ -473,6 +474,14 @@ pub(crate) fn attention(random: &mut Random) -> Described {
         "output_shape": output, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
         "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
     layer("multi_head_attention", settings)
+}
+
+/// Attention of which several heads of queries share a head of keys and values.
+fn grouped_attention(random: &mut Random) -> Described {
+    let groups = random.size(3);
+    let settings = json!({"head_dim": random.size(6), "num_query_heads": groups * random.size(3),
+        "num_key_value_heads": groups, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8)});
+    layer("group_query_attention", settings)
 }
 
 /// Attention of one head without projections.

@@ -415,6 +415,11 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
             json!({"num_heads": 1, "key_dim": 2}),
             true,
         ),
+        (
+            "group_query_attention",
+            json!({"head_dim": 1, "num_query_heads": 2, "num_key_value_heads": 1}),
+            true,
+        ),
         ("attention", json!({}), true),
         ("additive_attention", json!({}), true),
         ("position_embedding", json!({"sequence_length": 4}), true),

@@ -14,7 +14,7 @@ type Mistake = (
     &'static str,
 );
 
-const MISTAKES: [Mistake; 18] = [
+const MISTAKES: [Mistake; 20] = [
     (
         "multi_head_attention",
         r#"{"num_heads": 0, "key_dim": 2}"#,
@@ -44,6 +44,18 @@ const MISTAKES: [Mistake; 18] = [
         r#"{"num_heads": 2, "key_dim": 2}"#,
         &[&[3, 4], &[3, 4], &[3, 4], &[3, 3], &[1]],
         "expected query, value, key and mask, got 5 inputs",
+    ),
+    (
+        "group_query_attention",
+        r#"{"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 3}"#,
+        &[&[3, 4]],
+        "`num_key_value_heads` must divide `num_query_heads`, got 3 and 4",
+    ),
+    (
+        "group_query_attention",
+        r#"{"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 2}"#,
+        &[&[3, 4], &[5, 6]],
+        "expected query and value with as many features, got f32[batch,3,4] and f32[batch,5,6]; bring them there with `dense`",
     ),
     (
         "attention",

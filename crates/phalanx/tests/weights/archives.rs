@@ -33,6 +33,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         handed(),
         led(),
         categories(),
+        grouped(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -359,6 +360,31 @@ fn categories() -> Value {
             {"layer": "dense", "inputs": ["all"]}
         ],
         "outputs": ["dense"]})
+}
+
+/// Heads that share heads of keys and values, with all arguments.
+fn grouped() -> Value {
+    json!({"name": "grouped",
+        "inputs": [
+            {"name": "ids", "shape": [5], "dtype": "i32"},
+            {"name": "steps", "shape": [4, 3], "dtype": "f32"},
+            {"name": "mask", "shape": [4, 5], "dtype": "i32"}
+        ],
+        "layers": [
+            {"embedding": {"input_dim": 5, "output_dim": 3, "mask_zero": true, "name": "embedding"}},
+            {"group_query_attention": {"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 2, "use_causal_mask": true,
+                "kernel_regularizer": {"l2": {"l2": 0.1}}, "name": "within"}},
+            {"group_query_attention": {"head_dim": 3, "num_query_heads": 2, "num_key_value_heads": 1, "use_bias": false,
+                "dropout": 0.5, "trainable": false, "name": "between"}},
+            {"global_average_pool1d": {"name": "mean"}}
+        ],
+        "calls": [
+            {"layer": "embedding", "inputs": ["ids"]},
+            {"layer": "within", "inputs": ["embedding"]},
+            {"layer": "between", "inputs": ["steps", "within", "embedding", "mask"]},
+            {"layer": "mean", "inputs": ["within"]}
+        ],
+        "outputs": ["between", "mean"]})
 }
 
 /// The model with values by the formula.

@@ -388,12 +388,13 @@ impl OrderWalk {
         inputs: &[OrderedValue],
         out: &[usize],
     ) -> ValueOrder {
-        const VECTORS_LAST: [&str; 11] = [
+        const VECTORS_LAST: [&str; 12] = [
             "lstm",
             "gru",
             "simple_rnn",
             "bidirectional",
             "multi_head_attention",
+            "group_query_attention",
             "attention",
             "additive_attention",
             "position_embedding",

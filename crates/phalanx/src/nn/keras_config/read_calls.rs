@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::read_layer::{brief, cut, plain};
-use super::{CAUSAL, Translated};
+use super::{CAUSAL, CLASSES_WITH_HEADS, Translated};
 
 /// A value of a network: the layer that makes it, by which call, as which of its outputs.
 pub(super) struct KerasValue<'a> {
@@ -110,6 +110,7 @@ impl KerasCall {
             _ => (&node["args"], &node["kwargs"]),
         };
         sources(values, &mut found)?;
+        let has_heads = CLASSES_WITH_HEADS.contains(&class);
         let (mut mask, mut padding) = (Vec::new(), Vec::new());
         let (mut is_causal, mut training) = (false, None);
         for (name, value) in named.as_object().into_iter().flatten() {
@@ -120,10 +121,10 @@ impl KerasCall {
                 ("training", _) | (_, Value::Null) => {}
                 (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
                 ("return_attention_scores", Value::Bool(false)) => {}
-                ("attention_mask", mask_value) if class == "MultiHeadAttention" => {
+                ("attention_mask", mask_value) if has_heads => {
                     sources(mask_value, &mut mask)?;
                 }
-                ("query" | "value" | "key", _) if class == "MultiHeadAttention" => {}
+                ("query" | "value" | "key", _) if has_heads => {}
                 ("mask" | "query_mask" | "value_mask" | "key_mask", mask) => {
                     let before = ["value_mask", "key_mask"].iter().position(|of| of == name);
                     let mut at = before.map_or(0, |before| before + 1);
@@ -139,14 +140,14 @@ impl KerasCall {
                 }
             }
         }
-        if class == "MultiHeadAttention" {
+        if has_heads {
             for name in ["query", "value", "key"] {
                 sources(&named[name], &mut found)?;
             }
         }
-        let inputs = match class {
-            "MultiHeadAttention" => attention(&found, &mask)?,
-            _ => found.iter().map(KerasValue::written).collect(),
+        let inputs = match has_heads {
+            true => attention(&found, &mask)?,
+            false => found.iter().map(KerasValue::written).collect(),
         };
         Ok(Self {
             inputs,

@@ -75,6 +75,11 @@ impl<'a> KerasLayer<'a> {
                 brief(object)
             )
         })?;
+        let class = match class {
+            // The name of the class in Python, which HDF5 files have.
+            "GroupedQueryAttention" => "GroupQueryAttention",
+            other => other,
+        };
         let settings = object["config"].as_object();
         let settings = settings.ok_or_else(|| {
             format!(

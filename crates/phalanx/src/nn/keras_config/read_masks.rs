@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::read_calls::KerasCall;
 use super::read_layer::{KerasLayer, cut};
-use super::{MULTI_HEAD, Translated};
+use super::{MULTI_HEAD, Translated, WITH_HEADS};
 use crate::nn::layer::Body;
 use crate::nn::layer_from_config;
 use crate::nn::masks::WITHOUT_MASK;
@@ -21,7 +21,7 @@ const LONGEST_CHAIN: usize = 256;
 const QUERY_VALUE_KEY: usize = 3;
 
 /// Layers that compute otherwise where their values have masks.
-const DEPEND_ON_MASKS: [&str; 14] = [
+const DEPEND_ON_MASKS: [&str; 15] = [
     "additive_attention",
     "attention",
     "batch_norm",
@@ -32,7 +32,8 @@ const DEPEND_ON_MASKS: [&str; 14] = [
     "maximum",
     "minimum",
     "model",
-    MULTI_HEAD,
+    WITH_HEADS[0],
+    WITH_HEADS[1],
     "multiply",
     "simple_rnn",
     "time_distributed",

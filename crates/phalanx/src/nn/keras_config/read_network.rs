@@ -4,8 +4,9 @@
 //! through a layer that leaves them as they are, without their masks. So does a recurrent layer with first states, which Keras calls without the mask.
 //!
 //! When a model runs, Keras' `MultiHeadAttention` takes the masks off the values that it is given, so that a later one looks at their padding. It notes
-//! other masks all the same, and layers that are given these leave padding out. So such an attention ignores masks here, and they stay; all else that
-//! computes otherwise with a mask, and the loss, takes such values without theirs.
+//! other masks all the same, and layers that are given these leave padding out. So such an attention ignores masks here, and they stay; so does a
+//! `GroupQueryAttention` behind it, which takes no masks off itself. All else that computes otherwise with a mask, and the loss, takes such values
+//! without theirs.
 //!
 //! A model in a model is read where Keras calls it, with the masks that it is called with.
 
@@ -20,7 +21,7 @@ use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable, ModelMasks, depends_on_masks, without_mask};
 use super::run_order::CallGraph;
-use super::{ATTENTION, CAUSAL, MULTI_HEAD, PADDING, Translated};
+use super::{ATTENTION, CAUSAL, PADDING, Translated, WITH_HEADS};
 use crate::nn::architecture::OF_KERAS;
 use crate::nn::context::MAX_CALLS;
 use crate::nn::keras_order::KerasVersion;
@@ -323,7 +324,7 @@ impl<'a> Functional<'a> {
         if self.is_of_keras2 && !layer.is_operation {
             masks.check_merged(&layer.name, &layer.architecture, &call.inputs)?;
         }
-        let looks = layer.is_multi_head() && call.masks.is_empty() && of_call.are_taken();
+        let looks = layer.with_heads().is_some() && call.masks.is_empty() && of_call.are_taken();
         let depends = layer.is_operation || depends_on_masks(&layer.architecture);
         let bare = match depends && !looks {
             true => of_call.bare(&layer.name)?,
@@ -415,13 +416,18 @@ impl ReadLayer<'_> {
         )
     }
 
-    fn is_multi_head(&self) -> bool {
-        self.architecture[MULTI_HEAD].is_object()
+    /// Its kind, where it is an attention that may ignore padding.
+    fn with_heads(&self) -> Option<&'static str> {
+        let mut kinds = WITH_HEADS.into_iter();
+        kinds.find(|kind| self.architecture[*kind].is_object())
     }
 
     /// Notes whether attention looks at padding in this call, as it must in all.
     fn look_at_padding(&mut self, looks: bool, call: usize) -> Translated<()> {
-        let before = self.architecture[MULTI_HEAD][PADDING] == false;
+        let Some(kind) = self.with_heads() else {
+            return Ok(());
+        };
+        let before = self.architecture[kind][PADDING] == false;
         if call > 0 && looks != before {
             return Err(format!(
                 "layer `{}`: of its calls Keras takes the masks of padding to some, since a layer before took them off their values, \
@@ -430,7 +436,7 @@ impl ReadLayer<'_> {
             ));
         }
         if looks {
-            self.architecture[MULTI_HEAD][PADDING] = false.into();
+            self.architecture[kind][PADDING] = false.into();
         }
         Ok(())
     }
