@@ -55,6 +55,11 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "DropPath: {drop_prob: 0.1}", Hint("write `stochastic_depth: {drop_path_rate: 0.1}`")),
     (At::Layer, "CustomScaleLayer: {scale: 0.1}", Means("scaled_add", r#"{"scale":0.1}"#)),
     (At::Layer, "Attention: {score_mode: concat}", Means("attention", r#"{"score_mode":"concat"}"#)),
+    (
+        At::Layer,
+        "EinsumDense: {equation: \"ab,bc->ac\", output_shape: 3}",
+        Means("einsum_dense", r#"{"equation":"ab,bc->ac","output_shape":3}"#),
+    ),
     (At::Layer, "AdditiveAttention", Means("additive_attention", "{}")),
     (At::Layer, "Discretization: {bin_boundaries: [0.5]}", Means("discretization", r#"{"bin_boundaries":[0.5]}"#)),
     (At::Layer, "CategoryEncoding: {num_tokens: 4}", Means("category_encoding", r#"{"num_tokens":4}"#)),

@@ -29,8 +29,8 @@ pub fn components(family: Family) -> Vec<Description> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Kind;
     use crate::config::Setting;
+    use crate::config::{Field, Kind};
     use crate::{Error, Result};
     use serde_json::Value;
     use serde_json::{Map, json};
@@ -122,12 +122,21 @@ mod tests {
         }
     }
 
+    /// Values of a setting, of text that says something one that does.
+    fn values(field: &Field) -> Vec<Value> {
+        match field.name {
+            "equation" => vec![json!("ab,bc->ac")],
+            _ => samples(&field.kind),
+        }
+    }
+
     /// Settings that are refused alone, with what they need.
     fn beside(name: &str, value: &Value) -> Value {
         match name {
             "ema_overwrite_frequency" => json!({"use_ema": true}),
             "bias_initializer" => json!({"unit_forget_bias": false}),
             "groups" => json!({"filters": 2}),
+            "num_key_value_heads" => json!({"num_query_heads": value}),
             "mean" => json!({"variance": value, "axis": [-5, -4, -3, -2, -1]}),
             "variance" => json!({"mean": value, "axis": [-5, -4, -3, -2, -1]}),
             "num_labels" => json!({"multi_label": true}),
@@ -144,7 +153,7 @@ mod tests {
                 let required = component.settings.iter().filter(|s| s.field.is_required());
                 let required = required.map(|setting| {
                     let field = setting.field;
-                    (field.name.to_owned(), samples(&field.kind)[0].clone())
+                    (field.name.to_owned(), values(&field)[0].clone())
                 });
                 check(family, &component, &required.collect());
             }
@@ -166,7 +175,7 @@ mod tests {
                 {
                     continue;
                 }
-                for value in samples(&setting.field.kind) {
+                for value in values(&setting.field) {
                     let mut settings = required.clone();
                     for (name, value) in beside(setting.field.name, &value).as_object().unwrap() {
                         if component.settings.iter().any(|s| s.field.name == name) {

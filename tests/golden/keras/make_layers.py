@@ -125,6 +125,32 @@ def dense_and_convolution():
         yield f"depthwise_conv1d_{name}", "DepthwiseConv1D", config, [(2, 7, 2)]
 
 
+def einsums():
+    """(name, layer, config, inputs) of dense layers by an equation: dims kept, joined, split, summed, turned; a kernel for each step; dots."""
+    sequence, heads = (2, 3, 4), (2, 3, 2, 4)
+    cases = {
+        "vectors": ("ab,bc->ac", 3, "c", (4, 5)),
+        "steps": ("abc,cd->abd", [None, 5], "d", sequence),
+        "to_heads": ("abc,cde->abde", [None, 2, 3], "de", sequence),
+        "bias_of_heads": ("abc,cde->abde", [None, 2, 3], "d", sequence),
+        "from_heads": ("abcd,cde->abe", [None, 5], None, heads),
+        "turned": ("abc,cd->adb", [5, 3], "b", sequence),
+        "of_each_step": ("abc,bcd->abd", [3, 5], "bd", sequence),
+        "of_each_place": ("abc,bc->abc", [3, 4], "bc", sequence),
+        "over_steps": ("abc,bd->adc", [5, None], "d", sequence),
+        "summed": ("abc,cd->ad", 5, "d", sequence),
+        "outer": ("abc,d->abdc", [None, 5, None], None, sequence),
+        "dots_first": ("...x,xy->...y", 5, "y", sequence),
+        "dots_first_alone": ("...x,xy->...y", [5], None, (4, 3)),
+        "dots_first_of_four": ("...xy,yxz->...zx", [5, 2], "z", heads),
+        "dots_for_no_dim": ("...xy,yz->...xz", [5], "z", (4, 3)),
+        "dots_last": ("ab...,bc->ac...", 5, "c", heads),
+    }
+    for name, (equation, shape, bias, given) in cases.items():
+        config = {"equation": equation, "output_shape": shape, "bias_axes": bias}
+        yield f"einsum_dense_{name}", "EinsumDense", {**config, "activation": "tanh"}, [given]
+
+
 def sequences_and_larger_images():
     """(name, layer, config, inputs) of convolutions and pooling of steps, and of layers that make images larger."""
     steps = {
@@ -461,6 +487,8 @@ def records():
         yield run(*spec)
     yield from activations()
     yield from regularizers()
+    for spec in einsums():
+        yield run(*spec, training=False)
 
 
 if __name__ == "__main__":

@@ -284,6 +284,16 @@ def grouped():
     return keras.Model([words, steps, mask], [layers.Dense(2)(seen), layers.Concatenate()(pooled)], name="grouped")
 
 
+def einsums():
+    """Dense layers by equations, two of them alike in a row but for their bias."""
+    x = keras.Input((5, 4), name="steps")
+    y = layers.EinsumDense("abc,cde->abde", (5, 2, 4), bias_axes="de", activation="tanh", kernel_regularizer="l2")(x)
+    for bias in ("e", None):
+        y = layers.EinsumDense("abcd,cde->abce", (5, 2, 4), bias_axes=bias, kernel_constraint="max_norm")(y)
+    y = layers.EinsumDense("...cd,cde->...e", 4, bias_axes="e", kernel_initializer="he_normal", trainable=False)(y)
+    return keras.Model(x, layers.EinsumDense("ab...,bc->ac...", 2, bias_axes="c")(y), name="einsums")
+
+
 def branches():
     """Attentions beside each other on one value with a mask, which Keras runs in an order of its own."""
     words = keras.Input((6,), dtype="int32", name="words")
@@ -557,7 +567,7 @@ if __name__ == "__main__":
               (penalties(), ["keras", "h5"]), (masked(), ["keras", "h5"]), (uneven(), ["keras", "h5"]), (unnoted(), ["keras", "h5"]), (operated(), ["keras", "h5"]), (stated(), ["keras", "h5"]),
               (backbone(), ["keras", "h5"]), (anywhere(), ["keras", "h5"]), (blocks(), ["keras", "h5"]), (handed(), ["keras", "h5"]), (led(), ["keras", "h5"]), (branches(), ["keras", "h5"]),
               (forgetful(), ["keras", "h5"]), (gated(), ["keras", "h5"]), (thawed(), ["keras"]), (still(), ["keras"]), (partly(), ["keras", "h5"]), (grouped(), ["keras", "h5"]),
-              (categories(), ["keras", "h5"])]
+              (einsums(), ["keras", "h5"]), (categories(), ["keras", "h5"])]
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)

@@ -96,11 +96,11 @@ impl AttentionSettings {
         dtype: DType,
         (inputs, outputs): ([usize; I], [usize; O]),
     ) -> Tensor {
-        let first = self.weights.kernel_initializer;
+        let first = self.weights.rules.kernel_initializer;
         let first = first.with_fans(inputs.iter().product(), outputs.iter().product());
         let shape = Shape::new(dtype, [&inputs[..], &outputs[..]].concat());
         let name = format!("{name}/kernel");
-        self.weights.kernel_from(cx, &name, shape, &first)
+        self.weights.rules.kernel_from(cx, &name, shape, &first)
     }
 
     /// With a bias of these dims, which together are the last of `x`.

@@ -260,7 +260,7 @@ macro_rules! separable_convolution {
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 let x = &inputs[0];
                 let channels = [x.dim($n + 1), self.depth_multiplier];
-                let weights = &self.settings.weights;
+                let weights = &self.settings.weights.rules;
                 let dims = [&self.window.size.array()[..], &channels].concat();
                 let (both, first) = (weights.kernel_regularizer, &weights.kernel_initializer);
                 let of_depth = self.depthwise_regularizer.or(both);

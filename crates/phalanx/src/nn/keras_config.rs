@@ -4,6 +4,7 @@
 //! out, and Keras' defaults stand for it. A stack becomes a `Sequential` model, any other a `Functional` one, whose values are named as Keras
 //! names them: layer, which call of it, which output.
 
+mod call_shapes;
 mod categories;
 mod mask_names;
 mod of_keras2;
@@ -18,9 +19,10 @@ mod read_stack;
 mod read_starts;
 mod run_order;
 
-use phalanx_graph::{DType, Shape};
+use phalanx_graph::DType;
 use serde_json::{Map, Value, json};
 
+use self::call_shapes::{changes_dims, channels, dims_of, named_sizes};
 use super::input::NamedInput;
 use super::keras_order::keras_order;
 use super::layer::Body;
@@ -35,7 +37,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 88] = [
+const CLASSES: [(&str, &str, bool); 89] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -65,6 +67,7 @@ const CLASSES: [(&str, &str, bool); 88] = [
     ("discretization", "Discretization", false),
     ("dot", "Dot", false),
     ("dropout", "Dropout", false),
+    ("einsum_dense", "EinsumDense", false),
     ("embedding", "Embedding", false),
     ("flatten", "Flatten", true),
     ("gaussian_dropout", "GaussianDropout", false),
@@ -262,27 +265,6 @@ pub(super) fn is_sequential(model: &Model) -> bool {
     model.is_stack() && !layers.any(|entry| takes_several(entry) || gives_several(entry))
 }
 
-/// Dims of an example of a value, and its type.
-fn dims_of(model: &Model, place: Place) -> (&[usize], DType) {
-    match place.node.checked_sub(model.inputs.len()) {
-        None => {
-            let Shape { dims, dtype } = &model.inputs[place.node].shape;
-            (&dims[..], *dtype)
-        }
-        Some(call) => {
-            let Shape { dims, dtype } = &model.shapes[call][place.output];
-            (&dims[1..], *dtype)
-        }
-    }
-}
-
-/// Whether a layer is given something of other dims than it gives.
-fn changes_dims(model: &Model, at: usize) -> bool {
-    let calls = model.calls.iter().zip(&model.shapes);
-    let mut own = calls.filter(|(call, _)| call.layer == at);
-    own.any(|(call, shapes)| dims_of(model, call.inputs[0]).0 != &shapes[0].dims[1..])
-}
-
 fn tensor(model: &Model, place: Place) -> Value {
     let (dims, dtype) = dims_of(model, place);
     let mut shape = vec![Value::Null];
@@ -368,20 +350,15 @@ fn layer_object(model: &Model, at: usize) -> Result<Value> {
     if layer.kind() == "layer_scale" {
         settings.insert("projection_dim".into(), channels(model, at).into());
     }
+    if let Some(sizes) = named_sizes(model, at, &settings) {
+        settings.insert("output_shape".into(), sizes);
+    }
     let mut object = object(module(class), class, &settings.into());
     set_inside(&mut object, "trainable", &trainable.into());
     if let Some(precision) = precision {
         set_inside(&mut object, "dtype", &precision.name().into());
     }
     Ok(object)
-}
-
-/// The last dim of what a layer gives where it is called.
-fn channels(model: &Model, at: usize) -> usize {
-    let call = model.calls.iter().position(|call| call.layer == at);
-    let shape = call.and_then(|call| model.shapes[call].first());
-    let last = shape.and_then(|shape| shape.dims.last());
-    last.copied().unwrap_or_default()
 }
 
 /// Where Keras has a class: a few layers beside the models that are made of them.

@@ -65,7 +65,7 @@ impl Lstm {
         let (dtype, columns) = (x.dtype(), 4 * units);
         let mut settings = self.settings.clone();
         if self.unit_forget_bias {
-            settings.weights.bias_initializer = Initializer::ForgetGate;
+            settings.weights.rules.bias_initializer = Initializer::ForgetGate;
         }
         if self.is_one_op(cx, x) {
             return self.one_op(cx, &settings, inputs);
@@ -160,7 +160,9 @@ impl Layer for Lstm {
     fn check_settings(&self) -> Result<(), String> {
         self.settings.check(4)?;
         self.recurrent_activation.check()?;
-        if self.unit_forget_bias && self.settings.weights.bias_initializer != Initializer::Zeros {
+        if self.unit_forget_bias
+            && self.settings.weights.rules.bias_initializer != Initializer::Zeros
+        {
             return Err(
                 "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false".into(),
             );

@@ -22,6 +22,7 @@ mod discretization;
 mod dot;
 mod dropout;
 mod edges;
+mod einsum_dense;
 mod embedding;
 mod embedding_bag;
 mod factor;
@@ -101,6 +102,7 @@ pub use dropout::{
     SpatialDropout3d, StochasticDepth,
 };
 pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d, ZeroPadding3d};
+pub use einsum_dense::EinsumDense;
 pub use embedding::Embedding;
 pub use embedding_bag::{Combiner, EmbeddingBag};
 pub use factor::Factor;

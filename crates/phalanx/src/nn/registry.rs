@@ -52,6 +52,7 @@ impl Registry {
     /// Layers of vectors, images and volumes, normalizations and noise.
     fn add_layers_of_images(&mut self) {
         self.add_kind(Dense::new(1));
+        self.add_kind(EinsumDense::new("ab,bc->ac", [Some(1)]));
         self.add_kind(Conv2d::new(1, 1));
         self.add_kind(DepthwiseConv1d::new(1));
         self.add_kind(DepthwiseConv2d::new(1));
@@ -371,6 +372,7 @@ mod tests {
     fn with_weights() -> Value {
         json!({
             "dense": {"units": 3},
+            "einsum_dense": {"equation": "...ab,bc->...ca", "output_shape": [4, null], "bias_axes": "c"},
             "conv2d": {"filters": 4, "kernel_size": 3},
             "depthwise_conv1d": {"kernel_size": 3, "depth_multiplier": 2},
             "depthwise_conv2d": {"kernel_size": [3, 2]},

@@ -8,8 +8,7 @@ use crate::config::{Field, joined};
 
 /// A kernel and a bias: their first values, penalties and constraints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct WeightSettings {
-    pub(super) use_bias: bool,
+pub(super) struct WeightRules {
     pub(super) kernel_initializer: Initializer,
     pub(super) bias_initializer: Initializer,
     pub(super) kernel_regularizer: Option<Regularizer>,
@@ -18,9 +17,8 @@ pub(super) struct WeightSettings {
     pub(super) bias_constraint: Option<Constraint>,
 }
 
-impl WeightSettings {
+impl WeightRules {
     pub(super) const FIELDS: &[Field] = &[
-        fields::USE_BIAS,
         fields::KERNEL_INITIALIZER,
         fields::BIAS_INITIALIZER,
         fields::KERNEL_REGULARIZER,
@@ -32,7 +30,6 @@ impl WeightSettings {
     /// Keras' defaults.
     pub(super) const fn new() -> Self {
         Self {
-            use_bias: true,
             kernel_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
             kernel_regularizer: None,
@@ -42,13 +39,7 @@ impl WeightSettings {
         }
     }
 
-    /// The kernel, as the variable of this name.
-    #[track_caller]
-    pub(super) fn kernel(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
-        self.kernel_from(cx, name, shape, &self.kernel_initializer)
-    }
-
-    /// The kernel with other first values.
+    /// The kernel, as the variable of this name, with these first values.
     #[track_caller]
     pub(super) fn kernel_from(
         &self,
@@ -61,12 +52,44 @@ impl WeightSettings {
         cx.limited(name, shape, initializer, limits)
     }
 
+    /// The bias, as the variable of this name.
+    #[track_caller]
+    pub(super) fn bias(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
+        let limits = (self.bias_regularizer, self.bias_constraint.as_ref());
+        cx.limited(name, shape, &self.bias_initializer, limits)
+    }
+}
+
+/// A kernel, and a bias if there is one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct WeightSettings {
+    pub(super) use_bias: bool,
+    #[serde(flatten)]
+    pub(super) rules: WeightRules,
+}
+
+impl WeightSettings {
+    pub(super) const FIELDS: &[Field] = joined!(&[fields::USE_BIAS], WeightRules::FIELDS);
+
+    /// Keras' defaults.
+    pub(super) const fn new() -> Self {
+        Self {
+            use_bias: true,
+            rules: WeightRules::new(),
+        }
+    }
+
+    /// The kernel, as the variable of this name.
+    #[track_caller]
+    pub(super) fn kernel(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
+        let first = &self.rules.kernel_initializer;
+        self.rules.kernel_from(cx, name, shape, first)
+    }
+
     /// The bias, as the variable of this name; `None` without one.
     #[track_caller]
     pub(super) fn bias(&self, cx: &mut Cx, name: &str, shape: Shape) -> Option<Tensor> {
-        let limits = (self.bias_regularizer, self.bias_constraint.as_ref());
-        self.use_bias
-            .then(|| cx.limited(name, shape, &self.bias_initializer, limits))
+        self.use_bias.then(|| self.rules.bias(cx, name, shape))
     }
 }
 
@@ -122,6 +145,14 @@ macro_rules! weight_settings {
             self
         }
 
+        crate::nn::settings::weight_rules!($($settings).+.rules);
+    };
+}
+pub(super) use weight_settings;
+
+/// Builders of a layer's [`WeightRules`], which are its field named here.
+macro_rules! weight_rules {
+    ($($settings:ident).+) => {
         /// Sets the first values of the kernel.
         #[must_use]
         pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
@@ -165,7 +196,7 @@ macro_rules! weight_settings {
         }
     };
 }
-pub(super) use weight_settings;
+pub(super) use weight_rules;
 
 /// Builders of a layer's [`KernelSettings`], which are its field `settings`.
 macro_rules! kernel_settings {

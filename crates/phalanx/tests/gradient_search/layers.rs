@@ -452,6 +452,7 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
         ),
         13 => layer("reshape", json!({"target_shape": [steps, 1, features]})),
         14 => noise(random, "spatial_dropout1d"),
+        15 => einsum(random, [steps, features]),
         _ => dense(random),
     }
 }
@@ -500,6 +501,23 @@ fn dense(random: &mut Random) -> Described {
         "use_bias": random.chance(0.8), "kernel_regularizer": penalty(random),
         "bias_regularizer": penalty(random), "activity_regularizer": penalty(random)});
     layer("dense", settings)
+}
+
+/// A dense layer by an equation, of sequences.
+fn einsum(random: &mut Random, [steps, features]: [usize; 2]) -> Described {
+    let (size, other) = (random.size(8), random.size(3));
+    let forms = [
+        ("...x,xy->...y", json!([size]), "y"),
+        ("abc,cd->abd", json!([steps, size]), "bd"),
+        ("abc,bcd->abd", json!([steps, size]), "b"),
+        ("abc,bc->abc", json!([steps, features]), "c"),
+        ("abc,cde->abed", json!([null, other, size]), "e"),
+    ];
+    let (equation, shape, bias) = forms[random.from(0, forms.len() - 1)].clone();
+    let bias = random.chance(0.7).then_some(bias);
+    let settings = json!({"equation": equation, "output_shape": shape, "bias_axes": bias,
+        "activation": inner(random), "kernel_regularizer": penalty(random)});
+    layer("einsum_dense", settings)
 }
 
 pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {

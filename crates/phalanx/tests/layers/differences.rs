@@ -114,6 +114,23 @@ fn normalizations_of_examples() {
 }
 
 #[test]
+fn products_by_equations() {
+    check_each(
+        &[3, 4],
+        &[
+            (
+                "einsum_dense",
+                json!({"equation": "abc,bcd->adb", "output_shape": [2, 3], "bias_axes": "d"}),
+            ),
+            (
+                "einsum_dense",
+                json!({"equation": "...c,bd->...bd", "output_shape": [2, 2], "bias_axes": "b", "activation": "tanh"}),
+            ),
+        ],
+    );
+}
+
+#[test]
 fn convolutions_and_pools_of_volumes() {
     check_each(
         &[3, 4, 3, 2],

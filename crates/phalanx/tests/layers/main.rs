@@ -6,6 +6,7 @@ mod any_device;
 mod categories;
 mod convolutions;
 mod differences;
+mod equations;
 mod initializers;
 mod modes;
 mod normalizations;
@@ -198,6 +199,7 @@ fn kind(keras: &str) -> &'static str {
         "RMSNormalization" => "rms_norm",
         "Normalization" => "normalization",
         "PReLU" => "p_relu",
+        "EinsumDense" => "einsum_dense",
         "TimeDistributed" => "time_distributed",
         "LSTM" => "lstm",
         "GRU" => "gru",
@@ -340,9 +342,16 @@ fn check_layers(wanted: impl Fn(&str) -> bool) {
     checks.verify(1e-5);
 }
 
+fn is_product(layer: &str) -> bool {
+    matches!(
+        layer,
+        "Dense" | "EinsumDense" | "Conv2D" | "DepthwiseConv2D"
+    )
+}
+
 #[test]
 fn products_and_convolutions_are_keras() {
-    check_layers(|layer| matches!(layer, "Dense" | "Conv2D" | "DepthwiseConv2D"));
+    check_layers(is_product);
 }
 
 #[test]
@@ -359,7 +368,7 @@ fn layers_of_volumes_are_keras() {
 fn other_layers_are_keras() {
     check_layers(|layer| {
         let is_tried = layer.contains("Pooling") || layer.ends_with("3D");
-        !is_tried && !matches!(layer, "Dense" | "Conv2D" | "DepthwiseConv2D")
+        !is_tried && !is_product(layer)
     });
 }
 

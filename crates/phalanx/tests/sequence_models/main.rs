@@ -426,7 +426,18 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
         ("rescaling", json!({"scale": 2.0}), true),
         ("sinusoidal_position", json!({}), true),
         ("gru", json!({"units": 2, "return_sequences": true}), true),
+    ]
+}
+
+/// Layers of sequences whose output has none.
+fn layers_without_masks() -> Vec<(&'static str, Value, bool)> {
+    vec![
         ("gru", json!({"units": 2}), false),
+        (
+            "einsum_dense",
+            json!({"equation": "abc,cd->abd", "output_shape": [null, 2]}),
+            false,
+        ),
         ("flatten", json!({}), false),
         ("reshape", json!({"target_shape": [2, 4]}), false),
         ("global_average_pool1d", json!({}), false),
@@ -449,7 +460,8 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
 
 #[test]
 fn masks_travel_through_layers_that_treat_each_step_by_itself() {
-    for (kind, settings, keeps) in layers_and_masks() {
+    let layers = layers_and_masks().into_iter().chain(layers_without_masks());
+    for (kind, settings, keeps) in layers {
         let layer = layer_from_config(kind, &settings).unwrap();
         let model = Sequential::new([4, 2]).add(layer).build().unwrap();
         let graph = Graph::new();

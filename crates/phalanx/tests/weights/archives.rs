@@ -34,6 +34,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         led(),
         categories(),
         grouped(),
+        einsums(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -375,7 +376,7 @@ fn grouped() -> Value {
             {"group_query_attention": {"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 2, "use_causal_mask": true,
                 "kernel_regularizer": {"l2": {"l2": 0.1}}, "name": "within"}},
             {"group_query_attention": {"head_dim": 3, "num_query_heads": 2, "num_key_value_heads": 1, "use_bias": false,
-                "dropout": 0.5, "trainable": false, "name": "between"}},
+                "dropout": 0.5, "name": "between"}},
             {"global_average_pool1d": {"name": "mean"}}
         ],
         "calls": [
@@ -385,6 +386,18 @@ fn grouped() -> Value {
             {"layer": "mean", "inputs": ["within"]}
         ],
         "outputs": ["between", "mean"]})
+}
+
+/// Dense layers by equations.
+fn einsums() -> Value {
+    json!({"name": "einsums", "input": {"name": "steps", "shape": [5, 4], "dtype": "f32"}, "layers": [
+        {"einsum_dense": {"equation": "abc,cde->abde", "output_shape": [null, 2, 3], "bias_axes": "d", "activation": "tanh",
+            "kernel_regularizer": {"l2": {"l2": 0.1}}, "bias_constraint": "non_neg"}},
+        {"einsum_dense": {"equation": "...de,ed->...d", "output_shape": 2, "activity_regularizer": {"l1": {"l1": 0.1}}}},
+        {"einsum_dense": {"equation": "ab...,bc->ac...", "output_shape": [3], "bias_axes": "c", "trainable": false}},
+        {"time_distributed": {"layer": {"einsum_dense": {"equation": "ab,bc->ac", "output_shape": [2]}}}},
+        {"flatten": null}
+    ]})
 }
 
 /// The model with values by the formula.
