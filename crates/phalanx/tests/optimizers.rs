@@ -8,8 +8,8 @@ use oracle::{Batch, array, name, snake_case};
 use phalanx::nn::Constraint;
 use phalanx::optim::{Optimizer, ParamSpec, Sgd, SlotSpec};
 use phalanx::schedules::{
-    CosineDecay, CosineDecayRestarts, ExponentialDecay, PolynomialDecay, RampUpExponentialDecay,
-    Schedule,
+    CosineDecay, CosineDecayRestarts, ExponentialDecay, OneCycle, PolynomialDecay,
+    RampUpExponentialDecay, Schedule,
 };
 use phalanx_graph::{HostTensor, Shape};
 use phalanx_testkit::assert_close;
@@ -224,6 +224,44 @@ fn schedules_are_those_of_keras() {
     }
 }
 
+/// At each step of a cycle, and after it, where PyTorch's ends with an error, as at its last.
+#[test]
+fn cycles_are_those_of_pytorch() {
+    let records = oracle::records("../torch/schedules.json");
+    assert_eq!(records.len(), 10);
+    let mut batch = Batch::default();
+    let mut cases = Vec::new();
+    for record in &records {
+        let mut config = record["config"].clone();
+        let most = config["max_lr"].as_f64().unwrap();
+        config["max_learning_rate"] = most.into();
+        config.as_object_mut().unwrap().remove("max_lr");
+        let schedule = Schedule::from_config("one_cycle", &config).unwrap();
+        let values = record["values"].as_array().unwrap();
+        let values = values.iter().map(|value| value.as_f64().unwrap());
+        let after = values.clone().next_back();
+        for (step, value) in (0_i64..).zip(values.chain(after)) {
+            let input = batch.input(HostTensor::scalar(step));
+            batch.output(&schedule.trace(&input));
+            let got = schedule.value(step as u64);
+            let what = format!("{}, step {step}", name(record));
+            assert!(
+                (got - value).abs() < 1e-14,
+                "{what} on the host: {got}, expected {value}"
+            );
+            cases.push((what, value, most));
+        }
+    }
+    let results = batch.run(&oracle::engine());
+    for ((what, expected, most), result) in cases.iter().zip(results) {
+        let got = result.to_f64()[0];
+        assert!(
+            (got - expected).abs() < 4e-7 * most,
+            "{what}: {got}, expected {expected}"
+        );
+    }
+}
+
 /// Also where f32 is too coarse to count periods, or to see how they grow.
 #[test]
 fn programs_and_host_agree_on_schedules() {
@@ -231,7 +269,7 @@ fn programs_and_host_agree_on_schedules() {
         .start_learning_rate(0.002)
         .min_learning_rate(0.001)
         .sustain_steps(13);
-    let schedules: [Schedule; 8] = [
+    let schedules: [Schedule; 9] = [
         Schedule::from(ramp.clone().steps_per_epoch(20)).for_replicas(8),
         Schedule::from(ramp).for_replicas(8),
         ExponentialDecay::new(0.1, 41, 0.9).staircase().into(),
@@ -244,6 +282,7 @@ fn programs_and_host_agree_on_schedules() {
             .into(),
         // Its second restart is at 1001.
         CosineDecayRestarts::new(0.1, 500).t_mul(1.002).into(),
+        OneCycle::new(0.1, 999).three_phase().into(),
     ];
     let mut batch = Batch::default();
     let mut cases = Vec::new();

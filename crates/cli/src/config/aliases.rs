@@ -203,6 +203,10 @@ const SCHEDULES: &[Alias] = &[
     ),
     ("cosine_annealing_lr", Hint("write `cosine_decay`")),
     (
+        "one_cycle_lr",
+        Hint("write `one_cycle: {max_learning_rate: 0.1, total_steps: 1000}`"),
+    ),
+    (
         "warmup",
         Hint("write `cosine_decay` with `warmup_target` and `warmup_steps`"),
     ),

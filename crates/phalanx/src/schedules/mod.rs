@@ -6,6 +6,7 @@
 mod cosine;
 mod decay;
 mod noam;
+mod one_cycle;
 mod piecewise;
 mod ramp_up;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 pub use cosine::{CosineDecay, CosineDecayRestarts};
 pub use decay::{ExponentialDecay, InverseTimeDecay, PolynomialDecay};
 pub use noam::NoamDecay;
+pub use one_cycle::{Anneal, OneCycle};
 pub use piecewise::PiecewiseConstantDecay;
 pub use ramp_up::RampUpExponentialDecay;
 
@@ -45,11 +47,13 @@ pub enum Schedule {
     RampUpExponentialDecay(RampUpExponentialDecay),
     /// See [`NoamDecay`].
     NoamDecay(NoamDecay),
+    /// See [`OneCycle`].
+    OneCycle(OneCycle),
 }
 
 impl Schedule {
     /// The kinds that [`from_config`](Self::from_config) knows.
-    pub const KINDS: [&'static str; 9] = [
+    pub const KINDS: [&'static str; 10] = [
         "constant",
         "exponential_decay",
         "inverse_time_decay",
@@ -59,6 +63,7 @@ impl Schedule {
         "cosine_decay_restarts",
         "ramp_up_exponential_decay",
         "noam_decay",
+        "one_cycle",
     ];
 
     /// The rate at a step, computed on the host.
@@ -74,6 +79,7 @@ impl Schedule {
             Self::CosineDecayRestarts(s) => s.value(step),
             Self::RampUpExponentialDecay(s) => s.value(step),
             Self::NoamDecay(s) => s.value(step),
+            Self::OneCycle(s) => s.value(step),
         }
     }
 
@@ -91,6 +97,7 @@ impl Schedule {
             Self::CosineDecayRestarts(s) => s.trace(step),
             Self::RampUpExponentialDecay(s) => s.trace(step),
             Self::NoamDecay(s) => s.trace(step),
+            Self::OneCycle(s) => s.trace(step),
         }
     }
 
@@ -116,6 +123,7 @@ impl Schedule {
             Self::CosineDecayRestarts(_) => Self::KINDS[6],
             Self::RampUpExponentialDecay(_) => Self::KINDS[7],
             Self::NoamDecay(_) => Self::KINDS[8],
+            Self::OneCycle(_) => Self::KINDS[9],
         }
     }
 
@@ -134,6 +142,7 @@ impl Schedule {
             Self::CosineDecayRestarts(s) => s.check(),
             Self::RampUpExponentialDecay(s) => s.check(),
             Self::NoamDecay(s) => s.check(),
+            Self::OneCycle(s) => s.check(),
         };
         problem.map_err(|problem| match self {
             Self::Constant(_) => Error::user(problem),
@@ -155,6 +164,7 @@ impl Schedule {
             Self::CosineDecayRestarts(s) => config::write(kind, s),
             Self::RampUpExponentialDecay(s) => config::write(kind, s),
             Self::NoamDecay(s) => config::write(kind, s),
+            Self::OneCycle(s) => config::write(kind, s),
         };
         if let Value::Object(fields) = &mut fields {
             fields.insert("kind".to_owned(), Value::from(kind));
@@ -191,6 +201,7 @@ impl Schedule {
             Entry::new(CosineDecayRestarts::new(0.0, 1)),
             Entry::new(RampUpExponentialDecay::new(0.0, 0, 1)),
             Entry::new(NoamDecay::new(1, 1)),
+            Entry::new(OneCycle::new(0.0, 1)),
         ]
     }
 
@@ -282,6 +293,7 @@ into_schedule!(
     CosineDecayRestarts,
     RampUpExponentialDecay,
     NoamDecay,
+    OneCycle,
 );
 
 #[cfg(test)]
@@ -291,7 +303,7 @@ mod tests {
 
     #[test]
     fn configurations_round_trip() {
-        let schedules: [Schedule; 9] = [
+        let schedules: [Schedule; 10] = [
             0.1.into(),
             ExponentialDecay::new(0.1, 10, 0.5).staircase().into(),
             InverseTimeDecay::new(0.1, 10, 0.5).into(),
@@ -301,6 +313,11 @@ mod tests {
             CosineDecayRestarts::new(0.1, 10).m_mul(0.5).into(),
             RampUpExponentialDecay::new(5e-5, 5, 1).replicas(8).into(),
             NoamDecay::new(512, 4000).factor(2.0).into(),
+            OneCycle::new(0.1, 9)
+                .pct_start(0.5)
+                .anneal_strategy(Anneal::Linear)
+                .three_phase()
+                .into(),
         ];
         for schedule in schedules {
             assert_eq!(Schedule::from_value(&schedule.config()).unwrap(), schedule);
@@ -379,6 +396,13 @@ mod tests {
             message(pieces),
             "piecewise_constant_decay: `values` must have one more number than `boundaries`, got 1 and 1"
         );
+        let share = json!({"kind": "one_cycle", "max_learning_rate": 0.1, "total_steps": 9, "pct_start": 1.5});
+        assert_eq!(
+            message(share),
+            "one_cycle: `pct_start` must be a number from 0 to 1, got 1.5"
+        );
+        let none = Schedule::from(OneCycle::new(0.1, 9).pct_start(-0.5)).check();
+        assert!(none.unwrap_err().to_string().contains("got -0.5"));
         assert!(message(json!("fast")).starts_with("expected a number, or a schedule"));
         assert!(Schedule::from(f64::NAN).check().is_err());
     }
