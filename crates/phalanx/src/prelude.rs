@@ -7,7 +7,7 @@ pub use crate::fit::{
 };
 pub use crate::losses::{
     BinaryCrossentropy, BinaryFocalCrossentropy, CategoricalCrossentropy,
-    CategoricalFocalCrossentropy, CategoricalGeneralizedCrossEntropy, CategoricalHinge,
+    CategoricalFocalCrossentropy, CategoricalGeneralizedCrossEntropy, CategoricalHinge, Circle,
     CosineSimilarity, Ctc, Dice, Hinge, Huber, KlDivergence, LogCosh, Loss, MeanAbsoluteError,
     MeanAbsolutePercentageError, MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
     SparseCategoricalCrossentropy, SquaredHinge, Tversky,

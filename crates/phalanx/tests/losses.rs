@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::{Batch, array, name, snake_case};
-use phalanx::losses::{Ctc, Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
+use phalanx::losses::{Circle, Ctc, Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
@@ -31,7 +31,8 @@ fn of_numbers() -> Vec<&'static str> {
     let kinds = Loss::KINDS.into_iter();
     kinds
         .filter(|kind| {
-            !kind.starts_with("sparse") && !kind.contains("generalized") && *kind != "ctc"
+            let is_of_classes = kind.starts_with("sparse") || kind.contains("generalized");
+            !is_of_classes && !["ctc", "circle"].contains(kind)
         })
         .collect()
 }
@@ -76,6 +77,44 @@ fn a_hinge_takes_0_as_minus_1_beside_any_other_target() {
     batch.output(&Loss::from(Hinge).per_example(&y_true, &y_pred));
     let losses = batch.run(&oracle::engine()).swap_remove(0).to_f64();
     assert_eq!(losses, [1.25, 1.25, 0.75]);
+}
+
+/// The second is alone in its class, and the last weighs nothing: neither counts in the mean, and the last is not compared with the others.
+#[test]
+fn examples_are_compared_with_those_that_count() {
+    let mut batch = Batch::default();
+    let loss = Loss::from(Circle::default().gamma(2.0));
+    let rows = [[1.0f32, 0.0], [0.0, 1.0], [0.8, 0.6], [f32::NAN, 0.3]];
+    for count in [4, 3] {
+        let y_true = batch.shared(HostTensor::new([count], &[0i32, 7, 0, 7][..count]));
+        let y_pred = HostTensor::new([count, 2], &rows.as_flattened()[..2 * count]);
+        let y_pred = batch.shared(y_pred);
+        let weight = HostTensor::new([count], &[1.0f32, 1.0, 3.0, 0.0][..count]);
+        let weight = batch.shared(weight);
+        let mean = LossReduction::SumOverBatchSize;
+        let value = loss.reduced(&y_true, &y_pred, Some(&weight), mean);
+        let gradient = gradients(&value, &[&y_pred]).swap_remove(0);
+        batch.output(&value);
+        batch.output(&gradient.unwrap());
+    }
+    let results = batch.run(&oracle::engine());
+    let results: Vec<Vec<f64>> = results.iter().map(HostTensor::to_f64).collect();
+    // Distances 0.2 of a class, and 1 and 0.4 of two.
+    let of = |other: f64| {
+        let same = (0.4 + 0.2) * (0.2 - 0.4);
+        let sum = 2.0 * (same + (1.4 - other) * (0.6 - other));
+        sum.exp().ln_1p()
+    };
+    let expected = (of(1.0) + 3.0 * of(0.4)) / 2.0;
+    assert_close("mean", &results[0], &[expected], TOLERANCE);
+    assert_close("mean of three", &results[2], &[expected], TOLERANCE);
+    assert_eq!(results[1][6..], [0.0; 2]);
+    assert_close("gradient", &results[1][..6], &results[3], TOLERANCE);
+    assert!(
+        results[3]
+            .iter()
+            .all(|slope| slope.is_finite() && *slope != 0.0)
+    );
 }
 
 /// Targets and predictions of one number each may come without a second dimension.

@@ -276,7 +276,8 @@ fn what_has_no_weight_may_be_no_number() {
     // Of labels and steps, which have dims of their own.
     let kinds = Metric::KINDS.into_iter().filter(|kind| *kind != "ctc");
     for kind in kinds {
-        let is_sparse = kind.starts_with("sparse") || kind.contains("generalized");
+        let is_sparse =
+            kind.starts_with("sparse") || kind.contains("generalized") || kind == "circle";
         let settings = match kind.split_once("_at_") {
             Some((_, bound)) => serde_json::json!({bound: 0.5}),
             None => serde_json::json!({}),

@@ -183,6 +183,18 @@ def specs():
             # Where a probability is 0 Keras' derivative is infinite.
             if case.name != "extreme":
                 yield "CategoricalGeneralizedCrossEntropy", {"q": q}, case
+    for case in circle_cases():
+        for config in ({}, {"gamma": 2.0, "margin": 0.25}, {"gamma": 2.0, "remove_diagonal": False}):
+            yield "Circle", config, case
+
+
+def circle_cases():
+    """Vectors of length 1 of several classes. Of an example that is alone in its class Keras' derivative is none; what weighs nothing is not compared here."""
+    rng = np.random.default_rng(37)
+    weights = [None, [0.5, 2.0, 1.0, 1.25, 3.0, 0.75, 0.25]]
+    for name, labels in (("vectors", [0, 2, 0, 2, 2, 0, 2]), ("columns", [[3], [3], [-1], [-1], [-1], [3], [3]])):
+        x = rng.standard_normal((7, 3))
+        yield Case(name, labels, x / np.linalg.norm(x, axis=-1, keepdims=True), weights)
 
 
 def left_out_cases(from_logits):

@@ -112,6 +112,7 @@ impl Objective {
         effects: &Effects,
         replicas: usize,
     ) -> LossAndMetrics {
+        self.check_parts(batch);
         let row_weights = batch.row_weights();
         let mut losses = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
@@ -120,7 +121,7 @@ impl Objective {
             let weight = output.weight(row_weights.as_ref());
             let y_pred = term.loss.without_unweighted(&output.value, weight.as_ref());
             let y_true = self.target(term.output, batch);
-            let values = term.loss.per_example(y_true, &y_pred);
+            let values = term.loss.in_batch(y_true, &y_pred, weight.as_ref());
             let values = self.with_known_shares(term, y_true, values);
             check_rows(term.loss.name(), &values, batch.rows());
             check_mask(term.loss.name(), &values, output);
@@ -138,6 +139,26 @@ impl Objective {
             loss,
             losses,
             penalties,
+        }
+    }
+
+    /// Refuses parts of a batch one after the other for what compares its examples.
+    fn check_parts(&self, batch: &BatchTensors) {
+        let losses = self.losses.terms.iter().map(|term| &term.loss);
+        let losses = losses
+            .filter(|loss| loss.compares_examples())
+            .map(Loss::name);
+        let metrics = self
+            .metrics
+            .iter()
+            .filter(|metric| metric.metric.compares_examples());
+        let mut names = losses.chain(metrics.map(|metric| &*metric.name));
+        let parts = batch.micro_batches;
+        if let Some(name) = names.next().filter(|_| parts > 1) {
+            let message = format!(
+                "it compares the examples of a batch, and the pipeline has {parts} parts of it one after the other; set `micro_batches` to 1, or train by another strategy"
+            );
+            batch.x[0].graph().fail(name, message);
         }
     }
 

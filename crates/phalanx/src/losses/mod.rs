@@ -2,6 +2,7 @@
 //!
 //! Every loss follows Keras 3 with `reduction=None`; each item documents where it differs.
 
+mod circle;
 mod crossentropy;
 mod ctc;
 mod focal;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use phalanx_graph::{DType, Tensor};
 use serde_json::Value;
 
+pub use circle::Circle;
 pub use crossentropy::{
     BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
 };
@@ -48,6 +50,23 @@ pub(crate) trait ExampleLoss {
     /// The unreduced loss; shapes that do not fit become the graph's error.
     #[track_caller]
     fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor;
+
+    /// The unreduced loss of a replica's rows in a batch that all replicas have parts of; rows without a weight are not compared with others.
+    #[track_caller]
+    fn in_batch(&self, y_true: &Tensor, y_pred: &Tensor, _weight: Option<&Tensor>) -> Tensor {
+        self.per_example(y_true, y_pred)
+    }
+
+    /// Whether the loss of an example depends on the others of the batch.
+    fn compares_examples(&self) -> bool {
+        false
+    }
+
+    /// 1 for each of the values that counts, 0 for those that do not; none where all count.
+    #[track_caller]
+    fn counted(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
+        without_class(y_true, values, self.left_out()?)
+    }
 
     /// Whether predictions are taken as logits; `None` for a loss without that choice.
     fn takes_logits(&self) -> Option<bool> {
@@ -168,6 +187,8 @@ losses! {
     Tversky = Tversky::default(),
     /// How unlikely labels are whose places in the steps are not known.
     Ctc = Ctc,
+    /// How far vectors of a class are from each other, and how near to others.
+    Circle = Circle::default(),
 }
 
 /// 1 for each of the values whose target is another class, 0 for the others; none where targets do not fit.
@@ -217,15 +238,41 @@ impl Loss {
     #[must_use]
     #[track_caller]
     pub fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        self.of(y_true, y_pred, |loss| loss.per_example(y_true, y_pred))
+    }
+
+    /// As [`per_example`](Self::per_example), of rows of a batch that all replicas have parts of, with these weights.
+    #[track_caller]
+    pub(crate) fn in_batch(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Tensor {
+        self.of(y_true, y_pred, |loss| loss.in_batch(y_true, y_pred, weight))
+    }
+
+    #[track_caller]
+    fn of(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        provided: impl FnOnce(&dyn ExampleLoss) -> Tensor,
+    ) -> Tensor {
         if let Err(error) = self.check() {
             y_pred.graph().fail(self.name(), error.to_string());
             return y_pred.clone();
         }
         match (self, self.provided()) {
             (Self::Custom(loss), _) => (loss.function)(y_true, y_pred),
-            (_, Some(loss)) => loss.per_example(y_true, y_pred),
+            (_, Some(loss)) => provided(loss),
             (_, None) => y_pred.clone(),
         }
+    }
+
+    /// Whether the loss of an example depends on the others of the batch.
+    pub(crate) fn compares_examples(&self) -> bool {
+        self.provided().is_some_and(ExampleLoss::compares_examples)
     }
 
     /// The loss weighted and reduced as Keras' `loss(y_true, y_pred, sample_weight)`; an example of weight 0 counts nothing
@@ -240,7 +287,7 @@ impl Loss {
         reduction: LossReduction,
     ) -> Tensor {
         let y_pred = self.without_unweighted(y_pred, weight);
-        let values = self.per_example(y_true, &y_pred);
+        let values = self.in_batch(y_true, &y_pred, weight);
         let Some(counts) = self.counts(y_true, &values) else {
             return reduction.apply(&values, weight);
         };
@@ -264,7 +311,7 @@ impl Loss {
     /// 1 for each of the loss's values that counts, 0 where its target is left out; none where all count.
     #[track_caller]
     fn counts(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
-        without_class(y_true, values, self.left_out()?)
+        self.provided()?.counted(y_true, values)
     }
 
     /// The weight of each of the loss's values, of which targets of a class that is left out have none; `weight` where there is no such class.
@@ -343,6 +390,7 @@ mod tests {
                 "binary_focal_crossentropy" => json!({"apply_class_balancing": true, "gamma": 1.5}),
                 "categorical_focal_crossentropy" => json!({"alpha": 0.5, "from_logits": true}),
                 "dice" => json!({"axis": [1, 2]}),
+                "circle" => json!({"gamma": 20.0, "margin": 0.3, "remove_diagonal": false}),
                 "tversky" => json!({"alpha": 0.3, "beta": 0.7, "axis": [2]}),
                 _ => json!({}),
             };
@@ -379,6 +427,11 @@ mod tests {
         );
         let axis = message("tversky", json!({"axis": [2, 2]}));
         assert!(axis.contains("each once, got [2, 2]"), "{axis}");
+        let margin = message("circle", json!({"margin": 1.5}));
+        assert!(
+            margin.contains("`margin` must be a number from 0 to 1, got 1.5"),
+            "{margin}"
+        );
         let smoothing = message("binary_crossentropy", json!({"label_smoothing": 1.5}));
         assert!(smoothing.contains("from 0 to 1, got 1.5"), "{smoothing}");
     }

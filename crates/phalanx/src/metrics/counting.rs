@@ -72,7 +72,10 @@ impl Counting for Loss {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let values = self.values(y_true, y_pred)?;
+        let values = match self.compares_examples() {
+            true => self.in_batch(y_true, y_pred, weight),
+            false => self.values(y_true, y_pred)?,
+        };
         let weight = self.own_weight(y_true, &values, weight);
         average::update(&values, weight.as_ref())
     }

@@ -275,6 +275,11 @@ impl Metric {
         self
     }
 
+    /// Whether what an example adds depends on the others of the batch.
+    pub(crate) fn compares_examples(&self) -> bool {
+        matches!(&self.measure, Measure::Loss(loss) if loss.compares_examples())
+    }
+
     /// Whether targets may be numbers of classes: of how many with that many outputs, and the class that is left out, if there is one.
     pub(crate) fn counts_classes(&self, outputs: usize) -> Option<(usize, Option<i64>)> {
         let (classes, own) = self.measure.counting().counts_classes(outputs)?;

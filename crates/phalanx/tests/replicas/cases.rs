@@ -522,6 +522,36 @@ fn volumes() -> Case {
     }
 }
 
+/// Examples that are compared with all others of the batch, some of which have no weight.
+fn compared() -> Case {
+    let model = Sequential::new([6])
+        .add(Dense::new(8).activation(tanh).sharded("kernel", COLUMNS))
+        .add(Dense::new(4).sharded("kernel", ROWS))
+        .add(UnitNorm::new());
+    let x = HostTensor::new([24, 6], &wave(24 * 6, 0.37));
+    let labels: Vec<i32> = (0..24).map(|i| i * i % 5).collect();
+    let data = Dataset::from_arrays(x, HostTensor::new([24], &labels)).unwrap();
+    let loss = Circle::default().gamma(2.0);
+    let compile = Compile {
+        optimizer: Sgd::new(0.02).into(),
+        loss: loss.into(),
+        weighted_metrics: vec![Loss::from(loss).into()],
+        ..Compile::default()
+    };
+    Case {
+        batch: 7,
+        micro_batches: 1,
+        // Vectors of length 1 turn further than what travels is rounded.
+        narrow: 4.0,
+        ..plain(
+            "compared",
+            model.build().unwrap(),
+            weighted(&data, Part::None),
+            compile,
+        )
+    }
+}
+
 /// Layers that draw numbers, each example its own whichever replica has it.
 fn noise() -> Case {
     let model = Sequential::new([2, 4, 5, 2])
@@ -561,6 +591,7 @@ pub(crate) fn all() -> Vec<Case> {
         frames(),
         volumes(),
         noise(),
+        compared(),
     ]);
     cases
 }

@@ -180,3 +180,34 @@ fn a_pipeline_and_a_mesh_have_no_replicas_for_loops_of_ones_own() {
     ));
     assert!(told.contains("PipelineStrategy"), "{told}");
 }
+
+/// A pipeline has parts of a batch one after the other, and a loop of one's own some of the examples on each replica.
+#[test]
+fn examples_that_are_apart_are_not_compared() {
+    let compile = || Compile {
+        loss: Circle::default().into(),
+        ..compile()
+    };
+    let data = cases::rows(8).batch(8);
+    let model = Sequential::new([6]).add(Dense::new(4)).add(UnitNorm::new());
+    let pipeline = PipelineStrategy::on(engine(), 2, 2).unwrap();
+    let trainer = pipeline.compile(model, compile());
+    let fitted = trainer.and_then(|mut trainer| {
+        let fit = Fit::epochs(1).progress(Progress::Silent);
+        trainer.fit(&data, fit).map(drop)
+    });
+    let told = text(fitted);
+    assert!(
+        told.contains("circle: it compares the examples of a batch, and the pipeline has 2 parts of it one after the other; set `micro_batches` to 1"),
+        "{told}"
+    );
+    let graph = Graph::with_replicas(2);
+    let y_true = graph.parameter("y_true", Shape::new(DType::I32, [4]));
+    let y_pred = graph.parameter("y_pred", Shape::f32([4, 2]));
+    let _ = Loss::from(Circle::default()).per_example(&y_true, &y_pred);
+    let told = graph.error().unwrap().to_string();
+    assert!(
+        told.contains("each of 2 replicas has some of them; train with `fit`"),
+        "{told}"
+    );
+}
