@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::read_limits::{constraint, regularizer};
+use super::read_starts::initializer;
 use super::{CLASSES, Settings, Translated, categories, is_never_frozen};
-use crate::nn::{Initializer, Policy};
+use crate::nn::Policy;
 
 /// Settings that change nothing of what a layer computes.
 const IGNORED: [&str; 12] = [
@@ -534,29 +535,6 @@ pub(super) fn is_last(axis: &Value, rank: Option<usize>) -> bool {
     };
     let last = rank.and_then(|rank| u64::try_from(rank).ok()?.checked_sub(1));
     axis.is_null() || axis.as_i64() == Some(-1) || last.is_some() && axis.as_u64() == last
-}
-
-/// How a variable begins; nothing for what is not known here.
-pub(super) fn initializer(value: &Value) -> Option<Value> {
-    let name = value.as_str().or_else(|| value["class_name"].as_str())?;
-    let mut fields = Settings::new();
-    for (field, value) in value["config"].as_object().into_iter().flatten() {
-        let field = match field.as_str() {
-            "minval" => "low",
-            "maxval" => "high",
-            "seed" | "input_axes" | "output_axes" => continue,
-            other => other,
-        };
-        fields.insert(field.to_owned(), value.clone());
-    }
-    let name = snake_case(name);
-    let named = match fields.is_empty() {
-        true => name.into(),
-        false => json!({ name: fields }),
-    };
-    serde_json::from_value::<Initializer>(named.clone())
-        .ok()
-        .map(|_| named)
 }
 
 /// `GlorotUniform` as `glorot_uniform`.

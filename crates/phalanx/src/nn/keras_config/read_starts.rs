@@ -1,10 +1,11 @@
 //! How variables begin, in descriptions without values: what has no like here would begin otherwise than in Keras.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Translated;
 use super::read::of_layer;
-use super::read_layer::{KerasLayer, brief, initializer};
+use super::read_layer::{KerasLayer, brief, snake_case};
+use super::{Settings, Translated};
+use crate::nn::Initializer;
 
 /// Refuses a description in which a variable begins as none does here.
 pub(crate) fn check_starts(description: &Value) -> Translated<()> {
@@ -54,4 +55,27 @@ fn other_start(field: &str, value: &Value, instead: &str) -> String {
         "its `{field}` is {}, and {instead}; set another one, or save the model with its values by `model.save(\"model.keras\")`",
         brief(value)
     )
+}
+
+/// How a variable begins; nothing for what is not known here.
+pub(super) fn initializer(value: &Value) -> Option<Value> {
+    let name = value.as_str().or_else(|| value["class_name"].as_str())?;
+    let mut fields = Settings::new();
+    for (field, value) in value["config"].as_object().into_iter().flatten() {
+        let field = match field.as_str() {
+            "minval" => "low",
+            "maxval" => "high",
+            "seed" | "input_axes" | "output_axes" => continue,
+            other => other,
+        };
+        fields.insert(field.to_owned(), value.clone());
+    }
+    let name = snake_case(name);
+    let named = match fields.is_empty() {
+        true => name.into(),
+        false => json!({ name: fields }),
+    };
+    serde_json::from_value::<Initializer>(named.clone())
+        .ok()
+        .map(|_| named)
 }
