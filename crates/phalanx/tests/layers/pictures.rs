@@ -7,6 +7,7 @@ use phalanx::nn::{
     layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_testkit::assert_relatively_close;
 use serde_json::Value;
 
 use crate::modes::{check_share, noisy};
@@ -202,7 +203,9 @@ fn what_is_drawn_for_images_depends_on_the_key_and_the_row() {
         let kind = layer.kind();
         let whole = noisy(layer.clone(), &x, [1, 2], 100);
         let half = noisy(layer.clone(), &x.slice_rows(10, 20), [1, 2], 110);
-        assert_eq!(whole.slice_rows(10, 20), half, "{kind}");
+        // The compiler rounds angles as suits the number of rows.
+        let of_whole = whole.slice_rows(10, 20).f32s();
+        assert_relatively_close(kind, &half.f32s(), &of_whole, 1e-6, 255.0);
         assert_ne!(whole, noisy(layer.clone(), &x, [1, 3], 100), "{kind}");
         if kind == "random_crop" {
             continue;
