@@ -130,6 +130,11 @@ impl Losses {
         self
     }
 
+    /// Whether one of them compares the examples of a batch.
+    pub(super) fn compare_examples(&self) -> bool {
+        self.terms.iter().any(|term| term.loss.compares_examples())
+    }
+
     /// The names in the logs: of the total, then of the losses of outputs where there are several.
     pub(super) fn log_names(&self, outputs: &[String]) -> Vec<String> {
         let mut names = vec!["loss".to_owned()];

@@ -123,8 +123,9 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         let skipped = batches.dataset().skipped() - before;
         let setup = &self.trainer.compiled.setup;
         if !setup.epoch_totals.has_weight(&totals) {
+            let next = setup.what_to_check();
             return Err(Error::User(format!(
-                "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
+                "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; {next}"
             )));
         }
         Ok((setup.logs(&totals, 0.0), skipped))

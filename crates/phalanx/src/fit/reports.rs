@@ -91,18 +91,28 @@ pub(super) fn input_of(
     }
 }
 
-pub(super) fn empty_epoch_error(steps: usize, skipped: u64) -> Error {
-    let why = match (steps, skipped) {
-        (0, 0) => "the data have no example".into(),
-        (0, _) => format!("all of its {skipped} examples are corrupt and left out"),
-        _ => format!("no example of its {steps} steps has a weight above 0"),
-    };
-    Error::User(format!(
-        "the epoch trained on nothing: {why}; check the data and the weights"
-    ))
-}
-
 impl Setup {
+    /// The error of an epoch that counts no example.
+    pub(super) fn empty_epoch_error(&self, steps: usize, skipped: u64) -> Error {
+        let why = match (steps, skipped) {
+            (0, 0) => "the data have no example".into(),
+            (0, _) => format!("all of its {skipped} examples are corrupt and left out"),
+            _ => format!("no example of its {steps} steps has a weight above 0"),
+        };
+        let next = self.what_to_check();
+        Error::User(format!("the epoch trained on nothing: {why}; {next}"))
+    }
+
+    /// What to do where no example counts.
+    pub(super) fn what_to_check(&self) -> &'static str {
+        match self.objective.losses.compare_examples() {
+            true => {
+                "check the data and the weights, and that batches have several examples of a class, since this loss compares them"
+            }
+            false => "check the data and the weights",
+        }
+    }
+
     /// Losses are `none` where nothing has weight.
     pub(super) fn logs(&self, totals: &[f64], none: f64) -> Logs {
         let (loss, terms, results) = self

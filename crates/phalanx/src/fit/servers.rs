@@ -15,7 +15,7 @@ use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::{InputReport, Logs};
 use super::numbered_batches::{NumberedBatches, Piece, other_length};
-use super::reports::{empty_epoch_error, input_of};
+use super::reports::input_of;
 use super::step_cache::StepKey;
 use super::step_program::{BatchShape, StepBuilder};
 use super::step_times::StepPart;
@@ -417,7 +417,10 @@ impl FitRun<'_> {
         let (stages, starved) = (Vec::new(), Default::default());
         let input = input_of(data, stages, starved, start.elapsed(), skipped);
         if before == 0 && !trainer.compiled.setup.epoch_totals.has_weight(&sums) {
-            return Err(empty_epoch_error(done, input.skipped));
+            return Err(trainer
+                .compiled
+                .setup
+                .empty_epoch_error(done, input.skipped));
         }
         let mut logs = trainer.compiled.setup.logs(&sums, f64::NAN);
         report_staleness(trainer.engine(), servers, &whole, &mut logs);

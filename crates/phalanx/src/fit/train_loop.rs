@@ -11,7 +11,7 @@ use super::example_weights::lone_weight_warning;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;
-use super::reports::{empty_epoch_error, input_of, stopped_error};
+use super::reports::{input_of, stopped_error};
 use super::step_times::{StepPart, StepTimes, exchange_wait};
 use super::tensorboard::Events;
 use super::trace::StepTrace;
@@ -398,7 +398,7 @@ impl<'r> FitRun<'r> {
         let (model, is_rolled_back) = (&self.trainer.compiled, self.epoch.is_rolled_back);
         let is_nothing = !model.has_trained()?;
         if is_nothing && before == 0 && !is_rolled_back && !model.has_skipped()? {
-            return Err(empty_epoch_error(done, input.skipped));
+            return Err(model.setup.empty_epoch_error(done, input.skipped));
         }
         self.place.is_undone = is_nothing && is_rolled_back;
         let done = if is_resumed { before + done } else { done };

@@ -159,7 +159,8 @@ impl ExampleLoss for Circle {
 
     #[track_caller]
     fn counted(&self, _y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
-        let counts = values.greater(&values.like(0.0));
+        // One that is no number counts, too: a diverged training is to be seen.
+        let counts = values.not_equal(&values.like(0.0));
         Some(counts.convert(values.dtype()))
     }
 }

@@ -414,3 +414,34 @@ fn a_program_larger_than_the_memory_is_refused_before_it_runs() {
         "{text}"
     );
 }
+
+/// A loss that compares the examples of a batch.
+fn compared() -> Trainer {
+    let model = Sequential::new([6]).add(Dense::new(3)).build().unwrap();
+    let compile = Compile {
+        loss: Circle::default().into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    trainer(model, compile)
+}
+
+#[test]
+fn a_comparison_with_an_example_that_is_no_number_is_none() {
+    let (x, y) = arrays(8);
+    let mut values = x.f32s();
+    values[7] = f32::NAN;
+    let data = Dataset::from_arrays(HostTensor::new([8, 6], &values), y).unwrap();
+    let batches = data.batch(8);
+    assert!(compared().evaluate(&batches).unwrap()["loss"].is_nan());
+    let error = message(compared().fit(&batches, silent(1)));
+    assert!(error.contains("lower learning rate"), "{error}");
+}
+
+#[test]
+fn batches_without_two_of_a_class_compare_nothing() {
+    let x = HostTensor::new([4, 6], &arrays(4).0.f32s());
+    let data = Dataset::from_arrays(x, HostTensor::new([4], &[0, 1, 2, 3])).unwrap();
+    let error = message(compared().evaluate(&data.batch(4)));
+    assert!(error.contains("several examples of a class"), "{error}");
+}
