@@ -7,7 +7,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let log = Path::new("../../.git/logs/HEAD");
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    if !is_release || !log.is_file() {
+    let is_own = Path::new("../../crates/cli/build.rs").is_file();
+    if !is_release || !is_own || !log.is_file() {
         return;
     }
     println!("cargo::rerun-if-changed={}", log.display());

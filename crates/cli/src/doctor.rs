@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use phalanx_cluster::Explanation;
+use phalanx_cluster::{Explanation, may_have_password};
 use serde_json::{Value, json};
 
 use crate::machine::{Machine, bytes};
@@ -254,8 +254,9 @@ pub(crate) fn worker(explanation: &Explanation) -> Check {
 }
 
 /// Starts of the names of variables that this program or its libraries go by, beside those that tell of workers.
-const VARIABLES: [&str; 7] = [
-    "PHALANX_", "OMP_", "CUDA_", "NCCL_", "TPU_", "TF_CPP_", "LD_",
+const VARIABLES: [&str; 12] = [
+    "PHALANX_", "OMP_", "GOMP_", "ONEDNN_", "DNNL_", "PJRT_", "NPROC", "CUDA_", "NCCL_", "TPU_",
+    "TF_CPP_", "LD_",
 ];
 /// Parts of the names of variables whose values nobody may see.
 const SECRET: [&str; 5] = ["SECRET", "TOKEN", "PASSWORD", "KEY", "CREDENTIAL"];
@@ -272,12 +273,12 @@ pub(crate) fn variables(
         .collect();
     chosen.sort();
     let chosen = chosen.into_iter();
-    let lines = chosen.map(
-        |(name, value)| match has(&SECRET, &|part| name.contains(part)) {
+    let lines = chosen.map(|(name, value)| {
+        match has(&SECRET, &|part| name.contains(part)) || may_have_password(&value) {
             true => format!("{name} is set"),
             false => format!("{name}={}", value.replace(['\n', '\r'], " ")),
-        },
-    );
+        }
+    });
     lines.map(|line| Check::ok("variable", line)).collect()
 }
 
@@ -367,6 +368,7 @@ mod tests {
             ("MASTER_ADDR", "one"),
             ("PHALANX_TOKEN", "hunter2"),
             ("PHALANX_KERNELS", "off"),
+            ("PHALANX_RENDEZVOUS", "etcd://me:hunter2@node1:2379"),
             ("HOME", "/root"),
         ];
         let told = explain(&set.into_iter().collect());
@@ -379,16 +381,19 @@ mod tests {
         let expected = [
             "MASTER_ADDR=one",
             "PHALANX_KERNELS=off",
+            "PHALANX_RENDEZVOUS is set",
             "PHALANX_TOKEN is set",
             "RANK=1",
             "WORLD_SIZE=2",
         ];
         assert_eq!(lines, expected);
+        let workers = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "one")];
         assert!(
-            worker(&told)
+            worker(&explain(&workers.into_iter().collect()))
                 .to_string()
                 .starts_with("ok    worker      worker 1 of 2")
         );
+        assert!(!format!("{told}{}", worker(&told)).contains("hunter2"));
         assert_eq!(
             worker(&explain(&Variables::default())).found,
             "the only one"

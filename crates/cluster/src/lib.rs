@@ -23,7 +23,10 @@ pub use address::{Address, AddressError};
 pub use coordination::{
     ClusterError, Coordinator, Failure, JoinRequest, Missing, Recovery, Roster, Timing,
 };
-pub use env::{EnvError, Explanation, Said, Variable, Variables, explain, membership_from_env};
+pub use env::{
+    EnvError, Explanation, Said, Variable, Variables, explain, may_have_password,
+    membership_from_env,
+};
 pub use env::{host_list, tf_config};
 pub use listen::own_host;
 pub use membership::{LocalRank, Membership, OutsideCoordinator, Rendezvous, Source};

@@ -280,7 +280,7 @@ const MISSING_OR_WRONG: [(&str, [&str; 2]); 17] = [
         ["PHALANX_RENDEZVOUS", "without"],
     ),
     (
-        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379",
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://me:word@node1:2379",
         ["etcd over TLS is not supported", "plain HTTP"],
     ),
 ];

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::variables::{Reader, Variable, Variables};
+use super::variables::{Reader, Variable, Variables, may_have_password};
 use super::{EnvError, decide};
 use crate::Membership;
 
@@ -40,7 +40,10 @@ impl fmt::Display for Explanation {
                     None => writeln!(f, "phalanx:")?,
                 }
             }
-            writeln!(f, "  {}={}", variable.name, variable.value)?;
+            match may_have_password(&variable.value) {
+                true => writeln!(f, "  {} is set", variable.name)?,
+                false => writeln!(f, "  {}={}", variable.name, variable.value)?,
+            }
             writeln!(f, "      {}", variable.meaning)?;
         }
         for note in &self.notes {

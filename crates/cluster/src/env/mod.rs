@@ -16,7 +16,7 @@ mod variables;
 
 pub use error::{EnvError, Said};
 pub use explain::{Explanation, explain};
-pub use variables::{Variable, Variables};
+pub use variables::{Variable, Variables, may_have_password};
 
 use phalanx_proof::Secret;
 

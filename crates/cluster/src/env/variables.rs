@@ -194,16 +194,23 @@ impl<'a> Reader<'a> {
         let wrong = |why| EnvError::Value {
             variable: NAME,
             place: String::new(),
-            got: match why {
+            got: match value.contains('@') {
                 // A password does not belong into a log.
-                AddressError::User => format!("a value with `@` ({why})"),
-                _ => format!("{value:?} ({why})"),
+                true => format!("a value with `@` ({why})"),
+                false => format!("{value:?} ({why})"),
             },
             expected: "an address such as node1:2222, or etcd://host:2379".into(),
             next: "correct it".into(),
         };
         read.map(Some).map_err(wrong)
     }
+}
+
+/// Whether a value may have a password in it, as an address with a user does, and is not to be shown.
+#[must_use]
+pub fn may_have_password(value: &str) -> bool {
+    let address = value.split_once("://");
+    address.is_some_and(|(_, rest)| rest.contains('@'))
 }
 
 /// The error that the value of a variable is.
