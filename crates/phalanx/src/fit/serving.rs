@@ -43,7 +43,7 @@ impl Default for ServingOptions {
 }
 
 impl SavedModel {
-    /// Writes the prediction of a batch for other systems to serve: to `digits.mlir` as StableHLO text, which XLA and IREE compile as it is,
+    /// Writes the prediction of a batch for other systems to serve: to `digits.mlir` as StableHLO text, which XLA compiles as it is,
     /// the weights to `digits.safetensors`, and to `digits.mlir.json` name, element type and dims of each argument and result.
     ///
     /// The function `main` takes the variables in the order of [`Model::variables`](crate::nn::Model::variables), then the inputs, each
@@ -53,7 +53,7 @@ impl SavedModel {
     ///
     /// # Errors
     /// When the name does not end in `.mlir`, the batch has no example, or a layer of your own calls a kernel that other systems do not have:
-    /// nothing is written then. When a file cannot be written, such as for lack of space.
+    /// nothing is written then, nor where weights of this name are there that are no export's. When a file cannot be written, such as for lack of space.
     pub fn save_stablehlo(&self, path: impl AsRef<Path>, options: &ServingOptions) -> Result<()> {
         let path = path.as_ref();
         let [weights, description] = beside(path)?;
@@ -151,7 +151,26 @@ fn beside(path: &Path) -> Result<[PathBuf; 2]> {
             path.display()
         )));
     }
-    Ok(["safetensors", "mlir.json"].map(|ending| path.with_extension(ending)))
+    let beside = ["safetensors", "mlir.json"].map(|ending| path.with_extension(ending));
+    if let Some(folder) = [path, &beside[0], &beside[1]]
+        .into_iter()
+        .find(|path| path.is_dir())
+    {
+        return Err(Error::User(format!(
+            "`{}` is a directory, expected a file; give another name than `{}`",
+            folder.display(),
+            path.display()
+        )));
+    }
+    let [weights, description] = &beside;
+    if weights.exists() && !description.exists() {
+        return Err(Error::User(format!(
+            "`{}` is there and was not exported with a program, expected a free name for the weights beside `{}`; give another name, or move that file away",
+            weights.display(),
+            path.display()
+        )));
+    }
+    Ok(beside)
 }
 
 fn file_name(path: &Path) -> String {

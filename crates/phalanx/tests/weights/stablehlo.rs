@@ -274,4 +274,10 @@ fn what_other_systems_cannot_serve_is_refused_and_nothing_is_written() {
         .add(Dense::new(1).named("last"));
     let says = ["calls the kernel `own.kernel`", "methods of `Tensor`"];
     refused(&filled(&own.build().unwrap()), "m.mlir", 1, &says);
+    let weights = folder.join("m.safetensors");
+    fs::write(&weights, "mine").unwrap();
+    let error = saved.save_stablehlo(folder.join("m.mlir"), &ServingOptions::default());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("was not exported"), "{error}");
+    assert_eq!(fs::read(&weights).unwrap(), b"mine");
 }
