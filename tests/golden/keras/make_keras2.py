@@ -98,6 +98,16 @@ def inside():
     return keras.Model(words, [y, layers.Concatenate()(parts)], name="inside")
 
 
+def started():
+    """Recurrent layers with first states, which leave padded steps out all the same."""
+    words = keras.Input((5,), dtype="int32", name="words")
+    table = layers.Embedding(12, 3, mask_zero=True)(words)
+    state = layers.Dense(2)(layers.GlobalMaxPooling1D()(table))
+    parts = [layers.LSTM(2)(table, initial_state=[state, state]), layers.GRU(2)(table, initial_state=state)]
+    parts.append(layers.Bidirectional(layers.SimpleRNN(2))(table, initial_state=[state, state]))
+    return keras.Model(words, layers.Concatenate()(parts), name="started")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -167,5 +177,5 @@ def trained(model, fresh):
 
 if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
-    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside)])
+    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started)])
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])

@@ -320,7 +320,10 @@ impl<'a> Functional<'a> {
         let layer = &mut self.layers[at];
         let (value, call) = (layer.value(number), &layer.calls[number]);
         masks.check(&layer.name, call, &self.masks)?;
-        let of_call = masks.of_call(call, layer.unmasked(call));
+        // Keras 2 calls a recurrent layer with first states with the mask of its steps.
+        let keeps_mask = self.is_of_keras2 && !layer.is_operation;
+        let unmasked = if keeps_mask { 0 } else { layer.unmasked(call) };
+        let of_call = masks.of_call(call, unmasked);
         if self.is_of_keras2 && !layer.is_operation {
             masks.check_merged(&layer.name, &layer.architecture, &call.inputs)?;
         }

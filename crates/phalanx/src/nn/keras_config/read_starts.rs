@@ -71,6 +71,8 @@ pub(super) fn initializer(value: &Value) -> Option<Value> {
         fields.insert(field.to_owned(), value.clone());
     }
     let name = snake_case(name);
+    // Keras' classes had names such as `OrthogonalInitializer`.
+    let name = name.strip_suffix("_initializer").unwrap_or(&name);
     let named = match fields.is_empty() {
         true => name.into(),
         false => json!({ name: fields }),
@@ -78,4 +80,19 @@ pub(super) fn initializer(value: &Value) -> Option<Value> {
     serde_json::from_value::<Initializer>(named.clone())
         .ok()
         .map(|_| named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_early_name_of_a_class_is_read() {
+        let early =
+            json!({"class_name": "OrthogonalInitializer", "config": {"gain": 1.0, "seed": null}});
+        assert_eq!(
+            initializer(&early),
+            Some(json!({"orthogonal": {"gain": 1.0}}))
+        );
+    }
 }
