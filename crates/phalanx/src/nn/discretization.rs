@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// The bin of each number, how many boundaries are not above it; kind `discretization`.
 ///
 /// With n boundaries there are n + 1 bins, 0 to n: below the first boundary, from each one up to the next, from the last one on. NaN is in the
-/// last. Boundaries are compared as f32. The output is i32 of the input's dims, or vectors as [`CategoryOutput`] says. Keras'
+/// last. Numbers and boundaries are compared as f32. The output is i32 of the input's dims, or vectors as [`CategoryOutput`] says. Keras'
 /// `Discretization`; instead of its `adapt`, give [`quantiles`](Self::quantiles) of the data.
 ///
 /// ```
@@ -165,12 +165,9 @@ impl Layer for Discretization {
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let x = match inputs[0].dtype() {
-            DType::F64 => inputs[0].clone(),
-            _ => inputs[0].convert(DType::F32),
-        };
+        let x = inputs[0].convert(DType::F32);
         let boundaries: Vec<f32> = self.bin_boundaries.iter().map(|&at| at as f32).collect();
-        let boundaries = HostTensor::new([boundaries.len()], &boundaries).convert(x.dtype());
+        let boundaries = HostTensor::new([boundaries.len()], &boundaries);
         // NaN is below nothing.
         let bin = count_before(&boundaries, &x, |boundary, x| x.less(boundary).not());
         let bins = boundaries.rows() + 1;

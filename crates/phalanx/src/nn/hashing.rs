@@ -14,9 +14,9 @@ use crate::farmhash::{K0, K1, K2};
 /// A number from 0 and below `num_bins` for each whole number; kind `hashing`.
 ///
 /// FarmHash's 64-bit fingerprint of the decimal text, `-7` say, modulo the bins: Keras' `Hashing` of integers without `salt`. Several numbers may
-/// have the same bin. The `mask_value`, if there is one, has the bin 0 to itself. Inputs are whole numbers of 64 bits, or floats that are truncated; the
-/// output is i32 of the input's dims, or vectors as [`CategoryOutput`] says. Names are hashed alike by
-/// [`hash_bucket`](crate::data::hash_bucket), as data are read.
+/// have the same bin. The `mask_value`, if there is one, has the bin 0 to itself. Inputs are whole numbers of 64 bits, or floats, which are
+/// truncated where they are not the `mask_value`; the output is i32 of the input's dims, or vectors as [`CategoryOutput`] says. Names are hashed
+/// alike by [`hash_bucket`](crate::data::hash_bucket), as data are read.
 ///
 /// ```
 /// use phalanx::nn::{Embedding, Hashing, Input, Sequential};
@@ -65,14 +65,19 @@ impl Hashing {
     /// The bin of each number, i64.
     #[track_caller]
     fn bins(&self, x: &Tensor) -> Tensor {
+        let (given, x) = (x, x.convert(DType::I64));
         let bins = self.num_bins as f64;
         // One bin alone has room for no mask.
         let Some(mask) = self.mask_value.filter(|_| self.num_bins > 1) else {
-            return unsigned_remainder(&fingerprint(x), bins);
+            return unsigned_remainder(&fingerprint(&x), bins);
         };
-        let mask = x.graph().constant(HostTensor::scalar(mask));
-        let others = unsigned_remainder(&fingerprint(x), bins - 1.0) + 1.0;
-        x.equal(&mask).select(&others.like(0.0), &others)
+        // A float is compared as it is: 3.9 is not the mask 3, and has the bin of 3 without one.
+        let is_mask = match given.dtype().is_float() {
+            true => given.equal(&given.like(mask as f64)),
+            false => x.equal(&x.graph().constant(HostTensor::scalar(mask))),
+        };
+        let others = unsigned_remainder(&fingerprint(&x), bins - 1.0) + 1.0;
+        is_mask.select(&others.like(0.0), &others)
     }
 }
 
@@ -248,7 +253,7 @@ impl Layer for Hashing {
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let bin = self.bins(&inputs[0].convert(DType::I64));
+        let bin = self.bins(&inputs[0]);
         let bin = bin.convert(DType::I32);
         self.output_mode.of(&bin, self.num_bins, cx.compute_dtype())
     }

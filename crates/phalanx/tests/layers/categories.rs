@@ -1,7 +1,7 @@
 //! Layers of categories: Keras' numbers, and NaN where Keras ends with an error or says nothing.
 
 use phalanx::nn::{
-    CategoryEncoding, CategoryOutput, Cx, Discretization, Embedding, Input, IntegerLookup,
+    CategoryEncoding, CategoryOutput, Cx, Discretization, Embedding, Hashing, Input, IntegerLookup,
     LayerSpec, Policy, Sequential, layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor};
@@ -100,6 +100,27 @@ fn what_is_no_number_is_in_the_last_bin_and_infinities_at_the_ends() {
         &HostTensor::new([4], &x),
     );
     assert_eq!(bins, HostTensor::new([4], &[3i32, 3, 0, 3]));
+}
+
+/// 0.1 of 64 bits is below 0.1 of 32, to which Keras brings both.
+#[test]
+fn numbers_of_64_bits_are_compared_as_boundaries_are() {
+    let x = HostTensor::new([3], &[0.1f64, 0.099, f64::NAN]);
+    let bins = of(Discretization::new([0.1]), &x);
+    assert_eq!(bins, HostTensor::new([3], &[1i32, 0, 1]));
+}
+
+/// Keras compares a float before it truncates it, and has these bins.
+#[test]
+fn a_float_is_masked_where_it_is_the_mask() {
+    let masked = Hashing::new(5).mask_value(3);
+    let x = [3.0f32, 3.9, -3.0];
+    for x in [
+        HostTensor::new([3], &x),
+        HostTensor::new([3], &x.map(f64::from)),
+    ] {
+        assert_eq!(of(masked, &x), HostTensor::new([3], &[0i32, 2, 4]));
+    }
 }
 
 /// 0.1 as bf16 is above 0.1.
