@@ -195,7 +195,7 @@ impl Facts {
         encoded.chain(categories).collect()
     }
 
-    /// Whether the tables of embeddings have a row for each number of the words that they are given.
+    /// Whether the tables of embeddings have a row for each number of the words that they are given, and vectors of categories a place.
     ///
     /// # Errors
     /// One that is too small, at its line, with the number to write.
@@ -209,15 +209,18 @@ impl Facts {
             let [Source::Input(input)] = sources[..] else {
                 continue;
             };
-            let rows = layer
-                .settings
-                .get("input_dim")
-                .and_then(serde_json::Value::as_u64);
+            let setting = match &*layer.name {
+                "embedding" => "input_dim",
+                "category_encoding" => "num_tokens",
+                _ => continue,
+            };
+            let rows = layer.settings.get(setting);
+            let rows = rows.and_then(serde_json::Value::as_u64);
             let (Some(rows), Some(numbered)) = (rows, self.numbered(input)) else {
                 continue;
             };
-            if layer.name == "embedding" && rows < numbered.size as u64 {
-                return Err(layer.problem(&numbered.too_few(rows)));
+            if rows < numbered.size as u64 {
+                return Err(layer.problem(&numbered.too_few(setting, rows)));
             }
         }
         Ok(())
@@ -264,8 +267,8 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// What is wrong with a table that has too few rows.
-    fn too_few(&self, rows: u64) -> String {
+    /// What is wrong with a layer whose `setting` is too small.
+    fn too_few(&self, setting: &str, rows: u64) -> String {
         let Self {
             key,
             unit,
@@ -276,7 +279,7 @@ impl Numbered {
         } = self;
         if *is_hashed {
             return format!(
-                "`input_dim` is {rows}, and `hash: {size}` in `{key}` gives the {unit} of {shown} the numbers 0 to {}; write `input_dim: {size}`, or a smaller `hash`",
+                "`{setting}` is {rows}, and `hash: {size}` in `{key}` gives the {unit} of {shown} the numbers 0 to {}; write `{setting}: {size}`, or a smaller `hash`",
                 size - 1
             );
         }
@@ -286,7 +289,7 @@ impl Numbered {
             _ => format!(", or `vocabulary: {rows}` in `{key}`"),
         };
         format!(
-            "`input_dim` is {rows}, and the {unit} of {shown} have the numbers 0 to {}: {} {unit}, 0 for {zero} and 1 for unknown ones; write `input_dim: {size}`{or}",
+            "`{setting}` is {rows}, and the {unit} of {shown} have the numbers 0 to {}: {} {unit}, 0 for {zero} and 1 for unknown ones; write `{setting}: {size}`{or}",
             size - 1,
             size - 2
         )

@@ -70,6 +70,13 @@ fn names_have_the_numbers_of_the_training_rows() {
     let error = folder.load_for(&small, DATA, "").unwrap_err();
     let expected = "`input_dim` is 3, and the names of city have the numbers 0 to 3: 2 names, 0 for missing ones and 1 for unknown ones; write `input_dim: 4`, or `vocabulary: 3` in `category`";
     assert!(error.ends_with(expected), "{error}");
+    let hot = small.replace(
+        "embedding: {inputs: where, input_dim: 3, output_dim: 2",
+        "category_encoding: {inputs: where, num_tokens: 3, output_mode: one_hot",
+    );
+    let error = folder.load_for(&hot, DATA, "").unwrap_err();
+    let expected = expected.replace("input_dim", "num_tokens");
+    assert!(error.ends_with(&expected), "{error}");
     let wrong = DATA
         .replace("column: city", "column: cit")
         .replace("where: city", "where: cit");

@@ -129,19 +129,19 @@ pub(super) fn check_indices(setup: &Setup, x: &[HostTensor], first: u64) -> Resu
             continue;
         };
         let values = x.to_f64();
-        let (layer, count) = (index.layer, index.count);
+        let (layer, setting, count) = (index.layer, index.setting, index.count);
         let padding = index.padding.map(f64::from);
         let is_bad = |value: f64| !is_number_of(value, count) && Some(value) != padding;
         if let Some(at) = values.iter().position(|&value| is_bad(value)) {
             let (value, row) = (values[at], first + row_of(at, x));
             let why = if value.fract() == 0.0 {
                 format!(
-                    "is not among the {count} of the layer `{layer}`, 0 to {}; correct the data, or give the layer a larger `input_dim`",
+                    "is not among the {count} of the layer `{layer}`, 0 to {}; correct the data, or give the layer a larger `{setting}`",
                     count - 1
                 )
             } else {
                 format!(
-                    "is no whole number, and the layer `{layer}` takes the numbers of its rows, 0 to {}; give indices, or leave the layer out where the data are features",
+                    "is no whole number, and the layer `{layer}` takes the numbers 0 to {}; give indices, or leave the layer out where the data are features",
                     count - 1
                 )
             };

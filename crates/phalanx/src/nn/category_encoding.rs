@@ -84,8 +84,8 @@ impl CategoryOutput {
 
 /// Numbers of categories as vectors; kind `category_encoding`.
 ///
-/// The input is whole numbers from 0 and below `num_tokens`, or floats that are truncated; the output floats as
-/// [`CategoryOutput`] says, `multi_hot` by default. Keras' `CategoryEncoding` without its `count_weights`, for which
+/// The input is whole numbers from 0 and below `num_tokens`; floats of other layers are truncated, inputs of the model must be whole.
+/// The output is floats as [`CategoryOutput`] says, `multi_hot` by default. Keras' `CategoryEncoding` without its `count_weights`, for which
 /// [`EmbeddingBag`](super::EmbeddingBag) has weights; it takes `[batch]` and `[batch, n]` alone, and of `[batch]` makes one vector for the whole batch
 /// with `multi_hot` and `count`, which take `[batch, n]` here.
 ///

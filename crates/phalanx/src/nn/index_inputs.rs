@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_graph::HostTensor;
 
 use super::embedding::Embedding;
-use super::layer::Body;
+use super::layer::{Body, Layer};
 use super::model::Model;
 
 /// A table whose rows are looked up by inputs, and by nothing else.
@@ -29,10 +29,20 @@ pub(crate) struct IndexInput {
     pub(crate) input: usize,
     /// The layer that looks them up.
     pub(crate) layer: String,
+    /// Its setting that gives the number of indices.
+    pub(crate) setting: &'static str,
     /// The number of indices, which begin at 0.
     pub(crate) count: usize,
     /// An index that stands for nothing, if there is one.
     pub(crate) padding: Option<i32>,
+}
+
+/// The setting of a layer of indices that gives their number.
+fn setting(layer: &dyn Layer) -> &'static str {
+    match layer.wrapped().unwrap_or(layer).kind() {
+        "category_encoding" => "num_tokens",
+        _ => "input_dim",
+    }
 }
 
 impl Model {
@@ -42,10 +52,10 @@ impl Model {
         let mut found = Vec::new();
         for call in &self.calls {
             let entry = &self.layers[call.layer];
-            let (inner, ranges) = match &entry.body {
-                Body::Model(model) => (model.index_inputs(), None),
+            let (inner, ranges, setting) = match &entry.body {
+                Body::Model(model) => (model.index_inputs(), None, ""),
                 // The second input of a layer, such as the weights of a bag, is none.
-                Body::Layer { layer, .. } => (Vec::new(), layer.index_range()),
+                Body::Layer { layer, .. } => (Vec::new(), layer.index_range(), setting(&**layer)),
             };
             let direct = |input: usize| {
                 let node = call.inputs.get(input)?.node;
@@ -56,6 +66,7 @@ impl Model {
                 found.push(IndexInput {
                     input,
                     layer,
+                    setting,
                     count,
                     padding,
                 });

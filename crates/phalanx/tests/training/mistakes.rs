@@ -216,13 +216,23 @@ fn indices_that_are_not_whole_are_refused() {
     check([0.0, 1.0, 2.0, -0.0]).unwrap();
     let text = message(check([0.0, 1.0, 1.5, 2.0]));
     assert!(
-        text.contains("the index 1.5 of example 1 of the epoch is no whole number, and the layer `embedding` takes the numbers of its rows, 0 to 2"),
+        text.contains("the index 1.5 of example 1 of the epoch is no whole number, and the layer `embedding` takes the numbers 0 to 2"),
         "{text}"
     );
     let text = message(check([-0.5, 1.0, 2.0, 2.0]));
     assert!(text.contains("the index -0.5 of example 0"), "{text}");
     let text = message(check([0.0, 3.0, 2.0, 2.0]));
     assert!(text.contains("is not among the 3 of the layer"), "{text}");
+    let vectors = Sequential::new([2]).add(CategoryEncoding::new(3));
+    let vectors = self::trainer(vectors.add(Dense::new(3)), sgd(0.1));
+    let text = message(vectors.check_batch(&Batch {
+        x: vec![HostTensor::new([2, 2], &[0.0f32, 3.0, 2.0, 2.0])],
+        ..batch(2, None)
+    }));
+    assert!(
+        text.contains("give the layer a larger `num_tokens`"),
+        "{text}"
+    );
 }
 
 /// Outside of 0 to 1 the loss has no lower bound.
