@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use phalanx::data::{
-    CsvColumn, CsvOptions, Dataset, Header, LabelColumn, MissingValues, csv_header, csv_width,
+    CsvColumn, CsvColumns, CsvOptions, Dataset, Header, LabelColumn, MissingValues, csv_header,
+    csv_width,
 };
 use phalanx::{Error, Result as Read};
 
 use crate::config::{Csv, Label};
 use crate::data_facts::Facts;
 use crate::rows::{by_names, by_positions, read_prepared};
+use crate::texts::in_rows;
 
 /// The rows of a file to predict, without a label and weights: where it has a header, the columns that the model was trained on; else
 /// by their positions in the files of the training, whose label and weights it may leave out, together.
@@ -32,14 +34,43 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
         fits?;
         check_label(&options, (facts, &header), path)?;
     }
-    if options.missing == MissingValues::Drop {
+    let drops = options.missing == MissingValues::Drop;
+    if drops {
         options.missing = MissingValues::Fail;
     }
     let (rows, dropped) = read_prepared(path, &options, facts)?;
+    if drops {
+        check_names(options, facts, path)?;
+    }
     match dropped {
         0 => Ok(rows),
         _ => Err(Error::Bug(format!("{dropped} rows without a prediction"))),
     }
+}
+
+/// Refuses `NA` and the like in a category, which is missing where a training leaves such rows out, and a name where rows are read to fail.
+fn check_names(options: CsvOptions, facts: &Facts, path: &Path) -> Read<()> {
+    if options.categories.is_empty() {
+        return Ok(());
+    }
+    let options = CsvOptions {
+        missing: MissingValues::Keep,
+        ..options
+    };
+    let mut columns = CsvColumns::default();
+    let rows = Dataset::from_csv_with(path, &options, &mut columns)?;
+    for (fact, place) in facts.categories.iter().zip(facts.texts.len()..) {
+        let names = in_rows(&rows, place, columns.texts())?;
+        if let Some(row) = names.iter().position(|name| name.is_empty()) {
+            return Err(Error::User(format!(
+                "{} has a missing value in row {} of {}, and the training left such rows out; fill it in or remove the row",
+                path.display(),
+                row + 1,
+                fact.shown()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn without_label(options: CsvOptions) -> CsvOptions {

@@ -289,7 +289,7 @@ pub(crate) const CSV: &[Field] = &[
             ]),
         ),
         DefaultValue::Value("fail"),
-        "what is done about fields that are empty or say `NA`, `nan`, `null`, `none` or `?`: `fail`; `drop` their rows; or fill them with the `mean` of their column in the training rows, or with a number. Rows without a label are left out unless it is `fail`",
+        "what is done about fields that are empty or say `NA`, `nan`, `null`, `none` or `?`: `fail`, where such a word in a `category` is a name; `drop` their rows; or fill them with the `mean` of their column in the training rows, or with a number. Rows without a label are left out unless it is `fail`",
     )
     .example("mean"),
     Field::new(

@@ -3,6 +3,7 @@
 use std::fs;
 
 use phalanx::data::{Dataset, HostTensor};
+use phalanx_cli::config::{Data, parse};
 use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows_to_predict::to_predict;
 
@@ -102,6 +103,22 @@ fn names_are_put_in_bins() {
     assert!(error.ends_with(expected), "{error}");
 }
 
+/// Rows of a file as a model that was trained with these data takes them.
+fn predicted(
+    folder: &Folder,
+    data: &str,
+    facts: &Facts,
+    file: &str,
+) -> Result<Vec<Vec<HostTensor>>, String> {
+    let text = format!("data: {{{data}}}\n{MODEL}");
+    let Data::Csv(csv) = parse(&text, &folder.0.join("t.yaml")).unwrap().data else {
+        panic!("no csv")
+    };
+    let rows = to_predict(&csv, facts, &folder.0.join(file));
+    rows.map(|rows| all(&rows))
+        .map_err(|error| error.to_string())
+}
+
 #[test]
 fn rows_to_predict_have_the_names_of_the_training() {
     let files = [
@@ -111,20 +128,8 @@ fn rows_to_predict_have_the_names_of_the_training() {
     ];
     let folder = Folder::new("names-predict", &files);
     let facts = folder.load_for(MODEL, DATA, "").unwrap().facts;
-    let data = |data: &str| {
-        let text = format!("data: {{{data}}}\n{MODEL}");
-        match phalanx_cli::config::parse(&text, &folder.0.join("t.yaml"))
-            .unwrap()
-            .data
-        {
-            phalanx_cli::config::Data::Csv(csv) => csv,
-            _ => panic!("no csv"),
-        }
-    };
-    let predict = |of: &str, facts: &Facts, file: &str| {
-        let rows = to_predict(&data(of), facts, &folder.0.join(file));
-        all(&rows.unwrap())
-    };
+    let predict =
+        |of: &str, facts: &Facts, file: &str| predicted(&folder, of, facts, file).unwrap();
     let expected = [example(2, 7.0, 3), example(0, 8.0, 1)];
     assert_eq!(predict(DATA, &facts, "new.csv"), expected);
     let kept = serde_json::to_string(&facts).unwrap();
@@ -139,4 +144,27 @@ fn rows_to_predict_have_the_names_of_the_training() {
     );
     fs::write(folder.0.join("only.csv"), "u1,Oslo,7\nu9,Rome,8\n").unwrap();
     assert_eq!(predict(bare, &facts, "only.csv"), expected);
+}
+
+#[test]
+fn a_row_to_predict_whose_name_a_training_would_leave_out_is_refused() {
+    let files = [
+        ("c.csv", CLICKS),
+        ("gap.csv", "city,user,price\nRome,u1,7\nRome, NA ,8\n"),
+        ("whole.csv", "city,user,price\nRome,u1,7\nRome,u9,8\n"),
+    ];
+    let folder = Folder::new("names-missing", &files);
+    let predict = |missing: &str, facts: &Facts, file: &str| {
+        let data = DATA.replace("missing: 0", missing);
+        predicted(&folder, &data, facts, file)
+    };
+    let drops = DATA.replace("missing: 0", "missing: drop");
+    let facts = folder.load_for(MODEL, &drops, "").unwrap().facts;
+    let error = predict("missing: drop", &facts, "gap.csv").unwrap_err();
+    let told = "gap.csv has a missing value in row 2 of user, and the training left such rows out";
+    assert!(error.contains(told), "{error}");
+    let whole = predict("missing: drop", &facts, "whole.csv").unwrap();
+    assert_eq!(whole.len(), 2);
+    // Where a training takes it as a name, it is one that is not known.
+    assert_eq!(predict("missing: fail", &facts, "gap.csv").unwrap(), whole);
 }
