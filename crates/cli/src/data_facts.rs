@@ -100,7 +100,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What gives classes or features other numbers than these facts do, if anything.
+    /// What gives classes, words, names or features other numbers than these facts do, if anything.
     #[must_use]
     pub fn other_numbers(&self, now: &Self) -> Option<String> {
         let values = |facts: &Self| -> Vec<String> {
@@ -114,8 +114,16 @@ impl Facts {
             };
             facts.categories.iter().map(of).collect()
         };
+        let words = |facts: &Self| -> Vec<String> {
+            let of = |fact: &TextFact| {
+                let words = fact.vectorizer.vocabulary().keys();
+                format!("{}: {}", fact.shown(), words.join(", "))
+            };
+            facts.texts.iter().map(of).collect()
+        };
         let lists = [
             ("classes", self.classes.clone(), now.classes.clone()),
+            ("words", words(self), words(now)),
             ("one-hot values", values(self), values(now)),
             ("categories", names(self), names(now)),
             ("columns", self.columns.clone(), now.columns.clone()),

@@ -18,8 +18,12 @@ use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use super::Context;
-use crate::config::{self, Component, Data, Located, Position, Problem, Problems, TrainConfig};
+use crate::config::{
+    self, Component, Data, FirstWeights, Located, Position, Problem, Problems, TrainConfig,
+};
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::record::Record;
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output};
 
@@ -120,8 +124,12 @@ impl Session {
         }
     }
 
-    /// Takes the values that the training file gives the variables first.
-    pub(crate) fn load_first_weights(&mut self, context: &mut Context) -> Result<(), Failure> {
+    /// Takes the values that the training file gives the variables first, for data of which `facts` are known.
+    pub(crate) fn load_first_weights(
+        &mut self,
+        context: &mut Context,
+        facts: &Facts,
+    ) -> Result<(), Failure> {
         let Some(first) = self.config.first_weights.clone() else {
             return Ok(());
         };
@@ -130,6 +138,7 @@ impl Session {
             ..LoadWeights::default()
         };
         let file = file_of_weights(&first.file.value);
+        self.check_meanings(context, (&first, &file), facts)?;
         let loaded = self.trainer.load_weights(&file, options);
         let wrong = |message: String| {
             let next =
@@ -142,6 +151,34 @@ impl Session {
             true => context.output.line(loaded),
             false => Ok(()),
         }
+    }
+
+    /// Whether words, names and columns had the numbers that they have now where the weights were trained, if that is kept beside them.
+    fn check_meanings(
+        &self,
+        context: &Context,
+        (first, file): (&FirstWeights, &Path),
+        facts: &Facts,
+    ) -> Result<(), Failure> {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        let Some(mut before) = Record::read(folder)?.map(|record| record.facts) else {
+            return Ok(());
+        };
+        if first.may_lack {
+            // Classes may be others: what tells them apart learns it.
+            before.classes.clear();
+        }
+        let Some(how) = before.other_numbers(facts) else {
+            return Ok(());
+        };
+        let message = format!("{how} of {}", file.display());
+        if first.may_lack {
+            context.warn(&format!("{message}: a layer that takes them, and whose name and shape fit, begins with what was learnt of others; give it another `name` to begin anew"));
+            return Ok(());
+        }
+        let next = "bring the data, and what `data` says of them, back to what they were, or take the weights by `fine_tune`, with another `name` for each layer that shall begin anew";
+        let problem = Problem::new(first.file.at, message, next);
+        Err(wrong(self.config.problems(vec![problem])))
     }
 
     /// Saves the model.

@@ -60,7 +60,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     })?;
     let resumed = goes_on && resume(context, &mut session, &folder, &rows.facts)?;
     if !resumed {
-        session.load_first_weights(context)?;
+        session.load_first_weights(context, &rows.facts)?;
     }
     let is_chief = context.is_chief();
     if !resumed && is_chief {

@@ -121,3 +121,54 @@ fn other_names_than_those_of_the_checkpoint_are_refused() {
         &["the categories of the data are user: rob, f g, "],
     );
 }
+
+/// Of other rows, in which a table of the same shape has another's vector for each name.
+#[test]
+fn weights_of_other_names_are_refused_and_fine_tuning_warns() {
+    let folder = with_names("names-of-weights");
+    let train = |output: &str, set: &str| {
+        let train = format!("train names.yaml --epochs 1 --overwrite --output {output}");
+        let mut arguments: Vec<String> = train.split(' ').map(str::to_owned).collect();
+        arguments.extend(["--set".to_owned(), set.to_owned()]);
+        arguments
+    };
+    let run = |output: &str, set: &str| {
+        let arguments = train(output, set);
+        folder.phalanx(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let told = |output: std::process::Output, code: i32| {
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        told
+    };
+    let sets = [
+        "weights=january/model",
+        "weights=january/model/weights.safetensors",
+        "model=january/model",
+        "fine_tune={weights: january/model}",
+    ];
+    told(run("january", "fit.seed=1"), 0);
+    for set in sets {
+        let text = told(run("same", set), 0);
+        assert!(!text.contains("categories of the data"), "{set}: {text}");
+    }
+    let text = fs::read_to_string(folder.0.join("names.csv")).unwrap();
+    fs::write(folder.0.join("names.csv"), text.replace("bob", "rob")).unwrap();
+    for set in sets {
+        let is_refused = !set.starts_with("fine_tune");
+        let text = told(run("other", set), if is_refused { 2 } else { 0 });
+        let parts = [
+            "the categories of the data are user: rob, f g, ",
+            "in the training of january/model/weights.safetensors",
+            if is_refused {
+                "by `fine_tune`"
+            } else {
+                "warning: the categories"
+            },
+            "another `name`",
+        ];
+        for part in parts {
+            assert!(text.contains(part), "{set}: no {part:?} in {text}");
+        }
+    }
+}

@@ -132,6 +132,19 @@ fn words_that_changed_are_not_trained_on_and_damaged_ones_not_used() {
         "or train without --resume",
     ];
     folder.fail(&["train", "t.yaml", "--resume"], 2, &parts);
+    let begun = [
+        "train",
+        "t.yaml",
+        "--output",
+        "next",
+        "--set",
+        "weights=out/model",
+    ];
+    let parts = [
+        "the words of the data are review: ",
+        "in the training of out/model/weights.safetensors",
+    ];
+    folder.fail(&begun, 2, &parts);
     // A test row has no part in it.
     write("a.csv", &rows.replace("unheard", "unseen"));
     folder.succeed(&["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"]);
