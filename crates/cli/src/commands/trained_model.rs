@@ -254,7 +254,11 @@ impl Used {
                 return Err(self.lacks("the words of the texts"));
             }
             if !csv.category.is_empty() {
-                return Err(self.lacks("the names of the categories"));
+                let is_hashed = csv.category.iter().all(|own| own.hash.is_some());
+                return Err(self.lacks(match is_hashed {
+                    true => "the columns whose names are hashed",
+                    false => "the names of the categories",
+                }));
             }
             facts.scaling.divide_by = csv.divide_by;
             facts.classes.clone_from(&csv.classes.value);

@@ -172,3 +172,22 @@ fn weights_of_other_names_are_refused_and_fine_tuning_warns() {
         }
     }
 }
+
+#[test]
+fn a_model_of_names_that_lost_its_record_tells_what_is_lost() {
+    let folder = with_names("names-lost");
+    let text = fs::read_to_string(folder.0.join("names.yaml")).unwrap();
+    let hashed = text.replace("{column: user}", "{column: user, hash: 8}");
+    let hashed = hashed.replace("{column: item}", "{column: item, hash: 6}");
+    fs::write(folder.0.join("hashed.yaml"), hashed).unwrap();
+    for (file, what) in [
+        ("names.yaml", "the names of the categories"),
+        ("hashed.yaml", "the columns whose names are hashed"),
+    ] {
+        let train = ["train", file, "--output", "lost", "--epochs", "1"];
+        folder.succeed(&[&train[..], &["--overwrite"]].concat());
+        fs::remove_file(folder.0.join("lost/model/training.json")).unwrap();
+        let told = format!("lost/model has no training.json, which has {what}\n");
+        folder.fail(&["evaluate", file, "--output", "lost"], 2, &[&told]);
+    }
+}
