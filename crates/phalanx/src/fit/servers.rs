@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use phalanx_ps::{Phase, PhaseKind, Work};
 
@@ -414,15 +414,12 @@ impl FitRun<'_> {
         }
         let trainer = &mut *self.trainer;
         set_sums(&mut trainer.compiled, &sums)?;
-        let (stages, starved) = (Vec::new(), Default::default());
-        let input = input_of(data, stages, starved, start.elapsed(), skipped);
-        if before == 0 && !trainer.compiled.setup.epoch_totals.has_weight(&sums) {
-            return Err(trainer
-                .compiled
-                .setup
-                .empty_epoch_error(done, input.skipped));
+        let input = input_of(data, Vec::new(), Duration::ZERO, start.elapsed(), skipped);
+        let setup = &trainer.compiled.setup;
+        if before == 0 && !setup.epoch_totals.has_weight(&sums) {
+            return Err(setup.empty_epoch_error(done, input.skipped));
         }
-        let mut logs = trainer.compiled.setup.logs(&sums, f64::NAN);
+        let mut logs = setup.logs(&sums, f64::NAN);
         report_staleness(trainer.engine(), servers, &whole, &mut logs);
         report_rows(&rows, &mut logs);
         Ok((logs, done, input))
