@@ -72,7 +72,7 @@ fn names_train_as_their_numbers_do_and_are_kept_with_the_model() {
     let several = test_line(&folder.succeed(&[&launch[..], &program, &two].concat()));
     let (one, several) = (value_of(&one, "loss"), value_of(&several, "loss"));
     assert!((one - several).abs() <= 2e-4, "{one} {several}");
-    let facts = ["names", "two"].map(|run| facts(&folder, run));
+    let facts = ["names", "two"].map(|run| folder.facts(run));
     assert_eq!(facts[0], facts[1]);
     assert_eq!(
         facts[0]["categories"][0]["values"],
@@ -91,13 +91,6 @@ fn names_train_as_their_numbers_do_and_are_kept_with_the_model() {
     });
     assert_eq!(predicted[0], predicted[1]);
     assert_eq!(predicted[0].lines().count(), 3);
-}
-
-fn facts(folder: &Folder, run: &str) -> serde_json::Value {
-    let path = folder.0.join(run).join("model/training.json");
-    let record: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    record["facts"].clone()
 }
 
 #[test]

@@ -54,6 +54,13 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// What the record of a run knows of its data.
+    fn facts(&self, run: &str) -> serde_json::Value {
+        let record = fs::read(self.0.join(run).join("model/training.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        record["facts"].clone()
+    }
+
     fn fail(&self, arguments: &[&str], code: i32, parts: &[&str]) {
         let output = self.phalanx(arguments);
         let error = String::from_utf8_lossy(&output.stderr);

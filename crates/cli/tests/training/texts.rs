@@ -101,7 +101,7 @@ fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_
             assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
         }
     }
-    let facts = ["out", "half", "two", "replicas"].map(|run| facts(&folder, run));
+    let facts = ["out", "half", "two", "replicas"].map(|run| folder.facts(run));
     assert!(facts.iter().all(|found| *found == facts[0]));
     let new = "id,review\n7,\"The end\nwas \"\"good\"\"\"\n8,well the plot was not good\n";
     fs::write(folder.0.join("new.csv"), new).unwrap();
@@ -111,13 +111,6 @@ fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_
         .map(|line| line.split(',').next().unwrap())
         .collect();
     assert_eq!(classes, ["class", "pos", "neg"]);
-}
-
-fn facts(folder: &Folder, run: &str) -> serde_json::Value {
-    let path = folder.0.join(run).join("model/training.json");
-    let record: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    record["facts"].clone()
 }
 
 #[test]
