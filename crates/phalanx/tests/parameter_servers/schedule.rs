@@ -358,9 +358,15 @@ fn what_a_coordinator_cannot_do_it_refuses() {
     assert!(refused(ParameterServerOptions::new(), 1).contains("start 2 or more"));
     let without = ParameterServerOptions::new().go_on_without_chief();
     assert!(refused(without, 2).contains("leave `go_on_without_chief` out"));
-    let door = Door::default();
+    let (door, built) = (Door::default(), Door::default());
     let work = |strategy: ParameterServerStrategy| {
         let mut cluster = ClusterCoordinator::new(&strategy, counter(&strategy)).unwrap();
+        // The refusal below ends the job, in which worker 1 could build nothing any more.
+        if strategy.is_chief() {
+            built.pass();
+        } else {
+            built.open();
+        }
         let of_worker = door.clone();
         let wait = move |_: &mut TaskContext<'_>, _: &mut Trainer, ()| {
             of_worker.pass();
