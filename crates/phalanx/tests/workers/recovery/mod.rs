@@ -10,6 +10,7 @@ mod no_survivor;
 mod own_loop;
 mod run;
 mod schedules;
+mod soak;
 mod trial;
 mod two_fits;
 mod unlaunched;
@@ -212,7 +213,8 @@ pub(crate) fn unbroken_of(workers: usize, length: Length) -> String {
     static ALL: Mutex<BTreeMap<(usize, Length), String>> = Mutex::new(BTreeMap::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let train = || {
-        let run = Run::new(&format!("unbroken-{workers}-{}", length.rows));
+        let mut run = Run::new(&format!("unbroken-{workers}-{}", length.rows));
+        run.patience += Duration::from_millis((length.epochs * length.rows) as u64);
         let mut launch = run.launch(workers);
         launch
             .program

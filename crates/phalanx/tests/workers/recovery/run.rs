@@ -44,6 +44,17 @@ impl Lines {
     pub(super) fn text(&self) -> String {
         self.all().into_iter().map(|(_, line)| line).collect()
     }
+
+    /// From each kill to the first step made after it, where the training was not over before.
+    pub(super) fn recoveries(&self, kills: &[Instant]) -> Vec<Duration> {
+        let lines = self.all();
+        let went_on = |killed: &Instant| {
+            let mut later = lines.iter().filter(|(at, _)| at > killed);
+            let (at, _) = later.find(|(_, line)| line.contains("goes on from step"))?;
+            Some(at.duration_since(*killed))
+        };
+        kills.iter().filter_map(went_on).collect()
+    }
 }
 
 /// How a training ended.
@@ -58,13 +69,7 @@ pub(super) struct Trained {
 impl Trained {
     /// From each kill to the first step made after it, where the training was not over before.
     pub(super) fn recoveries(&self) -> Vec<Duration> {
-        let lines = self.lines.all();
-        let went_on = |killed: &Instant| {
-            let mut later = lines.iter().filter(|(at, _)| at > killed);
-            let (at, _) = later.find(|(_, line)| line.contains("goes on from step"))?;
-            Some(at.duration_since(*killed))
-        };
-        self.done.iter().filter_map(went_on).collect()
+        self.lines.recoveries(&self.done)
     }
 }
 
@@ -133,7 +138,7 @@ impl Run {
     }
 
     /// The processes of this job with this rank.
-    fn processes(&self, rank: usize) -> Vec<i32> {
+    pub(super) fn processes(&self, rank: usize) -> Vec<i32> {
         let wanted = [
             format!("PHALANX_JOB_ID={}", self.job),
             format!("RANK={rank}"),
