@@ -325,7 +325,8 @@ fn unary(op: UnaryOp, step: &Step, g: &Tensor) -> Option<Tensor> {
         UnaryOp::Neg => -g,
         UnaryOp::Abs => g * x.sign(),
         UnaryOp::Exp => g * y,
-        UnaryOp::Expm1 => g * (y + 1.0),
+        // Far below 0 `y + 1` would be 0: `y` is rounded to -1.
+        UnaryOp::Expm1 => g * x.exp(),
         UnaryOp::Log => g / x,
         UnaryOp::Log1p => g / (x + 1.0),
         UnaryOp::Sqrt => g * 0.5 / y,

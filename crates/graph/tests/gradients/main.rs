@@ -225,6 +225,9 @@ fn ties_and_edges_have_the_documented_derivative() {
         is_large.select(&x[0].rsqrt(), &zero(&x[0]))
     };
     assert_eq!(at(&[1e-250, 1.0], &guarded), [0.0, -0.5]);
+    let slope = at(&[-40.0], &|x| x[0].expm1())[0];
+    let expected = (-40.0f64).exp();
+    assert!((slope / expected - 1.0).abs() < 1e-12, "{slope} {expected}");
     let window = [WindowDim {
         size: 2,
         stride: 1,
