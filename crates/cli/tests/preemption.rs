@@ -315,9 +315,9 @@ fn with_the_first_killed(folder: &Folder, launch: &[&str], train: &[&str]) -> St
 fn another_process_goes_on_with_all_that_a_first_worker_had_begun() {
     const EPOCHS: usize = 120;
     let ways: [(&[&str], &[&str]); 3] = [
-        (&["--workers", "2", "--max-restarts", "1"], &[]),
+        (&["--workers", "2"], &[]),
         (&["--workers", "2", "--max-restarts", "1"], &["--overwrite"]),
-        (&["--workers", "1..2"], &[]),
+        (&["--workers", "1..2", "--max-restarts", "0"], &[]),
     ];
     for (launch, train) in ways {
         let folder = Folder::new("first");

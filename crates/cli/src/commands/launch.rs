@@ -18,6 +18,8 @@ use crate::signals;
 
 /// The hidden command that ends workers whose launch was killed.
 const GUARD: &str = "launch-guard";
+/// How often a lost worker is started again where nothing else is asked for.
+const RESTARTS: u32 = 3;
 
 /// Starts the workers and waits for their end.
 pub(crate) fn run(context: &Context, args: &LaunchArgs) -> Result<(), Failure> {
@@ -77,7 +79,8 @@ fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {
         .unwrap_or_else(|| Path::new("runs").join(&job).join("logs"));
     let mut launch = Launch::new(program(&args.program), args.workers.most, job, logs);
     launch.least_workers = args.workers.least;
-    launch.max_restarts = args.max_restarts;
+    let usual = if args.ps == 0 { RESTARTS } else { 0 };
+    launch.max_restarts = args.max_restarts.unwrap_or(usual);
     launch.recover_within = Duration::from_secs(args.recover_within.into());
     launch.servers = args.ps;
     launch.evaluator = args.evaluator;
