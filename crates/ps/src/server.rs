@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) ends: AtomicBool,
     /// Of each log.
     broken: Vec<Broken>,
+    /// When it was seen that the job has failed.
+    failed: OnceLock<Instant>,
     /// For how many times ten seconds it was said that there are no workers.
     said: AtomicU64,
 }
@@ -157,6 +159,7 @@ impl Server {
             connections: Mutex::default(),
             answering: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
+            failed: OnceLock::new(),
             said: AtomicU64::new(0),
         };
         Ok(Self {
@@ -300,12 +303,10 @@ impl Shared {
             .keys()
             .all(|worker| connections.has_left.get(worker).copied().unwrap_or(false));
         let any_left = connections.has_left.values().any(|left| *left);
-        match failure {
-            Some((who, why)) if nobody || since > HEARD_WITHIN => {
-                return Some(Err(PsError::Failed { who, why }));
-            }
-            Some(_) => return None,
-            None => {}
+        if let Some((who, why)) = failure {
+            let failed_for = self.failed.get_or_init(Instant::now).elapsed();
+            let have_heard = nobody || failed_for > HEARD_WITHIN;
+            return have_heard.then_some(Err(PsError::Failed { who, why }));
         }
         let is_over = match self.options.server {
             0 => is_over && nobody,
@@ -329,6 +330,40 @@ mod tests {
     use super::*;
     use crate::message::{PushKey, Request};
     use crate::pushes::tests::Bytes;
+    use crate::{Control, ControlSettings, Mode};
+
+    /// However long nobody has come or gone before, and however often somebody does later.
+    #[test]
+    fn how_long_workers_may_take_to_hear_of_a_failure_counts_from_the_failure() {
+        let long = HEARD_WITHIN * 2;
+        let ended = |since_last: Duration, since_failure: Option<Duration>| {
+            let server = Server::new(ServerOptions::default(), Box::new(Bytes)).unwrap();
+            let shared = &server.shared;
+            let mut control = Control::new(ControlSettings {
+                workers: 1,
+                mode: Mode::Async,
+                goes_on_without_chief: false,
+            });
+            control.fail("worker 0".into(), "its data".into());
+            locked(&shared.control).control = Some(control);
+            let mut connections = locked(&shared.connections);
+            connections.open.insert(0, 1);
+            connections.last = Instant::now().checked_sub(since_last);
+            drop(connections);
+            if let Some(since) = since_failure {
+                let at = Instant::now().checked_sub(since).unwrap();
+                shared.failed.set(at).unwrap();
+            }
+            shared.look()
+        };
+        let waits = ended(long, None);
+        assert!(waits.is_none(), "{waits:?}");
+        let over = ended(Duration::ZERO, Some(long));
+        assert!(
+            matches!(over, Some(Err(PsError::Failed { .. }))),
+            "{over:?}"
+        );
+    }
 
     /// The gradient is applied before it is kept: asked again, the server must not say that it has it.
     #[test]
