@@ -54,7 +54,7 @@ fn launch(launcher: &Launcher, task: &str, more: &[(&str, &str)]) -> Option<Outp
     let folder = std::env::temp_dir().join(format!("phalanx-mpi-{task}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut command = Command::new("timeout");
-    command.args(["60", launcher.program, "-n", &RANKS.to_string()]);
+    command.args(["300", launcher.program, "-n", &RANKS.to_string()]);
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", "a_rank", "--nocapture"]);
     command
@@ -121,7 +121,11 @@ fn a_rank_that_does_not_come_is_named_and_mpi_ends_the_job_with_75() {
         };
         let text = text(&output);
         launcher.says_75(&output, &text);
-        assert!(text.contains("waited 1.5 s for rank 1"), "{text}");
+        let seconds = |rest: &str| rest.split_once(" s for rank 1 in ")?.0.parse::<f64>().ok();
+        let waited = text.split("waited ").find_map(seconds);
+        // It may be woken late.
+        let is_right = |waited| (1.5..20.0).contains(&waited);
+        assert!(waited.is_some_and(is_right), "{text}");
     }
 }
 
@@ -160,7 +164,7 @@ fn a_rank() {
         return;
     };
     let launch = MpiLaunch::find(|name| std::env::var(name).ok()).unwrap();
-    let mpi = match Mpi::start(&launch, Duration::from_secs(20)) {
+    let mpi = match Mpi::start(&launch, Duration::from_secs(120)) {
         Ok(mpi) => mpi,
         Err(error) => {
             println!("{error}");
@@ -179,7 +183,7 @@ fn a_rank() {
 
 fn options() -> CommunicatorOptions {
     CommunicatorOptions {
-        timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(120),
         ..CommunicatorOptions::default()
     }
 }
