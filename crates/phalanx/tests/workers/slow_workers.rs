@@ -26,7 +26,7 @@ const SLOW_FROM: usize = 20;
 const SLOW_UNTIL: usize = 45;
 /// Steps of an epoch.
 const STEPS: usize = 20;
-const EPOCHS: usize = 5;
+const EPOCHS: usize = 8;
 /// Far more than a step takes, also on a machine that does much else.
 const DELAY: Duration = Duration::from_millis(360);
 /// What each worker takes for a batch at least: the slow one takes ten times that, and a vote is held every 12 steps at least.
@@ -103,31 +103,39 @@ fn a_worker_that_becomes_slow_is_named_within_20_steps_and_when_it_keeps_up_agai
     for trial in 0..trials {
         let workers = 2 + trial % 3;
         let slow = (trial + 1) % workers;
-        let number = slow.to_string();
-        let mut group = Group::run("slow_workers::worker", "slow", workers, &[(SLOW, &number)]);
-        let names = format!("worker {slow} of {workers} (127.0.0.1:");
-        for worker in 0..workers {
-            let text = group.outcome(worker);
-            let mut lines: Vec<&str> = text.lines().collect();
-            let epochs = lines.split_off(lines.len() - EPOCHS);
-            let named = format!("[{slow}]");
-            assert_eq!(epochs[..3], ["[]", &named, &named], "{text}");
-            assert_eq!(epochs[EPOCHS - 1], "[]", "{text}");
-            if worker != 0 && worker != slow {
-                assert!(lines.is_empty(), "{text}");
-                continue;
-            }
-            let [late, in_time] = lines[..] else {
-                panic!("{text}")
-            };
-            let (step, late) = late.split_once(' ').unwrap();
-            let step: usize = step.parse().unwrap();
-            println!("named after {} steps", step - SLOW_FROM);
-            assert!((SLOW_FROM + 3..=SLOW_FROM + 20).contains(&step), "{text}");
-            assert!(late.starts_with(&format!("warning: {names}")), "{text}");
-            let in_time = in_time.split_once(' ').unwrap().1;
-            assert!(in_time.starts_with(&format!("note: {names}")), "{text}");
+        let trial = || is_named_in_time(slow, workers);
+        // What else the machine does may make another one slow, or the slow one for longer: hardly two times in a row.
+        if std::panic::catch_unwind(trial).is_err() {
+            trial();
         }
+    }
+}
+
+fn is_named_in_time(slow: usize, workers: usize) {
+    let number = slow.to_string();
+    let mut group = Group::run("slow_workers::worker", "slow", workers, &[(SLOW, &number)]);
+    let names = format!("worker {slow} of {workers} (127.0.0.1:");
+    for worker in 0..workers {
+        let text = group.outcome(worker);
+        let mut lines: Vec<&str> = text.lines().collect();
+        let epochs = lines.split_off(lines.len() - EPOCHS);
+        let named = format!("[{slow}]");
+        assert_eq!(epochs[..3], ["[]", &named, &named], "{text}");
+        assert_eq!(epochs[EPOCHS - 1], "[]", "{text}");
+        if worker != 0 && worker != slow {
+            assert!(lines.is_empty(), "{text}");
+            continue;
+        }
+        let [late, in_time] = lines[..] else {
+            panic!("{text}")
+        };
+        let (step, late) = late.split_once(' ').unwrap();
+        let step: usize = step.parse().unwrap();
+        println!("named after {} steps", step - SLOW_FROM);
+        assert!((SLOW_FROM + 3..=SLOW_FROM + 20).contains(&step), "{text}");
+        assert!(late.starts_with(&format!("warning: {names}")), "{text}");
+        let in_time = in_time.split_once(' ').unwrap().1;
+        assert!(in_time.starts_with(&format!("note: {names}")), "{text}");
     }
 }
 

@@ -50,16 +50,17 @@ fn workers_begin_anew_when_the_last_one_with_the_state_is_lost() {
     assert_eq!(run.outs(2), [expected.clone(), expected], "{lines}");
 }
 
-/// What a replacement does before `fit` takes longer than an exchange may: the others wait for it, and start it no second time.
+/// What a replacement does before `fit` takes longer than an exchange may: the others wait for it, and start it no second time. An
+/// exchange may take far longer than to compile the model, which each does in `fit`.
 #[test]
 fn a_replacement_may_take_longer_to_fit_than_an_exchange() {
     let expected = unbroken(2);
     let run = Run::new("late-comer");
     let mut launch = run.launch(2);
-    launch.program.insert(1, format!("{TIMEOUT}=5").into());
+    launch.program.insert(1, format!("{TIMEOUT}=15").into());
     let running = run.start(launch);
     run.until("both train", || begun(&run.folder, "") == 2);
-    std::fs::write(run.folder.join(LATE_COMER), "9000").unwrap();
+    std::fs::write(run.folder.join(LATE_COMER), "20000").unwrap();
     assert!(run.signal(1, "-KILL"));
     std::fs::write(run.folder.join(GO), "").unwrap();
     run.until("the end", || running.is_finished());
