@@ -169,10 +169,12 @@ fn processes_with(variable: &str) -> usize {
     all.filter(|folder| has_it(folder.path())).count()
 }
 
-/// Starts a launch whose workers and their children sleep, once all of them are there.
+/// Starts a launch whose workers and their children sleep, once all of them are there: each worker writes a line to `up` when it is ready.
 fn sleeping(home: &Path, name: &str, script: &str) -> (Child, String) {
     let mark = format!("PHALANX_TEST_MARK={}-{name}", std::process::id());
     let (variable, value) = mark.split_once('=').unwrap();
+    let up = home.join("up");
+    let _ = std::fs::remove_file(&up);
     let mut command = launch(home, &["--workers", "2"], script);
     let child = command
         .env(variable, value)
@@ -181,7 +183,10 @@ fn sleeping(home: &Path, name: &str, script: &str) -> (Child, String) {
         .spawn()
         .unwrap();
     // The launch and its guard, two shells, their two children that leave their group.
-    until("all to start", || processes_with(&mark) >= 6);
+    until("all to start", || {
+        let ready = std::fs::read_to_string(&up).is_ok_and(|text| text.lines().count() == 2);
+        ready && processes_with(&mark) >= 6
+    });
     (child, mark)
 }
 
@@ -193,7 +198,7 @@ fn a_killed_launch_leaves_nothing_behind() {
         let (mut child, mark) = sleeping(
             &home,
             &format!("killed-{trial}"),
-            "trap '' TERM; setsid sleep 1000 & sleep 1000; sleep 1000",
+            "trap '' TERM; setsid sleep 1000 & echo up >> up; sleep 1000; sleep 1000",
         );
         child.kill().unwrap();
         child.wait().unwrap();
@@ -206,7 +211,7 @@ fn a_signal_is_passed_on_to_the_workers() {
     let home = folder("signal");
     for signal in ["TERM", "HUP", "USR1"] {
         let script = format!(
-            "trap 'echo {signal} >> told; exit 143' {signal}; setsid sleep 1000 & while :; do sleep 0.05; done"
+            "trap 'echo {signal} >> told; exit 143' {signal}; setsid sleep 1000 & echo up >> up; while :; do sleep 0.05; done"
         );
         let (mut child, mark) = sleeping(&home, signal, &script);
         let pid = child.id().to_string();

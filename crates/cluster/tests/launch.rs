@@ -14,6 +14,9 @@ use phalanx_cluster::launch::{Console, How, Launch, LaunchError, Outcome, Show, 
 /// Nothing in these tests takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
+/// In a worker's script: where the logs of its launch are, as [`Run::new`] has it.
+const LOGS: &str = "logs=${TMPDIR:-/tmp}/$PHALANX_JOB_ID";
+
 /// A buffer that several own.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -186,10 +189,13 @@ fn others_may_end_by_themselves_first_and_those_who_do_not_hear_are_killed() {
     assert!(outcome.ended.iter().all(|ended| !ended.told));
     assert_eq!(outcome.exit_code(), 75);
 
-    let mut deaf = Run::new(
-        2,
-        "trap '' TERM; [ $RANK = 1 ] && exit 1; while :; do sleep 0.1; done",
+    // Nobody fails before the other one is deaf.
+    let script = format!(
+        "{LOGS}; trap '' TERM; echo deaf
+[ $RANK = 0 ] || {{ until grep -q deaf $logs/worker-0.out; do sleep 0.05; done; exit 1; }}
+while :; do sleep 0.1; done"
     );
+    let mut deaf = Run::new(2, &script);
     deaf.launch.stop_grace = Duration::from_millis(200);
     let outcome = deaf.outcome();
     assert_eq!(outcome.ended[1].how, How::Signal(9));
@@ -405,7 +411,13 @@ fn the_others_go_on_without_a_worker_where_they_are_enough() {
 
 #[test]
 fn the_output_of_the_first_worker_that_is_left_is_shown() {
-    let mut run = Run::new(3, "[ $RANK = 0 ] && exit 75; sleep 0.5; echo from $RANK");
+    // Once somebody has looked at how the first one has ended.
+    let script = format!(
+        "{LOGS}; [ $RANK = 0 ] && {{ echo $$ >$logs/new; mv $logs/new $logs/first; exit 75; }}
+until [ -e $logs/first ]; do sleep 0.05; done
+while [ -e /proc/$(cat $logs/first) ]; do sleep 0.05; done; sleep 0.5; echo from $RANK"
+    );
+    let mut run = Run::new(3, &script);
     run.launch.least_workers = NonZeroUsize::MIN;
     assert_eq!(run.outcome().exit_code(), 0);
     assert_eq!(run.out.lines(), ["from 1"]);
