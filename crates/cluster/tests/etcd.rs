@@ -2,13 +2,14 @@
 #![cfg(feature = "etcd")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::coordination::rewritten_log_entry;
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{
     ClusterError, Coordinator, JoinRequest, Membership, Rendezvous, Timing, Variables,
     membership_from_env,
@@ -41,7 +42,8 @@ fn memory_folder() -> PathBuf {
 struct Etcd {
     folder: PathBuf,
     name: String,
-    ports: [u16; 2],
+    /// Of clients and of the other members.
+    ports: ReservedPorts,
     /// Names and addresses of all members.
     members: String,
     flags: &'static [&'static str],
@@ -60,20 +62,14 @@ impl Etcd {
         count: usize,
         flags: &'static [&'static str],
     ) -> Option<Vec<Self>> {
-        // Ports that were free a moment ago.
-        let free: Vec<_> = (0..count)
-            .map(|_| [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()))
-            .collect();
-        let ports = free
-            .iter()
-            .map(|both| [0, 1].map(|of| both[of].local_addr().unwrap().port()));
-        let ports: Vec<[u16; 2]> = ports.collect();
-        drop(free);
-        let of_peer =
-            |(index, ports): (usize, &[u16; 2])| format!("e{index}=http://127.0.0.1:{}", ports[1]);
+        let ports = (0..count).map(|_| ReservedPorts::new(2, None).unwrap());
+        let ports: Vec<ReservedPorts> = ports.collect();
+        let of_peer = |(index, ports): (usize, &ReservedPorts)| {
+            format!("e{index}=http://127.0.0.1:{}", ports.of_workers()[1])
+        };
         let members: Vec<String> = ports.iter().enumerate().map(of_peer).collect();
         let mut all = Vec::new();
-        for (index, &ports) in ports.iter().enumerate() {
+        for (index, ports) in ports.into_iter().enumerate() {
             let folder = format!("phalanx-etcd-{name}-{index}-{}", std::process::id());
             let folder = memory_folder().join(folder);
             let _ = std::fs::remove_dir_all(&folder);
@@ -94,7 +90,8 @@ impl Etcd {
     }
 
     fn start_again(&mut self) -> bool {
-        let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let url = |of: usize| format!("http://127.0.0.1:{}", self.ports.of_workers()[of]);
+        let [client, peer] = [0, 1].map(url);
         let mut command = Command::new("etcd");
         command.args(["--name", &self.name]);
         command.arg("--data-dir").arg(&self.folder);
@@ -119,6 +116,10 @@ impl Etcd {
         true
     }
 
+    fn client_port(&self) -> u16 {
+        self.ports.of_workers()[0]
+    }
+
     fn signal(&self, name: &str) {
         let id = self.process.as_ref().unwrap().id().to_string();
         let done = Command::new("kill").args([name, &id]).status();
@@ -134,7 +135,7 @@ impl Etcd {
 
     /// Whether this member leads, by its own account; none while nobody does or it does not answer.
     fn leads(&self) -> Option<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[0])).ok()?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.client_port())).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         let request =
             "POST /v3/maintenance/status HTTP/1.0\r\nHost: etcd\r\nContent-Length: 2\r\n\r\n{}";
@@ -150,7 +151,7 @@ impl Etcd {
     }
 
     fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.ports[0])
+        format!("etcd://127.0.0.1:{}", self.client_port())
     }
 }
 
@@ -357,7 +358,7 @@ fn the_leader_of_three_members_is_killed_and_nothing_is_lost() {
     leader(&members);
     let addresses: Vec<String> = members
         .iter()
-        .map(|member| format!("127.0.0.1:{}", member.ports[0]))
+        .map(|member| format!("127.0.0.1:{}", member.client_port()))
         .collect();
     let url = format!("etcd://{}", addresses.join(","));
     let members = std::sync::Mutex::new(members);

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_collectives::{Communicator, CommunicatorOptions, Element, ReduceOp, Transport};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
@@ -56,11 +57,14 @@ fn a_rank() {
     }
 }
 
-struct Group(Vec<(Child, BufReader<ChildStdout>)>);
+struct Group {
+    ranks: Vec<(Child, BufReader<ChildStdout>)>,
+    _ports: ReservedPorts,
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for (child, _) in &mut self.0 {
+        for (child, _) in &mut self.ranks {
             // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
@@ -70,14 +74,9 @@ impl Drop for Group {
 
 impl Group {
     fn start(transport: &str) -> Self {
-        let listeners: Vec<_> = (0..RANKS)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let addresses: Vec<String> = listeners
-            .iter()
-            .map(|l| l.local_addr().unwrap().to_string())
-            .collect();
-        drop(listeners);
+        let ports = ReservedPorts::new(RANKS, None).unwrap();
+        let addresses = ports.of_workers().iter();
+        let addresses: Vec<String> = addresses.map(|port| format!("127.0.0.1:{port}")).collect();
         let rank = |rank: usize| {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "a_rank", "--nocapture"])
@@ -90,18 +89,21 @@ impl Group {
             let out = BufReader::new(child.stdout.take().unwrap());
             (child, out)
         };
-        Self((0..RANKS).map(rank).collect())
+        Self {
+            ranks: (0..RANKS).map(rank).collect(),
+            _ports: ports,
+        }
     }
 
     /// The rest of the next line of a rank that begins so.
     fn line(&mut self, rank: usize, start: &str) -> String {
-        let mut lines = (&mut self.0[rank].1).lines().map(Result::unwrap);
+        let mut lines = (&mut self.ranks[rank].1).lines().map(Result::unwrap);
         let line = lines.find(|line| line.starts_with(start));
         line.unwrap_or_else(|| panic!("rank {rank} ended without {start:?}"))
     }
 
     fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.0[rank].0), signal).unwrap();
+        kill_process(Pid::from_child(&self.ranks[rank].0), signal).unwrap();
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_proof::Secret;
 use phalanx_ps::{
     Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, PushKey, Reply, Request,
@@ -216,9 +217,9 @@ fn applied(client: &Client) -> Counts {
     counts
 }
 
+/// A port that nobody else is given until the tests end, also while its server is away.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    Box::leak(Box::new(ReservedPorts::new(1, None).unwrap())).of_workers()[0]
 }
 
 #[test]
@@ -256,13 +257,13 @@ fn kill(mut server: Child) {
 fn how_long_a_server_is_away_counts_from_when_it_goes() {
     let port = free_port();
     let server = started("goes", port);
-    let client = client_within(port, 1, Duration::from_secs(3));
+    let client = client_within(port, 1, Duration::from_secs(8));
     let asked = thread::spawn(move || {
-        let (key, within_ms) = ("key".to_owned(), 4_000);
+        let (key, within_ms) = ("key".to_owned(), 9_000);
         let answer = client.ask(&Request::Get { key, within_ms }, &[]);
         answer.map(|(reply, _)| reply)
     });
-    thread::sleep(Duration::from_millis(3_500));
+    thread::sleep(Duration::from_millis(8_500));
     kill(server);
     let next = started("comes", port);
     let reply = asked.join().unwrap().unwrap();

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::coordination::{Hello, Reply, Request, Seat, encode};
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{
     Address, ClusterError, Coordinator, JoinRequest, Membership, Roster, Timing,
 };
@@ -22,10 +23,9 @@ const FAST: Timing = Timing {
     lease: Duration::from_secs(2),
 };
 
-/// A port that is free: the coordinator of a test listens there, never at a fixed one.
+/// A port where the coordinator of a test listens; nobody else is given it until the tests end.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    Box::leak(Box::new(ReservedPorts::new(1, None).unwrap())).of_workers()[0]
 }
 
 fn member(workers: usize, worker: usize, port: u16) -> Membership {

@@ -129,7 +129,7 @@ fn a_bound_of_its_own_is_for_asynchronous_workers_that_keep_rows() {
     let bounded = ParameterServerOptions::new().mode(mode).cache_rows(8);
     let no_rows = ParameterServerOptions::new();
     for (options, expected) in [(bounded, "asynchronous"), (no_rows, "`cache_rows`")] {
-        let cluster = cluster(1, 1);
+        let (cluster, _ports) = cluster(1, 1);
         let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
         let options = options.cache_steps(2);
         let joined = ParameterServerStrategy::join(engine(0), &membership, &options);

@@ -14,7 +14,6 @@ mod schedule;
 mod streams;
 mod wire;
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -34,6 +33,7 @@ use phalanx::strategy::{
     Address, Membership, MirroredStrategy, Mode, OneDeviceStrategy, ParameterServerOptions,
     ParameterServerStrategy, Partitioner,
 };
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{ClusterSpec, Task, TaskKind};
 use phalanx_testkit::{Scratch, relative_difference as apart};
 
@@ -50,21 +50,16 @@ fn engine(process: usize) -> &'static Engine {
     ENGINES[process].get_or_init(|| Engine::new(&options).unwrap())
 }
 
-/// A cluster of workers and servers on free ports of this machine.
-fn cluster(workers: usize, servers: usize) -> ClusterSpec {
+/// A cluster of workers and servers on this machine, and their ports, which are nobody else's until they are dropped.
+fn cluster(workers: usize, servers: usize) -> (ClusterSpec, ReservedPorts) {
     let tasks = (0..workers).map(|index| Task::new(TaskKind::Worker, index));
     let servers = (0..servers).map(|index| Task::new(TaskKind::ParameterServer, index));
-    // All are bound before the first is freed, so that each has its own.
-    let bound: Vec<(Task, TcpListener)> = tasks
-        .chain(servers)
-        .map(|task| (task, TcpListener::bind("127.0.0.1:0").unwrap()))
-        .collect();
-    bound
-        .iter()
-        .fold(ClusterSpec::new(), |all, (task, listener)| {
-            let port = listener.local_addr().unwrap().port();
-            all.with(*task, Address::new("127.0.0.1", port))
-        })
+    let ports = ReservedPorts::new(tasks.len() + servers.len(), None).unwrap();
+    let places = tasks.chain(servers).zip(ports.of_workers());
+    let cluster = places.fold(ClusterSpec::new(), |all, (task, port)| {
+        all.with(task, Address::new("127.0.0.1", *port))
+    });
+    (cluster, ports)
 }
 
 fn member(cluster: &ClusterSpec, task: Task) -> Membership {
@@ -109,7 +104,7 @@ fn on_routed<T: Send>(
     let _alone = ENGINES_IN_USE
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    let cluster = &cluster(workers, servers);
+    let (cluster, _ports) = &cluster(workers, servers);
     let routed = &route(cluster);
     let options = &options.clone().timeout(Duration::from_secs(300));
     thread::scope(|scope| {

@@ -110,7 +110,7 @@ fn steps_that_follow_from_each_other_do_not_overlap() {
         Mode::BoundedStaleness { steps: 0 },
     ] {
         let options = ParameterServerOptions::new().mode(mode).overlap();
-        let cluster = cluster(1, 1);
+        let (cluster, _ports) = cluster(1, 1);
         let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
         let joined = ParameterServerStrategy::join(engine(0), &membership, &options);
         let error = joined.unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! Values and gradients that travel as bfloat16.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -207,7 +207,7 @@ fn the_digits_are_learned_from_bfloat16() {
 #[test]
 fn float16_is_refused_with_what_to_take() {
     let options = ParameterServerOptions::new().wire_dtype(WireFormat::F16);
-    let cluster = cluster(1, 1);
+    let (cluster, _ports) = cluster(1, 1);
     let membership = member(&cluster, Task::new(TaskKind::Worker, 0));
     let joined = ParameterServerStrategy::join(engine(0), &membership, &options);
     let error = joined.unwrap_err().to_string();
