@@ -183,10 +183,10 @@ fn two_servers(idle_within: Duration) -> (Vec<JoinHandle<Result<(), PsError>>>, 
 /// The first worker computes something by itself for longer than a connection may be silent.
 #[test]
 fn a_worker_that_asks_nothing_for_long_is_not_lost() {
-    let (running, addresses) = two_servers(Duration::from_millis(1500));
+    let (running, addresses) = two_servers(Duration::from_secs(4));
     let client = join_as((0, 1), &addresses, None).unwrap();
     for _ in 0..2 {
-        thread::sleep(Duration::from_millis(2500));
+        thread::sleep(Duration::from_millis(4500));
         for server in 0..2 {
             let act = Request::Act {
                 what: String::new(),
@@ -194,7 +194,7 @@ fn a_worker_that_asks_nothing_for_long_is_not_lost() {
             client.ask_server(server, &act, &[]).unwrap();
         }
     }
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(Duration::from_millis(4500));
     client.leave();
     drop(client);
     for server in running {
@@ -241,7 +241,7 @@ fn keeping(job: &str, folder: &Path) -> Result<(String, JoinHandle<Result<(), Ps
     let options = ServerOptions {
         job: job.into(),
         folder: Some(folder.join("ps-0")),
-        alone_within: Duration::from_millis(300),
+        alone_within: Duration::from_secs(2),
         ..ServerOptions::default()
     };
     let server = Server::new(options, Box::new(Nothing))?;
