@@ -65,8 +65,10 @@ fn a_mistake_of_one_worker_ends_an_elastic_job() {
     let service = Service::new("mistake");
     let keys = "phalanx: {elastic: {minWorkers: 1, maxWorkers: 2}}\n";
     fs::write(service.folder.join("elastic.yaml"), keys).unwrap();
-    let script =
-        "[ $RANK = 0 ] || { touch bad; exit 2; }; until [ -e bad ]; do sleep 0.05; done; sleep 1";
+    // The chief ends when somebody has looked at how rank 1 has ended.
+    let script = "[ $RANK = 0 ] || { echo $$ > bad.new; mv bad.new bad; exit 2; }
+until [ -e bad ]; do sleep 0.05; done
+while [ -e /proc/$(cat bad) ]; do sleep 0.05; done; sleep 1";
     service.script("demo", &["--config", "elastic.yaml"], script);
     let job = service.end("demo");
     assert_eq!(job["state"], "FAILED", "{job:#}");

@@ -113,11 +113,12 @@ fn a_job_that_ends_while_its_log_cannot_be_used_runs_once() {
     service.script(
         "demo",
         &[],
-        "echo x >> started; until [ -e go ]; do sleep 0.05; done",
+        "echo x >> started; until [ -e go ]; do sleep 0.05; done; touch ended",
     );
     service.state("demo", "RUNNING");
     service.without_log("demo", || {
         fs::write(service.folder.join("go"), "").unwrap();
+        phalanx_testkit::wait_until("its end", || service.folder.join("ended").exists());
         thread::sleep(Duration::from_secs(2));
     });
     let job = service.end("demo");

@@ -333,8 +333,11 @@ fn failures_retries_and_cancels_are_as_on_this_machine() {
         (&"SUCCEEDED".into(), Some(2)),
         "{job:#}"
     );
-    slurm.script(&service, "long", &SLURM, "trap 'echo saved > saved; exit 143' TERM; echo up; for i in $(seq 1000); do sleep 0.2; done");
-    service.state("long", "RUNNING");
+    slurm.script(&service, "long", &SLURM, "trap 'echo saved > saved; exit 143' TERM; echo up >> up; for i in $(seq 1000); do sleep 0.2; done");
+    service.until("long", |_| {
+        let up = fs::read_to_string(service.folder.join("up"));
+        up.is_ok_and(|text| text.lines().count() == 2)
+    });
     service.ok(&["cancel", "long"]);
     assert_eq!(service.end("long")["state"], "CANCELLED");
     assert!(service.folder.join("saved").exists());
