@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use phalanx::checkpoint::TrainingState;
 use phalanx_cluster::launch::ReservedPorts;
 use phalanx_testkit::{Random, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder with data and a `t.yaml`, removed at the end.
 struct Folder(Scratch);
@@ -273,7 +274,7 @@ fn wait_for(what: &str, child: &mut Child, holds: impl Fn() -> bool) {
 }
 
 /// The first worker of a launch.
-fn first_worker(launch: &Child) -> String {
+fn first_worker(launch: &Child) -> Pid {
     let id = launch.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let is_first = |child: &&str| {
@@ -283,7 +284,8 @@ fn first_worker(launch: &Child) -> String {
             .any(|one| one == b"RANK=0")
     };
     let mut children = children.split_whitespace();
-    children.find(is_first).unwrap().to_owned()
+    let first = children.find(is_first).unwrap();
+    Pid::from_raw(first.parse().unwrap()).unwrap()
 }
 
 /// A launch whose first worker is killed after two epochs: what it printed.
@@ -296,8 +298,8 @@ fn with_the_first_killed(folder: &Folder, launch: &[&str], train: &[&str]) -> St
     let epochs = || fs::read_to_string(&history).map_or(0, |text| text.lines().count());
     wait_for("two epochs", &mut child, || epochs() >= 2);
     let first = first_worker(&child);
-    let killed = Command::new("kill").args(["-9", &first]).status().unwrap();
-    assert!(killed.success());
+    // At once: another process for it would take a while.
+    kill_process(first, Signal::KILL).unwrap();
     let saved = |name: &str| folder.0.join("out").join(name).exists();
     while child.try_wait().unwrap().is_none() {
         assert!(
