@@ -241,7 +241,7 @@ mod tests {
         thread::spawn(move || {
             let _ = far.write_all(&at_once);
             for byte in slowly {
-                thread::sleep(Duration::from_millis(40));
+                thread::sleep(Duration::from_millis(400));
                 let _ = far.write_all(&[byte]);
             }
         });
@@ -263,10 +263,10 @@ mod tests {
         ] {
             let start = Instant::now();
             let mut frames = of_one_who_says(at_once, slowly);
-            let next = frames.next::<Request>(Duration::from_millis(400));
+            let next = frames.next::<Request>(Duration::from_secs(4));
             assert!(matches!(next, Next::Message(..)));
             assert_eq!(frames.seal_from(seal(), &hello), is_believed);
-            assert!(start.elapsed() < Duration::from_secs(1));
+            assert!(start.elapsed() < Duration::from_secs(10));
         }
         let long = encode(&request, &vec![0; 1 << 20]).unwrap();
         let mut frames = of_one_who_says(long, Vec::new());

@@ -730,7 +730,7 @@ mod tests {
 
     #[test]
     fn waiting_and_working_are_told_apart() {
-        let nap = || std::thread::sleep(Duration::from_millis(10));
+        let nap = || std::thread::sleep(Duration::from_millis(100));
         let slow = count_to(4).batch(1).map(move |batch| {
             nap();
             Ok(batch)
@@ -745,9 +745,9 @@ mod tests {
             ["examples", "map", "prefetch", "next"]
         );
         assert_eq!((map.batches, prefetch.batches), (4, 4));
-        assert!(map.busy >= Duration::from_millis(40) && examples.busy < map.busy);
+        assert!(map.busy >= Duration::from_millis(400) && examples.busy < map.busy);
         assert!(
-            next.wait >= Duration::from_millis(30),
+            next.wait >= Duration::from_millis(150),
             "input-bound: {next:?}"
         );
         let mut fast = count_to(6).batch(1).prefetch(1).iter(0, 0);

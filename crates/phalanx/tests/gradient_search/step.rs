@@ -291,8 +291,8 @@ fn engine(replicas: usize, kernels: bool, quick: bool) -> &'static Engine {
             // Thousands of programs that nobody runs again.
             compile_cache: false,
             quick_compile: quick,
-            // A step takes milliseconds; one that takes so long does not end.
-            deadline: Duration::from_secs(120),
+            // A step takes milliseconds; one that takes so long does not end, also where all else goes before the search.
+            deadline: Duration::from_secs(600),
             // What takes long on a busy machine would say so.
             notice: Arc::new(|line| {
                 if !line.starts_with("compiling ") {
