@@ -169,8 +169,10 @@ impl Attempts {
             Err(error) => error,
         };
         let Some(failure) = world.recoverable(&error) else {
-            // The others would wait for this process until their deadline.
-            world.abort(&error.to_string());
+            // The others would wait for this process until their deadline; a stop ends all after the same step, and they may save together then.
+            if !matches!(error, Error::Stopped(_)) {
+                world.abort(&error.to_string());
+            }
             // Steps begun that ran on would exchange values with the processes of a strategy that comes after this one; those of a group
             // that has ended soon fail.
             let _ = trainer.compiled.state.iterations();
