@@ -23,6 +23,7 @@ pub mod model;
 mod named_columns;
 mod output;
 pub mod predictions;
+mod preemption;
 mod record;
 pub mod reviews;
 pub mod rows;

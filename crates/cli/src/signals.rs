@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Which signals have come since `watch`.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Whether any has.
+    /// Whether any has; a notice of a preemption sets it, too.
     pub(crate) stop: Arc<AtomicBool>,
     /// The last that has, 0 before.
     last: Arc<AtomicUsize>,
@@ -61,11 +61,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Sets a flag some time after `stop`.
+    /// Sets a flag some time after the first signal. A notice of a preemption is none: where it came before, the system that goes down
+    /// sends the first.
     fn hurry_after_the_first(&self, hurried: Arc<AtomicBool>) -> io::Result<()> {
-        let (stop, over) = (Arc::clone(&self.stop), Arc::clone(&self.over));
+        let (last, over) = (Arc::clone(&self.last), Arc::clone(&self.over));
         let wait = move || {
-            while !stop.load(Ordering::Relaxed) {
+            while last.load(Ordering::Relaxed) == 0 {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
@@ -82,7 +83,7 @@ impl Signals {
     pub(crate) fn exit(&self) -> Exit {
         let last = self.last.load(Ordering::Relaxed);
         let found = ENDING.iter().find(|(signal, _)| *signal as usize == last);
-        // Without one it was another process of this training that was asked to end.
+        // Without one it was a notice of a preemption, or another process of this training that was asked to end.
         found.map_or(Exit::Terminated, |(_, exit)| *exit)
     }
 }
@@ -103,5 +104,32 @@ fn ignored() -> u64 {
 impl Drop for Signals {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_notice_of_a_preemption_is_no_first_signal() {
+        let signals = Signals {
+            stop: Arc::new(AtomicBool::new(true)),
+            last: Arc::default(),
+            over: Arc::default(),
+        };
+        let hurried: Arc<AtomicBool> = Arc::default();
+        signals.hurry_after_the_first(Arc::clone(&hurried)).unwrap();
+        thread::sleep(SAME + 4 * LOOK_EVERY);
+        assert!(!hurried.load(Ordering::Relaxed), "a signal would end it");
+        signals.last.store(SIGTERM as usize, Ordering::Relaxed);
+        let start = Instant::now();
+        while !hurried.load(Ordering::Relaxed) {
+            assert!(start.elapsed() < Duration::from_secs(60), "none ends it");
+            thread::sleep(LOOK_EVERY);
+        }
+        assert!(start.elapsed() >= SAME);
     }
 }

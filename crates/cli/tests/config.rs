@@ -6,7 +6,7 @@ use phalanx::data::CorruptPolicy;
 use phalanx::fit::{LossScale, TensorBoard, UpdateFreq};
 use phalanx::image::{ImagePipeline, Region, Scale};
 use phalanx_cli::config::{
-    Column, Component, Csv, CsvInput, Data, Fit, ImageTest, Images, Label, LabelType, Mix,
+    Cloud, Column, Component, Csv, CsvInput, Data, Fit, ImageTest, Images, Label, LabelType, Mix,
     Position, SaveFreq, Test, TrainConfig, Validation, parse,
 };
 use serde_json::json;
@@ -160,7 +160,7 @@ data:
 model: [flatten]
 optimizer: sgd
 loss: huber
-fit: {keep_best: val_loss, validation: test, validation_freq: 3, save_freq: 50, keep_checkpoints: 5, tensorboard: runs/events}
+fit: {keep_best: val_loss, validation: test, validation_freq: 3, save_freq: 50, keep_checkpoints: 5, preemption_notice: aws, tensorboard: runs/events}
 ",
     );
     let images = images_of(&config).clone();
@@ -184,6 +184,7 @@ fit: {keep_best: val_loss, validation: test, validation_freq: 3, save_freq: 50, 
     assert_eq!(kept.as_deref(), Some("val_loss"));
     assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
     assert_eq!(config.fit.keep_checkpoints, 5);
+    assert_eq!(config.fit.preemption_notice, Some(Cloud::Aws));
     assert_eq!(config.fit.validation_freq.value, 3);
     assert_eq!(config.fit.tensorboard, Some("runs/events".into()));
 }

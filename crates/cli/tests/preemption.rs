@@ -1,16 +1,18 @@
-//! Trainings that are told to end, killed, or run out of disk lose nothing that they said they have.
+//! Trainings that are told to end, lose their machine, are killed, or run out of disk lose nothing that they said they have.
 //!
 //! PHALANX_TEST_TRIALS says how often, PHALANX_TEST_SEED where the random numbers begin.
 #![cfg(unix)]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use phalanx::checkpoint::TrainingState;
 use phalanx_cluster::launch::ReservedPorts;
-use phalanx_testkit::{Random, Scratch};
+use phalanx_testkit::{MetadataServer, Random, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder with data and a `t.yaml`, removed at the end.
@@ -153,6 +155,148 @@ fn a_training_that_is_asked_to_end_at_any_time_loses_no_step() {
     folder.succeed(&["train", "t.yaml", "--resume"]);
     folder.check();
     println!("{trials} interruptions of {} trainings", trainings + 1);
+}
+
+const SERVER: &str = "PHALANX_METADATA_SERVER";
+
+/// A port that was free a moment ago.
+fn closed_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// The step after which a training says that it was stopped, which is the step of its checkpoint.
+fn stopped_after(folder: &Folder, output: &Output) -> i64 {
+    let text = told(output);
+    assert_eq!(output.status.code(), Some(143), "{text}");
+    let (_, rest) = text.split_once("stopped after step ").expect(&text);
+    let step = rest.split(';').next().unwrap().parse().unwrap();
+    let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
+    assert_eq!(state.iterations(), step, "{text}");
+    step
+}
+
+#[test]
+fn a_notice_of_each_cloud_ends_a_training_with_a_checkpoint_that_it_goes_on_from() {
+    for cloud in ["gce", "aws", "azure"] {
+        let (folder, server) = (Folder::new(cloud), MetadataServer::new());
+        folder.describe(100_000, &format!(", preemption_notice: {cloud}"), "");
+        let start = |more: &[&str]| {
+            let mut command = folder.command(&[&["train", "t.yaml"], more].concat());
+            command.env(SERVER, server.address()).spawn().unwrap()
+        };
+        let history = folder.0.join("out/history.jsonl");
+        let epochs = || fs::read_to_string(&history).map_or(0, |text| text.lines().count());
+        let mut child = start(&[]);
+        // What is announced for other machines ends nothing, however often it is asked.
+        wait_for("epochs of two seconds", &mut child, || epochs() >= 2);
+        sleep(Duration::from_secs(2));
+        assert_eq!(child.try_wait().unwrap(), None, "{cloud}");
+        server.announce(true);
+        let output = child.wait_with_output().unwrap();
+        let step = stopped_after(&folder, &output);
+        let announced = format!("is announced (`preemption_notice: {cloud}`)");
+        assert!(told(&output).contains(&announced), "{}", told(&output));
+        server.announce(false);
+        let mut child = start(&["--resume"]);
+        let before = epochs();
+        wait_for("more epochs", &mut child, || epochs() >= before + 2);
+        server.announce(true);
+        assert!(stopped_after(&folder, &child.wait_with_output().unwrap()) > step);
+    }
+}
+
+/// The second of two workers is asked to end, of a training that writes no other checkpoint; what both said.
+fn ended_with_the_second(name: &str, ask: impl Fn(&Child, &MetadataServer)) -> [String; 2] {
+    let (folder, server, none) = (Folder::new(name), MetadataServer::new(), closed_port());
+    folder.describe(100_000, ", preemption_notice: azure", "");
+    let [mut first, second] = two_workers(&folder, [&none, server.address()]);
+    let history = folder.0.join("out/history.jsonl");
+    wait_for("an epoch", &mut first, || history.exists());
+    ask(&second, &server);
+    let outputs = [first, second].map(|worker| worker.wait_with_output().unwrap());
+    let steps = [0, 1].map(|index| stopped_after(&folder, &outputs[index]));
+    assert_eq!(steps[0], steps[1]);
+    outputs.map(|output| told(&output))
+}
+
+#[test]
+fn a_notice_of_one_workers_machine_ends_all_workers_after_one_step() {
+    let said = ended_with_the_second("notice", |_, server| server.announce(true));
+    let announced = said.map(|said| said.contains("is announced"));
+    assert_eq!(announced, [false, true]);
+}
+
+#[test]
+fn a_signal_to_one_worker_ends_all_workers_after_one_step() {
+    ended_with_the_second("signal", |second, _| send("TERM", second));
+}
+
+#[test]
+fn a_metadata_server_that_is_silent_absent_or_another_neither_holds_up_nor_ends_a_training() {
+    let folder = Folder::new("silent");
+    folder.describe(2, "", "");
+    folder.succeed(&["train", "t.yaml", "--output", "whole"]);
+    let page = "HTTP/1.1 200 OK\r\n\r\n<html>TRUE</html>";
+    let servers = [
+        ("silent", server_that_says(None), "timed out"),
+        ("absent", closed_port(), "refused"),
+        ("no HTTP", server_that_says(Some("TRUE")), "no HTTP"),
+        ("a page", server_that_says(Some(page)), "not expected"),
+    ];
+    for cloud in ["gce", "aws", "azure"] {
+        folder.describe(2, &format!(", preemption_notice: {cloud}"), "");
+        for (name, server, why) in &servers {
+            let mut command = folder.command(&["train", "t.yaml", "--overwrite"]);
+            let start = Instant::now();
+            let output = command.env(SERVER, server).output().unwrap();
+            let (text, taken) = (told(&output), start.elapsed());
+            assert_eq!(output.status.code(), Some(0), "{cloud}, {name}: {text}");
+            assert!(
+                taken < Duration::from_secs(60),
+                "{cloud}, {name}: {taken:?}"
+            );
+            let warning = format!("`preemption_notice: {cloud}` does not answer (");
+            assert_eq!(text.matches(&warning).count(), 1, "{cloud}, {name}: {text}");
+            assert!(text.contains(why), "{cloud}, {name}: {text}");
+            folder.check();
+        }
+    }
+}
+
+/// A server that says this to whoever connects and closes, or that says nothing and keeps who connects waiting.
+fn server_that_says(answer: Option<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    spawn(move || {
+        let mut waiting = Vec::new();
+        for stream in listener.incoming().flatten() {
+            // What closes with a request unread resets the connection.
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            match answer {
+                Some(answer) => drop((&stream).write_all(answer.as_bytes())),
+                None => waiting.push(stream),
+            }
+        }
+    });
+    address
+}
+
+/// Two workers of a training, each with its metadata server.
+fn two_workers(folder: &Folder, servers: [&str; 2]) -> [Child; 2] {
+    let ports = ReservedPorts::new(2, None).unwrap();
+    let addresses: Vec<String> = (ports.of_workers().iter())
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    [0, 1].map(|index| {
+        let config = format!(
+            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
+        );
+        let mut command = folder.command(&["train", "t.yaml"]);
+        command.env("TF_CONFIG", config).env(SERVER, servers[index]);
+        command.spawn().unwrap()
+    })
 }
 
 /// Runs a script of `sh -e` where `disk` is a file system of its own, of 1 MB; none where that is not allowed.
@@ -344,17 +488,7 @@ fn another_process_goes_on_with_all_that_a_first_worker_had_begun() {
 fn a_worker_that_is_asked_to_end_while_it_waits_for_another_saves_its_last_step() {
     let folder = Folder::new("waits");
     folder.describe(1000, ", save_freq: epoch", "");
-    let ports = ReservedPorts::new(2, None).unwrap();
-    let addresses: Vec<String> = (ports.of_workers().iter())
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    let [mut first, mut second] = [0, 1].map(|index| {
-        let config = format!(
-            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
-        );
-        let mut command = folder.command(&["train", "t.yaml"]);
-        command.env("TF_CONFIG", config).spawn().unwrap()
-    });
+    let [mut first, mut second] = two_workers(&folder, ["", ""]);
     let path = folder.0.join("out/checkpoint.1");
     wait_for("a checkpoint", &mut first, || path.exists());
     second.kill().unwrap();
@@ -365,9 +499,5 @@ fn a_worker_that_is_asked_to_end_while_it_waits_for_another_saves_its_last_step(
     let output = first.wait_with_output().unwrap();
     let text = told(&output);
     assert!(asked.elapsed() < GRACE, "{text}");
-    assert_eq!(output.status.code(), Some(143), "{text}");
-    let (_, rest) = text.split_once("stopped after step ").unwrap();
-    let step: i64 = rest.split(';').next().unwrap().parse().unwrap();
-    let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
-    assert_eq!(state.iterations(), step, "{text}");
+    stopped_after(&folder, &output);
 }

@@ -1,6 +1,5 @@
 //! Notices of a preemption end a training with a checkpoint.
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,49 +9,11 @@ use std::time::{Duration, Instant};
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::callbacks::Lambda;
-use phalanx::fit::preemption::{AwsNotice, GceNotice, PreemptionNotice, PreemptionWatcher};
+use phalanx::fit::preemption::{
+    AwsNotice, AzureNotice, GceNotice, PreemptionNotice, PreemptionWatcher,
+};
 use phalanx::prelude::*;
-
-/// A metadata server, which announces a preemption once it is told to; its address.
-fn server(announced: &Arc<AtomicBool>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let announced = Arc::clone(announced);
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut request = Vec::new();
-            let mut byte = [0];
-            while !request.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
-                request.push(byte[0]);
-            }
-            let request = String::from_utf8(request).unwrap();
-            let is_announced = announced.load(Ordering::Relaxed);
-            let has = |header: &str| request.contains(&format!("\r\n{header}\r\n"));
-            let path = request.split(' ').nth(1).unwrap();
-            let (status, body) = match (request.split(' ').next().unwrap(), path) {
-                ("GET", "/computeMetadata/v1/instance/preempted")
-                    if has("Metadata-Flavor: Google") =>
-                {
-                    (200, if is_announced { "TRUE" } else { "FALSE" })
-                }
-                ("PUT", "/latest/api/token") if has("X-aws-ec2-metadata-token-ttl-seconds: 60") => {
-                    (200, "secret")
-                }
-                ("GET", "/latest/meta-data/spot/instance-action")
-                    if has("X-aws-ec2-metadata-token: secret") =>
-                {
-                    (if is_announced { 200 } else { 404 }, "{}")
-                }
-                _ => (403, ""),
-            };
-            let length = body.len();
-            let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    address
-}
+use phalanx_testkit::MetadataServer;
 
 fn trainer() -> Trainer {
     let compile = Compile {
@@ -65,8 +26,8 @@ fn trainer() -> Trainer {
     strategy.compile(model, compile).unwrap()
 }
 
-fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: &str) {
-    announced.store(false, Ordering::Relaxed);
+fn stopped_by(notice: impl PreemptionNotice, server: &Arc<MetadataServer>, name: &str) {
+    server.announce(false);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("notice-{name}"));
     TrainingState::remove(&path).unwrap();
     let x = HostTensor::new([8, 2], &[0.5f32; 16]);
@@ -74,9 +35,11 @@ fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: 
     let data = Dataset::from_arrays(x, y).unwrap().batch(4);
     let stop = Arc::new(AtomicBool::new(false));
     let watcher = PreemptionWatcher::start(notice, Duration::from_millis(1), &stop).unwrap();
-    let announce = Arc::clone(announced);
+    let announcing = Arc::clone(server);
     let tell = Lambda::new().on_epoch_end(move |done, _| {
-        announce.fetch_or(done.epoch == 2, Ordering::Relaxed);
+        if done.epoch == 2 {
+            announcing.announce(true);
+        }
         Ok(())
     });
     let begun = Instant::now();
@@ -104,11 +67,12 @@ fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: 
 }
 
 #[test]
-fn a_notice_of_google_and_of_amazon_ends_a_training_with_a_checkpoint() {
-    let announced = Arc::new(AtomicBool::new(false));
-    let address = server(&announced);
-    stopped_by(GceNotice::at(&address), &announced, "gce");
-    stopped_by(AwsNotice::at(&address), &announced, "aws");
+fn a_notice_of_each_cloud_ends_a_training_with_a_checkpoint() {
+    let server = Arc::new(MetadataServer::new());
+    let address = server.address();
+    stopped_by(GceNotice::at(address), &server, "gce");
+    stopped_by(AwsNotice::at(address), &server, "aws");
+    stopped_by(AzureNotice::at(address), &server, "azure");
 }
 
 #[test]

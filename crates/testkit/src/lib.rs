@@ -1,11 +1,12 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, words of tests that are not run, waits.
+//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, a metadata server, words of tests that are not run, waits.
 #![forbid(unsafe_code)]
 
 mod commit;
 mod compare;
 mod gate;
 mod interpreter;
+mod metadata_server;
 mod platform;
 mod random;
 mod scratch;
@@ -18,6 +19,7 @@ pub use commit::{commit_number, is_quick_commit};
 pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
 pub use gate::{Answer, Gate};
 pub use interpreter::{Array, Dual, Interpreter};
+pub use metadata_server::MetadataServer;
 pub use platform::test_platform;
 pub use random::Random;
 pub use scratch::Scratch;

@@ -24,7 +24,7 @@ use crate::run_folder::{Lock, RunFolder};
 use crate::scaling::Scaling;
 use crate::signals::Signals;
 use crate::split::check_parts;
-use crate::{args, checks, model, output};
+use crate::{args, checks, model, output, preemption};
 
 /// Trains, saves the model and the logs, and tests.
 pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     folder.write_test(None)?;
     let plan = plan(context, &session, &rows, args, &folder)?;
     let plan = if resumed { plan.resume() } else { plan };
-    let history = fit(&mut session, &rows, plan, args, &folder)?;
+    let history = fit(context, &mut session, &rows, plan, args, &folder)?;
     session.save(&folder)?;
     if folder.writes() {
         context.become_chief();
@@ -422,8 +422,9 @@ const fn writes_checkpoints(session: &Session, args: &TrainArgs) -> bool {
     args.resume || session.config.fit.save_freq.is_some()
 }
 
-/// Trains; a signal ends it with a checkpoint, whether or not the training writes others.
+/// Trains; a signal or a notice of the cloud ends it with a checkpoint, whether or not the training writes others.
 fn fit(
+    context: &Context,
     session: &mut Session,
     rows: &Rows,
     plan: Fit,
@@ -431,6 +432,10 @@ fn fit(
     folder: &RunFolder,
 ) -> Result<History, Failure> {
     let signals = Signals::watch().map_err(|error| Failure::of(Exit::Failed, &error))?;
+    let cloud = session.config.fit.preemption_notice;
+    let watch = |cloud| preemption::watch(cloud, &signals.stop, context.global.quiet);
+    let watcher = cloud.map(watch).transpose();
+    let _watcher = watcher.map_err(|error| failed(&error))?;
     let train = session.to_train(&rows.train);
     let trained = session.trainer.fit(&train, plan.stop_when(&signals.stop));
     trained.map_err(|error| match error {

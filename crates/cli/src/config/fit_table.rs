@@ -4,6 +4,7 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
+use super::Cloud;
 use super::training_file::{FOLDER, FRACTION, PATHS};
 
 const ROWS_OF_A_STEP: Kind = Kind::Whole(1, 1 << 24);
@@ -107,6 +108,13 @@ pub(crate) const FIT: &[Field] = &[
         "how many of the last of these checkpoints stay: the newest as `checkpoint`, the one before as `checkpoint.1` and so on. `--resume` goes on from the newest that is whole",
     )
     .example("3"),
+    Field::new(
+        "preemption_notice",
+        Kind::OneOf(&Cloud::NAMES),
+        DefaultValue::Words("none"),
+        "whose notice that this machine is about to be taken away ends the training, as SIGTERM does: after a step that is the same for all workers, with a checkpoint of it, and with the exit code 143. Each worker asks the [metadata server](checkpoints.md#notices-of-the-cloud) of its machine: Google's (`gce`), Amazon's (`aws`) or Microsoft's (`azure`)",
+    )
+    .example("gce"),
     Field::new(
         "tensorboard",
         Kind::Worded(

@@ -428,6 +428,8 @@ pub struct Fit {
     pub save_freq: Option<SaveFreq>,
     /// How many of the last checkpoints stay.
     pub keep_checkpoints: usize,
+    /// Whose notice of the end of this machine ends the training with a checkpoint.
+    pub preemption_notice: Option<Cloud>,
     /// What is written for TensorBoard, if anything.
     pub tensorboard: Option<TensorBoard>,
     /// Weights of classes; those not listed have 1.
@@ -451,6 +453,32 @@ pub enum SaveFreq {
     Epoch,
     /// Also after this number of batches of an epoch.
     Batches(usize),
+}
+
+/// Whose machine this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cloud {
+    /// Google Compute Engine.
+    Gce,
+    /// Amazon EC2.
+    Aws,
+    /// Microsoft Azure.
+    Azure,
+}
+
+impl Cloud {
+    const NAMES: [&str; 3] = ["gce", "aws", "azure"];
+    const ALL: [Self; 3] = [Self::Gce, Self::Aws, Self::Azure];
+
+    /// Its name in a training file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cloud| cloud.name() == name)
+    }
 }
 
 /// What is evaluated after each epoch.

@@ -13,7 +13,7 @@ use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
-    Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
+    Cloud, Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
     SaveFreq, Test, TrainConfig,
 };
 use phalanx_yaml::{Node, Value};
@@ -250,6 +250,7 @@ impl Reader {
             keep_checkpoints: self
                 .value(&section, "keep_checkpoints", steps)
                 .unwrap_or(default.keep_checkpoints),
+            preemption_notice: self.value(&section, "preemption_notice", cloud),
             tensorboard: self.tensorboard(&section),
             class_weight: self.class_weights(&section),
         })
@@ -389,6 +390,7 @@ impl Default for Fit {
             keep_best: None,
             save_freq: None,
             keep_checkpoints: 2,
+            preemption_notice: None,
             tensorboard: None,
             class_weight: None,
         }
@@ -441,6 +443,10 @@ fn save_freq(node: &Node) -> Option<SaveFreq> {
         Some("epoch") => Some(SaveFreq::Epoch),
         _ => whole(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
     }
+}
+
+fn cloud(node: &Node) -> Option<Cloud> {
+    text(node).and_then(Cloud::named)
 }
 
 /// `Some(None)` is auto.

@@ -316,6 +316,7 @@ fn commands(told: &mut Told) {
         "{validation_freq: 2}",
         "{validation: {split: 0.1}, validation_freq: 0}",
         "{keep_checkpoints: 0}",
+        "{preemption_notice: google}",
         "{steps_per_epoch: 0}",
         "{batch_size: {per_replica: 0}}",
         "{batch_size: {}}",

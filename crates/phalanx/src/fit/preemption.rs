@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
 use super::http;
 use crate::{Error, Result};
 
@@ -39,7 +42,9 @@ pub trait PreemptionNotice: Send + 'static {
     fn is_given(&mut self) -> std::io::Result<bool>;
 }
 
-/// The metadata server of Google Compute Engine: `instance/preempted`.
+/// The metadata server of Google Compute Engine: `instance/preempted`, about 30 seconds before a machine of the models Spot and
+/// preemptible ends. `PreemptionCheckpointHandler` of TensorFlow asks for `instance/maintenance-event` instead, which comes up to an hour
+/// before the machine ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GceNotice {
     address: String,
@@ -49,7 +54,8 @@ impl GceNotice {
     /// Asks the server that every machine has.
     #[must_use]
     pub fn new() -> Self {
-        Self::at("metadata.google.internal:80")
+        // Not by its name: where that is not known, resolvers take longer than a question may.
+        Self::at("169.254.169.254:80")
     }
 
     /// Asks a server at another host and port.
@@ -79,7 +85,8 @@ impl PreemptionNotice for GceNotice {
     }
 }
 
-/// The metadata service of Amazon EC2 (version 2): `spot/instance-action`.
+/// The metadata service of Amazon EC2 (version 2): `spot/instance-action`, two minutes before a Spot machine is terminated, stopped or
+/// hibernated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwsNotice {
     address: String,
@@ -117,13 +124,105 @@ impl PreemptionNotice for AwsNotice {
         }
         let path = "/latest/meta-data/spot/instance-action";
         let token = format!("X-aws-ec2-metadata-token: {token}");
-        match ask(&self.address, "GET", path, &token)?.0 {
-            200 => Ok(true),
+        match ask(&self.address, "GET", path, &token)? {
+            (200, body) => read::<InstanceAction>(&body).map(|action| action.ends_machine()),
             // Nothing is announced.
-            404 => Ok(false),
-            status => Err(unexpected(status)),
+            (404, _) => Ok(false),
+            (status, _) => Err(unexpected(status)),
         }
     }
+}
+
+#[derive(Deserialize)]
+struct InstanceAction {
+    action: String,
+}
+
+impl InstanceAction {
+    fn ends_machine(&self) -> bool {
+        ["terminate", "stop", "hibernate"].contains(&self.action.as_str())
+    }
+}
+
+/// The scheduled events of Microsoft Azure: a `Preempt` of a Spot machine, 30 seconds before, or a `Terminate` of one of a scale set, five
+/// minutes before or more. The service begins with the first question, and has its first answer after up to two minutes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AzureNotice {
+    address: String,
+}
+
+impl AzureNotice {
+    /// Asks the server that every machine has.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at("169.254.169.254:80")
+    }
+
+    /// Asks a server at another host and port.
+    #[must_use]
+    pub fn at(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+        }
+    }
+
+    fn ask(&self, path: &str) -> std::io::Result<String> {
+        match ask(&self.address, "GET", path, "Metadata: true")? {
+            (200, body) => Ok(body),
+            (status, _) => Err(unexpected(status)),
+        }
+    }
+}
+
+impl Default for AzureNotice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PreemptionNotice for AzureNotice {
+    fn is_given(&mut self) -> std::io::Result<bool> {
+        let events = self.ask("/metadata/scheduledevents?api-version=2020-07-01")?;
+        let ScheduledEvents { events } = read(&events)?;
+        if !events.iter().any(ScheduledEvent::ends_machines) {
+            return Ok(false);
+        }
+        // All machines of a scale set or an availability set hear of each other's events.
+        let name = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+        let name = self.ask(name)?;
+        Ok(events.iter().any(|event| event.ends(name.trim())))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ScheduledEvents {
+    events: Vec<ScheduledEvent>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ScheduledEvent {
+    event_type: String,
+    resources: Vec<String>,
+}
+
+impl ScheduledEvent {
+    fn ends_machines(&self) -> bool {
+        ["Preempt", "Terminate"].contains(&self.event_type.as_str())
+    }
+
+    /// Whether it ends the machine of this name; Azure's names are the same in any case.
+    fn ends(&self, machine: &str) -> bool {
+        let mut machines = self.resources.iter();
+        self.ends_machines() && machines.any(|name| name.eq_ignore_ascii_case(machine))
+    }
+}
+
+/// What a body of JSON says.
+fn read<T: DeserializeOwned>(body: &str) -> std::io::Result<T> {
+    let refused = |error| IoError::other(format!("an answer that is not expected: {error}"));
+    serde_json::from_str(body).map_err(refused)
 }
 
 fn unexpected(status: u16) -> IoError {
@@ -237,5 +336,47 @@ mod tests {
         ] {
             assert_eq!(of(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn of_scheduled_events_those_that_end_this_machine_count() {
+        let ends = |kind: &str, machines: &[&str]| {
+            let event = format!(r#"{{"EventType": "{kind}", "Resources": {machines:?}, "X": 1}}"#);
+            let text = format!(r#"{{"DocumentIncarnation": 2, "Events": [{event}]}}"#);
+            let ScheduledEvents { events } = read(&text).unwrap();
+            events.iter().any(|event| event.ends("spot_3"))
+        };
+        assert!(ends("Preempt", &["spot_3"]) && ends("Terminate", &["spot_1", "SPOT_3"]));
+        for (kind, machines) in [
+            ("Preempt", &["spot_31"][..]),
+            ("Terminate", &[]),
+            ("Freeze", &["spot_3"]),
+            ("Reboot", &["spot_3"]),
+            ("Redeploy", &["spot_3"]),
+            ("preempt", &["spot_3"]),
+        ] {
+            assert!(!ends(kind, machines), "{kind} {machines:?}");
+        }
+        for wrong in [
+            "",
+            "null",
+            "[]",
+            "{}",
+            r#"{"Events": [{}]}"#,
+            r#"{"Events": [{"EventType": "Preempt""#,
+        ] {
+            assert!(read::<ScheduledEvents>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_action_that_is_none_of_amazons_ends_nothing() {
+        let ends = |text: &str| read::<InstanceAction>(text).map(|action| action.ends_machine());
+        for action in ["terminate", "stop", "hibernate"] {
+            let text = format!(r#"{{"action": "{action}", "time": "2017-09-18T08:22:00Z"}}"#);
+            assert!(ends(&text).unwrap(), "{action}");
+        }
+        assert!(!ends(r#"{"action": "wave"}"#).unwrap());
+        assert!(ends("<html>welcome</html>").is_err() && ends("{}").is_err());
     }
 }
