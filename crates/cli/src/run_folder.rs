@@ -278,6 +278,9 @@ fn line(epoch: &EpochLogs) -> String {
         "seconds": epoch.seconds,
         "logs": epoch.logs.to_json(),
     });
+    if let Some(throughput) = epoch.throughput {
+        line["throughput"] = throughput.to_json();
+    }
     if let Some(times) = &epoch.times {
         line["times"] = times.to_json();
         line["verdict"] = json!(epoch.verdict);

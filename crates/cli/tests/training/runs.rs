@@ -109,6 +109,46 @@ fn the_epoch_whose_variables_are_kept_is_told() {
 }
 
 #[test]
+fn an_epoch_says_how_fast_it_was() {
+    let folder = Folder::new("speed", "adam");
+    // Of 40 rows 32 are trained on: in batches of 12, 12 and 8, and in four of 8.
+    for (size, steps) in [(12, 3.0), (8, 4.0)] {
+        let size = format!("fit.batch_size={size}");
+        let train = [
+            "train",
+            "t.yaml",
+            "--epochs",
+            "2",
+            "--overwrite",
+            "--set",
+            &size,
+        ];
+        let said = folder.succeed(&train);
+        let history = fs::read_to_string(folder.0.join("out/history.jsonl")).unwrap();
+        let told = said.lines().filter(|line| line.starts_with("epoch "));
+        assert_eq!(history.lines().count(), 2);
+        for (line, epoch) in told.zip(history.lines()) {
+            let epoch: Value = serde_json::from_str(epoch).unwrap();
+            let rate = |name: &str| epoch["throughput"][name].as_f64().unwrap();
+            let part = |name: &str| epoch["times"][name].as_f64().unwrap();
+            let all = epoch["seconds"].as_f64().unwrap();
+            let seconds = all - part("compile") - part("validation");
+            let made = rate("steps_per_second") * seconds;
+            assert!((made - steps).abs() < 1e-6, "{epoch}");
+            let examples = rate("examples_per_second") * seconds;
+            assert!((examples - 32.0).abs() < 1e-6, "{epoch}");
+            assert!(line.contains(" examples/s; next rate "), "{line}");
+            let estimate = ["estimate", "t.yaml", "--progress", "json", "--set", &size];
+            let estimate: Value = serde_json::from_str(&folder.succeed(&estimate)).unwrap();
+            let counted =
+                estimate["flops"].as_f64().unwrap() / estimate["batch_size"].as_f64().unwrap();
+            let flops = rate("flops_per_second") / rate("examples_per_second");
+            assert!((flops / counted - 1.0).abs() < 0.01, "{flops} {counted}");
+        }
+    }
+}
+
+#[test]
 fn devices_that_a_mesh_has_no_place_for_are_told() {
     let folder = Folder::new("idle", "adam");
     let mesh = ["--set", "strategy={mesh: {axes: {data: 2}}}"];

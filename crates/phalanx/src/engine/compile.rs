@@ -148,6 +148,7 @@ impl Engine {
             name: name.into(),
             executable,
             fingerprint: fingerprint(&program, &lowering, &text),
+            flops: (program.cost().total.flops).saturating_mul(program.replicas as u64),
             ends_soon: threads.ends_soon,
             world_exchange: request.world_exchange,
             exchanges: request.world_exchange.is_some() && program.communication().is_some(),

@@ -376,6 +376,7 @@ pub struct Compiled {
     name: Arc<str>,
     executable: Executable,
     fingerprint: u64,
+    flops: u64,
     /// The slot of the exchange with other processes.
     world_exchange: Option<u32>,
     /// Whether it exchanges anything with other processes.
@@ -388,6 +389,11 @@ impl Compiled {
     /// A hash of what was compiled, choices of its kernels among it: equal in processes that compute alike.
     pub(crate) const fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// FLOPs of a run on all replicas of all processes, [counted](phalanx_graph::Cost) and not measured.
+    pub(crate) const fn flops(&self) -> u64 {
+        self.flops
     }
 
     /// Whether it exchanges anything with other processes: then runs of which neither takes what the other gives must follow each other.

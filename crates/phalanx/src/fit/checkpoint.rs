@@ -433,6 +433,7 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             .collect::<Logs>(),
         steps: record.steps,
         seconds: record.seconds.0,
+        throughput: None,
         input: InputReport {
             bottleneck: InputBottleneck {
                 waited: record.waited.0,

@@ -5,6 +5,7 @@ use std::ops::Index;
 
 use serde_json::{Value, json};
 
+use super::progress::short;
 use super::{ReplicaTimes, SlowWorker, StepTimes};
 use crate::data::{InputBottleneck, StageTime};
 
@@ -117,6 +118,8 @@ pub struct EpochLogs {
     pub steps: usize,
     /// How long it took, validation included.
     pub seconds: f64,
+    /// How fast it trained; none for epochs of a checkpoint.
+    pub throughput: Option<Throughput>,
     /// What reading the data cost, and whether training waited for it.
     pub input: InputReport,
     /// How long each replica took for a step by itself, where that was [measured](super::Fit::watch_replicas).
@@ -127,6 +130,58 @@ pub struct EpochLogs {
     pub times: Option<StepTimes>,
     /// What training waits for most and what to do about it, if it waits for more than computation.
     pub verdict: Option<String>,
+}
+
+/// How fast the steps of an epoch were, in the time that neither compilation nor validation took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Throughput {
+    /// Training steps a second.
+    pub steps_per_second: f64,
+    /// Examples a second, over all replicas and workers.
+    pub examples_per_second: f64,
+    /// FLOPs a second, over all replicas and workers, by the [count](phalanx_graph::Cost) of the program of a step, in which a loop
+    /// without a known end counts once. Divided by the peak of the devices this is the model FLOPs utilisation. None of stages.
+    pub flops_per_second: Option<f64>,
+}
+
+impl Throughput {
+    /// Of some steps with their examples, each of this number of FLOPs, in a number of seconds; none where there was no step or no time.
+    pub(super) fn of(
+        steps: usize,
+        examples: usize,
+        flops_each: Option<f64>,
+        seconds: f64,
+    ) -> Option<Self> {
+        let examples_per_second = examples as f64 / seconds;
+        (steps > 0 && seconds > 0.0).then(|| Self {
+            steps_per_second: steps as f64 / seconds,
+            examples_per_second,
+            flops_per_second: flops_each.map(|flops| flops * examples_per_second),
+        })
+    }
+
+    /// For the line of an epoch.
+    pub(super) fn shown(&self) -> String {
+        let short = |number: f64| match number >= 100.0 {
+            true => format!("{number:.0}"),
+            false => short(number),
+        };
+        // Of a model that computes hardly anything they say nothing.
+        let flops = self.flops_per_second.filter(|flops| *flops >= 1e7);
+        let flops = flops.map(|flops| format!(", {} GFLOP/s", short(flops / 1e9)));
+        let examples = short(self.examples_per_second);
+        format!("{examples} examples/s{}", flops.unwrap_or_default())
+    }
+
+    /// Its numbers by their names.
+    #[must_use]
+    pub fn to_json(self) -> Value {
+        json!({
+            "steps_per_second": self.steps_per_second,
+            "examples_per_second": self.examples_per_second,
+            "flops_per_second": self.flops_per_second,
+        })
+    }
 }
 
 /// What reading the data of an epoch cost.
@@ -169,6 +224,22 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speed_is_told_in_few_digits_and_only_where_there_is_one() {
+        let of = |examples, flops| Throughput::of(4, examples, flops, 0.5).unwrap();
+        let fast = of(61_728, Some(2.5e6));
+        assert_eq!(fast.steps_per_second, 8.0);
+        assert_eq!(fast.examples_per_second, 123_456.0);
+        assert_eq!(fast.flops_per_second, Some(2.5e6 * 123_456.0));
+        assert_eq!(fast.shown(), "123456 examples/s, 309 GFLOP/s");
+        assert_eq!(of(7, None).shown(), "14 examples/s");
+        assert_eq!(of(7, Some(1e5)).shown(), "14 examples/s");
+        assert_eq!(of(7, Some(1e6)).shown(), "14 examples/s, 0.014 GFLOP/s");
+        assert_eq!(Throughput::of(0, 0, None, 1.0), None);
+        assert_eq!(Throughput::of(1, 8, None, 0.0), None);
+        assert_eq!(Throughput::of(1, 8, None, -0.1), None);
+    }
 
     #[test]
     fn numbers_are_short_but_say_something() {

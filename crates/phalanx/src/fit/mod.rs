@@ -75,7 +75,7 @@ pub(crate) use checkpoint::match_by_name;
 pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use evaluator::{Follow, Followed};
-pub use history::{EpochLogs, History, InputReport, Logs};
+pub use history::{EpochLogs, History, InputReport, Logs, Throughput};
 pub(crate) use in_flight::InFlight;
 pub(crate) use loss::divide_or_zero;
 pub use loss_scale::LossScale;

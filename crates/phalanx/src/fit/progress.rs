@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{EpochLogs, InputReport, Logs, ReplicaTimes, SlowWorker, StepPart};
+use super::{EpochLogs, InputReport, Logs, ReplicaTimes, SlowWorker, StepPart, Throughput};
 use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
@@ -128,21 +128,23 @@ impl ProgressReporter {
             steps,
             seconds,
             input,
+            throughput,
             ..
         } = epoch;
         match self.mode {
             Progress::Json => {
-                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": logged_rate(rate), "logs": logs.to_json(), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "throughput": throughput.map(Throughput::to_json), "learning_rate": logged_rate(rate), "logs": logs.to_json(), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
                 print_line(&done.to_string());
             }
             Progress::Silent => {}
             _ => {
                 print_line(&format!(
-                    "epoch {}/{}: {logs} ({steps} steps, {}, {} a step; next rate {}{}{})",
+                    "epoch {}/{}: {logs} ({steps} steps, {}, {} a step{}; next rate {}{}{})",
                     epoch.epoch + 1,
                     self.epochs,
                     duration(*seconds),
                     duration(seconds / (*steps).max(1) as f64),
+                    throughput.map_or_else(String::new, |speed| format!(", {}", speed.shown())),
                     short(rate),
                     self.time_left(epoch),
                     remarks(epoch),

@@ -6,8 +6,9 @@ use phalanx_graph::Shape;
 
 use super::Trainer;
 use super::batch::check_values;
-use super::history::{InputReport, Logs};
+use super::history::{InputReport, Logs, Throughput};
 use super::setup::Setup;
+use super::step_times::{StepPart, StepTimes};
 use super::train_loop::FitRun;
 use crate::data::{Batch, InputBottleneck, LostBytes, Position, StageTime, TrainingData};
 use crate::engine::Engine;
@@ -44,6 +45,31 @@ pub(super) fn warn_skipped(engine: &Engine, count: u64, what: &str) {
 }
 
 impl FitRun<'_> {
+    /// How fast an epoch of `steps` in all was, which took this time.
+    pub(super) fn throughput(
+        &self,
+        steps: usize,
+        seconds: f64,
+        times: &StepTimes,
+    ) -> Option<Throughput> {
+        // With servers the clock counts this worker's own steps.
+        let made = match self.trainer.compiled.placement.servers() {
+            Some(_) => steps.saturating_sub(self.place.steps_before),
+            None => times.steps,
+        };
+        let whole = made.saturating_mul(self.data.batch_size());
+        // The last batch of the data may be smaller than the others.
+        let all = self.data.examples().filter(|all| {
+            let more = whole.checked_sub(*all);
+            more.is_some_and(|more| more < self.data.batch_size())
+        });
+        let left_out = times.of(StepPart::Compile) + times.of(StepPart::Validation);
+        let seconds = seconds - left_out.as_secs_f64();
+        let flops = self.trainer.compiled.train.flops_of_step();
+        let flops_each = flops.map(|flops| flops / self.data.most_rows() as f64);
+        Throughput::of(made, all.unwrap_or(whole), flops_each, seconds)
+    }
+
     /// Warns of settings that train badly, and of data that cannot be read.
     pub(super) fn warn_at_start(&self) {
         let (trainer, data) = (&*self.trainer, self.data);

@@ -240,6 +240,15 @@ impl StepCache {
         found.ok_or_else(|| Error::Bug("a step that was not compiled".into()))
     }
 
+    /// FLOPs of a training step: the most that one of the programs has. None of stages, which are no one program.
+    pub(super) fn flops_of_step(&self) -> Option<f64> {
+        let of = |(key, step): &(StepKey, StepExecutable)| {
+            let flops = step.single_program().ok()?.flops();
+            (!key.parts.is_empty()).then(|| flops as f64 / key.parts.len() as f64)
+        };
+        self.steps.iter().filter_map(of).max_by(f64::total_cmp)
+    }
+
     /// Tells the user what tracing has found out, once for all programs.
     fn notice(&mut self, placement: &Placement, traced: &StepProgram) {
         for variable in &traced.disconnected {

@@ -439,11 +439,14 @@ impl<'r> FitRun<'r> {
         let times = self.take_times();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let verdict = times.verdict(&input, processors);
+        let seconds = times.until().map(|until| until - self.epoch.begun);
+        let seconds = seconds.map_or(0.0, |time| time.as_secs_f64());
         let mut done = EpochLogs {
             epoch,
             logs,
             steps,
-            seconds: (times.until()).map_or(0.0, |until| (until - self.epoch.begun).as_secs_f64()),
+            seconds,
+            throughput: self.throughput(steps, seconds, &times),
             input,
             replica_times: None,
             slow_workers: self.trainer.slow_workers.end_epoch(),

@@ -176,6 +176,7 @@ impl Drive {
             logs: logs.clone(),
             steps: 1,
             seconds: 0.0,
+            throughput: None,
             input: InputReport {
                 bottleneck: InputBottleneck {
                     waited: 0.0,
