@@ -57,6 +57,7 @@ async function show() {
   trials(one);
   const measured = await ask(`/api/jobs/${encodeURIComponent(job)}/metrics`);
   draw($("curves"), measured.curves, "No metrics yet.", { zero: false, unit: "" });
+  draw($("speed"), measured.speed, "No times of steps yet.", { zero: true, unit: "" });
   draw($("usage"), measured.usage, "Nothing was measured: only tasks of this machine are.", { zero: true, unit: " s" });
 }
 

@@ -101,6 +101,39 @@ fn what_tasks_write_is_shown_and_never_run() {
     assert!(canary.accept().is_err(), "a string has called an address");
 }
 
+#[test]
+fn the_speed_of_a_training_is_drawn_apart_from_its_curves() {
+    let service = Service::new("speed");
+    let Some(mut browser) = Browser::start(&service.folder.join("browser")) else {
+        phalanx_testkit::skip(
+            "install chromium-headless-shell, or name a Chromium in PHALANX_TEST_BROWSER",
+        );
+        return;
+    };
+    // A step takes 100, 200 and 50 ms.
+    let line = |(index, rate): (usize, f64)| {
+        let logs = json!({"loss": 1.0, "val_loss": 1.5});
+        let throughput = json!({"steps_per_second": rate, "examples_per_second": 32.0 * rate});
+        let line = json!({"epoch": index + 1, "steps": 5, "throughput": throughput, "logs": logs});
+        format!("{line}\n")
+    };
+    let rates = [10.0, 5.0, 20.0];
+    let history: String = rates.into_iter().enumerate().map(line).collect();
+    fs::write(service.folder.join("history.jsonl"), history).unwrap();
+    let script = "mkdir -p runs/demo; cp history.jsonl runs/demo";
+    service.script("demo", &[], script);
+    service.end("demo");
+    browser.open(&format!("{}#demo", service.ok(&["dashboard"]).trim()));
+    browser.until("document.querySelectorAll('#speed figure').length === 2");
+    let captions = "Array.from(document.querySelectorAll('#speed figcaption, #curves figcaption'), (one) => one.textContent).join(';')";
+    let expected =
+        "loss — train — validation;examples per second — train;time of a step, ms — train";
+    assert_eq!(browser.value(captions), expected);
+    // From 0 at the bottom of the chart, 172, to the most, 200, at its top, 22.
+    let points = "document.querySelectorAll('#speed polyline')[1].getAttribute('points')";
+    assert_eq!(browser.value(points), "52,97 242,22 432,134.5");
+}
+
 /// No script ran, no markup came to be, and nothing was fetched from elsewhere.
 fn check_nothing_ran(browser: &mut Browser) {
     assert_eq!(browser.value("typeof window.ran"), "undefined");

@@ -25,6 +25,39 @@ pub struct Curve {
     pub points: Vec<(i64, f64)>,
 }
 
+impl Curve {
+    /// Whether it says how fast a training is, and not how good.
+    #[must_use]
+    pub fn is_of_speed(&self) -> bool {
+        [STEP_TIME, EXAMPLES].contains(&self.metric.as_str())
+            || self.metric.starts_with("step_time_ms")
+            || self.metric.ends_with("steps_per_second")
+    }
+}
+
+/// What curves of speed are called that histories give.
+const STEP_TIME: &str = "time of a step, ms";
+const EXAMPLES: &str = "examples per second";
+
+/// How far a training is, by the lines of its history: none is known of another program.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Pace {
+    /// Epochs done.
+    pub epochs: i64,
+    /// Steps of all of them.
+    pub steps: u64,
+    /// When the last of them ended, in seconds since 1970.
+    pub at: f64,
+    /// Steps a second of the last epoch, without compilation and validation.
+    pub steps_per_second: Option<f64>,
+    /// Examples a second of the last epoch, over all workers.
+    pub examples_per_second: Option<f64>,
+    /// The loss of the last epoch.
+    pub loss: Option<f64>,
+    /// The loss of its validation.
+    pub val_loss: Option<f64>,
+}
+
 /// Reads the curves of a job again and again. Of a history that has grown only what is new is read, of event files that have changed all.
 #[derive(Debug, Default)]
 pub struct CurveReader {
@@ -47,12 +80,29 @@ impl CurveReader {
         all
     }
 
-    fn of_folder(&mut self, folder: &Path, name: &str) -> Vec<Curve> {
+    /// How far the training in a folder is, where it has a history.
+    pub fn pace(&mut self, folder: &Path) -> Option<Pace> {
         let path = folder.join("history.jsonl");
-        let history = self.histories.entry(path.clone()).or_default();
-        if history.follow(&path).is_err() {
+        let pace = self.history(&path).pace.clone()?;
+        let at = fs::metadata(path).ok()?.modified().ok()?;
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(Pace {
+            at: at.as_secs_f64(),
+            ..pace
+        })
+    }
+
+    /// The history in a file as it is now; an empty one where it cannot be read.
+    fn history(&mut self, path: &Path) -> &History {
+        let history = self.histories.entry(path.to_owned()).or_default();
+        if history.follow(path).is_err() {
             *history = History::default();
         }
+        history
+    }
+
+    fn of_folder(&mut self, folder: &Path, name: &str) -> Vec<Curve> {
+        let history = self.history(&folder.join("history.jsonl"));
         let all = shown(&history.lines, name);
         if !all.is_empty() || !name.is_empty() {
             return all;
@@ -107,6 +157,8 @@ struct History {
     last: Vec<u8>,
     /// Lines that were read.
     count: i64,
+    /// How far they go, if any is of a training.
+    pace: Option<Pace>,
 }
 
 impl History {
@@ -152,6 +204,37 @@ impl History {
             };
             self.lines.entry(key).or_default().push(epoch, value);
         }
+        self.add_pace(epoch, &line);
+    }
+
+    /// What the line of an epoch says of speed.
+    fn add_pace(&mut self, epoch: i64, line: &serde_json::Map<String, Json>) {
+        let number = |name: &str| line.get("throughput")?.get(name)?.as_f64();
+        let Some(steps) = line.get("steps").and_then(Json::as_u64) else {
+            return;
+        };
+        let log = |name: &str| line.get("logs")?.get(name)?.as_f64();
+        let before = self.pace.as_ref().map_or(0, |pace| pace.steps);
+        let pace = Pace {
+            epochs: epoch,
+            steps: before + steps,
+            at: 0.0,
+            steps_per_second: number("steps_per_second"),
+            examples_per_second: number("examples_per_second"),
+            loss: log("loss"),
+            val_loss: log("val_loss"),
+        };
+        let step_time = pace.steps_per_second.filter(|rate| *rate > 0.0);
+        let speed = [
+            (STEP_TIME, step_time.map(|rate| 1e3 / rate)),
+            (EXAMPLES, pace.examples_per_second),
+        ];
+        for (metric, value) in speed {
+            let Some(value) = value else { continue };
+            let key = (metric.to_owned(), "train".to_owned());
+            self.lines.entry(key).or_default().push(epoch, value);
+        }
+        self.pace = Some(pace);
     }
 }
 
@@ -361,6 +444,39 @@ mod tests {
         assert_eq!(shown(&mut reader, other), [(1, 3.0)]);
         fs::remove_file(scratch.0.join("3/history.jsonl")).unwrap();
         assert_eq!(reader.read(&scratch.0, &[3]).len(), 2);
+    }
+
+    #[test]
+    fn a_history_says_how_far_and_how_fast_a_training_is() {
+        let scratch = Scratch::new("pace");
+        let path = scratch.0.join("history.jsonl");
+        let mut reader = CurveReader::default();
+        assert_eq!(reader.pace(&scratch.0), None);
+        fs::write(&path, "{\"epoch\":1,\"loss\":0.5}\n").unwrap();
+        assert_eq!(reader.pace(&scratch.0), None, "of another program");
+        let first = r#"{"epoch":1,"steps":10,"seconds":9.0,"logs":{"loss":2.0}}"#;
+        let second = r#"{"epoch":2,"steps":6,"throughput":{"steps_per_second":4.0,"examples_per_second":128.0},"logs":{"loss":null,"val_loss":0.25}}"#;
+        fs::write(&path, format!("{first}\n{second}\n")).unwrap();
+        let pace = reader.pace(&scratch.0).unwrap();
+        assert_eq!((pace.epochs, pace.steps), (2, 16));
+        assert_eq!((pace.loss, pace.val_loss), (None, Some(0.25)));
+        let rates = (pace.steps_per_second, pace.examples_per_second);
+        assert_eq!(rates, (Some(4.0), Some(128.0)));
+        let age = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - pace.at;
+        assert!((-1.0..60.0).contains(&age), "{age}");
+        let curves = reader.read(&scratch.0, &[]);
+        let speed = curves.iter().filter(|curve| curve.is_of_speed());
+        let speed: Vec<_> = speed
+            .map(|curve| (curve.metric.as_str(), &curve.points[..]))
+            .collect();
+        let expected = [
+            (EXAMPLES, &[(2, 128.0)][..]),
+            (STEP_TIME, &[(2, 250.0)][..]),
+        ];
+        assert_eq!(speed, expected);
+        // An epoch that is made again takes the place of its line and of what was counted of it.
+        fs::write(&path, format!("{first}\n")).unwrap();
+        assert_eq!(reader.pace(&scratch.0).unwrap().steps, 10);
     }
 
     #[test]

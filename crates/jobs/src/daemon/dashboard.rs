@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use phalanx_launch::curves::Curve;
 use phalanx_launch::lifecycle::Life;
 use phalanx_launch::store::StoreError;
 use phalanx_launch::supervise::{prepare, results_folder};
@@ -87,8 +88,11 @@ pub(super) async fn metrics(
         curves.unwrap_or_default()
     };
     let of_tasks = || usage(&shared.store.folder(&life.job.name));
-    let (curves, usage) = tokio::task::block_in_place(|| (read(), of_tasks()));
-    Ok(reply(&json!({"curves": curves, "usage": usage})))
+    let (all, usage) = tokio::task::block_in_place(|| (read(), of_tasks()));
+    let (speed, curves): (Vec<_>, Vec<_>) = all.into_iter().partition(Curve::is_of_speed);
+    Ok(reply(
+        &json!({"curves": curves, "speed": speed, "usage": usage}),
+    ))
 }
 
 pub(super) async fn cancel(
