@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,6 +25,10 @@ const OFTEN: (Duration, u32) = (Duration::from_secs(1), 600);
 const SELDOM: Duration = Duration::from_secs(10);
 /// The most bytes that are read.
 const MOST_BYTES: u64 = 64 << 20;
+/// More than a line has, of as many tasks as a machine runs.
+const LAST_BYTES: u64 = 64 << 10;
+/// A line that is older than some that are missing says nothing of now.
+const FRESH: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
 struct Sample {
@@ -155,6 +159,44 @@ pub fn usage(folder: &Path) -> Vec<Curve> {
     lines.into_iter().map(curve).collect()
 }
 
+/// What a task uses now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TaskUsage {
+    /// Processors: 1.5 is one and a half.
+    pub processors: f64,
+    /// Bytes of memory.
+    pub memory: f64,
+}
+
+/// What the tasks of a job use now, by name; nothing where that is not measured.
+#[must_use]
+pub fn usage_now(folder: &Path) -> BTreeMap<String, TaskUsage> {
+    let sample = last_sample(&folder.join(FILE)).unwrap_or(Sample {
+        at: 0,
+        tasks: BTreeMap::new(),
+    });
+    let is_fresh = now().saturating_sub(sample.at) <= FRESH.as_millis() as u64;
+    let tasks = sample.tasks.into_iter().filter(|_| is_fresh);
+    let usage = |(percent, mib): (f64, f64)| TaskUsage {
+        processors: percent / 100.0,
+        memory: mib * MIB,
+    };
+    tasks.map(|(task, used)| (task, usage(used))).collect()
+}
+
+/// The last line that is whole.
+fn last_sample(path: &Path) -> Option<Sample> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    let start = length.saturating_sub(LAST_BYTES);
+    file.seek(SeekFrom::Start(start)).ok()?;
+    let mut end = Vec::new();
+    file.take(LAST_BYTES).read_to_end(&mut end).ok()?;
+    let whole = &end[..=end.iter().rposition(|byte| *byte == b'\n')?];
+    let mut lines = whole.rsplit(|byte| *byte == b'\n').skip(1);
+    serde_json::from_slice(lines.next()?).ok()
+}
+
 /// The bytes of memory of this machine.
 #[must_use]
 pub fn machine_memory() -> Option<u64> {
@@ -183,6 +225,27 @@ mod tests {
         };
         assert_eq!(of_stat(stat), Some((77, used)));
         assert_eq!(of_stat("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn what_tasks_use_now_is_the_last_whole_line_unless_it_is_old() {
+        let scratch = Scratch::new("now");
+        let now_used = |text: &str| {
+            fs::write(scratch.0.join(FILE), text).unwrap();
+            usage_now(&scratch.0)
+        };
+        assert!(usage_now(&scratch.0).is_empty());
+        let line = |at: u64| format!("{{\"at\":{at},\"tasks\":{{\"worker-0\":[150.0,2.0]}}}}\n");
+        let used = TaskUsage {
+            processors: 1.5,
+            memory: f64::from(2 << 20),
+        };
+        let found = now_used(&format!("{}{}{{\"at\":", line(1), line(now())));
+        assert_eq!(found, BTreeMap::from([("worker-0".to_owned(), used)]));
+        assert!(now_used(&line(now() - 120_000)).is_empty());
+        for wrong in ["", "\n", "x\n", "{\"at\":1"] {
+            assert!(now_used(wrong).is_empty(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod dashboard;
 mod error;
 mod filter;
 mod machine;
+mod prometheus;
 mod queue;
 mod resource;
 mod routes;
@@ -35,6 +36,7 @@ use phalanx_launch::executor::Gpus;
 use phalanx_launch::lifecycle::{Event, Life, State};
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
+use prometheus::Histories;
 use queue::Terms;
 use rustls::ServerConfig;
 use serde_json::{Value as Json, json};
@@ -71,6 +73,8 @@ pub(crate) struct Shared {
     address: SocketAddr,
     /// What was read of the curves of jobs that are looked at.
     curves: Mutex<BTreeMap<JobName, Arc<Mutex<CurveReader>>>>,
+    /// What was read of the histories of jobs that run, for `/metrics`.
+    histories: Mutex<Histories>,
     /// The first job that waits for what others have of this machine, and for what.
     lacking: Mutex<Option<(JobName, String)>>,
     /// Raised whenever a job changes.
@@ -173,6 +177,7 @@ impl Shared {
             is_secure: false,
             address,
             curves: Mutex::default(),
+            histories: Mutex::default(),
             lacking: Mutex::default(),
             changes: watch::channel(0).0,
             asked: AtomicU64::new(0),
@@ -192,10 +197,9 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
     // A daemon ends neither with the terminal nor with the command that started it.
     let _ = rustix::process::setsid();
     let token = token(root).map_err(|error| refused("write the token in", root, &error))?;
-    let tls = match (&args.tls_certificate, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(tls::config(certificate, key)?),
-        _ => None,
-    };
+    let tls = args.tls_certificate.as_ref().zip(args.tls_key.as_ref());
+    let tls = tls.map(|(certificate, key)| tls::config(certificate, key));
+    let tls = tls.transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -228,6 +232,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             is_secure: tls.is_some(),
             address,
             curves: Mutex::default(),
+            histories: Mutex::default(),
             lacking: Mutex::default(),
             changes: watch::channel(0).0,
             asked: AtomicU64::new(now()),

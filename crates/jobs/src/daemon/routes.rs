@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
 use super::filter::Filter;
-use super::{Shared, access, dashboard, queue, resource, stream};
+use super::{Shared, access, dashboard, prometheus, queue, resource, stream};
 use crate::proof::{CHALLENGE, PROOF, proof};
 
 type Shares = State<Arc<Shared>>;
@@ -45,6 +45,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/jobs/{job}/metrics", get(dashboard::metrics))
         .route("/api/jobs/{job}/cancel", post(dashboard::cancel))
         .route("/api/queue", get(queue))
+        .route("/metrics", get(prometheus::metrics))
         .route("/api/jobs/{job}/logs", get(stream::logs))
         .route("/api/changes", get(stream::changes))
         .route("/api/stop", post(stop))
