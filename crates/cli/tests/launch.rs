@@ -119,7 +119,7 @@ fn the_first_failure_is_summarised_and_its_exit_code_kept() {
 
     let killed = launch(
         &home,
-        &["--workers", "2", "--max-restarts", "0"],
+        &["--workers", "2"],
         "[ $RANK = 0 ] && kill -9 $$; sleep 0.2; exit 75",
     );
     expect(

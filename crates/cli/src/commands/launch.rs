@@ -81,6 +81,7 @@ fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {
     launch.least_workers = args.workers.least;
     let usual = if args.ps == 0 { RESTARTS } else { 0 };
     launch.max_restarts = args.max_restarts.unwrap_or(usual);
+    launch.restarts_once_met = args.max_restarts.is_none();
     launch.recover_within = Duration::from_secs(args.recover_within.into());
     launch.servers = args.ps;
     launch.evaluator = args.evaluator;
@@ -170,6 +171,7 @@ fn judge(outcome: &Outcome, launch: &Launch) -> Result<(), Failure> {
     }
     let next = match exit {
         Exit::TryAgain => "start all workers again",
+        Exit::Interrupted | Exit::Terminated => "go on with the same command and --resume",
         _ => "correct what its output says",
     };
     let log = outcome.log.as_deref().unwrap_or(&launch.logs);

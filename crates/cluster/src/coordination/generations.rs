@@ -93,6 +93,11 @@ impl Coordination {
         actions
     }
 
+    /// Whether all workers have joined once.
+    pub(super) const fn has_met(&self) -> bool {
+        self.current.has_met()
+    }
+
     /// The failure that ended the training, if one did.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {

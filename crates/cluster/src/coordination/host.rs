@@ -62,6 +62,12 @@ impl Host {
         self.service.status().failure
     }
 
+    /// Whether all workers have met here once: they are of a program that goes on without one of them.
+    #[must_use]
+    pub fn has_met(&self) -> bool {
+        self.service.status().has_met
+    }
+
     /// Says that a worker will not be started again: the others need not wait for it.
     pub fn give_up(&self, worker: usize) {
         self.service.give_up(worker);

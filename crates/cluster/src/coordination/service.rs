@@ -35,6 +35,8 @@ pub(super) struct Status {
     pub(super) lost: Vec<Lost>,
     /// What ended the training.
     pub(super) failure: Option<Failure>,
+    /// Whether all workers have joined once.
+    pub(super) has_met: bool,
 }
 
 /// What reaches the thread that owns the state.
@@ -376,6 +378,7 @@ pub(super) fn note(state: &mut Coordination, status: &Mutex<Status>, tell: &mut 
     let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
     status.lost.extend(state.take_lost());
     status.failure = state.failure().cloned();
+    status.has_met = state.has_met();
 }
 
 /// Sends replies, those to this process last: it may end as soon as it has its own.

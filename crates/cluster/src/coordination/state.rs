@@ -146,6 +146,11 @@ impl State {
         self.settings.generation
     }
 
+    /// Whether all have joined once, now or before.
+    pub(super) const fn has_met(&self) -> bool {
+        self.has_met
+    }
+
     /// Whether all have joined.
     pub(super) const fn is_complete(&self) -> bool {
         self.complete

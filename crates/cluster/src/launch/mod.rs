@@ -49,6 +49,9 @@ pub struct Launch {
     pub least_workers: NonZeroUsize,
     /// How often each worker is started again when it is lost.
     pub max_restarts: u32,
+    /// Whether only workers that have all met through this launch are started again: others cannot go on without a lost one, and one that is
+    /// started again by itself would wait for them in vain.
+    pub restarts_once_met: bool,
     /// How long the others wait for a worker that was started again, before they go on without it or end.
     pub recover_within: Duration,
     /// The number of parameter servers beside them.
@@ -167,6 +170,7 @@ impl Launch {
             workers,
             least_workers: workers,
             max_restarts: 0,
+            restarts_once_met: false,
             recover_within: Duration::from_secs(60),
             servers: 0,
             evaluator: false,

@@ -181,7 +181,8 @@ impl<'a> Workers<'a> {
             return false;
         }
         let may_try_again = how.exit_code() == TRY_AGAIN;
-        if may_try_again && self.restarts[rank] < self.launch.max_restarts {
+        let is_ready = !self.launch.restarts_once_met || self.host.has_met();
+        if may_try_again && is_ready && self.restarts[rank] < self.launch.max_restarts {
             self.restarts[rank] += 1;
             let (number, most) = (self.restarts[rank], self.launch.max_restarts);
             (self.tell)(&format!(
