@@ -34,13 +34,14 @@ pub struct ExportArgs {
     /// The folder of a training or of a saved model, or the file that it was trained with
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Where to write: NAME.keras for Keras' `load_model`, NAME.weights.h5 for its `Model.load_weights`, NAME.safetensors, or NAME.mlir for
-    /// the prediction as StableHLO, beside which NAME.safetensors has the weights and NAME.mlir.json says what it takes and gives
+    /// Where to write: NAME.keras for Keras' `load_model`, NAME.weights.h5 for its `Model.load_weights`, NAME.safetensors, NAME.onnx for
+    /// the prediction as onnxruntime runs it, or NAME.mlir for it as StableHLO, beside which NAME.safetensors has the weights and NAME.mlir.json
+    /// says what it takes and gives
     pub file: PathBuf,
     /// Use the checkpoint of a training that was stopped instead of a model
     #[arg(long)]
     pub checkpoint: bool,
-    /// Examples of a call of NAME.mlir; 1 if it is not given
+    /// Examples of a call; 1 for NAME.mlir if it is not given, any number for NAME.onnx
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub batch_size: Option<NonZeroUsize>,
 }

@@ -116,9 +116,12 @@ fn check_files(folder: &Path) {
 #[test]
 fn the_commands_of_serving_do_what_it_says() {
     let (folder, told) = run_page("serving.md");
-    assert_eq!(told.len(), 3);
+    assert_eq!(told.len(), 4);
+    let onnx = "4 variables are in digits.onnx; in Python: onnxruntime.InferenceSession(\"digits.onnx\").run(None, {..})\n";
+    assert_eq!(told[1].1, onnx);
+    assert!(folder.join("digits.onnx").is_file());
     assert_eq!(
-        told[1].1,
+        told[2].1,
         "4 variables are in digits.safetensors; digits.mlir.json says what digits.mlir takes and gives\n"
     );
     for (name, rows) in [("digits", 1), ("digits-64", 64)] {

@@ -159,8 +159,9 @@ impl Kernel {
         }
     }
 
-    /// The same computation as a graph of other ops, under the label of a layer.
-    pub(crate) fn decomposed(&self, inputs: &[Shape], label: Label) -> Arc<Subgraph> {
+    /// The same computation of inputs of these shapes as a graph of other ops, under the label of a layer.
+    #[must_use]
+    pub fn decomposed(&self, inputs: &[Shape], label: Option<Arc<str>>) -> Arc<Subgraph> {
         let graph = Graph::new();
         let body = graph.under_label(label, || graph.subgraph(inputs, |x| self.decompose(x)));
         debug_assert!(graph.error().is_none(), "{self:?}: {:?}", graph.error());

@@ -21,6 +21,7 @@ pub mod losses;
 pub mod metrics;
 pub mod models;
 pub mod nn;
+mod onnx;
 pub mod optim;
 pub mod prelude;
 pub mod replicas;

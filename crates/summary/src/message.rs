@@ -1,12 +1,13 @@
 //! Messages in the encoding of protocol buffers: fields with their numbers, in the order of these.
 
 /// The fields of a message so far.
-#[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+#[derive(Debug, Default)]
+pub struct Message(Vec<u8>);
 
 impl Message {
     /// The bytes of a message.
-    pub(crate) fn of(fill: impl FnOnce(&mut Self)) -> Vec<u8> {
+    #[must_use]
+    pub fn of(fill: impl FnOnce(&mut Self)) -> Vec<u8> {
         let mut message = Self::default();
         fill(&mut message);
         message.0
@@ -29,34 +30,39 @@ impl Message {
         self.varint(field << 3 | wire_type);
     }
 
-    pub(crate) fn integer(&mut self, field: u64, value: u64) {
+    /// A field of type `int32`, `int64`, `uint64`, `bool` or of an enumeration.
+    pub fn integer(&mut self, field: u64, value: u64) {
         self.key(field, Self::VARINT);
         self.varint(value);
     }
 
-    pub(crate) fn double(&mut self, field: u64, value: f64) {
+    /// A field of type `double`.
+    pub fn double(&mut self, field: u64, value: f64) {
         self.key(field, Self::FIXED_64);
         self.0.extend(value.to_le_bytes());
     }
 
-    pub(crate) fn bytes(&mut self, field: u64, value: &[u8]) {
+    /// A field of bytes, or an encoded message.
+    pub fn bytes(&mut self, field: u64, value: &[u8]) {
         self.key(field, Self::LENGTH);
         self.varint(value.len() as u64);
         self.0.extend(value);
     }
 
-    /// A field that is left out where it is empty.
-    pub(crate) fn text_if_any(&mut self, field: u64, value: &str) {
+    /// A field of text that is left out where it is empty.
+    pub fn text_if_any(&mut self, field: u64, value: &str) {
         if !value.is_empty() {
             self.text(field, value);
         }
     }
 
-    pub(crate) fn text(&mut self, field: u64, value: &str) {
+    /// A field of text.
+    pub fn text(&mut self, field: u64, value: &str) {
         self.bytes(field, value.as_bytes());
     }
 
-    pub(crate) fn message(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
+    /// A field that is a message.
+    pub fn message(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         fill(&mut inner);
         self.bytes(field, &inner.0);

@@ -2,7 +2,7 @@
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Wire<'a> {
+pub enum Wire<'a> {
     /// A whole number.
     Varint(u64),
     /// Eight bytes.
@@ -15,7 +15,8 @@ pub(crate) enum Wire<'a> {
 
 impl<'a> Wire<'a> {
     /// Text, bytes or a message; empty where the field is a number.
-    pub(crate) const fn bytes(self) -> &'a [u8] {
+    #[must_use]
+    pub const fn bytes(self) -> &'a [u8] {
         match self {
             Self::Bytes(bytes) => bytes,
             _ => &[],
@@ -23,12 +24,14 @@ impl<'a> Wire<'a> {
     }
 
     /// Text without what is not UTF-8.
-    pub(crate) fn text(self) -> String {
+    #[must_use]
+    pub fn text(self) -> String {
         String::from_utf8_lossy(self.bytes()).into_owned()
     }
 
     /// A whole number; 0 where the field is something else.
-    pub(crate) const fn integer(self) -> u64 {
+    #[must_use]
+    pub const fn integer(self) -> u64 {
         match self {
             Self::Varint(value) => value,
             _ => 0,
@@ -36,7 +39,8 @@ impl<'a> Wire<'a> {
     }
 
     /// A number of 64 bits; 0 where the field is something else.
-    pub(crate) const fn double(self) -> f64 {
+    #[must_use]
+    pub const fn double(self) -> f64 {
         match self {
             Self::Fixed64(bytes) => f64::from_le_bytes(bytes),
             _ => 0.0,
@@ -46,15 +50,18 @@ impl<'a> Wire<'a> {
 
 /// The fields of a message with their numbers, up to the first that is malformed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a>(&'a [u8]);
+pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    pub(crate) const fn of(message: &'a [u8]) -> Self {
+    /// The fields of an encoded message.
+    #[must_use]
+    pub const fn of(message: &'a [u8]) -> Self {
         Self(message)
     }
 
     /// The last field of this number, which is the one that counts.
-    pub(crate) fn last(message: &'a [u8], number: u64) -> Option<Wire<'a>> {
+    #[must_use]
+    pub fn last(message: &'a [u8], number: u64) -> Option<Wire<'a>> {
         let found = Self(message).filter(|(other, _)| *other == number);
         found.last().map(|(_, value)| value)
     }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use phalanx::fit::ServingOptions;
+use phalanx::fit::{OnnxOptions, ServingOptions};
 use phalanx::nn::Policy;
 use phalanx::replicas::DeviceChoice;
 use phalanx::saved::SavedModel;
@@ -29,14 +29,17 @@ enum ExportFormat {
     Weights,
     /// A program, beside its weights.
     StableHlo,
+    /// A program with its weights.
+    Onnx,
 }
 
 impl ExportFormat {
-    const ENDINGS: [(&'static str, Self); 4] = [
+    const ENDINGS: [(&'static str, Self); 5] = [
         (".keras", Self::Keras),
         (".weights.h5", Self::KerasWeights),
         (".safetensors", Self::Weights),
         (".mlir", Self::StableHlo),
+        (".onnx", Self::Onnx),
     ];
 
     fn of(file: &Path) -> Option<Self> {
@@ -56,6 +59,9 @@ impl ExportFormat {
             }
             Self::Weights => String::new(),
             Self::StableHlo => format!("; {shown}.json says what {shown} takes and gives"),
+            Self::Onnx => {
+                format!("; in Python: onnxruntime.InferenceSession(\"{shown}\").run(None, {{..}})")
+            }
         }
     }
 }
@@ -68,6 +74,7 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failur
         ExportFormat::Keras => saved.save_keras(&args.file),
         ExportFormat::KerasWeights | ExportFormat::Weights => saved.save_weights(&args.file),
         ExportFormat::StableHlo => saved.save_stablehlo(&args.file, &serving(context, args)?),
+        ExportFormat::Onnx => saved.save_onnx(&args.file, &onnx(args)),
     };
     written.map_err(|error| failed(&error))?;
     let weights = match format {
@@ -87,14 +94,15 @@ fn format(args: &ExportArgs) -> Result<ExportFormat, Failure> {
     let file = args.file.display();
     let Some(format) = ExportFormat::of(&args.file) else {
         let message = format!(
-            "`{file}` says no format by its ending, expected .keras, .weights.h5 (Keras), .mlir (StableHLO) or .safetensors"
+            "`{file}` says no format by its ending, expected .keras, .weights.h5 (Keras), .mlir (StableHLO), .onnx or .safetensors"
         );
         return Err(Failure::new(Exit::Usage, message).next("name the file so"));
     };
-    if args.batch_size.is_some() && format != ExportFormat::StableHlo {
+    let is_program = matches!(format, ExportFormat::StableHlo | ExportFormat::Onnx);
+    if args.batch_size.is_some() && !is_program {
         let message = format!("--batch-size is of a program, and `{file}` takes any batch");
         return Err(Failure::new(Exit::Usage, message)
-            .next("leave it out, or name the file .mlir for StableHLO"));
+            .next("leave it out, or name the file .mlir for StableHLO or .onnx"));
     }
     Ok(format)
 }
@@ -110,6 +118,13 @@ fn serving(context: &Context, args: &ExportArgs) -> Result<ServingOptions, Failu
         precision: precision(args)?,
         platform: devices.map_or(Platform::Cpu, DeviceChoice::platform),
     })
+}
+
+/// For which calls the ONNX model is.
+fn onnx(args: &ExportArgs) -> OnnxOptions {
+    OnnxOptions {
+        batch_size: args.batch_size.map(NonZeroUsize::get),
+    }
 }
 
 /// In which element types the model was trained; f32 for a model that a program saved, which does not say.

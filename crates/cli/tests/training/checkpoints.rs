@@ -255,7 +255,7 @@ fn weights_are_written_for_other_programs() {
     folder.succeed(&["train", "again.yaml", "--quiet"]);
     let says = [
         "`w.h5` says no format",
-        ".keras, .weights.h5 (Keras), .mlir (StableHLO) or .safetensors",
+        ".keras, .weights.h5 (Keras), .mlir (StableHLO), .onnx or .safetensors",
     ];
     folder.fail(&["export", "out", "w.h5"], 2, &says);
     let says = ["has only the names of variables", "`phalanx export"];
@@ -303,6 +303,15 @@ fn a_program_for_serving_computes_as_the_model_was_trained() {
     // Of a model that a program saved nobody knows it.
     fs::remove_file(folder.0.join("out/model/training.json")).unwrap();
     assert!(!program(&folder, &["out/model"]).0.contains("bf16"));
+    let onnx = |arguments: &[&str]| {
+        let text = folder.succeed(&[&["export"], arguments, &["m.onnx"]].concat());
+        let count = text.starts_with("4 variables are in m.onnx; in Python: onnxruntime.");
+        assert!(count, "{text}");
+        fs::read(folder.0.join("m.onnx")).unwrap()
+    };
+    let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    assert!(has(&onnx(&["out/model"]), b"batch"));
+    assert!(!has(&onnx(&["out/model", "--batch-size", "3"]), b"batch"));
     let says = ["--batch-size is of a program", "`m.keras` takes any batch"];
     let arguments = ["export", "out/model", "m.keras", "--batch-size", "3"];
     folder.fail(&arguments, 2, &says);

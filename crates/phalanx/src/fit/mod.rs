@@ -85,7 +85,7 @@ pub use phalanx_summary::HParam;
 pub use progress::Progress;
 pub use replica_times::{ReplicaTime, ReplicaTimes};
 pub use saving::SaveBehind;
-pub use serving::ServingOptions;
+pub use serving::{OnnxOptions, ServingOptions};
 pub use slow_workers::SlowWorker;
 pub(crate) use step_program::step_key;
 pub use step_times::{StepPart, StepTimes};

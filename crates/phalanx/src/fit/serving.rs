@@ -1,14 +1,15 @@
-//! A model as a program for other systems to serve: StableHLO text beside its weights.
+//! A model as a program for other systems to serve: StableHLO text beside its weights, or an ONNX model.
 
 use std::path::{Path, PathBuf};
 
-use phalanx_graph::{Lowering, Platform, Program, Shape};
+use phalanx_graph::{HostTensor, Lowering, Platform, Program, Shape};
 use serde_json::{Value, json};
 
 use super::compile::Compile;
 use super::setup::Setup;
 use super::step_program::{BatchShape, StepBuilder};
 use crate::nn::{Model, Policy};
+use crate::onnx::{self, onnx};
 use crate::replicas::Reduction;
 use crate::saved::{MODEL_DIR, SavedModel};
 use crate::storage::atomic_dir;
@@ -20,6 +21,10 @@ const FORMAT: &str = "phalanx stablehlo";
 const VERSION: u64 = 1;
 /// The ending of a program.
 const ENDING: &str = "mlir";
+/// The ending of an ONNX model.
+const ONNX_ENDING: &str = "onnx";
+/// Bytes of weights that are in the file of an ONNX model itself; more go beside it.
+const ONNX_LIMIT: usize = 1 << 30;
 
 /// For which calls [`SavedModel::save_stablehlo`] writes a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +47,13 @@ impl Default for ServingOptions {
     }
 }
 
+/// For which calls [`SavedModel::save_onnx`] writes a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnnxOptions {
+    /// Examples of a call; any number where it is not given, as by default.
+    pub batch_size: Option<usize>,
+}
+
 impl SavedModel {
     /// Writes the prediction of a batch for other systems to serve: to `digits.mlir` as StableHLO text, which XLA compiles as it is,
     /// the weights to `digits.safetensors`, and to `digits.mlir.json` name, element type and dims of each argument and result.
@@ -57,18 +69,48 @@ impl SavedModel {
     pub fn save_stablehlo(&self, path: impl AsRef<Path>, options: &ServingOptions) -> Result<()> {
         let path = path.as_ref();
         let [weights, description] = beside(path)?;
-        let program = self.serving_program(options)?;
+        let program = self.prediction(options.batch_size, options.precision)?;
         let description_text = self.description(&program, path, &weights)?;
         let text = program.to_stablehlo(&Lowering::new(options.platform, self.model().name()));
         self.save_weights(&weights)?;
-        write(&description, &description_text)?;
-        write(path, &text)
+        write(&description, &[description_text.as_bytes()])?;
+        write(path, &[text.as_bytes()])
+    }
+
+    /// Writes the prediction to an ONNX model (opset 18) with its weights, which onnxruntime and others run with batches of any size.
+    ///
+    /// Inputs, outputs and weights have the model's names, the first dim of inputs and outputs is the open dim `batch`; other open dims have the
+    /// size that the model shows, and [`with_inputs`](Self::with_inputs) gives them another. All is computed in f32, whatever precision the
+    /// model was trained with, and the outputs are what [`Trainer::predict`](super::Trainer::predict) gives in it. More than 1 GiB of weights are in a file beside it,
+    /// `digits.onnx.data`. Keras' `model.export(path, format="onnx")` does this by tf2onnx or torch.
+    ///
+    /// # Errors
+    /// When the name does not end in `.onnx`, the model has variables of 16 bits, or a layer has an op that ONNX does not have or that is
+    /// something else for each batch, which is named, with what to do. When a file cannot be written, such as for lack of space.
+    pub fn save_onnx(&self, path: impl AsRef<Path>, options: &OnnxOptions) -> Result<()> {
+        let path = path.as_ref();
+        check_onnx_name(path)?;
+        let batches = options.batch_size.map_or(onnx::BATCHES, |rows| [rows; 2]);
+        let of = |rows| self.prediction(rows, Policy::Float32);
+        let [first, second] = [of(batches[0])?, of(batches[1])?];
+        let beside = path.with_extension("onnx.data");
+        let written = onnx(
+            [&first, &second],
+            batches,
+            self.values(),
+            &file_name(&beside),
+            ONNX_LIMIT,
+        )?;
+        if !written.beside.is_empty() {
+            let parts: Vec<&[u8]> = written.beside.iter().map(HostTensor::bytes).collect();
+            write(&beside, &parts)?;
+        }
+        write(path, &[&written.model])
     }
 
     /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
-    fn serving_program(&self, options: &ServingOptions) -> Result<Program> {
+    fn prediction(&self, rows: usize, precision: Policy) -> Result<Program> {
         let model = self.model();
-        let rows = options.batch_size;
         if rows == 0 {
             return Err(Error::user(
                 "`batch_size` is 0, expected 1 or more: how many examples a call has",
@@ -83,7 +125,7 @@ impl SavedModel {
             sizes: Vec::new(),
         };
         let compile = Compile {
-            precision: options.precision,
+            precision,
             ..Compile::default()
         };
         let setup = Setup::new(model.clone(), compile, 1, Reduction::default())?;
@@ -178,9 +220,19 @@ fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    let text = text.as_bytes();
-    atomic_dir::replace_file(&MODEL_DIR, path, text.len() as u64, |file| {
-        file.write_all(text)
+fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
+    let len = parts.iter().map(|part| part.len() as u64).sum();
+    atomic_dir::replace_file(&MODEL_DIR, path, len, |file| {
+        parts.iter().try_for_each(|part| file.write_all(part))
     })
+}
+
+fn check_onnx_name(path: &Path) -> Result<()> {
+    if path.extension().is_some_and(|ending| ending == ONNX_ENDING) {
+        return Ok(());
+    }
+    Err(Error::User(format!(
+        "`{}` does not end in .{ONNX_ENDING}, expected the name of an ONNX file, such as `digits.{ONNX_ENDING}`",
+        path.display()
+    )))
 }

@@ -3,6 +3,8 @@
 mod archives;
 mod keras_compiled;
 mod keras_models;
+mod onnx;
+mod onnx_ops;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod pytorch;

@@ -80,7 +80,11 @@ fn served(program: &Path, inputs: &[HostTensor]) -> Vec<HostTensor> {
         .collect()
 }
 
-fn predicted(saved: &SavedModel, precision: Policy, inputs: &[HostTensor]) -> Vec<HostTensor> {
+pub(super) fn predicted(
+    saved: &SavedModel,
+    precision: Policy,
+    inputs: &[HostTensor],
+) -> Vec<HostTensor> {
     let compile = Compile {
         precision,
         ..Compile::default()
@@ -117,7 +121,7 @@ fn keras_answers_as_programs_compiled_from_files_do() {
     }
 }
 
-fn pixels() -> Model {
+pub(super) fn pixels() -> Model {
     let stack = Sequential::new(Input::new([6]).dtype(DType::U8).named("pixels"))
         .add(Rescaling::new(1.0 / 255.0).named("scale"))
         .add(Dense::new(5).activation(gelu).named("hidden"))
@@ -125,7 +129,7 @@ fn pixels() -> Model {
     stack.build().unwrap()
 }
 
-fn bytes(rows: usize) -> HostTensor {
+pub(super) fn bytes(rows: usize) -> HostTensor {
     let values: Vec<f32> = uniform("bytes", 6 * rows)
         .map(|u| (127.0 * u + 128.0) as f32)
         .collect();
