@@ -78,6 +78,11 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     ),
     (At::Layer, "UnitNormalization", Means("unit_norm", "{}")),
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
+    (
+        At::Layer,
+        "ConvLSTM2D: {filters: 2, kernel_size: 3}",
+        Means("conv_lstm2d", r#"{"filters":2,"kernel_size":3}"#),
+    ),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),
     (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),
     (At::Layer, "MaxPooling2D: {pool_size: 2}", Means("max_pool2d", r#"{"pool_size":2}"#)),

@@ -73,6 +73,9 @@ fn kind(keras: &str) -> &'static str {
         "LSTM" => "lstm",
         "GRU" => "gru",
         "SimpleRNN" => "simple_rnn",
+        "ConvLSTM1D" => "conv_lstm1d",
+        "ConvLSTM2D" => "conv_lstm2d",
+        "ConvLSTM3D" => "conv_lstm3d",
         "Bidirectional" => "bidirectional",
         "EmbeddingBag" => "embedding_bag",
         "Dot" => "dot",
@@ -180,6 +183,11 @@ fn bags_and_products_at_the_edges() {
 }
 
 #[test]
+fn recurrent_layers_of_convolutions_are_keras() {
+    check_layers(|layer| layer.starts_with("ConvLSTM"), 12);
+}
+
+#[test]
 fn recurrent_layers_are_keras() {
     check_layers(
         |layer| {
@@ -188,7 +196,7 @@ fn recurrent_layers_are_keras() {
                 "LSTM" | "GRU" | "SimpleRNN" | "Bidirectional" | "Masking"
             )
         },
-        33,
+        34,
     );
 }
 

@@ -108,6 +108,16 @@ def started():
     return keras.Model(words, layers.Concatenate()(parts), name="started")
 
 
+def frames():
+    """Recurrent layers of convolutions, whose gates are not `hard_sigmoid`, as they are by default."""
+    film = keras.Input((3, 6, 4, 2), name="film")
+    y, h, c = layers.ConvLSTM2D(2, 3, padding="same", recurrent_activation="sigmoid", return_sequences=True, return_state=True)(film)
+    y = layers.ConvLSTM2D(2, 1, recurrent_activation="sigmoid")(y, initial_state=[c, h])
+    both = layers.Bidirectional(layers.ConvLSTM1D(2, 3, strides=2, recurrent_activation="sigmoid"))(layers.Reshape((3, 8, 6))(film))
+    volumes = layers.ConvLSTM3D(2, (2, 1, 2), recurrent_activation="sigmoid")(layers.Reshape((3, 2, 3, 4, 2))(film))
+    return keras.Model(film, layers.Dense(2)(layers.Concatenate()([layers.Flatten()(x) for x in (y, both, volumes)])), name="frames")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -177,5 +187,5 @@ def trained(model, fresh):
 
 if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
-    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started)])
+    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started, frames)])
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])

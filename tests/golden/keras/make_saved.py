@@ -18,7 +18,7 @@ from keras.src.backend import get_keras_mask
 TO = FOLDER / "saved"
 random = np.random.RandomState(7)
 # Models of words that are padding or the seventh, and of steps that are padding where they are 0.5.
-PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended")
+PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended", "frames")
 PADDED_STEPS = ("masked", "operated", "wired")
 
 
@@ -241,6 +241,21 @@ def led():
     steps = layers.Bidirectional(layers.LSTM(3, return_sequences=True), merge_mode="sum")(plain, initial_state=states)
     ends = layers.Bidirectional(layers.GRU(3), merge_mode="ave")(steps, initial_state=states[::2])
     return keras.Model([words, others], [layers.Dense(2)(last), layers.Dense(3)(steps), ends], name="led")
+
+
+def frames():
+    """Recurrent layers of convolutions, with masks, states that go from one to another, in both directions."""
+    words, film = keras.Input((4,), dtype="int32", name="words"), keras.Input((3, 6, 4, 2), name="film")
+    table = layers.Embedding(12, 24, mask_zero=True)(words)
+    pictures = layers.TimeDistributed(layers.Reshape((4, 3, 2)))(table)
+    y, h, c = layers.ConvLSTM2D(2, 2, padding="same", return_sequences=True, return_state=True, kernel_regularizer="l2", dropout=0.2)(pictures)
+    gone_on = layers.ConvLSTM2D(2, (3, 2), strides=(2, 1), padding="same", recurrent_dropout=0.3)(film)
+    from_states = layers.ConvLSTM2D(2, 1, go_backwards=True, recurrent_activation="hard_sigmoid")(y, initial_state=[h, c])
+    both = layers.Bidirectional(layers.ConvLSTM2D(2, 3, use_bias=False))(film)
+    rows = layers.ConvLSTM1D(2, 3, dilation_rate=2, unit_forget_bias=False)(layers.Reshape((3, 8, 6))(film))
+    volumes = layers.ConvLSTM3D(2, (2, 1, 2))(layers.Reshape((3, 2, 3, 4, 2))(film))
+    flat = [layers.Flatten()(x) for x in (gone_on, from_states, both, rows, volumes)]
+    return keras.Model([words, film], [y, layers.Dense(3)(layers.Concatenate()(flat))], name="frames")
 
 
 def backbone():
@@ -571,7 +586,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

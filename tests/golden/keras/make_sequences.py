@@ -220,6 +220,49 @@ def bidirectionals():
         yield record(f"bidirectional_{name}", "Bidirectional", written, built, lambda b, given: b(given[0]), [x], [mask])
 
 
+def conv_lstms():
+    """Recurrent layers of convolutions: windows of all sorts, masks, first states, both directions."""
+    mask = mask_of([4, 2], 4)
+    gap = np.array([[False, True, False, True], [True, True, False, False]])
+    row, image, volume = (2, 4, 5, 2), (2, 4, 5, 4, 2), (2, 3, 3, 4, 3, 2)
+    same = {"padding": "same"}
+    cases = {
+        "1D": {
+            "plain": ({"kernel_size": 2}, [row], None),
+            "strides": ({"kernel_size": 3, "strides": 2, **same, "return_sequences": True, "go_backwards": True}, [row], mask),
+            "dilation": ({"kernel_size": 2, "dilation_rate": 2, "use_bias": False}, [row], gap),
+        },
+        "2D": {
+            "plain": ({"kernel_size": 3}, [image], None),
+            "same": ({"kernel_size": [2, 3], **same, "return_sequences": True}, [image], None),
+            "masked": ({"kernel_size": 2, **same, "return_sequences": True}, [image], gap),
+            "last_masked": ({"kernel_size": [3, 1]}, [image], mask),
+            "strides": ({"kernel_size": 2, "strides": [2, 1], "activation": "relu", "recurrent_activation": "hard_sigmoid"}, [image], None),
+            "dilation": ({"kernel_size": 2, "dilation_rate": [1, 2], "use_bias": False, "go_backwards": True}, [image], None),
+            "states": ({"kernel_size": 3, "return_sequences": True}, [image, (2, 3, 2, 3)], gap),
+        },
+        "3D": {
+            "plain": ({"kernel_size": 2}, [volume], None),
+            "strides": ({"kernel_size": [1, 2, 3], "strides": [1, 2, 1], **same, "return_sequences": True}, [volume], mask_of([3, 1], 3)),
+        },
+    }
+    for dims, of_dims in cases.items():
+        for name, (config, inputs, mask) in of_dims.items():
+            config = {"filters": 3, **config}
+            built = getattr(layers, f"ConvLSTM{dims}")(**config)
+            states = inputs[1:] * 2
+
+            def call(built, given, mask=mask):
+                named = {"initial_state": given[1:], "mask": mask} if len(given) > 1 else {}
+                return built(given[0], **named)
+
+            yield record(f"ConvLSTM{dims}_{name}", f"ConvLSTM{dims}", config, built, call, inputs[:1] + states, [mask] + [None] * len(states))
+    config = {"filters": 2, "kernel_size": 2, **same, "return_sequences": True}
+    both = layers.Bidirectional(layers.ConvLSTM2D(**config))
+    written = {"layer": {"conv_lstm2d": config}}
+    yield record("bidirectional_conv_lstm", "Bidirectional", written, both, lambda b, given: b(given[0]), [image], [gap])
+
+
 class Bag(layers.Layer):
     """TensorFlow's lookup of bags, with padding taken out."""
 
@@ -315,6 +358,7 @@ def records():
     yield from pools()
     yield from merges()
     yield from grouped()
+    yield from conv_lstms()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ const DIRECTIONS: [&str; 2] = ["forward", "backward"];
 /// The layer in another.
 const WRAPPED: &str = "layer";
 /// How names of recurrent layers' cells begin.
-const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
+const CELLS: [&str; 4] = ["lstm_cell", "gru_cell", "simple_rnn_cell", "conv_lstm_cell"];
 
 /// The layers with variables.
 pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<FileLayers> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::nn::{KerasFile, Model};
+use crate::nn::{KerasFile, Model, RECURRENT};
 
 /// Variables of the model that belong together: a layer has them, or a part of one.
 pub(crate) struct ModelLayer {
@@ -183,9 +183,6 @@ fn places(model: &Model, file: KerasFile) -> HashMap<String, KerasPlace> {
     }
     places
 }
-
-/// The kinds of recurrent layers.
-const RECURRENT: [&str; 3] = ["lstm", "gru", "simple_rnn"];
 
 /// The name of Keras' class for a kind of ours, in its files.
 pub(super) fn class(kind: &str) -> &str {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::{Done, RecurrentSettings, check_inputs};
-use super::{Cx, Gru, Lstm, SimpleRnn};
+use super::recurrent::{Done, RECURRENT, RecurrentSettings, check_inputs};
+use super::{ConvLstm1d, ConvLstm2d, ConvLstm3d, Cx, Gru, Lstm, SimpleRnn};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
 /// A recurrent layer that [`Bidirectional`] runs in both directions.
@@ -20,6 +20,12 @@ pub enum Recurrent {
     Gru(Gru),
     /// See [`SimpleRnn`].
     SimpleRnn(SimpleRnn),
+    /// See [`ConvLstm1d`].
+    ConvLstm1d(ConvLstm1d),
+    /// See [`ConvLstm2d`].
+    ConvLstm2d(ConvLstm2d),
+    /// See [`ConvLstm3d`].
+    ConvLstm3d(ConvLstm3d),
 }
 
 /// How the outputs of both directions become one.
@@ -96,6 +102,9 @@ macro_rules! each {
             Recurrent::Lstm($layer) => $answer,
             Recurrent::Gru($layer) => $answer,
             Recurrent::SimpleRnn($layer) => $answer,
+            Recurrent::ConvLstm1d($layer) => $answer,
+            Recurrent::ConvLstm2d($layer) => $answer,
+            Recurrent::ConvLstm3d($layer) => $answer,
         }
     };
 }
@@ -120,6 +129,9 @@ impl Recurrent {
             Self::Lstm(_) => Lstm::STATES,
             Self::Gru(_) => Gru::STATES,
             Self::SimpleRnn(_) => SimpleRnn::STATES,
+            Self::ConvLstm1d(_) => ConvLstm1d::STATES,
+            Self::ConvLstm2d(_) => ConvLstm2d::STATES,
+            Self::ConvLstm3d(_) => ConvLstm3d::STATES,
         }
     }
 
@@ -139,7 +151,7 @@ macro_rules! into_recurrent {
         }
     )*};
 }
-into_recurrent!(Lstm, Gru, SimpleRnn);
+into_recurrent!(Lstm, Gru, SimpleRnn, ConvLstm1d, ConvLstm2d, ConvLstm3d);
 
 impl<'de> Deserialize<'de> for Recurrent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -154,10 +166,16 @@ impl<'de> Deserialize<'de> for Recurrent {
             "lstm" => config::read(kind, &Lstm::new(1), settings).map(Self::Lstm),
             "gru" => config::read(kind, &Gru::new(1), settings).map(Self::Gru),
             "simple_rnn" => config::read(kind, &SimpleRnn::new(1), settings).map(Self::SimpleRnn),
-            _ => {
-                let known = ["lstm", "gru", "simple_rnn"];
-                Err(config::unknown_kind("recurrent layer", kind, &known))
+            "conv_lstm1d" => {
+                config::read(kind, &ConvLstm1d::new(1, 1), settings).map(Self::ConvLstm1d)
             }
+            "conv_lstm2d" => {
+                config::read(kind, &ConvLstm2d::new(1, 1), settings).map(Self::ConvLstm2d)
+            }
+            "conv_lstm3d" => {
+                config::read(kind, &ConvLstm3d::new(1, 1), settings).map(Self::ConvLstm3d)
+            }
+            _ => Err(config::unknown_kind("recurrent layer", kind, &RECURRENT)),
         };
         layer.map_err(D::Error::custom)
     }
@@ -171,7 +189,7 @@ impl Described for Bidirectional {
             Field::required(
                 "layer",
                 Kind::Worded(
-                    "lstm, gru or simple_rnn with its settings",
+                    "lstm, gru, simple_rnn or a conv_lstm with its settings",
                     &Kind::Component(Family::Layer),
                 ),
                 "the recurrent layer, made twice",
@@ -200,8 +218,12 @@ impl Layer for Bidirectional {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let (layer, units) = (&self.layer, self.layer.settings().units);
-        check_inputs(inputs, 2 * layer.states(), units)
+        let states = 2 * self.layer.states();
+        check_inputs(
+            inputs,
+            states,
+            |sequence| each!(&self.layer, layer => layer.state(sequence)),
+        )
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {

@@ -243,6 +243,7 @@ impl OrderWalk {
             _ if kind.ends_with("dropout") || kind.starts_with("spatial_dropout") => {
                 input.order.clone()
             }
+            _ if kind.starts_with("conv_lstm") => self.any(path, kind, inputs, out),
             _ if kind.starts_with("conv") => self.convolution(path, layer, input),
             _ if kind.starts_with("depthwise_conv") || kind.starts_with("separable_conv") => {
                 let channels = self.channels(path, input);

@@ -5,9 +5,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
+use super::position::one_sequence;
 use super::recurrent::{
-    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+    state_product, units_state,
 };
+use super::sizes::check_size;
 use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, Field, Kind, joined};
 
@@ -23,6 +26,7 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// `[3 units]` without `reset_after`, which PyTorch's GRU always has. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gru {
+    units: usize,
     #[serde(flatten)]
     pub(super) settings: RecurrentSettings,
     recurrent_activation: Activation,
@@ -36,7 +40,8 @@ impl Gru {
     #[must_use]
     pub const fn new(units: usize) -> Self {
         Self {
-            settings: RecurrentSettings::new(units),
+            units,
+            settings: RecurrentSettings::new(),
             recurrent_activation: Activation::Sigmoid,
             reset_after: true,
         }
@@ -57,13 +62,16 @@ impl Gru {
     }
 
     recurrent_settings!();
+    units_state!();
 
     #[track_caller]
     pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
-        let (x, units) = (&inputs[0], self.settings.units);
+        let (x, units) = (&inputs[0], self.units);
         let (dtype, columns) = (x.dtype(), 3 * units);
         let rows = self.settings.products(cx, x, columns);
-        let recurrent = self.settings.recurrent(cx, dtype, columns);
+        let recurrent = self
+            .settings
+            .recurrent(cx, Shape::new(dtype, [units, columns]));
         let bias_dims = [2, columns];
         let bias = self
             .settings
@@ -78,7 +86,7 @@ impl Gru {
         let steps = Loop {
             inputs,
             rows: rows + input_bias,
-            units,
+            state: vec![units],
             states: Self::STATES,
             backwards: self.settings.go_backwards,
             zero_padding,
@@ -130,11 +138,7 @@ impl Gru {
 
     #[track_caller]
     fn part(&self, z: &Tensor, number: usize) -> Tensor {
-        z.slice_dim(
-            1,
-            number * self.settings.units,
-            (number + 1) * self.settings.units,
-        )
+        z.slice_dim(1, number * self.units, (number + 1) * self.units)
     }
 }
 
@@ -162,7 +166,8 @@ impl Layer for Gru {
     recurrent_layer!("gru");
 
     fn check_settings(&self) -> Result<(), String> {
-        self.settings.check(3)?;
+        check_size("`units`", self.units.saturating_mul(3))?;
+        self.settings.check()?;
         self.recurrent_activation.check()
     }
 }

@@ -28,6 +28,7 @@ use super::keras_order::keras_order;
 use super::layer::Body;
 use super::model::{Call, Model, NamedLayer, Place};
 use super::preprocess::Preprocess;
+use super::recurrent::RECURRENT;
 use crate::{Error, Result};
 
 pub(crate) use read_starts::check_starts;
@@ -37,7 +38,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 89] = [
+const CLASSES: [(&str, &str, bool); 92] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -58,6 +59,9 @@ const CLASSES: [(&str, &str, bool); 89] = [
     ("conv2d_transpose", "Conv2DTranspose", true),
     ("conv3d", "Conv3D", true),
     ("conv3d_transpose", "Conv3DTranspose", true),
+    ("conv_lstm1d", "ConvLSTM1D", true),
+    ("conv_lstm2d", "ConvLSTM2D", true),
+    ("conv_lstm3d", "ConvLSTM3D", true),
     ("cropping1d", "Cropping1D", false),
     ("cropping2d", "Cropping2D", true),
     ("cropping3d", "Cropping3D", true),
@@ -297,7 +301,7 @@ fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
             node["args"] = json!([node["args"]]);
             node
         }
-        "lstm" | "gru" | "simple_rnn" | "bidirectional" if values.len() > 1 => {
+        kind if values.len() > 1 && (kind == "bidirectional" || RECURRENT.contains(&kind)) => {
             let states = values.split_off(1);
             json!({"args": values, "kwargs": {"initial_state": states}})
         }

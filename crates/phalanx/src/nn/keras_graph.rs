@@ -5,6 +5,7 @@
 
 use super::layer::{Body, Layer};
 use super::model::{Call, Model, Place};
+use super::recurrent::RECURRENT;
 
 /// A call of a layer, or an operation on masks.
 pub(super) struct KerasNode {
@@ -65,7 +66,8 @@ impl MaskGraph<'_> {
             Body::Model(_) => (true, None),
             Body::Layer { layer, .. } => {
                 let is_alone = call.inputs.len() == 1;
-                let takes_masks = is_alone && TAKE_MASKS.contains(&layer.kind());
+                let kind = layer.kind();
+                let takes_masks = is_alone && (is_recurrent(kind) || TAKE_MASKS.contains(&kind));
                 (takes_masks, self.mask_of(at, layer.as_ref(), &given))
             }
         };
@@ -94,8 +96,9 @@ impl MaskGraph<'_> {
             }
             "concatenate" => self.joined(at, given),
             "attention" | "additive_attention" => first.map(|mask| self.operation(vec![mask])),
-            "lstm" | "gru" | "simple_rnn" | "bidirectional" => {
-                let has_steps = self.model.shapes[at][0].rank() == 3;
+            kind if is_recurrent(kind) => {
+                let sequence = self.model.shape_at(self.model.calls[at].inputs[0]);
+                let has_steps = self.model.shapes[at][0].rank() == sequence.rank();
                 first.filter(|_| has_steps)
             }
             "layer_scale" | "rms_norm" | "stochastic_depth" => None,
@@ -131,13 +134,10 @@ impl MaskGraph<'_> {
     }
 }
 
-/// The kinds of layers that Keras calls with the mask of their input.
-const TAKE_MASKS: [&str; 7] = [
-    "batch_norm",
-    "bidirectional",
-    "global_average_pool1d",
-    "gru",
-    "lstm",
-    "simple_rnn",
-    "time_distributed",
-];
+/// The kinds of layers beside recurrent ones that Keras calls with the mask of their input.
+const TAKE_MASKS: [&str; 3] = ["batch_norm", "global_average_pool1d", "time_distributed"];
+
+/// Whether a layer of a kind takes steps, in one direction or in both.
+fn is_recurrent(kind: &str) -> bool {
+    kind == "bidirectional" || RECURRENT.contains(&kind)
+}

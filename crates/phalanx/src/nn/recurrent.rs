@@ -3,16 +3,24 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::position::one_sequence;
 use super::settings::WeightSettings;
-use super::sizes::{check_range, check_size};
+use super::sizes::check_range;
 use super::{Activation, Constraint, Cx, Dropout, Initializer, Regularizer, fields};
 use crate::config::{Field, joined};
+
+/// The kinds of recurrent layers, whose inputs are a sequence and perhaps first states.
+pub(crate) const RECURRENT: [&str; 6] = [
+    "lstm",
+    "gru",
+    "simple_rnn",
+    "conv_lstm1d",
+    "conv_lstm2d",
+    "conv_lstm3d",
+];
 
 /// The settings that all recurrent layers share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecurrentSettings {
-    pub(super) units: usize,
     pub(super) activation: Activation,
     #[serde(flatten)]
     pub(super) weights: WeightSettings,
@@ -27,7 +35,7 @@ pub(super) struct RecurrentSettings {
 }
 
 impl RecurrentSettings {
-    /// All but `units` and `activation`, which stand first in a layer's list and have words of its own there.
+    /// All but `activation`, which stands first in a layer's list and has words of its own there.
     pub(super) const FIELDS: &[Field] = joined!(
         WeightSettings::FIELDS,
         &[
@@ -43,9 +51,8 @@ impl RecurrentSettings {
     );
 
     /// Keras' defaults.
-    pub(super) const fn new(units: usize) -> Self {
+    pub(super) const fn new() -> Self {
         Self {
-            units,
             activation: Activation::Tanh,
             weights: WeightSettings::new(),
             recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
@@ -59,9 +66,7 @@ impl RecurrentSettings {
         }
     }
 
-    /// Checks the settings of a layer with this many columns of its kernels for each unit.
-    pub(super) fn check(&self, columns: usize) -> Result<(), String> {
-        check_size("`units`", self.units.saturating_mul(columns))?;
+    pub(super) fn check(&self) -> Result<(), String> {
         self.activation.check()?;
         check_range("`dropout`", self.dropout, 0.0..=1.0)?;
         check_range("`recurrent_dropout`", self.recurrent_dropout, 0.0..=1.0)
@@ -89,10 +94,9 @@ impl RecurrentSettings {
         turned.matmul(&kernel)
     }
 
-    /// `[units, columns]`.
+    /// The kernel of the state.
     #[track_caller]
-    pub(super) fn recurrent(&self, cx: &mut Cx, dtype: DType, columns: usize) -> Tensor {
-        let shape = Shape::new(dtype, [self.units, columns]);
+    pub(super) fn recurrent(&self, cx: &mut Cx, shape: Shape) -> Tensor {
         let limits = (
             self.recurrent_regularizer,
             self.recurrent_constraint.as_ref(),
@@ -134,14 +138,14 @@ impl RecurrentSettings {
         if !self.drops_state(cx) {
             return vec![kernel.clone()];
         }
-        let columns = kernel.dim(1);
+        let (units, columns) = (kernel.dim(0), kernel.dim(1));
         let ones = (kernel.graph()).full(&Shape::new(kernel.dtype(), [batch, columns]), 1.0);
         let dropout = Dropout::new(self.recurrent_dropout);
         let kept = cx.layer(&format!("dropout_of_{part}"), &dropout, &[ones]);
         let cut = |x: &Tensor| -> Vec<Tensor> {
-            let gates = (0..columns).step_by(self.units);
+            let gates = (0..columns).step_by(units);
             gates
-                .map(|start| x.slice_dim(1, start, start + self.units))
+                .map(|start| x.slice_dim(1, start, start + units))
                 .collect()
         };
         [cut(kernel), cut(&kept)].concat()
@@ -216,7 +220,7 @@ macro_rules! recurrent_settings {
             self
         }
 
-        /// Sets whether the states after the last step are further outputs, `[batch, units]` each: `h`, and of an LSTM `c`; not by default.
+        /// Sets whether the states after the last step are further outputs: `h`, and of an LSTM `c`; not by default.
         ///
         /// [`Network::call_many`](crate::nn::Network::call_many) gives all of them: the first states of a decoder, say.
         #[must_use]
@@ -267,7 +271,7 @@ macro_rules! recurrent_layer {
         }
 
         fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-            check_inputs(inputs, Self::STATES, self.settings.units)
+            check_inputs(inputs, Self::STATES, |sequence| self.state(sequence))
         }
 
         fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -289,6 +293,17 @@ macro_rules! recurrent_layer {
 }
 pub(super) use recurrent_layer;
 
+/// What a state of `units` numbers for each example has.
+macro_rules! units_state {
+    () => {
+        /// Checks a sequence; the dims of a state of one example.
+        pub(super) fn state(&self, sequence: &[Shape]) -> Result<Vec<usize>, String> {
+            one_sequence(sequence).map(|_| vec![self.units])
+        }
+    };
+}
+pub(super) use units_state;
+
 /// A state times a recurrent kernel, of which there is what [`RecurrentSettings::state_constants`] gives.
 #[track_caller]
 pub(super) fn state_product(h: &Tensor, constants: &[Tensor]) -> Tensor {
@@ -303,17 +318,22 @@ pub(super) fn state_product(h: &Tensor, constants: &[Tensor]) -> Tensor {
     Tensor::concat(&products.iter().collect::<Vec<_>>(), 1)
 }
 
-/// The sequence, and the first states where they are given.
-pub(super) fn check_inputs(inputs: &[Shape], states: usize, units: usize) -> Result<(), String> {
+/// The sequence, and the first states where they are given; `state` checks a sequence and says which dims a state of an example has.
+pub(super) fn check_inputs(
+    inputs: &[Shape],
+    states: usize,
+    state: impl FnOnce(&[Shape]) -> Result<Vec<usize>, String>,
+) -> Result<(), String> {
     let (sequence, given) = inputs.split_at(inputs.len().min(1));
-    let sequence = one_sequence(sequence)?;
+    let state = state(sequence)?;
     if !given.is_empty() && given.len() != states {
         let count = inputs.len();
         return Err(format!(
             "expected a sequence and no or {states} first states, got {count} inputs"
         ));
     }
-    let expected = Shape::new(sequence.dtype, [sequence.dims[0], units]);
+    let dims = [&sequence[0].dims[..1], &state].concat();
+    let expected = Shape::new(sequence[0].dtype, dims);
     match given.iter().find(|&state| *state != expected) {
         Some(state) => Err(format!("expected first states {expected}, got {state}")),
         None => Ok(()),
@@ -324,9 +344,10 @@ pub(super) fn check_inputs(inputs: &[Shape], states: usize, units: usize) -> Res
 pub(super) struct Loop<'a> {
     /// The sequence and the first states, as the layer got them.
     pub(super) inputs: &'a [Tensor],
-    /// A row for each step: `[steps, batch, columns]`.
+    /// A row for each step: `[steps, batch, ..]`.
     pub(super) rows: Tensor,
-    pub(super) units: usize,
+    /// The dims of a state of one example.
+    pub(super) state: Vec<usize>,
     pub(super) states: usize,
     pub(super) backwards: bool,
     /// Whether padding outputs zeros instead of repeating the output of the step before.
@@ -335,10 +356,10 @@ pub(super) struct Loop<'a> {
 
 /// What a loop leaves.
 pub(super) struct Done {
-    /// Outputs in the order in which steps were taken: `[batch, steps, units]`.
+    /// Outputs in the order in which steps were taken: `[batch, steps, ..]`.
     outputs: Tensor,
     last: Tensor,
-    /// The states after the last step, `[batch, units]` each.
+    /// The states after the last step, `[batch, ..]` each.
     pub(super) states: Vec<Tensor>,
     /// `[batch, steps]`, in the same order.
     mask: Option<Tensor>,
@@ -372,7 +393,7 @@ impl Done {
         outputs
     }
 
-    /// The outputs of all steps `[batch, steps, units]` with their mask, or of the last step `[batch, units]`.
+    /// The outputs of all steps `[batch, steps, ..]` with their mask, or of the last step `[batch, ..]`.
     #[track_caller]
     pub(super) fn output(&self, cx: &mut Cx, sequences: bool) -> Tensor {
         if !sequences {
@@ -404,7 +425,7 @@ impl Loop<'_> {
         let mask = cx.padding_mask(&self.inputs[0]);
         let mask = mask.map(|mask| turned(&mask.transpose(&[1, 0])));
         let (steps, batch) = (self.rows.dim(0), self.rows.dim(1));
-        let state = Shape::new(self.rows.dtype(), [batch, self.units]);
+        let state = Shape::new(self.rows.dtype(), [&[batch], &self.state[..]].concat());
         let zeros = cx.graph().full(&state, 0.0);
         let mut initial: Vec<Tensor> = match &self.inputs[1..] {
             [] => vec![zeros.clone(); self.states],
@@ -453,10 +474,17 @@ impl Loop<'_> {
             None => outputs,
         };
         Done {
-            outputs: outputs.transpose(&[1, 0, 2]),
+            outputs: swapped(&outputs),
             last,
             states: carried,
             mask: mask.map(|mask| mask.transpose(&[1, 0])),
         }
     }
+}
+
+/// `[steps, batch, ..]` of `[batch, steps, ..]`, and the other way round.
+#[track_caller]
+pub(super) fn swapped(x: &Tensor) -> Tensor {
+    let perm: Vec<usize> = [1, 0].into_iter().chain(2..x.rank()).collect();
+    x.transpose(&perm)
 }

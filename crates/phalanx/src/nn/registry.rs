@@ -120,6 +120,9 @@ impl Registry {
         self.add_kind(Lstm::new(1));
         self.add_kind(Gru::new(1));
         self.add_kind(SimpleRnn::new(1));
+        self.add_kind(ConvLstm1d::new(1, 1));
+        self.add_kind(ConvLstm2d::new(1, 1));
+        self.add_kind(ConvLstm3d::new(1, 1));
         self.add_kind(Bidirectional::new(Lstm::new(1)));
         self.add_kind(TimeDistributed::new(Dense::new(1)));
         self.add_kind(SinusoidalPosition::new());
@@ -396,6 +399,9 @@ mod tests {
             "lstm": {"units": 3, "return_sequences": true},
             "gru": {"units": 3, "reset_after": false},
             "simple_rnn": {"units": 3, "go_backwards": true},
+            "conv_lstm1d": {"filters": 3, "kernel_size": 2, "strides": 2, "recurrent_dropout": 0.5},
+            "conv_lstm2d": {"filters": 3, "kernel_size": [1, 2], "padding": "same", "recurrent_activation": "hard_sigmoid"},
+            "conv_lstm3d": {"filters": 3, "kernel_size": 2, "unit_forget_bias": false, "return_state": true},
             "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},

@@ -5,9 +5,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
+use super::position::one_sequence;
 use super::recurrent::{
-    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings, state_product,
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+    state_product, units_state,
 };
+use super::sizes::check_size;
 use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
 use crate::config::{self, Component, Described, joined};
 
@@ -19,6 +22,7 @@ use crate::config::{self, Component, Described, joined};
 /// Variables: `kernel` `[features, units]`, `recurrent_kernel` `[units, units]`, `bias` `[units]`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimpleRnn {
+    units: usize,
     #[serde(flatten)]
     pub(super) settings: RecurrentSettings,
 }
@@ -30,17 +34,21 @@ impl SimpleRnn {
     #[must_use]
     pub const fn new(units: usize) -> Self {
         Self {
-            settings: RecurrentSettings::new(units),
+            units,
+            settings: RecurrentSettings::new(),
         }
     }
 
     recurrent_settings!();
+    units_state!();
 
     #[track_caller]
     pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
-        let (x, units) = (&inputs[0], self.settings.units);
+        let (x, units) = (&inputs[0], self.units);
         let rows = self.settings.products(cx, x, units);
-        let recurrent = self.settings.recurrent(cx, x.dtype(), units);
+        let recurrent = self
+            .settings
+            .recurrent(cx, Shape::new(x.dtype(), [units, units]));
         let bias = self.settings.bias(cx, x.dtype(), &[units]);
         let recurrent = self
             .settings
@@ -49,7 +57,7 @@ impl SimpleRnn {
         let steps = Loop {
             inputs,
             rows,
-            units,
+            state: vec![units],
             states: Self::STATES,
             backwards: self.settings.go_backwards,
             zero_padding,
@@ -76,6 +84,7 @@ impl Layer for SimpleRnn {
     recurrent_layer!("simple_rnn");
 
     fn check_settings(&self) -> Result<(), String> {
-        self.settings.check(1)
+        check_size("`units`", self.units)?;
+        self.settings.check()
     }
 }

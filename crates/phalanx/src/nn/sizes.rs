@@ -209,7 +209,7 @@ impl<const N: usize> SlidingWindow<N> {
             let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
             sizes.join(" by ")
         };
-        let what = if N == 3 { "volumes" } else { "images" };
+        let what = ["rows", "images", "volumes"][N.clamp(1, 3) - 1];
         Err(format!(
             "a window of {} does not fit {what} of {}; use `padding` same or a smaller window",
             by(&spans),
@@ -221,6 +221,15 @@ impl<const N: usize> SlidingWindow<N> {
     pub(super) fn padding(self, image: &[usize]) -> [(usize, usize); N] {
         let (spans, strides) = (self.spans(), self.strides.0);
         std::array::from_fn(|i| self.padding.amounts(image[i + 1], spans[i], strides[i]))
+    }
+
+    /// How many windows there are in each direction of images, or volumes, of these dims, which they fit.
+    pub(super) fn counts(self, image: &[usize]) -> [usize; N] {
+        let (spans, padding) = (self.spans(), self.padding(image));
+        std::array::from_fn(|i| {
+            let (before, after) = padding[i];
+            (image[i + 1] + before + after - spans[i]) / self.strides.0[i] + 1
+        })
     }
 
     /// Elements between the first and the last of a window, ends included.
@@ -327,7 +336,12 @@ pub(super) fn one_volume(inputs: &[Shape]) -> Result<&Shape, String> {
     one_of_rank(inputs, 5, "volumes [batch, depth, height, width, channels]")
 }
 
-fn one_of_rank<'a>(inputs: &'a [Shape], rank: usize, what: &str) -> Result<&'a Shape, String> {
+/// The one input of a layer: floats of this rank, which are called `what`.
+pub(super) fn one_of_rank<'a>(
+    inputs: &'a [Shape],
+    rank: usize,
+    what: &str,
+) -> Result<&'a Shape, String> {
     let input = one_float(inputs)?;
     if input.rank() == rank {
         return Ok(input);

@@ -246,6 +246,37 @@ fn edges_and_repeated_elements() {
 }
 
 #[test]
+fn recurrent_layers_of_convolutions() {
+    check_each(
+        &[2, 3, 2],
+        &[(
+            "conv_lstm1d",
+            json!({"filters": 2, "kernel_size": 2, "dilation_rate": 2, "return_sequences": true}),
+        )],
+    );
+    check_each(
+        &[2, 3, 2, 1],
+        &[
+            (
+                "conv_lstm2d",
+                json!({"filters": 2, "kernel_size": [2, 1], "strides": [1, 2], "padding": "same"}),
+            ),
+            (
+                "bidirectional",
+                json!({"layer": {"conv_lstm2d": {"filters": 1, "kernel_size": 2}}, "merge_mode": "mul"}),
+            ),
+        ],
+    );
+    check_each(
+        &[2, 2, 1, 2, 1],
+        &[(
+            "conv_lstm3d",
+            json!({"filters": 1, "kernel_size": [2, 1, 2], "use_bias": false, "go_backwards": true}),
+        )],
+    );
+}
+
+#[test]
 fn layers_of_each_step() {
     let layers = |layers: &[Value]| -> Vec<(&str, Value)> {
         let each = layers.iter();

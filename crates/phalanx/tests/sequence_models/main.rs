@@ -426,6 +426,11 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
         ("rescaling", json!({"scale": 2.0}), true),
         ("sinusoidal_position", json!({}), true),
         ("gru", json!({"units": 2, "return_sequences": true}), true),
+        (
+            "conv_lstm2d",
+            json!({"filters": 2, "kernel_size": 2, "return_sequences": true}),
+            true,
+        ),
     ]
 }
 
@@ -433,6 +438,11 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
 fn layers_without_masks() -> Vec<(&'static str, Value, bool)> {
     vec![
         ("gru", json!({"units": 2}), false),
+        (
+            "conv_lstm2d",
+            json!({"filters": 2, "kernel_size": 2}),
+            false,
+        ),
         (
             "einsum_dense",
             json!({"equation": "abc,cd->abd", "output_shape": [null, 2]}),
@@ -463,13 +473,17 @@ fn masks_travel_through_layers_that_treat_each_step_by_itself() {
     let layers = layers_and_masks().into_iter().chain(layers_without_masks());
     for (kind, settings, keeps) in layers {
         let layer = layer_from_config(kind, &settings).unwrap();
-        let model = Sequential::new([4, 2]).add(layer).build().unwrap();
+        let dims: &[usize] = match kind {
+            "conv_lstm2d" => &[4, 3, 3, 2],
+            _ => &[4, 2],
+        };
+        let model = Sequential::new(dims).add(layer).build().unwrap();
         let graph = Graph::new();
         let variables = model.variables().iter();
         let variables: Vec<Tensor> = variables
             .map(|v| graph.parameter(&v.name, v.shape.clone()))
             .collect();
-        let x = graph.parameter("x", Shape::f32([3, 4, 2]));
+        let x = graph.parameter("x", Shape::f32([&[3], dims].concat()));
         let mask = graph.parameter("mask", Shape::new(DType::Bool, [3, 4]));
         let mut cx = Cx::new(&graph, &model, &variables);
         cx.set_padding_mask(&x, &mask);

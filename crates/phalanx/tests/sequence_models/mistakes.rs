@@ -14,7 +14,31 @@ type Mistake = (
     &'static str,
 );
 
-const MISTAKES: [Mistake; 20] = [
+const MISTAKES: [Mistake; 24] = [
+    (
+        "conv_lstm2d",
+        r#"{"filters": 2, "kernel_size": 3}"#,
+        &[&[3, 4, 2]],
+        "expected sequences of images [batch, steps, height, width, channels], got f32[batch,3,4,2]; reshape them first",
+    ),
+    (
+        "conv_lstm1d",
+        r#"{"filters": 2, "kernel_size": 3, "dilation_rate": 2}"#,
+        &[&[3, 4, 2]],
+        "a window of 5 does not fit rows of 4; use `padding` same or a smaller window",
+    ),
+    (
+        "conv_lstm2d",
+        r#"{"filters": 2, "kernel_size": 2}"#,
+        &[&[3, 4, 4, 2], &[4, 4, 2], &[3, 3, 2]],
+        "expected first states f32[batch,3,3,2], got f32[batch,4,4,2]",
+    ),
+    (
+        "conv_lstm3d",
+        r#"{"filters": 2, "kernel_size": 2, "bias_initializer": "ones"}"#,
+        &[&[3, 4, 4, 4, 2]],
+        "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false",
+    ),
     (
         "multi_head_attention",
         r#"{"num_heads": 0, "key_dim": 2}"#,

@@ -35,6 +35,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         categories(),
         grouped(),
         einsums(),
+        frames(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -396,6 +397,20 @@ fn einsums() -> Value {
         {"einsum_dense": {"equation": "...de,ed->...d", "output_shape": 2, "activity_regularizer": {"l1": {"l1": 0.1}}}},
         {"einsum_dense": {"equation": "ab...,bc->ac...", "output_shape": [3], "bias_axes": "c", "trainable": false}},
         {"time_distributed": {"layer": {"einsum_dense": {"equation": "ab,bc->ac", "output_shape": [2]}}}},
+        {"flatten": null}
+    ]})
+}
+
+/// Recurrent layers of convolutions.
+fn frames() -> Value {
+    json!({"name": "frames", "input": {"name": "film", "shape": [3, 6, 5, 2], "dtype": "f32"}, "layers": [
+        {"conv_lstm2d": {"filters": 3, "kernel_size": [2, 3], "padding": "same", "return_sequences": true, "recurrent_activation": "hard_sigmoid",
+            "recurrent_regularizer": {"l2": {"l2": 0.1}}, "kernel_constraint": {"max_norm": {"max_value": 3}}, "dropout": 0.5}},
+        {"bidirectional": {"layer": {"conv_lstm2d": {"filters": 2, "kernel_size": 3, "strides": [1, 2], "padding": "same", "return_sequences": true}}}},
+        {"reshape": {"target_shape": [3, 18, 4]}},
+        {"conv_lstm1d": {"filters": 2, "kernel_size": 3, "return_sequences": true, "go_backwards": true, "dilation_rate": 2}},
+        {"reshape": {"target_shape": [3, 7, 2, 2, 1]}},
+        {"conv_lstm3d": {"filters": 2, "kernel_size": [2, 1, 2], "use_bias": false, "unit_forget_bias": false, "recurrent_dropout": 0.5}},
         {"flatten": null}
     ]})
 }

@@ -269,7 +269,9 @@ impl<'a> KerasLayer<'a> {
             "category_encoding" | "discretization" | "hashing" | "integer_lookup" => {
                 categories::of_keras(kind, settings)?;
             }
-            "lstm" if self.setting("unit_forget_bias") != false => {
+            "lstm" | "conv_lstm1d" | "conv_lstm2d" | "conv_lstm3d"
+                if self.setting("unit_forget_bias") != false =>
+            {
                 // Which starts the other gates otherwise than zeros do has no like here, and the values are in the file.
                 settings.remove("bias_initializer");
             }

@@ -13,6 +13,7 @@ use super::{MULTI_HEAD, Translated, WITH_HEADS};
 use crate::nn::layer::Body;
 use crate::nn::layer_from_config;
 use crate::nn::masks::WITHOUT_MASK;
+use crate::nn::recurrent::RECURRENT;
 
 /// Operations on masks that follow one another in longer chains are read as unknown.
 const LONGEST_CHAIN: usize = 256;
@@ -20,22 +21,19 @@ const LONGEST_CHAIN: usize = 256;
 /// The first inputs of attention, which may have masks.
 const QUERY_VALUE_KEY: usize = 3;
 
-/// Layers that compute otherwise where their values have masks.
-const DEPEND_ON_MASKS: [&str; 15] = [
+/// Layers beside recurrent ones that compute otherwise where their values have masks.
+const DEPEND_ON_MASKS: [&str; 12] = [
     "additive_attention",
     "attention",
     "batch_norm",
     "bidirectional",
     "global_average_pool1d",
-    "gru",
-    "lstm",
     "maximum",
     "minimum",
     "model",
     WITH_HEADS[0],
     WITH_HEADS[1],
     "multiply",
-    "simple_rnn",
     "time_distributed",
 ];
 
@@ -306,7 +304,7 @@ impl MaskTable {
                     .any(Option::is_some)
                     .then(|| self.joined(axis, inputs, &given))
             }
-            "lstm" | "gru" | "simple_rnn" => first.filter(|_| has_steps(settings)),
+            kind if RECURRENT.contains(&kind) => first.filter(|_| has_steps(settings)),
             "bidirectional" => {
                 let inner = settings["layer"].as_object()?.values().next()?;
                 first.filter(|_| has_steps(inner))
@@ -434,7 +432,8 @@ impl CallMasks {
 
 /// Whether a layer computes otherwise where its values have masks.
 pub(super) fn depends_on_masks(architecture: &Value) -> bool {
-    kind_of(architecture).is_some_and(|(kind, _)| DEPEND_ON_MASKS.contains(&kind))
+    kind_of(architecture)
+        .is_some_and(|(kind, _)| DEPEND_ON_MASKS.contains(&kind) || RECURRENT.contains(&kind))
 }
 
 /// A layer that gives a value as it is, but without its mask; `shape` has the value's dims with the batch, where they are noted.

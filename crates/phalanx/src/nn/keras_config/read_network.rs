@@ -25,9 +25,7 @@ use super::{ATTENTION, CAUSAL, PADDING, Translated, WITH_HEADS};
 use crate::nn::architecture::OF_KERAS;
 use crate::nn::context::MAX_CALLS;
 use crate::nn::keras_order::KerasVersion;
-
-/// Layers that may be given first states.
-const RECURRENT: [&str; 3] = ["gru", "lstm", "simple_rnn"];
+use crate::nn::recurrent::RECURRENT;
 
 /// A functional model on its way here.
 #[derive(Default)]

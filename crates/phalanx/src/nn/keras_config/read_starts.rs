@@ -39,7 +39,8 @@ fn check(layer: &KerasLayer<'_>) -> Translated<()> {
         ));
     }
     let bias = "bias_initializer";
-    let sets_forget_gate = layer.class == "LSTM" && layer.setting("unit_forget_bias") != false;
+    let sets_forget_gate =
+        layer.class.contains("LSTM") && layer.setting("unit_forget_bias") != false;
     if sets_forget_gate && start(bias).is_some_and(|start| start != "zeros") {
         return Err(other_start(
             bias,
