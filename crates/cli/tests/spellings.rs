@@ -80,6 +80,11 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Layer, "RMSNormalization", Means("rms_norm", "{}")),
     (
         At::Layer,
+        "SpectralNormalization: {layer: {Dense: {units: 2}}}",
+        Means("spectral_norm", r#"{"layer":{"dense":{"units":2}}}"#),
+    ),
+    (
+        At::Layer,
         "ConvLSTM2D: {filters: 2, kernel_size: 3}",
         Means("conv_lstm2d", r#"{"filters":2,"kernel_size":3}"#),
     ),

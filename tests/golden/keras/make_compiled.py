@@ -50,6 +50,18 @@ def attended(name):
     return keras.Model(x, layers.Dense(1, name="y")(h), name=name)
 
 
+def spectral(name):
+    """Kernels that are divided by their largest singular values as they train, one of them twice a step, and one that is not trained."""
+    x = keras.Input((4,), name="x")
+    y = layers.SpectralNormalization(layers.Conv2D(3, 2, padding="same", activation="tanh", kernel_regularizer="l2"))(layers.Reshape((2, 2, 1))(x))
+    y = layers.SpectralNormalization(layers.DepthwiseConv2D(2, padding="same"))(y)
+    frozen = layers.SpectralNormalization(layers.EinsumDense("abcd,de->abce", (2, 2, 2)))
+    frozen.trainable = False
+    again = layers.SpectralNormalization(layers.Dense(8, activation="tanh"), power_iterations=2)
+    y = again(again(layers.Flatten()(frozen(y))))
+    return keras.Model(x, layers.Dense(3, "softmax", name="y")(y), name=name)
+
+
 def models():
     """A model with what it is compiled with, and its targets."""
     classes, numbers = random.randint(0, 3, (6, 1)).astype("int32"), random.normal(size=(6, 2)).astype("float32")
@@ -103,6 +115,11 @@ def models():
     yield looking, [random.normal(size=(6, 4, 1)).astype("float32")]
 
 
+    normalized = spectral("spectral")
+    normalized.compile(optimizers.SGD(0.3, momentum=0.9), "sparse_categorical_crossentropy")
+    yield normalized, [classes]
+
+
 def record(model, targets):
     """Saves a model, and trains it."""
     files = [f"{model.name}.{ending}" for ending in ("keras", "h5")]
@@ -118,7 +135,9 @@ def record(model, targets):
         model.reset_metrics()
         logs.append({name: float(np.mean(value)) for name, value in model.train_on_batch(x, y, return_dict=True).items()})
     weights = [array(w.numpy()) for w in model.trainable_variables]
-    return {"name": model.name, "files": files, "x": array(x), "targets": [array(t) for t in targets], "logs": logs, "weights": weights}
+    fixed = [array(w.numpy()) for w in model.non_trainable_variables]
+    named = {"name": model.name, "files": files, "x": array(x), "targets": [array(t) for t in targets], "logs": logs, "weights": weights}
+    return {**named, **({"fixed": fixed} if fixed else {})}
 
 
 if __name__ == "__main__":

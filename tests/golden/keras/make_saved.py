@@ -258,6 +258,18 @@ def frames():
     return keras.Model([words, film], [y, layers.Dense(3)(layers.Concatenate()(flat))], name="frames")
 
 
+def spectral():
+    """Layers whose kernels are divided by their largest singular values; of the first nothing is trained."""
+    x = keras.Input((8, 6, 3), name="x")
+    first = layers.SpectralNormalization(layers.Conv2D(4, 3, kernel_regularizer="l2"))
+    first.trainable = False
+    y = layers.LeakyReLU()(first(x))
+    y = layers.SpectralNormalization(layers.Conv2DTranspose(2, 2, strides=2), power_iterations=3)(y)
+    y = layers.SpectralNormalization(layers.DepthwiseConv2D(3, use_bias=False))(y)
+    y = layers.SpectralNormalization(layers.EinsumDense("abcd,de->abce", (None, None, 3)))(y)
+    return keras.Model(x, layers.SpectralNormalization(layers.Dense(2))(layers.GlobalAveragePooling2D()(y)), name="spectral")
+
+
 def backbone():
     """A model for images of any size in a model that gives it two sizes."""
     inner_input = keras.Input((None, None, 3), name="image")
@@ -586,7 +598,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (spectral(), ["keras", "h5"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

@@ -38,6 +38,7 @@ const LAYERS: &[Alias] = &[
     ("group_normalization", Same("group_norm")),
     ("unit_normalization", Same("unit_norm")),
     ("rms_normalization", Same("rms_norm")),
+    ("spectral_normalization", Same("spectral_norm")),
     ("instance_norm2d", Hint(INSTANCES)),
     ("instance_norm3d", Hint(INSTANCES)),
     ("max_pooling2d", Same("max_pool2d")),

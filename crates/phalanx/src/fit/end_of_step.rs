@@ -101,6 +101,7 @@ impl TrainStep<'_> {
     /// gradients, by how much layers changed their state (of integers the new state), the epoch totals.
     fn send_to_servers(&self) -> Result<(Program, StepKind)> {
         let (view, reduced) = (self.view(), &self.reduced);
+        reduced.check_replaced(self.setup, "with parameter servers")?;
         let unscaled = self.unscaled();
         let after = self.totals_after(None);
         let connected = reduced.connected.iter();
@@ -185,7 +186,7 @@ pub(super) fn apply_gradients(
     let params = connected.iter().map(|&param| spec.params[param].clone());
     let params: Vec<ParamSpec> = params.collect();
     let values = connected.iter();
-    let values = values.map(|&param| variables[spec.trained[param]].clone());
+    let values = values.map(|&param| reduced.start(variables, spec.trained[param]).clone());
     let values: Vec<Tensor> = values.collect();
     // Without a gradient neither the variable nor its slots change.
     let is_used = |&slot: &usize| {
@@ -198,6 +199,9 @@ pub(super) fn apply_gradients(
     let applied = setup
         .optimizer
         .apply_in_window(&params, step, &values, &gradients, &slots);
+    for (index, value) in &reduced.updates {
+        state_updates.set(*index, value);
+    }
     for (&param, value) in connected.iter().zip(&applied.params) {
         state_updates.set(spec.trained[param], value);
     }
@@ -210,9 +214,6 @@ pub(super) fn apply_gradients(
             // A value of its own: a step in stages makes no outputs that are parameters.
             state_updates.set(average, &variables[variable].computed_once());
         }
-    }
-    for (index, value) in &reduced.updates {
-        state_updates.set(*index, value);
     }
     state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
     if let Some(finite_check) = &finite_check {

@@ -44,6 +44,25 @@ impl ReducedGradients {
         }
     }
 
+    /// Refuses layers that replace variables before their update, where variables are updated elsewhere: `by` what.
+    pub(super) fn check_replaced(&self, setup: &Setup, by: &str) -> Result<()> {
+        let variables = setup.model.variables();
+        let mut replaced = self.updates.iter().map(|(index, _)| &variables[*index]);
+        match replaced.find(|variable| !variable.state) {
+            None => Ok(()),
+            Some(variable) => Err(Error::user(format!(
+                "variable `{}` is normalized by its layer before each update, which training {by} does not do; use `mirrored`, or leave `spectral_norm` out",
+                variable.name
+            ))),
+        }
+    }
+
+    /// What a step starts from in a variable with this position: what a layer replaced it with, where one did.
+    pub(super) fn start<'t>(&'t self, variables: &'t [Tensor], index: usize) -> &'t Tensor {
+        let replaced = self.updates.iter().find(|(at, _)| *at == index);
+        replaced.map_or(&variables[index], |(_, value)| value)
+    }
+
     /// The same as parameters of a graph, for gradients that another program computed: the gradients, the new state of layers, and
     /// `flags` scalars that say whether gradients are finite, in this order.
     pub(super) fn received(&self, graph: &Graph, flags: usize) -> Self {
@@ -113,7 +132,8 @@ pub(super) fn exchange_report(
     })
 }
 
-/// The new state of layers that all replicas agree on: the mean over their examples of floats, the maximum of integers.
+/// The new state of layers that all replicas agree on: the mean over their examples of floats, the maximum of integers. What replaces a
+/// variable before its update depends on variables alone, which all have alike.
 ///
 /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
 fn synced_layer_state(
@@ -124,12 +144,14 @@ fn synced_layer_state(
     if setup.replicas == 1 {
         return updates.to_vec();
     }
-    let values: Vec<Tensor> = updates.iter().map(|(_, value)| value.clone()).collect();
+    let variables = setup.model.variables();
+    let (own, replaced): (Vec<_>, Vec<_>) = updates
+        .iter()
+        .cloned()
+        .partition(|(index, _)| variables[*index].state);
+    let values: Vec<Tensor> = own.iter().map(|(_, value)| value.clone()).collect();
     let rows = batch.rows.as_ref().map(|rows| rows.convert(DType::F32));
     let agreed = setup.reduction.agreed(&values, rows.as_ref());
-    updates
-        .iter()
-        .map(|(index, _)| *index)
-        .zip(agreed)
-        .collect()
+    let own = own.iter().map(|(index, _)| *index).zip(agreed);
+    own.chain(replaced).collect()
 }

@@ -141,6 +141,10 @@ impl Walk<'_, '_> {
         // By number; by name, 10 comes before 2.
         tensors.sort_by_key(|stored| stored.field.parse::<u64>().unwrap_or(u64::MAX));
         self.tensors += tensors.len();
+        if tensors.len() > 1 && is_spectral(place) {
+            // The kernel of the layer inside, which is there, too.
+            tensors.remove(0);
+        }
         if self.tensors > MAX_TENSORS {
             return Err(format!("more than {MAX_TENSORS} tensors"));
         }
@@ -177,6 +181,12 @@ fn stored(
     }))
 }
 
+/// Whether a layer, by its class and number, normalizes the kernel of another.
+fn is_spectral(place: &str) -> bool {
+    let class = last(place).trim_end_matches(|c: char| c == '_' || c.is_ascii_digit());
+    class == "spectral_normalization"
+}
+
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
 fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<Vec<FileLayer>> {
     let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
@@ -196,12 +206,20 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
         };
         let group = file.object(address)?;
         let names = names(file, &group, "weight_names")?.unwrap_or_default();
+        let spectral: Vec<String> = names.iter().filter_map(|name| normalizing(name)).collect();
         for name in names {
             let Some(address) = descend(file, address, &name)? else {
                 return Err(format!("there is no array `{name}` in group `{layer}`"));
             };
             let (owner, variable) = name.rsplit_once('/').unwrap_or((&layer, &name));
-            let path = path_of(&layer, owner);
+            let above = owner.rsplit_once('/').map_or("", |(above, _)| above);
+            let outer = [owner, above].map(|path| spectral.iter().find(|outer| *outer == path));
+            let path = match outer[0].or(outer[1]) {
+                Some(outer) if normalizing(&name).is_none() => {
+                    joined(&path_of(&layer, outer), WRAPPED)
+                }
+                _ => path_of(&layer, owner),
+            };
             let variable = variable.split(':').next().unwrap_or(variable).to_owned();
             let stored = stored(file, name.clone(), variable, address)?;
             file.charge(path.len())?;
@@ -218,6 +236,12 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
         }
     }
     Ok(layers)
+}
+
+/// The layer that normalizes the kernel of another, of which this is the variable of its own.
+fn normalizing(variable: &str) -> Option<String> {
+    let (layer, own) = variable.rsplit_once('/')?;
+    (own.split(':').next() == Some("vector_u")).then(|| layer.to_owned())
 }
 
 /// The path of the layer that has variables with such a prefix in the group of a layer or of a model.

@@ -59,6 +59,14 @@ fn direction_kind(model: &Model, owner: &ModelLayer) -> Option<&'static str> {
 }
 
 impl ModelLayer {
+    /// The kernel of the layer inside, which Keras keeps in this one, too, before its own variables.
+    pub(crate) fn kept_twice(&self, model: &Model) -> Option<usize> {
+        let kernel = format!("{}/layer/kernel", self.path);
+        let mut variables = model.variables().iter();
+        let found = variables.position(|variable| variable.name == kernel);
+        found.filter(|_| self.kind == "spectral_norm")
+    }
+
     /// A layer, or a part of one such as one direction of two, with its first variable.
     fn new(path: &str, variable: usize, places: &HashMap<String, KerasPlace>) -> Self {
         let known = match (places.get(path), path.rsplit_once('/')) {
@@ -100,8 +108,8 @@ struct KerasPlace {
 }
 
 impl KerasPlace {
-    /// The layer that this one applies to each step.
-    fn of_step(&self, number: usize, kind: &'static str) -> Self {
+    /// The layer that this one applies.
+    fn of_inner(&self, number: usize, kind: &'static str) -> Self {
         Self {
             place: format!("{}/layer", self.place),
             group: format!("{}/layer", self.group),
@@ -156,8 +164,8 @@ fn places(model: &Model, file: KerasFile) -> HashMap<String, KerasPlace> {
         let above = path
             .rsplit_once('/')
             .and_then(|(above, _)| places.get(above));
-        if let Some(above) = above.filter(|above| above.kind == "time_distributed") {
-            let place = above.of_step(number, kind);
+        if let Some(above) = above.filter(|above| WRAPPERS.contains(&above.kind)) {
+            let place = above.of_inner(number, kind);
             places.insert(path, place);
             continue;
         }
@@ -184,6 +192,9 @@ fn places(model: &Model, file: KerasFile) -> HashMap<String, KerasPlace> {
     places
 }
 
+/// The kinds of layers that apply another.
+const WRAPPERS: [&str; 2] = ["spectral_norm", "time_distributed"];
+
 /// The name of Keras' class for a kind of ours, in its files.
 pub(super) fn class(kind: &str) -> &str {
     match kind {
@@ -193,6 +204,7 @@ pub(super) fn class(kind: &str) -> &str {
         "group_query_attention" => "grouped_query_attention",
         "rms_norm" => "rms_normalization",
         "p_relu" => "p_re_lu",
+        "spectral_norm" => "spectral_normalization",
         "scaled_add" => "custom_scale_layer",
         other => other,
     }

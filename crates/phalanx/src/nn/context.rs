@@ -1,5 +1,7 @@
 //! The context of a call: where layers get variables, modes and random bits from.
 
+mod replaced;
+
 use std::collections::{HashMap, HashSet};
 
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
@@ -35,7 +37,7 @@ pub struct Cx {
 /// What a call leaves beside its outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// New values of state, by position in [`Model::variables`].
+    /// New values of state, and of variables that a layer replaced before their update, by position in [`Model::variables`].
     pub updates: Vec<(usize, Tensor)>,
     /// Scalars to add to the loss: penalties and what layers added. Of several parts of a batch each counts by its examples.
     pub losses: Vec<Tensor>,

@@ -222,6 +222,7 @@ impl OrderWalk {
         let kind = layer.kind();
         match kind {
             "time_distributed" => self.each_step(path, layer, input, out),
+            "spectral_norm" => self.normalized(path, layer, inputs, out),
             "dense" => self.dense(path, input),
             "flatten" | "reshape" => self.reshaped(input, out),
             "permute" => self.permuted(path, layer, input, out),

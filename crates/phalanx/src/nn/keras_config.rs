@@ -38,7 +38,7 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 92] = [
+const CLASSES: [(&str, &str, bool); 93] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
@@ -121,6 +121,7 @@ const CLASSES: [(&str, &str, bool); 92] = [
     ("spatial_dropout1d", "SpatialDropout1D", false),
     ("spatial_dropout2d", "SpatialDropout2D", true),
     ("spatial_dropout3d", "SpatialDropout3D", true),
+    ("spectral_norm", "SpectralNormalization", false),
     ("stochastic_depth", "StochasticDepth", false),
     ("subtract", "Subtract", false),
     ("time_distributed", "TimeDistributed", false),
@@ -439,7 +440,7 @@ fn finish(kind: &str, config: &Value, settings: &mut Settings) -> Translated<()>
                 "Keras has no layer of both directions whose first one goes backwards".into(),
             );
         }
-        "bidirectional" | "time_distributed" => {
+        "bidirectional" | "spectral_norm" | "time_distributed" => {
             settings.insert("layer".into(), inner_layer(&config["layer"])?);
         }
         "random_contrast" if config["factor"].is_number() => {

@@ -78,6 +78,7 @@ impl Registry {
         self.add_kind(GroupNorm::new());
         self.add_kind(UnitNorm::new());
         self.add_kind(RmsNorm::new());
+        self.add_kind(SpectralNorm::new(Dense::new(1)));
         self.add_kind(Dropout::new(0.0));
         self.add_kind(SpatialDropout1d::new(0.0));
         self.add_kind(SpatialDropout2d::new(0.0));
@@ -404,6 +405,7 @@ mod tests {
             "conv_lstm3d": {"filters": 3, "kernel_size": 2, "unit_forget_bias": false, "return_state": true},
             "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
+            "spectral_norm": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}, "power_iterations": 3},
             "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},
             "activation": {"activation": {"general_relu": {"max_value": 0.5}}, "activity_regularizer": {"l1": {"l1": 0.1}}},
         })

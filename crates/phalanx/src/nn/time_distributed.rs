@@ -1,16 +1,13 @@
 //! A layer for every step of a sequence.
 
-use std::sync::Arc;
-
 use phalanx_graph::{Shape, Tensor};
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::layer::{Body, Layer};
-use super::registry::layer_from_config;
+use super::inner_layer::InnerLayer;
+use super::layer::Layer;
 use super::sizes::one_input;
-use super::{Activation, Cx, Regularizer, fields};
+use super::{Activation, Cx, Regularizer};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
 /// A layer applied to every step of a sequence by itself, with the same variables; kind `time_distributed`.
@@ -36,64 +33,7 @@ use crate::config::{self, Component, Described, Family, Field, Kind};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeDistributed {
-    layer: EachStep,
-}
-
-/// Layers in layers deeper than this are taken for a mistake: each is read more than once.
-const MAX_DEPTH: usize = 4;
-
-/// The layer that a [`TimeDistributed`] applies, which JSON has as `{kind: settings}`.
-#[derive(Clone, Debug)]
-struct EachStep(Arc<dyn Layer>);
-
-impl Serialize for EachStep {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        json!({self.0.kind(): self.0.config()}).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for EachStep {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        if depth(&value) > MAX_DEPTH {
-            return Err(D::Error::custom(format!(
-                "layers are in each other more than {MAX_DEPTH} deep, expected one or two; reshape the input instead"
-            )));
-        }
-        let mut given = value.as_object().into_iter().flatten();
-        let (kind, settings) = match (&value, given.next(), given.next()) {
-            (Value::String(kind), ..) => (kind, &Value::Null),
-            (_, Some(one), None) => one,
-            _ => {
-                return Err(D::Error::custom(
-                    "expected a layer such as {\"dense\": {\"units\": 8}}",
-                ));
-            }
-        };
-        let every = fields::EVERY_LAYER.iter().map(|field| field.name);
-        for field in every {
-            if settings.get(field).is_some() {
-                return Err(D::Error::custom(format!(
-                    "{kind}: `{field}` is of `time_distributed`, write it beside `layer`"
-                )));
-            }
-        }
-        match layer_from_config(kind, settings).map(|spec| spec.body) {
-            Ok(Body::Layer { layer, .. }) => Ok(Self(layer)),
-            Ok(Body::Model(_)) => Err(D::Error::custom("a model is no layer of a step")),
-            Err(error) => Err(D::Error::custom(error)),
-        }
-    }
-}
-
-/// How many layers of JSON are in each other.
-fn depth(layer: &Value) -> usize {
-    std::iter::successors(Some(layer), |layer| {
-        let settings = layer.as_object()?.values().next()?;
-        settings.get("layer")
-    })
-    .take(MAX_DEPTH + 1)
-    .count()
+    layer: InnerLayer,
 }
 
 impl TimeDistributed {
@@ -101,13 +41,13 @@ impl TimeDistributed {
     #[must_use]
     pub fn new(layer: impl Layer + 'static) -> Self {
         Self {
-            layer: EachStep(Arc::new(layer)),
+            layer: InnerLayer::new(layer),
         }
     }
 
     /// What the layer gets: the inputs of one step, or of all of them as examples.
     fn step(&self, input: &Shape) -> Shape {
-        let rows = match self.layer.0.mixes_examples() {
+        let rows = match self.layer.get().mixes_examples() {
             true => input.dims[0],
             false => input.dims[0].saturating_mul(input.dims[1]),
         };
@@ -119,7 +59,7 @@ impl TimeDistributed {
     #[track_caller]
     fn folded(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
         let examples = x.reshape(&self.step(&x.shape()).dims);
-        let y = self.layer.0.call(cx, &[examples]);
+        let y = self.layer.get().call(cx, &[examples]);
         let dims = y.dims();
         match dims.split_first() {
             Some((&rows, rest)) if rows == x.dim(0) * x.dim(1) => {
@@ -141,7 +81,7 @@ impl TimeDistributed {
             let example = of_step(x, &dims);
             let y = cx.counting(counts.as_ref(), |cx| {
                 cx.inside("layer", cx.trainable(), cx.policy(), |cx| {
-                    self.layer.0.call(cx, &[example])
+                    self.layer.get().call(cx, &[example])
                 })
             });
             if y.dims().first() != dims.first() {
@@ -154,7 +94,7 @@ impl TimeDistributed {
 
     #[track_caller]
     fn not_by_examples(&self, cx: &Cx, y: &Tensor) -> Tensor {
-        let (kind, shape) = (self.layer.0.kind(), y.shape());
+        let (kind, shape) = (self.layer.get().kind(), y.shape());
         cx.fail(format!(
             "`layer` {kind} makes {shape}, expected a row for each of its examples"
         ))
@@ -184,14 +124,13 @@ impl Layer for TimeDistributed {
     }
 
     fn check_settings(&self) -> Result<(), String> {
-        let layer = &self.layer.0;
-        let checked = match layer.outputs() {
-            1 => layer.check_settings(),
+        let kind = self.layer.kind();
+        match self.layer.get().outputs() {
+            1 => self.layer.check_settings(),
             outputs => Err(format!(
-                "it has {outputs} outputs, expected one of each step"
+                "`layer`: {kind}: it has {outputs} outputs, expected one of each step"
             )),
-        };
-        checked.map_err(|message| format!("`layer`: {}: {message}", layer.kind()))
+        }
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
@@ -201,14 +140,11 @@ impl Layer for TimeDistributed {
                 "expected sequences [batch, steps, ..] of examples, got {input}; reshape it, or use the layer itself"
             ));
         }
-        let layer = &self.layer.0;
-        layer
-            .check(&[self.step(input)])
-            .map_err(|message| format!("`layer`: {}: {message}", layer.kind()))
+        self.layer.check(&[self.step(input)])
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if self.layer.0.mixes_examples() {
+        if self.layer.get().mixes_examples() {
             return self.one_by_one(cx, &inputs[0]);
         }
         cx.inside("layer", cx.trainable(), cx.policy(), |cx| {
@@ -217,27 +153,27 @@ impl Layer for TimeDistributed {
     }
 
     fn converts_inputs(&self) -> bool {
-        self.layer.0.converts_inputs()
+        self.layer.get().converts_inputs()
     }
 
     fn activation(&self) -> Option<Activation> {
-        self.layer.0.activation()
+        self.layer.get().activation()
     }
 
     fn index_range(&self) -> Option<(usize, Option<i32>)> {
-        self.layer.0.index_range()
+        self.layer.get().index_range()
     }
 
     fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.layer.0.activity_regularizer()
+        self.layer.get().activity_regularizer()
     }
 
     fn mixes_examples(&self) -> bool {
-        self.layer.0.mixes_examples()
+        self.layer.get().mixes_examples()
     }
 
     fn wrapped(&self) -> Option<&dyn Layer> {
-        Some(&*self.layer.0)
+        Some(self.layer.get())
     }
 
     fn keeps_mask(&self) -> bool {

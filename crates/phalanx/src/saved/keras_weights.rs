@@ -42,7 +42,8 @@ pub(super) fn tree<'a>(
                  save the weights as `.safetensors`"
             )));
         };
-        for (number, &variable) in layer.variables.iter().enumerate() {
+        let variables = layer.kept_twice(model).into_iter().chain(layer.variables);
+        for (number, variable) in variables.enumerate() {
             let value = H5Node::Array(known_to_h5py(&values[variable]));
             vars.children.insert(number.to_string(), value);
         }

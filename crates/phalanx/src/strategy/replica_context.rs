@@ -2,6 +2,7 @@
 
 mod learning;
 mod penalties;
+mod replaced;
 mod row_order;
 mod sending;
 
@@ -40,6 +41,8 @@ pub struct ReplicaCx<'a> {
     originals: BTreeMap<usize, Tensor>,
     /// The values of entries after the last step of an optimizer that may change them, which a skipped step goes back to.
     settled: BTreeMap<usize, Tensor>,
+    /// What entries are differentiated by that layers have replaced since they were set.
+    roots: BTreeMap<usize, Tensor>,
     /// The entries read, in the order of the program's parameters.
     pub(super) bound: Vec<usize>,
     /// The entries set, and where.
@@ -88,6 +91,7 @@ impl<'a> ReplicaCx<'a> {
             values: BTreeMap::new(),
             originals: BTreeMap::new(),
             settled: BTreeMap::new(),
+            roots: BTreeMap::new(),
             bound: Vec::new(),
             set: BTreeMap::new(),
             per_example: HashMap::new(),
@@ -292,7 +296,10 @@ impl ReplicaCx<'_> {
     fn run(&mut self, model: &ModelRef, x: &[Tensor], training: bool) -> Vec<Tensor> {
         let variables = self.variables(model);
         let mut penalties = match training {
-            true => self.take_penalties(model, &variables),
+            true => {
+                let roots = self.roots(model, &variables);
+                self.take_penalties(model, &roots)
+            }
             false => Penalties::default(),
         };
         let mut cx = Cx::new(&self.graph, &model.model, &variables)
@@ -330,10 +337,7 @@ impl ReplicaCx<'_> {
         let penalized = cx.penalized();
         let effects = cx.finish();
         if training {
-            let (indices, values): (Vec<usize>, Vec<Tensor>) = effects.updates.into_iter().unzip();
-            for (index, value) in indices.iter().zip(self.agreed(&values, of_batch)) {
-                self.write(model.first + index, value, Location::caller());
-            }
+            self.take_updates(model, effects.updates, of_batch);
             penalties.penalized = penalized;
             let share = self.share_of(&effects.losses, mask.as_ref());
             penalties.added.extend(share);
@@ -523,6 +527,7 @@ impl ReplicaCx<'_> {
             let message = format!("`{name}` is {expected}, got {got}");
             return self.graph.fail("state", message);
         }
+        self.roots.remove(&entry);
         self.values.insert(entry, value);
         self.set.insert(entry, from);
     }

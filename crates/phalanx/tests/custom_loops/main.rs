@@ -3,6 +3,7 @@
 mod batches;
 mod mistakes;
 mod pipelines;
+mod spectral;
 mod trained;
 mod values;
 

@@ -122,7 +122,7 @@ fn mistakes_in_the_settings_of_a_step_are_told() {
         ),
         (
             json!({"layer": {"dense": {"units": 1, "name": "inner"}}}),
-            "dense: `name` is of `time_distributed`, write it beside `layer`",
+            "dense: `name` is of the layer around it, write it beside `layer`",
         ),
         (json!({"layer": "dense"}), "field `units` is missing"),
     ] {

@@ -9,6 +9,7 @@ mod four_devices;
 mod lazy;
 mod narrow;
 mod overflow;
+mod spectral;
 mod table;
 mod ways;
 mod whole_examples;

@@ -36,6 +36,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         grouped(),
         einsums(),
         frames(),
+        spectral(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -412,6 +413,17 @@ fn frames() -> Value {
         {"reshape": {"target_shape": [3, 7, 2, 2, 1]}},
         {"conv_lstm3d": {"filters": 2, "kernel_size": [2, 1, 2], "use_bias": false, "unit_forget_bias": false, "recurrent_dropout": 0.5}},
         {"flatten": null}
+    ]})
+}
+
+/// Kernels that are divided by their largest singular values.
+fn spectral() -> Value {
+    json!({"name": "spectral", "input": {"name": "pixels", "shape": [6, 5, 2], "dtype": "f32"}, "layers": [
+        {"spectral_norm": {"layer": {"conv2d": {"filters": 3, "kernel_size": 2, "activation": "relu", "kernel_regularizer": {"l2": {"l2": 0.1}}}}}},
+        {"spectral_norm": {"layer": {"conv2d_transpose": {"filters": 2, "kernel_size": 2, "use_bias": false}}, "power_iterations": 3, "trainable": false}},
+        {"spectral_norm": {"layer": {"depthwise_conv2d": {"kernel_size": 2}}}},
+        {"global_average_pool2d": null},
+        {"spectral_norm": {"layer": {"dense": {"units": 2}}, "name": "classes"}}
     ]})
 }
 

@@ -113,6 +113,7 @@ pub(in crate::fit) fn accumulate_micro_batch(
     plan: &StagePlan,
 ) -> Result<(Program, StepKind)> {
     let after = step.totals_after(None);
+    step.reduced.check_replaced(step.setup, "in a pipeline")?;
     let TrainStep {
         setup,
         graph,

@@ -43,6 +43,20 @@ impl OrderWalk {
         }
     }
 
+    /// A layer whose kernel is normalized.
+    pub(super) fn normalized(
+        &mut self,
+        path: &str,
+        layer: &dyn Layer,
+        inputs: &[OrderedValue],
+        out: &[usize],
+    ) -> ValueOrder {
+        match layer.wrapped() {
+            Some(inner) => self.layer(&format!("{path}/layer"), inner, inputs, out),
+            None => self.any(path, layer.kind(), inputs, out),
+        }
+    }
+
     /// Rows in the order of the features, columns in any.
     pub(super) fn dense(&mut self, path: &str, input: &OrderedValue) -> ValueOrder {
         let rows = self.last_features(path, input);

@@ -280,7 +280,7 @@ impl<'a> KerasLayer<'a> {
                 // Its weights have as many.
                 settings.remove("projection_dim");
             }
-            "time_distributed" => {
+            "spectral_norm" | "time_distributed" => {
                 let inner = inner_layer(self.setting("layer"))?;
                 settings.insert("layer".into(), inner);
             }

@@ -75,7 +75,7 @@ impl ReplicaCx<'_> {
         }
         let mut variables = Vec::with_capacity(optimizer.params.len());
         for (_, entry) in &*optimizer.params {
-            variables.push(self.read(*entry));
+            variables.push(self.root(*entry));
         }
         let wanted: Vec<&Tensor> = variables.iter().collect();
         self.check_loss_scale(optimizer);
