@@ -14,9 +14,10 @@ def pixels(shape, dtype):
     return np.random.default_rng(shape).uniform(0, 255, shape).astype(dtype)
 
 
-def record(name, layer, config, shape=(2, 5, 7, 3), dtype="float32", made=None):
-    """The record of one layer on images; `made` stands for what Keras' layer would do."""
+def record(name, layer, config, shape=(2, 5, 7, 3), dtype="float32", made=None, part=1.0):
+    """The record of one layer on images, of which the pixels are multiplied by `part`; `made` stands for what Keras' layer would do."""
     x = pixels(shape, dtype)
+    x = x if part == 1.0 else (x * part).astype(dtype)
     if made is None:
         built = getattr(layers, layer)(**config)
         with tf.device("cpu"):
@@ -98,5 +99,50 @@ def colours():
     ]
 
 
+def hues():
+    """Turned hues: Keras draws the way for each image, which is given here."""
+    records = []
+    x = pixels((2, 5, 7, 3), "float32")
+    for way, sign in {"on": 1.0, "back": -1.0}.items():
+        for factor, most in ((0.9, 255.0), (0.3, 1.0)):
+            config = {"factor": [factor, factor], "value_range": [0.0, most]}
+            layer = layers.RandomHue(**config)
+            given = tf.convert_to_tensor((x * (most / 255.0)).astype("float32"))
+            turned = layer.transform_images(given, {"factor": tf.constant([sign * factor * 0.5] * 2)})
+            records.append(record(f"random_hue_{way}_{factor}", "RandomHue", config, part=most / 255.0, made=turned.numpy()))
+    return records
+
+
+def more_colours():
+    """Saturation, gray, sharpness, inversion and contrast; grey pixels, black ones and channels of one value among them."""
+    records = []
+    for factor in (0.0, 0.2, 0.5, 0.8, 1.0, -0.5):
+        for most in (1.0, 255.0):
+            config = {"factor": [factor, factor], "value_range": [0.0, most]}
+            for layer in ("RandomSaturation", "RandomColorDegeneration") + (("RandomSharpness",) if factor >= 0.0 else ()):
+                name = f"{layer}_{factor}_{int(most)}"
+                records.append(record(name, layer, config, part=most / 255.0))
+    flat = record("auto_contrast", "AutoContrast", {})
+    records += [flat, record("auto_contrast_of_parts", "AutoContrast", {"value_range": [0.0, 1.0]}, part=1 / 255.0)]
+    for name, layer, config in (
+        ("random_invert_all", "RandomInvert", {"factor": [1.0, 1.0], "value_range": [0.0, 200.0]}),
+        ("random_invert_none", "RandomInvert", {"factor": [0.0, 0.0]}),
+        ("random_grayscale_all", "RandomGrayscale", {"factor": 1.0}),
+        ("random_grayscale_none", "RandomGrayscale", {"factor": 0.0}),
+        ("random_sharpness_of_a_channel", "RandomSharpness", {"factor": [0.1, 0.1]}),
+        ("auto_contrast_of_bytes", "AutoContrast", {}),
+    ):
+        shape, dtype = ((2, 4, 3, 1) if "channel" in name else (2, 5, 7, 3)), ("uint8" if "bytes" in name else "float32")
+        records.append(record(name, layer, config, shape=shape, dtype=dtype))
+    x = np.zeros((1, 2, 3, 3), "float32")
+    x[0, 0] = [[7.0, 7.0, 7.0], [0.0, 0.0, 0.0], [200.0, 100.0, 100.0]]
+    x[0, 1, :, 1] = [1.0, 0.0, 255.0]
+    for layer, config in {"RandomSaturation": {"factor": [0.4, 0.4]}, "RandomColorDegeneration": {"factor": [0.4, 0.4]}, "AutoContrast": {"value_range": [0.0, 255.0]}}.items():
+        made = getattr(layers, layer)(**config)(tf.convert_to_tensor(x), training=True).numpy()
+        entry = record(f"{layer}_of_grays", layer, config, shape=x.shape, made=made)
+        records.append({**entry, "input": array(x)})
+    return records
+
+
 if __name__ == "__main__":
-    write("image_layers", resizings() + crops() + warps() + colours())
+    write("image_layers", resizings() + crops() + warps() + colours() + hues() + more_colours())

@@ -12,7 +12,7 @@ use crate::config::Kind;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number, or two: 0.1 or [-0.1, 0.2]")]
 pub enum Factor {
-    /// As much either way.
+    /// As much either way, or for some layers from 0 on.
     UpTo(f64),
     /// From the first to the second.
     Between([f64; 2]),
@@ -45,15 +45,20 @@ impl Factor {
         }
     }
 
+    /// The same where one number is the most, and 0 the least.
+    pub(super) const fn from_zero(self) -> [f64; 2] {
+        match self {
+            Self::UpTo(most) => [0.0, most],
+            Self::Between(ends) => ends,
+        }
+    }
+
     pub(super) fn check(
         self,
         field: &str,
         range: std::ops::RangeInclusive<f64>,
     ) -> Result<(), String> {
-        let ends = match self {
-            Self::UpTo(most) => [0.0, most],
-            Self::Between(ends) => ends,
-        };
+        let ends = self.from_zero();
         let field = format!("`{field}`");
         ends.iter()
             .try_for_each(|&end| check_range(&field, end, range.clone()))?;

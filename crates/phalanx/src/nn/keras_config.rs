@@ -38,12 +38,13 @@ type Settings = Map<String, Value>;
 type Translated<T> = std::result::Result<T, String>;
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 93] = [
+const CLASSES: [(&str, &str, bool); 100] = [
     ("activation", "Activation", false),
     ("add", "Add", false),
     ("additive_attention", "AdditiveAttention", false),
     ("alpha_dropout", "AlphaDropout", false),
     ("attention", "Attention", false),
+    ("auto_contrast", "AutoContrast", true),
     ("average", "Average", false),
     ("average_pool1d", "AveragePooling1D", true),
     ("average_pool2d", "AveragePooling2D", true),
@@ -103,10 +104,16 @@ const CLASSES: [(&str, &str, bool); 93] = [
     ("permute", "Permute", false),
     ("preprocess", "Rescaling", false),
     ("random_brightness", "RandomBrightness", true),
+    ("random_color_degeneration", "RandomColorDegeneration", true),
     ("random_contrast", "RandomContrast", true),
     ("random_crop", "RandomCrop", true),
     ("random_flip", "RandomFlip", true),
+    ("random_grayscale", "RandomGrayscale", true),
+    ("random_hue", "RandomHue", true),
+    ("random_invert", "RandomInvert", true),
     ("random_rotation", "RandomRotation", true),
+    ("random_saturation", "RandomSaturation", true),
+    ("random_sharpness", "RandomSharpness", true),
     ("random_translation", "RandomTranslation", true),
     ("random_zoom", "RandomZoom", true),
     ("repeat_vector", "RepeatVector", false),
@@ -447,6 +454,10 @@ fn finish(kind: &str, config: &Value, settings: &mut Settings) -> Translated<()>
             // Keras 3 takes one number for more contrast alone.
             let both = json!([config["factor"], config["factor"]]);
             settings.insert("factor".into(), both);
+        }
+        "random_saturation" | "random_color_degeneration" if config["factor"].is_number() => {
+            // Keras 3 takes one number for as far either way.
+            settings.insert("factor".into(), json!([0.0, config["factor"]]));
         }
         "integer_lookup" => categories::integer_lookup_for_keras(settings),
         "dot" if config["axes"][0] == config["axes"][1] => {

@@ -10,6 +10,7 @@ mod attention_settings;
 mod augment;
 mod bidirectional;
 mod category_encoding;
+mod colour;
 mod constraint;
 mod context;
 mod conv;
@@ -88,9 +89,13 @@ pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
 };
 pub use attention::{GroupQueryAttention, MultiHeadAttention};
-pub use augment::{Flip, RandomBrightness, RandomContrast, RandomCrop, RandomFlip};
+pub use augment::{Flip, RandomCrop, RandomFlip};
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use category_encoding::{CategoryEncoding, CategoryOutput};
+pub use colour::{
+    AutoContrast, RandomBrightness, RandomColorDegeneration, RandomContrast, RandomGrayscale,
+    RandomHue, RandomInvert, RandomSaturation, RandomSharpness,
+};
 pub use constraint::Constraint;
 pub use context::{Cx, Effects};
 pub use conv::{Conv2d, Conv3d};

@@ -100,6 +100,13 @@ impl Registry {
         self.add_kind(RandomZoom::new(0.0));
         self.add_kind(RandomBrightness::new(0.0));
         self.add_kind(RandomContrast::new(0.0));
+        self.add_kind(RandomHue::new(0.0));
+        self.add_kind(RandomSaturation::new(0.0));
+        self.add_kind(RandomColorDegeneration::new(0.0));
+        self.add_kind(RandomSharpness::new(0.0));
+        self.add_kind(RandomInvert::new(1.0));
+        self.add_kind(RandomGrayscale::new(0.5));
+        self.add_kind(AutoContrast::new([0.0, 255.0]));
     }
 
     /// Layers of sequences, of tokens and of categories.
@@ -423,6 +430,13 @@ mod tests {
             "random_zoom": {"height_factor": 0.1, "width_factor": 0.2, "fill_value": 2.0},
             "random_brightness": {"factor": 0.5, "value_range": [0.0, 1.0]},
             "random_contrast": {"factor": [0.5, 0.1]},
+            "random_hue": {"factor": 0.5, "value_range": [0.0, 1.0]},
+            "random_saturation": {"factor": [0.25, 0.75]},
+            "random_color_degeneration": {"factor": 0.5},
+            "random_sharpness": {"factor": 0.5},
+            "random_invert": {"factor": [0.0, 0.5]},
+            "random_grayscale": {"factor": 0.25},
+            "auto_contrast": {"value_range": [0.0, 1.0]},
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "up_sampling3d": {"size": [2, 1, 3]},
             "zero_padding1d": {"padding": [1, 0]},

@@ -2,9 +2,10 @@
 
 use phalanx::image::Fill;
 use phalanx::nn::{
-    Cx, Flip, Input, LayerSpec, Network, Policy, RandomBrightness, RandomContrast, RandomCrop,
-    RandomFlip, RandomRotation, RandomTranslation, RandomZoom, Resizing, Sequential,
-    layer_from_config,
+    AutoContrast, Cx, Flip, Input, LayerSpec, Network, Policy, RandomBrightness,
+    RandomColorDegeneration, RandomContrast, RandomCrop, RandomFlip, RandomGrayscale, RandomHue,
+    RandomInvert, RandomRotation, RandomSaturation, RandomSharpness, RandomTranslation, RandomZoom,
+    Resizing, Sequential, layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor, Shape};
 use phalanx_testkit::assert_relatively_close;
@@ -23,6 +24,13 @@ fn kind(keras: &str) -> &'static str {
         "RandomZoom" => "random_zoom",
         "RandomBrightness" => "random_brightness",
         "RandomContrast" => "random_contrast",
+        "RandomHue" => "random_hue",
+        "RandomSaturation" => "random_saturation",
+        "RandomColorDegeneration" => "random_color_degeneration",
+        "RandomSharpness" => "random_sharpness",
+        "RandomInvert" => "random_invert",
+        "RandomGrayscale" => "random_grayscale",
+        "AutoContrast" => "auto_contrast",
         other => panic!("no layer for Keras' {other}"),
     }
 }
@@ -54,11 +62,111 @@ fn check_picture(checks: &mut Checks, record: &Value) {
 fn pictures_are_keras() {
     let mut checks = Checks::default();
     let records = golden("image_layers.json");
-    assert!(records.len() > 130);
-    for record in &records {
+    assert!(records.len() > 170);
+    // Which way a hue is turned is drawn.
+    let is_fixed = |record: &&Value| record["layer"] != "RandomHue";
+    for record in records.iter().filter(is_fixed) {
         check_picture(&mut checks, record);
     }
     checks.verify(2e-5);
+}
+
+/// Keras' numbers where each image of many has its hue turned one way or the other.
+#[test]
+fn hues_are_turned_either_way() {
+    let records = golden("image_layers.json");
+    let turned = |way: &str| {
+        let start = format!("random_hue_{way}_");
+        let of_way = move |record: &&Value| record["name"].as_str().unwrap().starts_with(&start);
+        records.iter().filter(of_way).collect::<Vec<_>>()
+    };
+    for (on, back) in turned("on").into_iter().zip(turned("back")) {
+        let input = array(&on["input"]);
+        let ways = [on, back].map(|record| array(&record["output"]).to_f64());
+        let size = ways[0].len();
+        let many = HostTensor::new([200, 5, 7, 3], &input.f32s().repeat(100));
+        let layer = layer_from_config("random_hue", &on["config"]).unwrap();
+        let found = noisy(layer, &many, [1, 2], 0).to_f64();
+        let most = on["config"]["value_range"][1].as_f64().unwrap();
+        let is = |image: usize, way: usize| {
+            let half = size / 2;
+            let expected = &ways[way][image % 2 * half..][..half];
+            let found = &found[image * half..][..half];
+            let mut pairs = found.iter().zip(expected);
+            pairs.all(|(found, expected)| (found - expected).abs() < 1e-5 * most)
+        };
+        assert!((0..200).all(|image| is(image, 0) || is(image, 1)));
+        check_share("turned back", 0.5, (0..200).map(|image| is(image, 1)));
+    }
+}
+
+#[test]
+fn images_are_inverted_and_made_gray_by_chance() {
+    let x = HostTensor::full(Shape::f32([600, 1, 1, 3]), 50.0);
+    let inverted = |layer: RandomInvert| noisy(layer, &x, [1, 2], 0).to_f64();
+    let share = |found: &[f64]| -> Vec<bool> {
+        assert!(found.iter().all(|&y| y == 50.0 || y == 150.0));
+        let of_each = found.chunks(3);
+        of_each
+            .map(|pixel| pixel.iter().all(|&y| y == 150.0))
+            .collect()
+    };
+    let to = |layer: RandomInvert| layer.value_range([0.0, 200.0]);
+    // The chance is drawn, too.
+    let half = share(&inverted(to(RandomInvert::new(1.0))));
+    check_share("of chances up to 1", 0.5, half.into_iter());
+    let more = share(&inverted(to(RandomInvert::new([0.5, 1.0]))));
+    check_share("of chances from a half", 0.75, more.into_iter());
+    let x: Vec<f32> = [30.0, 60.0, 90.0].repeat(600);
+    let x = HostTensor::new([600, 1, 1, 3], &x);
+    let found = noisy(RandomGrayscale::new(0.25), &x, [1, 2], 0).to_f64();
+    let is_gray = found.chunks(3).map(|pixel| {
+        let gray = 30.0 * 0.2989 + 60.0 * 0.587 + 90.0 * 0.114;
+        let is_gray = pixel.iter().all(|y| (y - gray).abs() < 1e-4);
+        assert!(is_gray || pixel == [30.0, 60.0, 90.0], "{pixel:?}");
+        is_gray
+    });
+    let is_gray: Vec<bool> = is_gray.collect();
+    check_share("gray", 0.25, is_gray.into_iter());
+}
+
+/// Of factors between two numbers, by what they do to a pixel that shows them.
+#[test]
+fn colours_are_drawn_between_the_least_and_the_most() {
+    let x: Vec<f32> = [200.0, 100.0, 100.0].repeat(600);
+    let x = HostTensor::new([600, 1, 1, 3], &x);
+    let draws = |layer: LayerSpec, draw: &dyn Fn(&[f64]) -> f64| -> Vec<f64> {
+        let found = noisy(layer, &x, [1, 2], 0).to_f64();
+        found.chunks(3).map(draw).collect()
+    };
+    let check = |what: &str, draws: Vec<f64>, [least, most]: [f64; 2]| {
+        let inside = least - 1e-4..most + 1e-4;
+        assert!(
+            draws.iter().all(|draw| inside.contains(draw)),
+            "{what}: {draws:?}"
+        );
+        let middle = (least + most) / 2.0;
+        check_share(what, 0.5, draws.iter().map(|&draw| draw < middle));
+        let quarter = (3.0 * least + most) / 4.0;
+        check_share(what, 0.25, draws.iter().map(|&draw| draw < quarter));
+    };
+    // Its saturation is a half, and becomes f / (1 - f) of that.
+    let saturated = |pixel: &[f64]| {
+        let times = 2.0 * (1.0 - pixel[1] / pixel[0]);
+        times / (1.0 + times)
+    };
+    let layer = RandomSaturation::new(0.6).value_range([0.0, 1.0]);
+    check("saturation", draws(layer.into(), &saturated), [0.0, 0.6]);
+    let layer = RandomSaturation::new([0.25, 0.5]);
+    check("saturation", draws(layer.into(), &saturated), [0.25, 0.5]);
+    let gray = 200.0 * 0.2989 + 100.0 * (0.587 + 0.114);
+    let degenerated = |pixel: &[f64]| (200.0 - pixel[0]) / (200.0 - gray);
+    let layer = RandomColorDegeneration::new(0.5);
+    check("colour", draws(layer.into(), &degenerated), [0.0, 0.5]);
+    // Of a lone pixel the smoothed one has 5 / 13.
+    let sharpened = |pixel: &[f64]| 0.5 * (1.0 - (pixel[1] / 100.0 - 1.0) / (5.0 / 13.0 - 1.0));
+    let layer = RandomSharpness::new([0.2, 0.6]);
+    check("sharpness", draws(layer.into(), &sharpened), [0.2, 0.6]);
 }
 
 /// Images of numbers that are all different: `[images, height, width, 2]`.
@@ -181,6 +289,48 @@ fn brightness_is_drawn_in_parts_of_the_range_and_clipped() {
     check_share("darker", 1.0 / 3.0, found.iter().map(|&y| y < 0.5));
 }
 
+/// Layers of three channels that draw numbers, and one that draws none.
+fn of_colours() -> [LayerSpec; 7] {
+    [
+        RandomHue::new(0.4).into(),
+        RandomSaturation::new([0.3, 0.7]).into(),
+        RandomColorDegeneration::new(0.5).into(),
+        RandomSharpness::new(0.9).into(),
+        RandomInvert::new(1.0).into(),
+        RandomGrayscale::new(0.5).into(),
+        AutoContrast::new([0.0, 255.0]).into(),
+    ]
+}
+
+#[test]
+fn what_is_drawn_for_colours_depends_on_the_key_and_the_row() {
+    let values: Vec<f32> = (0..20 * 60).map(|i| (i * 37 % 251) as f32).collect();
+    let x = HostTensor::new([20, 4, 5, 3], &values);
+    for layer in of_colours() {
+        let kind = layer.kind();
+        let draws = kind != "auto_contrast";
+        let whole = noisy(layer.clone(), &x, [1, 2], 100);
+        let half = noisy(layer.clone(), &x.slice_rows(10, 20), [1, 2], 110);
+        let of_whole = whole.slice_rows(10, 20).f32s();
+        assert_relatively_close(kind, &half.f32s(), &of_whole, 1e-6, 255.0);
+        let other = noisy(layer.clone(), &x, [1, 3], 100);
+        assert_eq!(whole != other, draws, "{kind}");
+        let exact = noisy(layer.clone(), &x, [1, 2], 0);
+        let mixed = layer.clone().precision(Policy::MixedBfloat16);
+        let mixed = noisy(mixed, &x, [1, 2], 0);
+        assert_eq!(mixed.convert(DType::F32), exact, "{kind}");
+        let model = Sequential::new([4, 5, 3]).add(layer).build().unwrap();
+        let (kept, ..) = call(&model, &[], std::slice::from_ref(&x), |_, cx| cx);
+        assert_eq!(kept[0] == x, draws, "{kind}");
+    }
+    let four = Sequential::new([4, 5, 4]).add(RandomHue::new(0.1)).build();
+    let four = four.unwrap_err().to_string();
+    assert!(
+        four.contains("expected images [batch, height, width, 3], got f32[batch,4,5,4]"),
+        "{four}"
+    );
+}
+
 /// Each layer that draws numbers.
 fn all() -> [LayerSpec; 7] {
     [
@@ -225,6 +375,24 @@ fn pictures_of_mixed_models_are_those_of_f32() {
         let mixed = noisy(layer.precision(Policy::MixedBfloat16), &x, [1, 2], 0);
         assert_eq!(mixed.convert(DType::F32), exact);
     }
+}
+
+#[test]
+fn settings_of_colours_are_checked() {
+    let refused = |layer: LayerSpec| {
+        let stack = Sequential::new([4, 5, 3]).add(layer);
+        stack.build().unwrap_err().to_string()
+    };
+    let sharp = refused(RandomSharpness::new([-0.1, 0.5]).into());
+    assert!(
+        sharp.contains("`factor` must be in 0.0..=1.0, got -0.1"),
+        "{sharp}"
+    );
+    let gray = refused(RandomGrayscale::new(1.5).into());
+    assert!(
+        gray.contains("`factor` must be in 0.0..=1.0, got 1.5"),
+        "{gray}"
+    );
 }
 
 #[test]
