@@ -131,6 +131,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Convert(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::WithGradient(_)
         | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::Transpose(_)
@@ -236,11 +237,13 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
     let size = |shape: &Shape| shape.byte_len() as u64;
     let read = || inputs.iter().map(|shape| size(shape)).sum::<u64>();
     let written = || outputs.iter().map(size).sum::<u64>();
+    let moved = || read().saturating_add(written());
     match op {
         Op::Parameter(_)
         | Op::Constant(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::WithGradient(_)
         | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::ReplicaId
@@ -286,10 +289,8 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_)
-        | Op::CustomCall(_) => read().saturating_add(written()),
-        Op::AllReduce { .. } => {
-            (read().saturating_add(written())).saturating_mul(trips(op, replicas))
-        }
+        | Op::CustomCall(_) => moved(),
+        Op::AllReduce { .. } => moved().saturating_mul(trips(op, replicas)),
     }
 }
 

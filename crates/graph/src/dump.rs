@@ -199,6 +199,7 @@ impl Dump<'_> {
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::StopGradient
+            | Op::WithGradient(_)
             | Op::OptimizationBarrier
             | Op::Reshape(_)
             | Op::DynamicSlice(_)
@@ -228,6 +229,7 @@ impl Op {
             Self::Convert(_) => "convert",
             Self::Bitcast(_) => "bitcast_convert",
             Self::StopGradient => "stop_gradient",
+            Self::WithGradient(_) => "with_gradient",
             Self::OptimizationBarrier => "optimization_barrier",
             Self::Reshape(_) => "reshape",
             Self::Transpose(_) => "transpose",

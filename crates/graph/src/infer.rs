@@ -46,7 +46,7 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
         Op::Select => one(select(inputs)?),
         Op::Convert(dtype) => one(operand(inputs, 0)?.with_dtype(*dtype)),
         Op::Bitcast(dtype) => one(bitcast(operand(inputs, 0)?, *dtype)?),
-        Op::StopGradient | Op::Sharded(_) => one(operand(inputs, 0)?.clone()),
+        Op::StopGradient | Op::WithGradient(_) | Op::Sharded(_) => one(operand(inputs, 0)?.clone()),
         Op::OptimizationBarrier => Ok(inputs.iter().map(|&shape| shape.clone()).collect()),
         Op::Reshape(dims) => one(reshape(operand(inputs, 0)?, dims)?),
         Op::Transpose(perm) => one(transpose(operand(inputs, 0)?, perm)?),

@@ -6,6 +6,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::grad::Pullback;
 use crate::{DType, HostTensor, Kernel, Shape, Sharding};
 
 /// One output of one node of a graph.
@@ -40,6 +41,8 @@ pub enum Op {
     Bitcast(DType),
     /// The value itself; no gradient flows through.
     StopGradient,
+    /// `with_gradient(y, x..)`: the value `y`, whose cotangent goes to each `x` by a function of the program, and not on into `y`.
+    WithGradient(Pullback),
     /// The values themselves, none of which is used before all are there, and through which no compiler looks.
     OptimizationBarrier,
     /// The same elements under other dims.

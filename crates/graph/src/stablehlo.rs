@@ -389,7 +389,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         Op::Select => select(w, inputs, shape),
         Op::Convert(dtype) => w.convert(&inputs[0], *dtype),
         Op::Bitcast(_) => bitcast(w, &inputs[0], shape),
-        Op::StopGradient => inputs[0].clone(),
+        Op::StopGradient | Op::WithGradient(_) => inputs[0].clone(),
         Op::Reshape(_) => w.reshape(&inputs[0], &shape.dims),
         Op::Transpose(perm) => w.transpose(&inputs[0], perm),
         Op::Broadcast { map, .. } => w.broadcast(&inputs[0], &shape.dims, map),

@@ -6,6 +6,7 @@ mod rearrange;
 
 use std::fmt;
 
+use crate::grad::Pullback;
 use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp, Value, Via};
 use crate::{DType, Graph, Shape, Sharding};
 
@@ -173,6 +174,43 @@ impl Tensor {
     #[track_caller]
     pub fn stop_gradient(&self) -> Self {
         self.graph.push(Op::StopGradient, &[self])
+    }
+
+    /// The value, with a gradient of your own: TensorFlow's `custom_gradient`.
+    ///
+    /// `pullback` is given the cotangent of the value and the tensors `of` which it was made, and traces what each of these receives, with
+    /// its dims; nothing flows on into the value by itself. What it traces is differentiated again for second derivatives. It is called
+    /// wherever a derivative is taken, perhaps within a loop or for values that are computed again, so it goes by what it is given.
+    /// A wrong number of tensors or other dims become the graph's error.
+    ///
+    /// ```
+    /// use phalanx_graph::{Graph, Shape, Tensor, gradients};
+    ///
+    /// /// Rounds on the way there, and lets the gradient pass as it is: a straight-through estimator (Bengio et al. 2013).
+    /// fn rounded(x: &Tensor) -> Tensor {
+    ///     x.round().with_gradient(&[x], |cotangent, _| vec![cotangent.clone()])
+    /// }
+    ///
+    /// /// `log(1 + e^x)`, whose derivative by itself would be infinite over infinite for a large `x`.
+    /// fn softplus(x: &Tensor) -> Tensor {
+    ///     x.exp().log1p().with_gradient(&[x], |cotangent, x| vec![cotangent * x[0].logistic()])
+    /// }
+    ///
+    /// let g = Graph::new();
+    /// let x = g.parameter("x", Shape::f32([3]));
+    /// let loss = (rounded(&x) * softplus(&x)).sum_all();
+    /// assert!(gradients(&loss, &[&x])[0].is_some());
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn with_gradient(
+        &self,
+        of: &[&Self],
+        pullback: impl Fn(&Self, &[Self]) -> Vec<Self> + Send + Sync + 'static,
+    ) -> Self {
+        let inputs: Vec<&Self> = [&[self], of].concat();
+        let op = Op::WithGradient(Pullback::new(pullback));
+        self.graph.push(op, &inputs)
     }
 
     /// The tensors themselves, none of which is used before all are computed, and through which no compiler looks: what

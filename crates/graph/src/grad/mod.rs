@@ -6,6 +6,7 @@
 pub(crate) mod convolution;
 mod linear;
 mod lstm;
+mod pullback;
 mod recompute;
 mod scan;
 mod scattered;
@@ -17,6 +18,7 @@ use std::collections::HashMap;
 use recompute::Recomputed;
 use scattered::total;
 
+pub use pullback::Pullback;
 pub use scattered::Scattered;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via};
@@ -202,6 +204,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::Parameter(_) | Op::Constant(_) | Op::Iota(_) | Op::ReplicaId => none(),
         Op::ExchangesSucceeded | Op::ArgSort => none(),
         Op::Compare(_) | Op::StopGradient | Op::Bitcast(_) | Op::RandomBits(_) => none(),
+        Op::WithGradient(pullback) => pullback.of(step),
         Op::Unary(op) => Ok(vec![unary(*op, step, &g)]),
         Op::Binary(op) => Ok(binary(*op, step, &g)),
         Op::Select => Ok(select(step, &g)),

@@ -12,7 +12,7 @@ pub(super) fn simpler(r: &Rewriter, node: &Node) -> Option<Rewrite> {
     let same_dims = own.dims == shape.dims;
     let pass = |holds: bool| holds.then_some(Rewrite::Is(x));
     match &node.op {
-        Op::StopGradient => Some(Rewrite::Is(x)),
+        Op::StopGradient | Op::WithGradient(_) => Some(Rewrite::Is(x)),
         Op::Sharded(_) => pass(*r.op(x) == node.op),
         Op::Unary(op) => unary(r, *op, x),
         Op::Binary(op) => binary(r, *op, x, node.inputs[1]),

@@ -4,6 +4,7 @@
 
 mod images;
 mod loops;
+mod own;
 mod rearrangement;
 mod recurrent;
 mod replicas;

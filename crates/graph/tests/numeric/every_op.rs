@@ -29,7 +29,7 @@ macro_rules! variants {
     };
 }
 variants!(OPS, op_name: Op {
-    Parameter Constant Iota Unary Binary Compare Select Convert Bitcast StopGradient OptimizationBarrier Reshape Transpose
+    Parameter Constant Iota Unary Binary Compare Select Convert Bitcast StopGradient WithGradient OptimizationBarrier Reshape Transpose
     Broadcast Reverse Pad Slice DynamicSlice DynamicUpdateSlice Concat Gather ScatterAdd ScatterSet ArgSort Dot Conv Reduce ReduceWindow
     RandomBits While Scan Case AllReduce AllGather ReduceScatter AllToAll CollectivePermute ReplicaId
     ExchangesSucceeded Sharded Kernel
@@ -155,6 +155,7 @@ fn functions(draft: &mut Draft, dtype: DType) {
         x.convert(DType::I32),
         x.convert(DType::Bool),
         x.stop_gradient(),
+        (&x * &y).with_gradient(&[&x], |cotangent, _| vec![cotangent.clone()]),
     ]);
     draft.made.extend(Tensor::optimization_barrier(&[&x, &y]));
 }
