@@ -13,6 +13,7 @@ mod confusion;
 mod correlation;
 mod counting;
 mod counts;
+mod custom;
 mod f_score;
 mod iou;
 mod logits;
@@ -34,6 +35,8 @@ pub use confusion::{Precision, Recall};
 pub use correlation::{ConcordanceCorrelation, PearsonCorrelation};
 use counting::Counting;
 pub use counts::{FalseNegatives, FalsePositives, TrueNegatives, TruePositives};
+use custom::CustomMetric;
+pub use custom::StatefulMetric;
 pub use f_score::{F1Average, F1Score, FBetaScore};
 pub use iou::MeanIou;
 use logits::LinkFunction;
@@ -52,7 +55,7 @@ use crate::losses::{
 };
 use crate::{Error, Result};
 
-/// A metric; made from one of the structs of this module or from a loss with `.into()`, or by
+/// A metric; made from one of the structs of this module, from a loss or a [`StatefulMetric`] with `.into()`, or by
 /// [`Metric::custom`].
 ///
 /// # Examples
@@ -103,6 +106,7 @@ macro_rules! metrics {
         enum Measure {
             Loss(Loss),
             AccuracyOfLogits(AccuracyOfLogits),
+            Custom(CustomMetric),
             $($metric($metric),)*
         }
 
@@ -115,6 +119,7 @@ macro_rules! metrics {
                 match self {
                     Self::Loss(loss) => loss,
                     Self::AccuracyOfLogits(accuracy) => accuracy,
+                    Self::Custom(metric) => metric,
                     $(Self::$metric(metric) => metric,)*
                 }
             }
@@ -123,6 +128,7 @@ macro_rules! metrics {
                 match self {
                     Self::Loss(loss) => loss,
                     Self::AccuracyOfLogits(accuracy) => accuracy,
+                    Self::Custom(metric) => metric,
                     $(Self::$metric(metric) => metric,)*
                 }
             }
@@ -131,6 +137,7 @@ macro_rules! metrics {
                 match self {
                     Self::Loss(loss) => loss.name(),
                     Self::AccuracyOfLogits(_) => Accuracy::COMPONENT.name,
+                    Self::Custom(metric) => metric.0.kind(),
                     $(Self::$metric(_) => $metric::COMPONENT.name,)*
                 }
             }
@@ -140,6 +147,7 @@ macro_rules! metrics {
                 match self {
                     Self::Loss(loss) => loss.config(),
                     Self::AccuracyOfLogits(_) => Value::Object(Map::new()),
+                    Self::Custom(metric) => metric.0.config(),
                     $(Self::$metric(metric) => config::write(self.kind(), metric),)*
                 }
             }
@@ -228,7 +236,7 @@ impl Metric {
     }
 
     /// Says which values are better, for [`Fit::keep_best`](crate::fit::Fit::keep_best); of all but a
-    /// [custom](Self::custom) metric, a [`Mean`] and a [`Sum`] it is known.
+    /// metric of your own, a [`Mean`] and a [`Sum`] it is known.
     #[must_use]
     pub const fn better_when(mut self, better: Better) -> Self {
         self.better = Some(better);
@@ -273,6 +281,14 @@ impl Metric {
             self.measure = Measure::AccuracyOfLogits(AccuracyOfLogits);
         }
         self
+    }
+
+    /// Whether it is of the program, which alone can make it.
+    pub(crate) const fn is_custom(&self) -> bool {
+        matches!(
+            self.measure,
+            Measure::Custom(_) | Measure::Loss(Loss::Custom(_))
+        )
     }
 
     /// Whether what an example adds depends on the others of the batch.
@@ -369,7 +385,7 @@ impl Metric {
         self.measure.kind()
     }
 
-    /// The settings by their Keras names, and the `name` when there is one; `null` for a custom metric.
+    /// The settings by their Keras names, and the `name` when there is one; `null` for one that [is a function](Self::custom).
     #[must_use]
     pub fn config(&self) -> Value {
         let mut settings = self.measure.config();
