@@ -57,7 +57,7 @@ impl Compile {
     /// "weighted_metrics": [..]}`.
     ///
     /// # Errors
-    /// There is not one loss, of the first output, that counts once; or a loss or a metric is a function of the program.
+    /// There is not one loss, of the first output, that counts once; or a loss, a metric, the optimizer or its schedule is of the program.
     /// A training file has no words for these.
     pub fn settings(&self) -> Result<Map<String, Value>> {
         let refused = |what: &str| {
@@ -72,19 +72,21 @@ impl Compile {
         if (term.output, term.weight) != (0, 1.0) {
             return Err(refused("the loss has a weight or another output"));
         }
-        let named = |kind: &str, settings: Value| match settings {
-            Value::Null => Err(refused(&format!("`{kind}` is a function of a program"))),
-            settings => Ok(json!({ kind: settings })),
+        let named = |kind: &str, is_custom: bool, settings: Value| match is_custom {
+            true => Err(refused(&format!("`{kind}` is of a program of its own"))),
+            false => Ok(json!({ kind: settings })),
         };
         let (optimizer, loss) = (&self.optimizer, &term.loss);
         let metrics = |metrics: &[OutputMetric]| {
-            let each = metrics.iter();
-            let each = each.map(|of| named(of.metric.kind(), of.metric.config()));
+            let each = metrics.iter().map(|of| &of.metric);
+            let each = each.map(|of| named(of.kind(), of.is_custom(), of.config()));
             each.collect::<Result<Value>>()
         };
+        let optimizer = named(optimizer.kind(), optimizer.is_custom(), optimizer.config())?;
+        let is_custom = matches!(loss, Loss::Custom(_));
         let settings = [
-            ("optimizer", named(optimizer.kind(), optimizer.config())?),
-            ("loss", named(loss.name(), loss.config())?),
+            ("optimizer", optimizer),
+            ("loss", named(loss.name(), is_custom, loss.config())?),
             ("metrics", metrics(&self.metrics)?),
             ("weighted_metrics", metrics(&self.weighted_metrics)?),
         ];

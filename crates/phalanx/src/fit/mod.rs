@@ -15,6 +15,7 @@ pub mod callbacks;
 mod checkpoint;
 mod compile;
 mod compiled_model;
+mod custom_schedule;
 mod divergence;
 mod divided_batch;
 mod end_of_fit;

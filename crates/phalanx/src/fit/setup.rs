@@ -5,6 +5,7 @@ use phalanx_graph::Graph;
 use super::LossScale;
 use super::accumulation_window::AccumulationWindow;
 use super::compile::Compile;
+use super::custom_schedule::check_rates;
 use super::epoch_totals::EpochTotals;
 use super::loss::Objective;
 use super::pipeline::{StageId, StagePlan};
@@ -178,6 +179,7 @@ impl Setup {
         let reduction = placement.reduction().clone();
         let mut setup = Self::new(model, compile, placement.replicas(), reduction)?;
         setup.optimizer = setup.optimizer.for_replicas(placement.planned_replicas());
+        check_rates(&setup.optimizer.learning_rate(), placement.engine())?;
         setup.workers = placement.workers();
         setup.shares_totals = placement.world().is_some();
         setup.layout = StepLayout::new(&setup.model, placement)?;

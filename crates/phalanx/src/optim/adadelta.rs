@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, named, setters};
+use super::rule::{UpdateRule, Updated, described, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
@@ -74,6 +75,8 @@ setters!(Adadelta {
 });
 
 impl UpdateRule for Adadelta {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -84,6 +87,7 @@ impl UpdateRule for Adadelta {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -95,6 +99,10 @@ impl UpdateRule for Adadelta {
         let change = -(rms(changes) * gradient / rms(&squares));
         let changes = mixed(changes, &change.square(), self.rho);
         Updated::new(param + change * rate, [squares, changes])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

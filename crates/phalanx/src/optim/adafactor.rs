@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, named, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero};
 use crate::schedules::Schedule;
 
@@ -104,6 +104,8 @@ setters!(Adafactor {
 });
 
 impl UpdateRule for Adafactor {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -135,6 +137,7 @@ impl UpdateRule for Adafactor {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -162,10 +165,6 @@ impl UpdateRule for Adafactor {
         let size = rms(param);
         let step = size.maximum(&size.like(self.epsilon_2)) * rate;
         Updated::new(param - update * step, [rows, columns])
-    }
-
-    fn is_elementwise(&self) -> bool {
-        false
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, named, setters};
+use super::rule::{UpdateRule, Updated, described, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 use crate::schedules::Schedule;
 
@@ -73,6 +74,8 @@ setters!(Adagrad {
 });
 
 impl UpdateRule for Adagrad {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -83,6 +86,7 @@ impl UpdateRule for Adagrad {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -93,6 +97,10 @@ impl UpdateRule for Adagrad {
         let divisor = (&accumulator + self.epsilon).sqrt();
         let step = gradient * rate / divisor;
         Updated::new(param - step, [accumulator])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn keeps_what_has_no_gradient(&self) -> bool {

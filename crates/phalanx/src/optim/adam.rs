@@ -2,8 +2,8 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::moments::{MomentSettings, moment_setters};
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, named, setters};
-use super::{Optimizer, Options};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, moved, named, setters};
+use super::{Optimizer, Options, ParamSpec};
 use crate::config::{Component, Described, Field, Kind, joined};
 use crate::schedules::Schedule;
 
@@ -124,6 +124,8 @@ impl From<AdamW> for Optimizer {
 }
 
 impl UpdateRule for Adam {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.moments.learning_rate
     }
@@ -146,6 +148,7 @@ impl UpdateRule for Adam {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -161,6 +164,10 @@ impl UpdateRule for Adam {
         let mut updated = Updated::new(param, [momentum, velocity]);
         updated.slots.extend(largest);
         updated
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,9 +1,10 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::moments::{MomentSettings, moment_setters};
 use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, moved, named};
 use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
@@ -57,6 +58,8 @@ impl Default for Adamax {
 moment_setters!(Adamax, moments);
 
 impl UpdateRule for Adamax {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.moments.learning_rate
     }
@@ -71,6 +74,7 @@ impl UpdateRule for Adamax {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -81,6 +85,10 @@ impl UpdateRule for Adamax {
         let norm = (norm * self.moments.beta_2).maximum(&gradient.abs());
         let step = &momentum * rate / (&norm + self.moments.epsilon);
         Updated::new(param - step, [momentum, norm])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

@@ -127,6 +127,7 @@ impl Optimizer {
             number: clock.updates.convert(DType::F32) + 1.0,
             own_slots: rule_slots.to_vec(),
         });
+        let begun = begun.checked(self.kind(), rule_slots);
         let mut items = self.items(specs, params, gradients, each);
         self.accumulate(&mut items, &clock);
         if clock.part != WindowPart::Inner {
@@ -330,7 +331,8 @@ impl Optimizer {
             let updated = self
                 .rule
                 .inner()
-                .update(&scalars, &decayed, &item.gradient, &slots);
+                .update(item.spec, &scalars, &decayed, &item.gradient, &slots)
+                .checked(self.kind(), &decayed, &slots);
             let updated_param = item.constrained(&item.replaced(&updated.param, &item.param));
             item.param = clock.choose(&updated_param, &item.param);
             let slots = updated.slots.iter().zip(&item.slots);

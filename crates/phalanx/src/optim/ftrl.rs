@@ -3,8 +3,9 @@ use std::ops::Bound;
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, named, setters};
+use super::rule::{UpdateRule, Updated, described, named, setters};
 use crate::config::{Component, Described, Field, Kind, at_least_zero};
 use crate::schedules::Schedule;
 
@@ -111,6 +112,8 @@ setters!(Ftrl {
 });
 
 impl UpdateRule for Ftrl {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -124,6 +127,7 @@ impl UpdateRule for Ftrl {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -147,6 +151,10 @@ impl UpdateRule for Ftrl {
         let [param, accumulator, linear] =
             std::array::from_fn(|at| rests.select(old[at], &new[at]));
         Updated::new(param, [accumulator, linear])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::moments::{MomentSettings, moment_setters};
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, moved, named};
 use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
@@ -54,6 +55,8 @@ impl Default for Lamb {
 moment_setters!(Lamb, moments);
 
 impl UpdateRule for Lamb {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.moments.learning_rate
     }
@@ -72,6 +75,7 @@ impl UpdateRule for Lamb {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -85,10 +89,6 @@ impl UpdateRule for Lamb {
         let direction = &momentum / mean_correction / divisor;
         let step = &direction * (trust(param, &direction) * rate);
         Updated::new(param - step, [momentum, velocity])
-    }
-
-    fn is_elementwise(&self) -> bool {
-        false
     }
 
     fn check(&self) -> Result<(), String> {

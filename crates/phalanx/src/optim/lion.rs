@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, named, setters};
+use super::rule::{UpdateRule, Updated, described, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
@@ -71,6 +72,8 @@ setters!(Lion {
 });
 
 impl UpdateRule for Lion {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -81,6 +84,7 @@ impl UpdateRule for Lion {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -90,6 +94,10 @@ impl UpdateRule for Lion {
         let direction = mixed(momentum, gradient, self.beta_1).sign();
         let momentum = mixed(momentum, gradient, self.beta_2);
         Updated::new(param - direction * rate, [momentum])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

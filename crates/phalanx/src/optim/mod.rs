@@ -10,6 +10,7 @@ mod adagrad;
 mod adam;
 mod adamax;
 mod apply;
+mod custom;
 mod ftrl;
 mod lamb;
 mod lion;
@@ -33,6 +34,7 @@ pub use adam::{Adam, AdamW};
 pub use adamax::Adamax;
 pub use apply::Applied;
 pub(crate) use apply::WindowPart;
+pub use custom::CustomRule;
 pub use ftrl::Ftrl;
 pub use lamb::Lamb;
 pub use lion::Lion;
@@ -40,11 +42,11 @@ pub use muon::Muon;
 pub use nadam::Nadam;
 pub use options::Options;
 pub use rmsprop::RmsProp;
-pub use rule::Rule;
+pub use rule::{Begun, Rule, Step, UpdateRule, Updated};
 pub use sgd::Sgd;
 
 use crate::Result;
-use crate::config::{Component, Described, Entry, Field};
+use crate::config::{self, Component, Described, Entry, Field};
 use crate::nn::{Constraint, Variable};
 use crate::schedules::Schedule;
 
@@ -109,7 +111,7 @@ pub struct SlotSpec {
 }
 
 /// An update rule with clipping, weight decay, gradient accumulation and averaging around it; made from
-/// one of the structs of this module with `.into()`.
+/// one of the structs of this module with `.into()`, or of a rule of your own by [`custom`](Self::custom).
 ///
 /// # Examples
 /// ```
@@ -138,6 +140,12 @@ impl Optimizer {
             options,
             replicas: 1,
         }
+    }
+
+    /// The optimizer of a rule, with the options that it has unless others are set.
+    fn of(rule: Rule) -> Self {
+        let options = Options::of(&rule);
+        Self::new(rule, options)
     }
 
     /// What the optimizer carries for these variables: its scalar slots, then the slots of each variable.
@@ -220,6 +228,9 @@ impl Optimizer {
             };
             named(problem)
         })?;
+        if let Rule::Custom(rule) = &self.rule {
+            rule.check().map_err(named)?;
+        }
         self.rule.inner().check().map_err(named)?;
         if self.options.lazy && !self.rule.inner().is_elementwise() {
             return Err(named(
@@ -236,14 +247,23 @@ impl Optimizer {
 
     /// The name in logs and configurations; `adam` for AdamW too, which is Adam with weight decay.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        self.rule.kind()
+    pub fn kind(&self) -> &'static str {
+        self.rule.inner().kind()
     }
 
     /// The settings of the rule and of the options, by their Keras names.
     #[must_use]
     pub fn config(&self) -> Value {
-        self.rule.config(&self.options)
+        let mut settings = match &self.rule {
+            Rule::Custom(rule) => rule.config(),
+            rule => rule.inner().config(),
+        };
+        if let (Value::Object(fields), Value::Object(options)) =
+            (&mut settings, config::write(self.kind(), &self.options))
+        {
+            fields.extend(options);
+        }
+        settings
     }
 
     /// The optimizer of a kind ([`Rule::KINDS`]) and its settings, absent ones as Keras' defaults.
@@ -270,10 +290,10 @@ impl Optimizer {
     fn param_slots(&self) -> Vec<(&'static str, f64)> {
         let mut slots = self.rule.inner().slots();
         if self.options.accumulates() {
-            slots.push(("accumulated_gradient", 0.0));
+            slots.push((Options::SLOTS[0], 0.0));
         }
         if self.options.use_ema {
-            slots.push(("average", 0.0));
+            slots.push((Options::SLOTS[1], 0.0));
         }
         slots
     }

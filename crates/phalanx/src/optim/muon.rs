@@ -2,7 +2,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::{LEARNING_RATE, OR_NONE};
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, named, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, moved, named, setters};
 use super::{AdamW, ParamSpec};
 use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero, fraction};
 use crate::schedules::Schedule;
@@ -197,6 +197,8 @@ setters!(Muon {
 });
 
 impl UpdateRule for Muon {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -229,6 +231,7 @@ impl UpdateRule for Muon {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -252,10 +255,6 @@ impl UpdateRule for Muon {
         let size = self.rms_rate.map_or(1.0, |rate| longer.sqrt() * rate);
         let step = self.orthogonal(&ahead) * (rate * size);
         Updated::new(param - step, [momentum, velocity.clone()])
-    }
-
-    fn is_elementwise(&self) -> bool {
-        false
     }
 
     fn check(&self) -> Result<(), String> {

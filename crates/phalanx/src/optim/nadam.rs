@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::moments::{MomentSettings, moment_setters};
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use super::rule::{Begun, Step, UpdateRule, Updated, described, moved, named};
 use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
@@ -58,6 +59,8 @@ impl Default for Nadam {
 moment_setters!(Nadam, moments);
 
 impl UpdateRule for Nadam {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.moments.learning_rate
     }
@@ -87,6 +90,7 @@ impl UpdateRule for Nadam {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -99,6 +103,10 @@ impl UpdateRule for Nadam {
         let ahead = &momentum * of_mean + gradient * of_gradient;
         let divisor = (&velocity * of_square).sqrt() + self.moments.epsilon;
         Updated::new(param - ahead / divisor, [momentum, velocity])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

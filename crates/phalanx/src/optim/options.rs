@@ -217,6 +217,9 @@ impl Optimizer {
 }
 
 impl Options {
+    /// What a variable has slots of, beside the rule's: its accumulated gradient and its average.
+    pub(super) const SLOTS: [&str; 2] = ["accumulated_gradient", "average"];
+
     pub(super) const fn accumulates(&self) -> bool {
         self.gradient_accumulation_steps.is_some()
     }

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, named, setters};
+use super::rule::{UpdateRule, Updated, described, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
@@ -91,6 +92,8 @@ setters!(RmsProp {
 });
 
 impl UpdateRule for RmsProp {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -108,6 +111,7 @@ impl UpdateRule for RmsProp {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -133,6 +137,10 @@ impl UpdateRule for RmsProp {
             param: param - step,
             slots: after,
         }
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

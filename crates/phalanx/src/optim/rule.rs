@@ -1,14 +1,16 @@
-//! The closed set of update rules and what each of them answers.
+//! The update rules and what each of them answers.
+
+use std::fmt::Debug;
 
 use phalanx_graph::Tensor;
 use serde_json::Value;
 
 use super::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Muon, Nadam, Optimizer,
-    OptimizerSettings, Options, ParamSpec, RmsProp, Sgd,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, CustomRule, Ftrl, Lamb, Lion, Muon, Nadam,
+    Optimizer, OptimizerSettings, Options, ParamSpec, RmsProp, Sgd,
 };
 use crate::Result;
-use crate::config::{self, Component, Described, Description, Entry, Family};
+use crate::config::{Component, Described, Description, Entry, Family};
 use crate::schedules::Schedule;
 
 /// An update rule.
@@ -38,22 +40,77 @@ pub enum Rule {
     Adafactor(Adafactor),
     /// See [`Muon`].
     Muon(Muon),
+    /// See [`Optimizer::custom`].
+    Custom(CustomRule),
 }
 
-/// What a rule answers: its slots, numbers computed once per step, and the update of one variable.
-pub(super) trait UpdateRule {
+/// How a gradient changes a variable: slots, numbers computed once per step, and the update of one variable. A rule of your own, Keras'
+/// `Optimizer` to derive from, becomes an optimizer by [`Optimizer::custom`].
+///
+/// A rule knows one variable and the gradient of the whole batch for it: clipping, weight decay, accumulation, averages and loss scales
+/// are around it, and strategies have the slots where the variable is. A checkpoint has the slots by their names, for a program with the same
+/// rule: a rule is not read from a file, and [parameter servers](crate::strategy::ParameterServerOptions::optimizer) are given it.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// # use phalanx::Tensor;
+/// # use phalanx::schedules::Schedule;
+/// # use phalanx::serde_json::{Value, json};
+/// /// Follows the sign of the momentum (Bernstein et al. 2018).
+/// #[derive(Debug)]
+/// struct Signum {
+///     learning_rate: Schedule,
+///     momentum: f64,
+/// }
+///
+/// impl UpdateRule for Signum {
+///     fn kind(&self) -> &'static str {
+///         "signum"
+///     }
+///     fn config(&self) -> Value {
+///         json!({"momentum": self.momentum})
+///     }
+///     fn learning_rate(&self) -> &Schedule {
+///         &self.learning_rate
+///     }
+///     fn slots(&self) -> Vec<(&'static str, f64)> {
+///         vec![("momentum", 0.0)]
+///     }
+///     fn update(&self, _: &ParamSpec, scalars: &[Tensor], param: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Updated {
+///         let momentum = &slots[0] * self.momentum + gradient * (1.0 - self.momentum);
+///         Updated::new(param - momentum.sign() * &scalars[0], [momentum])
+///     }
+///     fn is_elementwise(&self) -> bool {
+///         true
+///     }
+/// }
+///
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let signum = Signum { learning_rate: 0.5.into(), momentum: 0.9 };
+/// let x = descend(Optimizer::custom(signum).weight_decay(0.01))?;
+/// println!("{x:.2?}");
+/// assert_eq!(format!("{x:.2?}"), "[9.45, 8.90, 8.36]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+pub trait UpdateRule: Debug + Send + Sync {
+    /// The name of the type in `snake_case`, which for a rule of your own none of [`Rule::KINDS`] is.
+    fn kind(&self) -> &'static str;
+
+    /// The settings, a JSON object: what a checkpoint, parameter servers and other workers compare. The learning rate may be left out.
+    fn config(&self) -> Value;
+
     /// The rate over time.
     fn learning_rate(&self) -> &Schedule;
 
-    /// Name and fill of the slots of each variable.
+    /// Name and fill of the slots of each variable, of its element type.
     fn slots(&self) -> Vec<(&'static str, f64)>;
 
-    /// The dims of one of its slots, for this variable.
+    /// The dims of one of its slots, for this variable; the variable's unless they are others.
     fn slot_dims(&self, _slot: &str, spec: &ParamSpec) -> Vec<usize> {
         spec.shape.dims.clone()
     }
 
-    /// How much variables decay by default.
+    /// How much variables decay unless the optimizer says otherwise.
     fn weight_decay(&self) -> Option<f64> {
         None
     }
@@ -68,7 +125,7 @@ pub(super) trait UpdateRule {
         Vec::new()
     }
 
-    /// What is computed once per step and shared by all variables.
+    /// What is computed once per step and shared by all variables; by default the rate alone.
     fn begin(&self, step: &Step) -> Begun {
         Begun {
             scalars: vec![step.rate.clone()],
@@ -76,18 +133,21 @@ pub(super) trait UpdateRule {
         }
     }
 
-    /// The variable and its slots after the step.
+    /// The variable and its slots after the step, with the shapes that they had. `scalars` are what the step [began](Self::begin) with, in
+    /// the type of the variable. A parameter server may have a part of a variable, `dense/kernel/part_0`, or rows of a table.
     fn update(
         &self,
+        spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated;
 
-    /// Whether an element's update depends on that element's values alone, so that rows may be updated by themselves.
+    /// Whether an element's update depends on that element's values alone, so that parameter servers may cut a variable, and rows of a table
+    /// may be updated by themselves.
     fn is_elementwise(&self) -> bool {
-        true
+        false
     }
 
     /// Whether an element whose gradient is 0 stays as it is, and its slots too.
@@ -96,43 +156,55 @@ pub(super) trait UpdateRule {
     }
 
     /// Whether every setting makes sense, the learning rate aside.
-    fn check(&self) -> std::result::Result<(), String>;
+    ///
+    /// # Errors
+    /// A sentence with the field in backticks, what was expected and what was got.
+    fn check(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Where training stands: f32 scalars of the graph.
-pub(super) struct Step {
+#[derive(Debug)]
+pub struct Step {
     /// The learning rate.
-    pub(super) rate: Tensor,
+    pub rate: Tensor,
     /// The number of this update, from 1.
-    pub(super) number: Tensor,
+    pub number: Tensor,
     /// [`UpdateRule::own_slots`].
-    pub(super) own_slots: Vec<Tensor>,
+    pub own_slots: Vec<Tensor>,
 }
 
 /// See [`UpdateRule::begin`].
-pub(super) struct Begun {
-    /// What [`UpdateRule::update`] is given.
-    pub(super) scalars: Vec<Tensor>,
-    /// The next own slots.
-    pub(super) own_slots: Vec<Tensor>,
+#[derive(Debug)]
+pub struct Begun {
+    /// f32 scalars that [`UpdateRule::update`] is given.
+    pub scalars: Vec<Tensor>,
+    /// The next own slots, as many as there are.
+    pub own_slots: Vec<Tensor>,
 }
 
 /// See [`UpdateRule::update`].
-pub(super) struct Updated {
-    pub(super) param: Tensor,
-    pub(super) slots: Vec<Tensor>,
+#[derive(Debug)]
+pub struct Updated {
+    /// The variable.
+    pub param: Tensor,
+    /// Its slots, in the order of [`UpdateRule::slots`].
+    pub slots: Vec<Tensor>,
 }
 
 impl Step {
     /// `1 - kept^t`: what a mean that started at 0 holds of its full size in update `t`.
-    pub(super) fn correction(&self, kept: f64) -> Tensor {
+    #[must_use]
+    pub fn correction(&self, kept: f64) -> Tensor {
         1.0 - self.number.like(kept).pow(&self.number)
     }
 }
 
 impl Begun {
     /// Scalars of a rule without own slots.
-    pub(super) fn with<const N: usize>(scalars: [Tensor; N]) -> Self {
+    #[must_use]
+    pub fn with<const N: usize>(scalars: [Tensor; N]) -> Self {
         Self {
             scalars: scalars.into(),
             own_slots: Vec::new(),
@@ -141,7 +213,9 @@ impl Begun {
 }
 
 impl Updated {
-    pub(super) fn new<const N: usize>(param: Tensor, slots: [Tensor; N]) -> Self {
+    /// The variable and its slots, in the order of [`UpdateRule::slots`].
+    #[must_use]
+    pub fn new<const N: usize>(param: Tensor, slots: [Tensor; N]) -> Self {
         Self {
             param,
             slots: slots.into(),
@@ -217,22 +291,12 @@ impl AdamW {
 }
 
 macro_rules! rules {
-    ($($rule:ident $kind:literal),* $(,)?) => {
+    ($($rule:ident),* $(,)?) => {
         impl Rule {
-            pub(super) const fn kind(&self) -> &'static str {
-                match self { $(Self::$rule(_) => $kind),* }
-            }
-
             pub(super) fn inner(&self) -> &dyn UpdateRule {
-                match self { $(Self::$rule(rule) => rule),* }
-            }
-
-            pub(super) fn config(&self, options: &Options) -> Value {
-                let options = options.clone();
                 match self {
-                    $(Self::$rule(rule) => {
-                        config::write($kind, &OptimizerSettings { rule: rule.clone(), options })
-                    })*
+                    $(Self::$rule(rule) => rule,)*
+                    Self::Custom(rule) => rule.inner(),
                 }
             }
         }
@@ -245,29 +309,29 @@ macro_rules! rules {
 
         impl From<$rule> for Optimizer {
             fn from(rule: $rule) -> Self {
-                let rule = Rule::from(rule);
-                let options = Options::of(&rule);
-                Self::new(rule, options)
+                Self::of(rule.into())
             }
         })*
     };
 }
 rules!(
-    Sgd "sgd",
-    RmsProp "rmsprop",
-    Adam "adam",
-    Adagrad "adagrad",
-    Adadelta "adadelta",
-    Adamax "adamax",
-    Nadam "nadam",
-    Ftrl "ftrl",
-    Lion "lion",
-    Lamb "lamb",
-    Adafactor "adafactor",
-    Muon "muon",
+    Sgd, RmsProp, Adam, Adagrad, Adadelta, Adamax, Nadam, Ftrl, Lion, Lamb, Adafactor, Muon,
 );
 
+/// Name and settings of a rule of this module.
+macro_rules! described {
+    () => {
+        fn kind(&self) -> &'static str {
+            <Self as crate::config::Described>::COMPONENT.name
+        }
+
+        fn config(&self) -> serde_json::Value {
+            crate::config::write(self.kind(), self)
+        }
+    };
+}
 pub(super) use crate::config::setters;
+pub(super) use described;
 
 /// The tensors of [`UpdateRule::update`] by name, in the order of the rule's [`slots`](UpdateRule::slots) or of the scalars that
 /// it [begins](UpdateRule::begin) with: `let [momentum, velocity] = named(slots)`.

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::ParamSpec;
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, named, setters};
+use super::rule::{UpdateRule, Updated, described, named, setters};
 use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
@@ -69,6 +70,8 @@ setters!(Sgd {
 });
 
 impl UpdateRule for Sgd {
+    described!();
+
     fn learning_rate(&self) -> &Schedule {
         &self.learning_rate
     }
@@ -82,6 +85,7 @@ impl UpdateRule for Sgd {
 
     fn update(
         &self,
+        _spec: &ParamSpec,
         scalars: &[Tensor],
         param: &Tensor,
         gradient: &Tensor,
@@ -99,6 +103,10 @@ impl UpdateRule for Sgd {
             velocity.clone()
         };
         Updated::new(param + change, [velocity])
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn keeps_what_has_no_gradient(&self) -> bool {

@@ -4,6 +4,7 @@
 //! micro-steps, as in Keras 3.
 
 mod cosine;
+mod custom;
 mod decay;
 mod noam;
 mod one_cycle;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use cosine::{CosineDecay, CosineDecayRestarts};
+pub use custom::{CustomSchedule, LearningRateSchedule};
 pub use decay::{ExponentialDecay, InverseTimeDecay, PolynomialDecay};
 pub use noam::NoamDecay;
 pub use one_cycle::{Anneal, OneCycle};
@@ -49,6 +51,8 @@ pub enum Schedule {
     NoamDecay(NoamDecay),
     /// See [`OneCycle`].
     OneCycle(OneCycle),
+    /// See [`LearningRateSchedule`].
+    Custom(CustomSchedule),
 }
 
 impl Schedule {
@@ -80,6 +84,7 @@ impl Schedule {
             Self::RampUpExponentialDecay(s) => s.value(step),
             Self::NoamDecay(s) => s.value(step),
             Self::OneCycle(s) => s.value(step),
+            Self::Custom(s) => s.0.value(step),
         }
     }
 
@@ -98,6 +103,7 @@ impl Schedule {
             Self::RampUpExponentialDecay(s) => s.trace(step),
             Self::NoamDecay(s) => s.trace(step),
             Self::OneCycle(s) => s.trace(step),
+            Self::Custom(s) => s.trace(step),
         }
     }
 
@@ -112,7 +118,7 @@ impl Schedule {
 
     /// The name in configurations.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Constant(_) => Self::KINDS[0],
             Self::ExponentialDecay(_) => Self::KINDS[1],
@@ -124,6 +130,7 @@ impl Schedule {
             Self::RampUpExponentialDecay(_) => Self::KINDS[7],
             Self::NoamDecay(_) => Self::KINDS[8],
             Self::OneCycle(_) => Self::KINDS[9],
+            Self::Custom(s) => s.0.kind(),
         }
     }
 
@@ -143,6 +150,7 @@ impl Schedule {
             Self::RampUpExponentialDecay(s) => s.check(),
             Self::NoamDecay(s) => s.check(),
             Self::OneCycle(s) => s.check(),
+            Self::Custom(s) => s.check(),
         };
         problem.map_err(|problem| match self {
             Self::Constant(_) => Error::user(problem),
@@ -165,6 +173,7 @@ impl Schedule {
             Self::RampUpExponentialDecay(s) => config::write(kind, s),
             Self::NoamDecay(s) => config::write(kind, s),
             Self::OneCycle(s) => config::write(kind, s),
+            Self::Custom(s) => s.0.config(),
         };
         if let Value::Object(fields) = &mut fields {
             fields.insert("kind".to_owned(), Value::from(kind));

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::narrow::{Wire, is_narrow, widened};
 use super::table::{HeldTable, TableRows};
-use crate::Result;
 use crate::nn::Constraint;
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+use crate::{Error, Result};
 
 /// All that a server holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,10 +72,18 @@ impl HeldArray {
 }
 
 impl Held {
-    /// The optimizer, without clipping by norms, which takes the gradients of all servers.
-    pub(crate) fn optimizer(&self) -> Result<Optimizer> {
+    /// The optimizer, without clipping by norms, which takes the gradients of all servers. One that is of the program is among the `given`.
+    pub(crate) fn optimizer(&self, given: &[Optimizer]) -> Result<Optimizer> {
         let (kind, settings) = &self.optimizer;
-        let optimizer = Optimizer::from_config(kind, settings)?;
+        let is_it = |given: &&Optimizer| given.kind() == kind && given.config() == *settings;
+        let optimizer = match given.iter().find(is_it) {
+            Some(given) => given.clone(),
+            None => Optimizer::from_config(kind, settings).map_err(|error| {
+                Error::user(format!(
+                    "a parameter server cannot make the optimizer `{kind}` with {settings} ({error}); give a rule or a schedule of your own to the servers too, by `ParameterServerOptions::optimizer` with equal settings"
+                ))
+            })?,
+        };
         let kept = self.arrays.iter().filter(|array| !array.decays);
         let kept = kept.map(|array| array.name.clone());
         let tables = self.tables.iter().filter(|table| !table.decays);
@@ -102,8 +110,8 @@ impl Held {
     }
 
     /// The slots of the optimizer, in its order.
-    pub(crate) fn slots(&self) -> Result<Vec<SlotSpec>> {
-        Ok(self.optimizer()?.slots(&self.trained().1))
+    pub(crate) fn slots(&self, optimizer: &Optimizer) -> Vec<SlotSpec> {
+        optimizer.slots(&self.trained().1)
     }
 
     /// Shapes of the values, `iterations` first.
@@ -115,10 +123,10 @@ impl Held {
     }
 
     /// Shapes of the state.
-    pub(crate) fn state_shapes(&self) -> Result<Vec<Shape>> {
+    pub(crate) fn state_shapes(&self, optimizer: &Optimizer) -> Vec<Shape> {
         let mut shapes = self.value_shapes();
-        shapes.extend(self.slots()?.into_iter().map(|slot| slot.shape));
-        Ok(shapes)
+        shapes.extend(self.slots(optimizer).into_iter().map(|slot| slot.shape));
+        shapes
     }
 
     /// Shapes of a gradient.

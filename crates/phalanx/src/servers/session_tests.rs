@@ -20,7 +20,7 @@ fn server(alone_within: Duration) -> (JoinHandle<std::result::Result<(), PsError
         ..ServerOptions::default()
     };
     let engine = Engine::new(&EngineOptions::default()).unwrap();
-    let server = Server::new(options, Box::new(HeldValues::new(&engine))).unwrap();
+    let server = Server::new(options, Box::new(HeldValues::new(&engine, &[]))).unwrap();
     (thread::spawn(move || server.run(&listener)), address)
 }
 

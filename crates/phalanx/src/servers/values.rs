@@ -26,6 +26,8 @@ pub(super) const COMMON_SLOTS: &str = "common_slots";
 /// The values that a server holds.
 pub(crate) struct HeldValues {
     engine: Engine,
+    /// Optimizers of the program, which a description alone does not make.
+    given: Vec<Optimizer>,
     held: Option<Holding>,
 }
 
@@ -54,9 +56,10 @@ pub(super) type Answer<T> = std::result::Result<T, String>;
 
 impl HeldValues {
     /// No values yet; they will be on the first device of the engine.
-    pub(crate) fn new(engine: &Engine) -> Self {
+    pub(crate) fn new(engine: &Engine, given: &[Optimizer]) -> Self {
         Self {
             engine: engine.clone(),
+            given: given.to_vec(),
             held: None,
         }
     }
@@ -79,8 +82,9 @@ fn spec(what: &str) -> Answer<GradientSpec> {
 impl Values for HeldValues {
     fn create(&mut self, description: &str, bytes: &[u8]) -> Answer<()> {
         let held: Held = serde_json::from_str(description).map_err(text)?;
-        let state = divided(held.state_shapes().map_err(text)?, bytes)?;
-        let holding = Holding::new(&self.engine, held, description, &state);
+        let optimizer = held.optimizer(&self.given).map_err(text)?;
+        let state = divided(held.state_shapes(&optimizer), bytes)?;
+        let holding = Holding::new(&self.engine, (held, optimizer), description, &state);
         self.held = Some(holding.map_err(text)?);
         Ok(())
     }
@@ -168,7 +172,8 @@ impl Values for HeldValues {
         let (description, state) = rest.split_at_checked(length).ok_or(wrong)?;
         let description = std::str::from_utf8(description).map_err(text)?;
         let held: Held = serde_json::from_str(description).map_err(text)?;
-        let shapes = held.state_shapes().map_err(text)?;
+        let optimizer = held.optimizer(&self.given).map_err(text)?;
+        let shapes = held.state_shapes(&optimizer);
         let length = shapes.iter().map(Shape::byte_len).sum();
         let (state, rows) = state.split_at_checked(length).ok_or(wrong)?;
         self.create(description, state)?;
@@ -178,14 +183,19 @@ impl Values for HeldValues {
 }
 
 impl Holding {
-    fn new(engine: &Engine, held: Held, description: &str, state: &[HostTensor]) -> Result<Self> {
+    fn new(
+        engine: &Engine,
+        (held, optimizer): (Held, Optimizer),
+        description: &str,
+        state: &[HostTensor],
+    ) -> Result<Self> {
         let stores = held.tables.iter().map(TableStore::new);
         let tables: Answer<Vec<TableStore>> = stores.collect();
         let mut holding = Self {
             tables: tables.map_err(Error::Bug)?,
             row_programs: Vec::new(),
-            optimizer: held.optimizer()?,
-            shapes: held.state_shapes()?,
+            shapes: held.state_shapes(&optimizer),
+            optimizer,
             held,
             description: description.to_owned(),
             state: Vec::new(),
@@ -252,7 +262,7 @@ impl Holding {
         }
         let found = self.row_programs.iter().find(|(of, _)| *of == key);
         let (_, compiled) = found.ok_or("an update of rows is missing")?;
-        let common = self.common_range().map_err(text)?;
+        let common = self.common_range();
         let store = &mut self.tables[table];
         let before = store.gathered(&rows.numbers, padded)?;
         let mut gradient = rows.values.clone();
@@ -308,15 +318,15 @@ impl Holding {
     }
 
     fn common_slots(&self, engine: &Engine) -> Result<Vec<u8>> {
-        self.bytes(engine, self.common_range()?)
+        self.bytes(engine, self.common_range())
     }
 
     /// The places of slots that belong to no variable, which come before the others.
-    fn common_range(&self) -> Result<Range<usize>> {
-        let slots = self.held.slots()?;
+    fn common_range(&self) -> Range<usize> {
+        let slots = self.held.slots(&self.optimizer);
         let count = slots.iter().filter(|slot| slot.param.is_none()).count();
         let first = 1 + self.held.arrays.len();
-        Ok(first..first + count)
+        first..first + count
     }
 
     fn bytes(&self, engine: &Engine, arrays: Range<usize>) -> Result<Vec<u8>> {
@@ -382,7 +392,7 @@ impl Holding {
         gradients: &[HostTensor],
     ) -> Result<Vec<f64>> {
         let steps = self.optimizer.options().gradient_accumulation_steps;
-        let slots = self.held.slots()?;
+        let slots = self.held.slots(&self.optimizer);
         let (trained, _) = self.held.trained();
         let first_slot = 1 + self.held.arrays.len();
         let mut squares = vec![0.0; self.held.arrays.len()];

@@ -28,8 +28,8 @@ fn an_array_without_a_gradient_is_its_own_average() {
         replicas: 1,
     };
     let description = serde_json::to_string(&held).unwrap();
-    let shapes = held.state_shapes().unwrap();
-    let names = held.slots().unwrap().into_iter().map(|slot| slot.name);
+    let shapes = held.state_shapes(&optimizer);
+    let names = held.slots(&optimizer).into_iter().map(|slot| slot.name);
     let names: Vec<String> = ["iterations", "a", "b"]
         .map(String::from)
         .into_iter()
@@ -48,7 +48,7 @@ fn an_array_without_a_gradient_is_its_own_average() {
         });
         joined(&tensors.collect::<Vec<_>>())
     };
-    let mut values = HeldValues::new(&engine);
+    let mut values = HeldValues::new(&engine, &[]);
     values.create(&description, &state_of(1.0, 1.0)).unwrap();
     // Another value is set, as by weights that are loaded: the state is taken as it is.
     values.act("set_state", &state_of(3.0, 1.0)).unwrap();

@@ -15,6 +15,7 @@ use super::Strategy;
 use super::communication::secret_of_job;
 use super::multi_worker::devices_per_worker;
 use crate::engine::{Engine, EngineOptions};
+use crate::optim::Optimizer;
 use crate::replicas::{Placement, WireFormat};
 use crate::servers::{CacheOptions, ExchangeOptions, HeldValues, Servers, Wire, explained};
 use crate::{Error, Result};
@@ -47,6 +48,7 @@ pub struct ParameterServerOptions {
     join_timeout: Duration,
     lease: Duration,
     secret: Option<Secret>,
+    optimizers: Vec<Optimizer>,
 }
 
 impl Default for ParameterServerOptions {
@@ -70,6 +72,7 @@ impl Default for ParameterServerOptions {
             join_timeout: Duration::from_secs(300),
             lease: Duration::from_secs(10),
             secret: None,
+            optimizers: Vec::new(),
         }
     }
 }
@@ -197,6 +200,15 @@ impl ParameterServerOptions {
     #[must_use]
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = Some(Secret::new(secret));
+        self
+    }
+
+    /// Gives the servers an optimizer that they cannot make from its settings, since its [rule](crate::optim::UpdateRule) or its
+    /// [schedule](crate::schedules::LearningRateSchedule) is of your own: the one that the model is compiled with. Servers update with it
+    /// where the workers have the same kind and settings.
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Self {
+        self.optimizers.push(optimizer.into());
         self
     }
 
@@ -389,7 +401,7 @@ impl ParameterServerStrategy {
                 tell: Tell(engine.notice_handle()),
                 ..ServerOptions::default()
             },
-            Box::new(HeldValues::new(engine)),
+            Box::new(HeldValues::new(engine, &options.optimizers)),
         );
         server
             .and_then(|server| server.run(&listener))
