@@ -1,10 +1,13 @@
 //! Elementwise activations, as functions and as a layer.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+use std::fmt;
+use std::ptr::fn_addr_eq;
 
 use phalanx_graph::{Shape, Tensor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::layer::Layer;
 use super::precision::widened;
@@ -12,7 +15,7 @@ use super::sizes::{described_variants, named_variant, one_float};
 use super::{Cx, Regularizer, fields};
 use crate::config::{self, Component, Described, Description, Family, Field, Kind};
 
-/// The closed set of activations, each with Keras' formula and defaults.
+/// An activation: one of a closed set, each with Keras' formula and defaults, or a [function of your own](Self::custom).
 ///
 /// In JSON and YAML: the name, `relu`, or the name with its settings, `{"leaky_relu": {"negative_slope": 0.1}}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -77,6 +80,28 @@ pub enum Activation {
     LogSoftmax,
     /// `e^x`.
     Exponential,
+    /// See [`Activation::custom`].
+    #[serde(skip)]
+    Custom(CustomActivation),
+}
+
+/// A function of the program, with a name for errors and files; equal to the same function of the same name.
+#[derive(Clone, Copy)]
+pub struct CustomActivation {
+    name: &'static str,
+    function: fn(&Tensor) -> Tensor,
+}
+
+impl fmt::Debug for CustomActivation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CustomActivation({:?})", self.name)
+    }
+}
+
+impl PartialEq for CustomActivation {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && fn_addr_eq(self.function, other.function)
+    }
 }
 
 const fn default_slope() -> f64 {
@@ -92,6 +117,23 @@ pub(super) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 
 impl Activation {
+    /// A function of your own, which traces values of the dims that it is given; it captures nothing. For settings, a [`Layer`] of your own
+    /// is the place.
+    ///
+    /// A model with it is written by its program alone: files have the name, and reading them is an error that says so.
+    ///
+    /// ```
+    /// use phalanx::nn::{Activation, Dense, Sequential};
+    /// let squared = Activation::custom("squared_relu", |x| x.maximum(&x.like(0.0)).square());
+    /// let model = Sequential::new([4]).add(Dense::new(8).activation(squared)).add(Dense::new(1));
+    /// model.build()?;
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn custom(name: &'static str, function: fn(&Tensor) -> Tensor) -> Self {
+        Self::Custom(CustomActivation { name, function })
+    }
+
     /// The activation of each element.
     #[must_use]
     #[track_caller]
@@ -131,6 +173,7 @@ impl Activation {
             Self::Softmax => widened(x).softmax(last),
             Self::LogSoftmax => widened(x).log_softmax(last),
             Self::Exponential => x.exp(),
+            Self::Custom(own) => own.apply(x),
         }
     }
 
@@ -163,6 +206,23 @@ impl Activation {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl CustomActivation {
+    #[track_caller]
+    fn apply(self, x: &Tensor) -> Tensor {
+        let y = (self.function)(x);
+        if y.dims() != x.dims() {
+            let message = format!(
+                "an activation keeps the dims of {}, got {}",
+                x.shape(),
+                y.shape()
+            );
+            x.graph().fail(self.name, message);
+            return x.clone();
+        }
+        y
     }
 }
 
@@ -210,6 +270,9 @@ fn softplus_of(x: &Tensor) -> Tensor {
     let away = x.greater(&zero).select(&-x, x);
     x.maximum(&zero) + away.exp().log1p()
 }
+
+/// What stands before the name of a function of the program in files.
+const CUSTOM: &str = "custom";
 
 /// Activations by name.
 const ACTIVATIONS: &[Component] = &[
@@ -332,6 +395,18 @@ const ACTIVATIONS: &[Component] = &[
 ];
 
 impl Activation {
+    /// Whether an activation in a configuration is a function of a program.
+    pub(crate) fn is_custom_in(config: &Value) -> bool {
+        match config {
+            Value::Object(fields) => fields.iter().any(|(field, value)| {
+                let is_activation = field.ends_with("activation");
+                is_activation && value.get(CUSTOM).is_some() || Self::is_custom_in(value)
+            }),
+            Value::Array(values) => values.iter().any(Self::is_custom_in),
+            _ => false,
+        }
+    }
+
     /// The names with their settings and defaults.
     pub(crate) fn descriptions() -> Vec<Description> {
         described_variants::<Self>(ACTIVATIONS)
@@ -340,14 +415,23 @@ impl Activation {
 
 impl Serialize for Activation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
+        match self {
+            Self::Custom(own) => json!({CUSTOM: own.name}).serialize(serializer),
+            _ => Self::serialize(self, serializer),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Activation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = named_variant(deserializer, "activation", ACTIVATIONS)?;
-        Self::deserialize(value).map_err(serde::de::Error::custom)
+        let value = Value::deserialize(deserializer)?;
+        if let Some(name) = value.get(CUSTOM) {
+            return Err(D::Error::custom(format!(
+                "the activation {name} is a function of the program that wrote the model; build the model there, and load the weights alone (`SavedModel::load_weights`)"
+            )));
+        }
+        let value = named_variant(value, "activation", ACTIVATIONS).map_err(D::Error::custom)?;
+        Self::deserialize(value).map_err(D::Error::custom)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::MODEL;
-use crate::nn::{Model, Registry};
+use crate::nn::{Activation, Model, Registry};
 use crate::storage::document::Document;
 use crate::storage::problem;
 use crate::{Error, Result};
@@ -48,18 +48,19 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
     Model::from_config_with(config, registry).map_err(|error| {
         let error = error.to_string();
         let action = match is_known(config, registry) {
-            false => "a layer of your own is read by `SavedModel::load_with`",
-            true => "correct it, or save the model again",
+            _ if Activation::is_custom_in(config) => "",
+            false => "; a layer of your own is read by `SavedModel::load_with`",
+            true => "; correct it, or save the model again",
         };
         let error = error.strip_prefix("model: ").unwrap_or(&error);
-        problem(name, "model", format!("{error}; {action}"))
+        problem(name, "model", format!("{error}{action}"))
     })
 }
 
 /// Reads back what was written, before hours of training depend on it.
 fn verify(model: &Model, config: &Value, text: &[u8]) -> Result<()> {
     let registry = Registry::standard();
-    if !is_known(config, &registry) {
+    if !is_known(config, &registry) || Activation::is_custom_in(config) {
         return DOCUMENT.parse(MODEL, text).map(|_| ());
     }
     let again = read(MODEL, text, &registry)?;
