@@ -9,6 +9,7 @@ mod callbacks;
 mod cases;
 mod custom_functions;
 mod overlap;
+mod own_parts;
 mod prepared;
 mod schedule;
 mod streams;

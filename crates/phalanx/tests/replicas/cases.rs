@@ -1,5 +1,7 @@
 //! What is trained: models, data and settings, a case for each family and for each optimizer.
 
+#[path = "own_case.rs"]
+pub(crate) mod own_case;
 use phalanx::models::{
     EncoderHead, MobileNetV2, PositionEncoding, Recommender, RecommenderKind, TransformerEncoder,
 };
@@ -594,6 +596,7 @@ pub(crate) fn all() -> Vec<Case> {
         volumes(),
         noise(),
         compared(),
+        own_case::own_parts(),
     ]);
     cases
 }

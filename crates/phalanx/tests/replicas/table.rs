@@ -187,6 +187,11 @@ fn losses_that_compare_examples_do_in_every_way() {
 }
 
 #[test]
+fn parts_that_a_program_defines_do_in_every_way() {
+    check(named(&["own parts"]));
+}
+
+#[test]
 fn mobilenet_does_in_every_way() {
     check(named(&["MobileNetV2"]));
 }
@@ -260,6 +265,6 @@ fn what_cases_are_there_for_matters() {
 
 #[test]
 fn every_case_is_in_a_test() {
-    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1 + 1 + 1 + 1 + 1;
+    let of_tests = cases::optimizers().len() + 2 + 2 + 2 + 1 + 1 + 1 + 1 + 1 + 1;
     assert_eq!(cases::all().len(), of_tests, "give the new case a test");
 }

@@ -4,6 +4,8 @@ mod files;
 #[path = "../four_devices/mod.rs"]
 mod four_devices;
 mod misfits;
+#[path = "../replicas/own.rs"]
+mod own;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -189,6 +191,14 @@ fn half_precision() -> Compile {
     }
 }
 
+/// An update rule, a schedule and a metric of the program.
+fn own_parts() -> Compile {
+    Compile {
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..own::compile()
+    }
+}
+
 type Case = (
     &'static str,
     Box<dyn Strategy>,
@@ -206,7 +216,12 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
         optimizer: Adam::new(0.05).into(),
         ..compile()
     };
-    let cases: [Case; 5] = [
+    let own_by_halves = Compile {
+        optimizer: own_parts().optimizer,
+        metrics: own_parts().metrics,
+        ..half_precision()
+    };
+    let cases: [Case; 7] = [
         ("one device", one(), compile(), validated.clone(), &[1, 7]),
         ("half precision", one(), half_precision(), quiet(), &[3]),
         (
@@ -218,6 +233,14 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
         ),
         ("two replicas", mirrored(2), half_precision(), quiet(), &[5]),
         ("central storage", central(2), compile(), quiet(), &[6]),
+        ("own parts", one(), own_parts(), quiet(), &[5]),
+        (
+            "own parts by halves",
+            mirrored(2),
+            own_by_halves,
+            quiet(),
+            &[2],
+        ),
     ];
     for (name, strategy, compile, fit, steps) in cases {
         let whole = unbroken(&strategy, &compile, &fit);

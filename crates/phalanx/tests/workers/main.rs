@@ -183,6 +183,11 @@ fn two_workers_train_a_network_with_everything_as_one_process() {
 }
 
 #[test]
+fn two_workers_train_parts_that_the_program_defines_as_one_process() {
+    check(2, 1, cases::own_case::own_parts);
+}
+
+#[test]
 fn three_and_four_workers_and_two_by_two_replicas_do_too() {
     check(3, 1, cases::everything);
     check(4, 1, cases::everything);
