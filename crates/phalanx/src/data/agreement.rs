@@ -28,7 +28,11 @@ impl Batches {
             let examples = count(self.dataset().len());
             facts.push(named("the number of % examples", examples));
         }
-        facts.push(named("the size of % batches", self.size().to_string()));
+        let size = match self.segment().buckets {
+            Some(sum) => format!("{} at most, by lengths of checksum {sum:08x}", self.size()),
+            None => self.size().to_string(),
+        };
+        facts.push(named("the size of % batches", size));
         facts.push(named("the number of % batches", count(self.len())));
         if self.shard_policy() != AutoShardPolicy::Off {
             let order = format!("checksum {:08x}", self.order(epoch));
@@ -48,7 +52,11 @@ impl Batches {
         let places = spread(self.len().unwrap_or(PLACES), PLACES).flat_map(|batch| {
             let (epoch, index) = self.locate(epoch, batch).unwrap_or_default();
             let first = index.saturating_mul(size);
-            [first, first.saturating_add(size / 2)].map(|place| (epoch, place))
+            let places = match &self.plan {
+                Some(plan) => self.places_of(plan, epoch, index),
+                None => [first, first.saturating_add(size / 2)],
+            };
+            places.map(|place| (epoch, place))
         });
         let within = places.filter(|(_, place)| *place < len);
         within.fold(0, |sum, (epoch, place)| {

@@ -19,7 +19,6 @@ impl Batches {
     #[must_use]
     pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
         let stage_stats = Arc::new(self.stage_stats());
-        let sharded = (self.sharding.worker.count > 1).then(|| self.clone());
         let maker = BatchLoader {
             len: if self.size() == 0 { None } else { self.len() },
             batches: self.clone(),
@@ -36,8 +35,8 @@ impl Batches {
             maker,
             stage_stats,
             ended: false,
-            passes_over_empty: sharded.is_none(),
-            sharded,
+            passes_over_empty: self.sharding.worker.count == 1,
+            batches: self.clone(),
             most_empty: self.most_empty(),
             past: Vec::new(),
             segment: Segment {
@@ -87,8 +86,7 @@ pub struct BatchIter {
     maker: LoaderOrigin,
     stage_stats: Arc<StageStats>,
     ended: bool,
-    /// The batches, where several workers have a part of each.
-    sharded: Option<Batches>,
+    batches: Batches,
     /// Whether a batch without rows is no step, as it is where several workers take each step together.
     pub(super) passes_over_empty: bool,
     /// The most consecutive batches without rows that are passed over.
@@ -122,10 +120,25 @@ impl BatchIter {
     /// # Errors
     /// When no batch was handed out.
     pub(crate) fn worker_part(&self) -> Result<Option<WorkerPart>> {
-        match (&self.sharded, self.segment.steps.checked_sub(1)) {
-            (Some(batches), Some(last)) => batches.worker_part(self.epoch, last),
-            _ => Ok(None),
+        match self.segment.steps.checked_sub(1) {
+            Some(last) => self.batches.worker_part(self.epoch, last),
+            None => Ok(None),
         }
+    }
+
+    /// Number of rows of a full batch like the one handed out last, where batches are by length.
+    pub(crate) fn full_rows(&self) -> Option<usize> {
+        let last = self.segment.steps.checked_sub(1)?;
+        self.batches.full_rows(self.epoch, last)
+    }
+
+    /// The batches, each with the number of rows of a full one like it.
+    pub(crate) fn with_full_rows(mut self) -> impl Iterator<Item = Result<(Batch, usize)>> {
+        std::iter::from_fn(move || {
+            let batch = self.next()?;
+            let most = || self.batches.most_rows_of_all();
+            Some(batch.map(|batch| (batch, self.full_rows().unwrap_or_else(most))))
+        })
     }
 
     /// The same without batches that have no rows here, for who takes steps alone with the part of a worker.
@@ -165,8 +178,10 @@ impl Iterator for BatchIter {
             empty += 1;
             if empty > self.most_empty {
                 self.ended = true;
-                let batches = self.sharded.as_ref();
-                return Some(Err(batches.map_or_else(all_corrupt, none_here)));
+                return Some(Err(match self.batches.worker().count {
+                    1 => all_corrupt(),
+                    _ => none_here(&self.batches),
+                }));
             }
         }
     }

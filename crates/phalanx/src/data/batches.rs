@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::agreement::{EXAMPLES, spread};
 use super::buffer_pool::BufferPool;
+use super::length_buckets::{self, BucketPlan};
 use super::pad::Sequences;
 use super::prefetch::PrefetchOptions;
 use super::random_key::random_key;
@@ -21,12 +22,14 @@ use crate::{Error, Result};
 pub struct Batches {
     pub(super) input: Dataset,
     size: usize,
-    drop_remainder: bool,
-    pad: Option<Pad>,
+    pub(super) drop_remainder: bool,
+    pub(super) pad: Option<Pad>,
+    /// Which examples are in which batch, where these are by length.
+    pub(super) plan: Option<Arc<BucketPlan>>,
     stages: Vec<BatchStage>,
     /// How batches are made ahead, if somebody said so.
     pub(super) ahead: Option<PrefetchOptions>,
-    buffer_pool: Arc<BufferPool>,
+    pub(super) buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
     pub(super) largest: Arc<AtomicUsize>,
     /// A batch without rows but with the tensors of the others, once one was needed.
@@ -57,6 +60,7 @@ impl Batches {
             size,
             drop_remainder: false,
             pad: None,
+            plan: None,
             stages: Vec::new(),
             ahead: None,
             buffer_pool: Arc::default(),
@@ -66,6 +70,13 @@ impl Batches {
             sharding: Sharding::whole(),
             has_weights: Arc::default(),
             before: 0,
+        }
+    }
+
+    pub(super) fn bucketed(self, plan: BucketPlan) -> Self {
+        Self {
+            plan: Some(Arc::new(plan)),
+            ..self
         }
     }
 
@@ -154,8 +165,13 @@ impl Batches {
     /// gets batches without rows.
     ///
     /// # Errors
-    /// When the worker's index is out of range, or the policy is `File` and the data are not in files.
+    /// When the worker's index is out of range, the policy is `File` and the data are not in files, or batches are by length and
+    /// the policy is `File` or `Off`.
     pub fn shard(&self, worker: Worker, policy: AutoShardPolicy) -> Result<Self> {
+        let policy = match &self.plan {
+            Some(_) => length_buckets::policy(worker, policy)?,
+            None => policy,
+        };
         let sharding = Sharding::new(&self.input, worker, policy)?;
         Ok(Self {
             sharding,
@@ -171,7 +187,10 @@ impl Batches {
         if self.sharding.worker.count == 1 {
             return Ok(None);
         }
-        let (_, step) = self.locate(epoch, i)?;
+        let (epoch, step) = self.locate(epoch, i)?;
+        if let Some(plan) = &self.plan {
+            return Ok(Some(self.bucketed_part(plan, epoch, step)));
+        }
         let mut part = self.sharding.part(&self.input, self.size, step);
         let steps = self.len_before_stages();
         if self.sharding.is_divided_by_hand() && steps.is_some_and(|steps| step + 1 >= steps) {
@@ -212,7 +231,7 @@ impl Batches {
     /// # Errors
     /// When a stage comes after `batch`, since it may change the rows, or the batches are padded or sharded.
     pub fn unbatch(&self) -> Result<Dataset> {
-        if self.pad.is_some() {
+        if self.pad.is_some() || self.plan.is_some() {
             return Err(Error::user(
                 "cannot unbatch padded batches, whose examples have their own lengths; pad behind the next batch",
             ));
@@ -285,7 +304,7 @@ impl Batches {
         }
     }
 
-    /// Number of examples in a full batch.
+    /// Number of examples in a full batch; in the largest, where batches are by length.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
@@ -305,6 +324,9 @@ impl Batches {
     }
 
     fn len_before_stages(&self) -> Option<usize> {
+        if let Some(plan) = &self.plan {
+            return Some(plan.len(self.drop_remainder));
+        }
         self.sharding
             .steps(&self.input, self.size, self.drop_remainder)
     }
@@ -343,9 +365,12 @@ impl Batches {
     fn make_or_panic(&self, epoch: u64, i: usize, stage_stats: &StageStats) -> Result<Batch> {
         let (input_epoch, input_index) = self.locate(epoch, i)?;
         let mut batch = stage_stats.stages[0].made(|| self.gather(input_epoch, input_index))?;
-        batch.first = self
-            .before
-            .saturating_add((i as u64).saturating_mul(self.size as u64));
+        batch.first = match &self.plan {
+            Some(plan) => self.first_of(plan, input_epoch, input_index),
+            None => self
+                .before
+                .saturating_add((i as u64).saturating_mul(self.size as u64)),
+        };
         if batch.x.is_empty() {
             // All its examples were corrupt: maps have nothing to work on, and the step is left out.
             return Ok(batch);
@@ -393,6 +418,9 @@ impl Batches {
             return Err(Error::user(
                 "batch size is 0, expected at least 1; choose the number of examples per step",
             ));
+        }
+        if let Some(plan) = &self.plan {
+            return self.gather_bucketed(plan, epoch, i);
         }
         let (input, start, size) = self.sharding.locate(&self.input, self.size, i);
         let indices: Vec<usize> = (start..start.saturating_add(size)).collect();
@@ -459,7 +487,10 @@ impl Batches {
     /// This many consecutive batches without rows prove that every example is corrupt.
     pub(crate) fn most_empty(&self) -> usize {
         // Twice, since a repetition whose last batch is not full shifts the batches after it.
-        let batches = self.input.coverage_window().div_ceil(self.size.max(1));
+        let batches = match &self.plan {
+            Some(plan) => plan.len(false),
+            None => self.input.coverage_window().div_ceil(self.size.max(1)),
+        };
         batches.saturating_mul(2).saturating_add(1)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch_builder::BatchBuilder;
 use super::buffer_pool::BufferPool;
+use super::length_buckets::TensorDims;
 use super::pad::Sequences;
 use super::shard::whole_files;
 use super::stages::{Sharded, Stage};
@@ -166,16 +167,29 @@ impl Dataset {
         (pad, sequences): (&Pad, &Sequences),
         pool: &BufferPool,
     ) -> Result<Batch> {
-        let read = indices
-            .iter()
-            .filter_map(|&i| self.read(epoch, i).transpose());
-        let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
+        let mut examples = self.read_all(epoch, indices)?;
         pad.apply(&mut examples, sequences)?;
-        let mut stack = BatchBuilder::new(examples.len(), pool);
-        examples
-            .iter()
-            .try_for_each(|example| stack.push(example))?;
-        Ok(stack.finish())
+        stacked(&examples, pool)
+    }
+
+    /// The examples at `indices` of an epoch, padded to these dims and stacked.
+    pub(super) fn gather_padded_to(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        (pad, dims): (&Pad, &TensorDims),
+        pool: &BufferPool,
+    ) -> Result<Batch> {
+        let mut examples = self.read_all(epoch, indices)?;
+        pad.apply_to(&mut examples, dims)?;
+        stacked(&examples, pool)
+    }
+
+    /// The examples at `indices` that are not left out.
+    fn read_all(&self, epoch: u64, indices: &[usize]) -> Result<Vec<Example>> {
+        let read = indices.iter();
+        read.filter_map(|&i| self.read(epoch, i).transpose())
+            .collect()
     }
 
     /// Window length guaranteed to contain every example at least once.
@@ -191,6 +205,14 @@ impl Dataset {
             None => self.stage.shard_by_file(worker),
         }
     }
+}
+
+fn stacked(examples: &[Example], pool: &BufferPool) -> Result<Batch> {
+    let mut stack = BatchBuilder::new(examples.len(), pool);
+    examples
+        .iter()
+        .try_for_each(|example| stack.push(example))?;
+    Ok(stack.finish())
 }
 
 impl fmt::Debug for Dataset {

@@ -53,6 +53,29 @@ impl Pad {
         Ok(())
     }
 
+    /// The examples with tensors of these dims, inputs first.
+    ///
+    /// # Errors
+    /// When a tensor has other dims than it can be padded to.
+    pub(super) fn apply_to(&self, examples: &mut [Example], dims: &[Vec<usize>]) -> Result<()> {
+        for example in examples {
+            let tensors = example.x.iter().chain(&example.y);
+            for (tensor, dims) in tensors.zip(dims) {
+                let own = tensor.dims();
+                if own.len() != dims.len() || own.iter().zip(dims).any(|(own, to)| own > to) {
+                    return Err(Error::User(format!(
+                        "an example has a tensor {}, to be padded to {dims:?}: it was shorter when its length was asked for; change lengths before, not by chance in each epoch",
+                        tensor.shape()
+                    )));
+                }
+            }
+            let (x, y) = dims.split_at(example.x.len().min(dims.len()));
+            pad_all(&mut example.x, x, self.x);
+            pad_all(&mut example.y, y, self.y);
+        }
+        Ok(())
+    }
+
     /// The longest dims, rounded up where they differ; the first too where it `is_length`.
     fn dims(&self, range: &DimRange, is_length: bool) -> Vec<usize> {
         let dims = range.longest.iter().zip(&range.shortest).enumerate();

@@ -42,6 +42,9 @@ pub struct Segment {
     /// How many of these steps were not trained on because all their examples were corrupt and left out.
     #[serde(default)]
     pub left_out: usize,
+    /// A checksum of which examples are in which batch, where batches are by length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<u32>,
 }
 
 /// The most workers, and the most replicas of a worker.
@@ -159,7 +162,11 @@ impl Batches {
             now.policy = rest_policy(now.policy);
         }
         let by_position = |segment: &Segment| segment.policy == AutoShardPolicy::Data;
-        last.goes_on(&now) || by_position(last) && by_position(&now) && last.batch == now.batch
+        last.goes_on(&now)
+            || by_position(last)
+                && by_position(&now)
+                && last.batch == now.batch
+                && last.buckets == now.buckets
     }
 
     /// A segment of no steps that says how these batches are sharded.
@@ -172,6 +179,10 @@ impl Batches {
             batch: self.size(),
             steps: 0,
             left_out: 0,
+            buckets: self
+                .plan
+                .as_ref()
+                .map(|plan| plan.checksum(self.drop_remainder)),
         }
     }
 
@@ -179,6 +190,11 @@ impl Batches {
     fn after(&self, past: &[Segment]) -> Result<Self> {
         if past.is_empty() {
             return Ok(self.clone());
+        }
+        if self.plan.is_some() || past.iter().any(|segment| segment.buckets.is_some()) {
+            return Err(Error::user(
+                "cannot go on within the epoch with other batches by length than before: they have other examples; give it the data and buckets of before, or start at the next epoch",
+            ));
         }
         if self.reorders() {
             return Err(Error::user(
@@ -250,6 +266,7 @@ pub(super) fn merged(past: &[Segment]) -> Vec<Segment> {
         batch,
         steps,
         left_out: 0,
+        buckets: None,
     };
     let mut two = [of(batch + 1, more), of(batch, steps - more)];
     for segment in &mut two {

@@ -615,6 +615,7 @@ fn impossible_positions_are_refused_where_they_are_read() {
         batch,
         steps,
         left_out: 0,
+        buckets: None,
     };
     let batches = Dataset::from_source(Files(vec![10])).batch(2);
     for wrong in [
@@ -670,7 +671,7 @@ proptest! {
     ) {
         let segments = segments.into_iter().map(|(policy, workers, replicas, batch, steps)| Segment {
             policy: [AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data, AutoShardPolicy::Off][usize::from(policy)],
-            workers, replicas, batch, steps, left_out: 0,
+            workers, replicas, batch, steps, left_out: 0, buckets: None,
         });
         let text = serde_json::to_string(&Position { epoch, segments: segments.collect() }).unwrap();
         let data = Dataset::from_source(Files(vec![3, 5, 2]));

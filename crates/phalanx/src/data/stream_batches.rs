@@ -98,6 +98,7 @@ impl StreamBatches {
             batch: self.size,
             steps,
             left_out: 0,
+            buckets: None,
         }
     }
 }

@@ -85,6 +85,11 @@ pub trait EpochBatches: Iterator<Item = Result<Batch>> {
         Ok(None)
     }
 
+    /// Number of rows of a full batch like the one handed out last; `None` where all full batches have as many.
+    fn full_rows(&self) -> Option<usize> {
+        None
+    }
+
     /// Passes over batches that have no rows here from now on: for who takes steps alone with data that are divided among several workers.
     fn pass_over_empty(&mut self) {}
 
@@ -188,6 +193,10 @@ impl EpochBatches for BatchIter {
 
     fn worker_part(&self) -> Result<Option<WorkerPart>> {
         Self::worker_part(self)
+    }
+
+    fn full_rows(&self) -> Option<usize> {
+        Self::full_rows(self)
     }
 }
 

@@ -23,6 +23,7 @@ impl Trainer {
         let Some(world) = self.compiled.placement.world() else {
             return Ok(());
         };
+        self.compiled.check_lengths(data.by_index())?;
         if world.is_catching_up() {
             return Ok(());
         }

@@ -77,8 +77,9 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("evaluate")?;
-        let totals =
-            Evaluation::of(self, &mut |_, _| Ok(())).totals([Ok(batch.clone())], batch.rows())?;
+        self.compiled.check_lengths(None)?;
+        let whole = [Ok((batch.clone(), batch.rows()))];
+        let totals = Evaluation::of(self, &mut |_, _| Ok(())).totals(whole)?;
         Ok(self.compiled.setup.logs(&totals, 0.0))
     }
 }
@@ -96,6 +97,7 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
 
     /// Loss and metrics, and how many examples were left out.
     pub(super) fn run(self, batches: &Batches) -> Result<(Logs, u64)> {
+        self.trainer.compiled.check_lengths(Some(batches))?;
         match self.trainer.placement().world().cloned() {
             Some(world) => world.during("evaluates", || self.run_part(batches)),
             None => self.run_part(batches),
@@ -117,7 +119,7 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
             None => {
                 let is_alone = self.trainer.placement().world().is_none();
                 let read = batches.read_ahead().iter(0, 0);
-                self.totals(read.passing_over_empty(is_alone), batches.most_rows())?
+                self.totals(read.passing_over_empty(is_alone).with_full_rows())?
             }
         };
         let skipped = batches.dataset().skipped() - before;
@@ -131,17 +133,16 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         Ok((setup.logs(&totals, 0.0), skipped))
     }
 
-    /// The totals of batches of `size` rows or fewer.
+    /// The totals of batches, each with the number of rows of a full one like it.
     fn totals(
         &mut self,
-        batches: impl IntoIterator<Item = Result<Batch>>,
-        size: usize,
+        batches: impl IntoIterator<Item = Result<(Batch, usize)>>,
     ) -> Result<Vec<f64>> {
         let model = &self.trainer.compiled;
         let mut totals = model.state.zeros(&model.setup)?;
         let mut flight = InFlight::default();
         for (number, batch) in batches.into_iter().enumerate() {
-            let batch = batch?;
+            let (batch, size) = batch?;
             (self.watch)(self.trainer, TestPlace::Begin(number))?;
             totals = self
                 .trainer
@@ -176,7 +177,7 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
                     // The hooks of callbacks are for batches in their order.
                     let trainer = &mut *self.trainer;
                     Evaluation::of(trainer, &mut |_, _| Ok(()))
-                        .totals([Ok(batch)], batches.most_rows())?
+                        .totals([Ok((batch, batches.most_rows()))])?
                 }
             };
             let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -116,6 +116,7 @@ impl<'d> NumberedBatches<'d> {
                     batch: self.data.batch_size(),
                     steps,
                     left_out: 0,
+                    buckets: None,
                 }],
             },
         }

@@ -61,6 +61,7 @@ impl Trainer {
     /// As [`predict`](Self::predict).
     pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let rows = x.first().map_or(0, HostTensor::rows);
+        self.compiled.check_lengths(None)?;
         check_indices(&self.compiled.setup, x, 0)?;
         let begun = self.compiled.start_prediction(x, rows)?;
         self.compiled
@@ -77,6 +78,7 @@ struct Prediction<'t> {
 
 impl Prediction<'_> {
     fn run(mut self) -> Result<Vec<HostTensor>> {
+        self.trainer.compiled.check_lengths(Some(self.batches))?;
         let placement = &self.trainer.compiled.placement;
         if let Some(servers) = placement.servers().cloned() {
             return servers.or_fail(self.with_servers(&servers));
@@ -115,8 +117,9 @@ impl Prediction<'_> {
         let mut waiting: Option<PendingPrediction> = None;
         let is_alone = trainer.placement().world().is_none();
         let read = batches.read_ahead().iter(0, 0);
-        for (number, batch) in read.passing_over_empty(is_alone).enumerate() {
-            let batch = batch?;
+        let read = read.passing_over_empty(is_alone).with_full_rows();
+        for (number, batch) in read.enumerate() {
+            let (batch, full) = batch?;
             hooks.call(trainer, &mut |callback, cx| {
                 callback.on_predict_batch_begin(number, cx)
             })?;
@@ -127,7 +130,7 @@ impl Prediction<'_> {
             if let Some(before) = waiting.take_if(|before| before.exchanges) {
                 parts.extend(model.read_outputs(&before)?);
             }
-            let begun = model.start_prediction(&batch.x, batches.most_rows())?;
+            let begun = model.start_prediction(&batch.x, full)?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
                 parts.extend(model.read_outputs(&before)?);

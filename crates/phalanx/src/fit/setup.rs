@@ -83,13 +83,12 @@ impl StepLayout {
         }
     }
 
-    /// Refuses examples of any length or size where the parts of a step are planned or agreed on before the batch is known.
+    /// Refuses examples of any length or size where the parts of a step are planned before the batch is known.
     fn check_lengths(&self, setup: &Setup) -> Result<()> {
         let Some(open) = setup.model.open_input() else {
             return Ok(());
         };
         let place = match self {
-            Self::Replicated if setup.workers > 1 => "in several processes",
             Self::Replicated | Self::ParameterDevice => return Ok(()),
             Self::Sharded(_) => "on a mesh",
             Self::Pipelined(_) => "in stages",

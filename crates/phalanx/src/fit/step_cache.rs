@@ -145,7 +145,7 @@ fn many_programs(name: &str, count: usize) -> Option<String> {
     const MANY: usize = 8;
     (count >= MANY && count.is_power_of_two()).then(|| {
         format!(
-            "warning: `{name}` is now compiled for {count} shapes of batches, and training waits for each; give batches fewer shapes: `drop_remainder`, or `pad` with a larger `multiple`"
+            "warning: `{name}` is now compiled for {count} shapes of batches, and training waits for each; give batches fewer shapes: `drop_remainder`, `pad` with a larger `multiple`, or buckets that are padded to their boundary"
         )
     })
 }

@@ -283,7 +283,8 @@ impl<'r> FitRun<'r> {
             let (mut batch, part) = (batch?, batches.worker_part()?);
             // Examples are numbered in the whole batch, of which this process may have a part.
             batch.first += part.map_or(0, |part| part.first_row as u64);
-            let (partition, shape) = model.part_of(&batch, self.data, part)?;
+            let place = (part, batches.full_rows());
+            let (partition, shape) = model.part_of(&batch, self.data, place)?;
             run.push(DividedBatch {
                 batch,
                 partition,

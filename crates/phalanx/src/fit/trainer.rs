@@ -114,6 +114,7 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
+        self.compiled.check_lengths(None)?;
         let (model, flight) = (&mut self.compiled, &mut InFlight::default());
         let (partition, shape) = model.part(batch, batch.rows())?;
         let world = model.placement.world();

@@ -352,6 +352,7 @@ impl DistributedIter {
             batch: self.size,
             steps: self.read,
             left_out: 0,
+            buckets: None,
         };
         Position {
             epoch: self.position.epoch,
@@ -416,12 +417,13 @@ impl DistributedIter {
     }
 
     fn split(&self, mut batch: Batch) -> Result<DistributedBatch> {
+        let full = self.readers[0].full_rows().unwrap_or(self.size);
         let Some(mut part) = self.readers[0].worker_part()? else {
-            return DistributedBatch::split(&self.strategy, &batch, self.size);
+            return DistributedBatch::split(&self.strategy, &batch, full);
         };
         part.is_even &= !self.skips_corrupt;
         batch.first += part.first_row as u64;
-        DistributedBatch::of_worker(&self.strategy, &batch, self.size, part)
+        DistributedBatch::of_worker(&self.strategy, &batch, full, part)
     }
 
     /// What processes with pipelines of their own agree on before the first step: how many steps there are, and how many rows in

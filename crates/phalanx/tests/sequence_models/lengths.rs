@@ -11,7 +11,7 @@ const OF_EXAMPLES: [usize; 22] = [
 ];
 
 /// Sequences of words, none of which is 0, with a class each.
-struct Sentences;
+pub(crate) struct Sentences;
 
 impl Source for Sentences {
     fn len(&self) -> usize {
@@ -39,18 +39,18 @@ fn batches(multiple: usize) -> Batches {
     Dataset::from_source(Sentences).batch(4).pad(pad)
 }
 
-fn classifier(input: Input) -> Sequential {
+pub(crate) fn classifier(input: Input) -> Sequential {
     Sequential::new(input)
         .add(Embedding::new(9, 5).mask_zero(true))
         .add(Gru::new(6))
         .add(Dense::new(3))
 }
 
-fn indices(length: usize) -> Input {
+pub(crate) fn indices(length: usize) -> Input {
     Input::new([length]).dtype(DType::I32)
 }
 
-fn two_devices() -> &'static Engine {
+pub(crate) fn two_devices() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| {
         let options = EngineOptions {

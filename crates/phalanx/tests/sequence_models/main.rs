@@ -2,6 +2,7 @@
 
 #[path = "../any_device/mod.rs"]
 mod any_device;
+mod buckets;
 mod dropped_states;
 mod lengths;
 mod memories;

@@ -85,6 +85,7 @@ fn what_was_read_of_an_epoch_is_not_read_again() {
             batch: 4,
             steps: 3,
             left_out: 0,
+            buckets: None,
         }],
     };
     trained(&data, Fit::epochs(2).position(position));

@@ -17,6 +17,7 @@ mod gradients;
 #[path = "../../../../tests/tools/hosts.rs"]
 mod hosts;
 mod launchers;
+mod lengths;
 mod networks;
 mod predictions;
 mod processes;
