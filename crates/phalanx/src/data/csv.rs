@@ -32,6 +32,8 @@ pub struct CsvOptions {
     pub classes: Vec<String>,
     /// The columns of the features, in this order; empty for all but the label, in the order of the file.
     pub columns: Vec<CsvColumn>,
+    /// Whether the column of the label may be among the features, and is where `columns` is empty: a series that is forecast from itself.
+    pub label_is_feature: bool,
     /// Columns of names, of which each value becomes a feature of its own. A missing value is none of them.
     pub one_hot: Vec<OneHotColumn>,
     /// Columns of the features that are indices, whole numbers from 0: each is an input of its own, i32 `[rows]`, in this order
@@ -71,6 +73,7 @@ impl Default for CsvOptions {
             weight: None,
             classes: Vec::new(),
             columns: Vec::new(),
+            label_is_feature: false,
             one_hot: Vec::new(),
             indices: Vec::new(),
             texts: Vec::new(),

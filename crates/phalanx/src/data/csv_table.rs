@@ -301,7 +301,7 @@ fn weight_column(
     Ok(weight)
 }
 
-/// The columns of the features, which are neither the label nor the weights.
+/// The columns of the features, which are neither the weights nor, unless it may be, the label.
 fn columns_of_features(
     lines: &CsvLines<'_>,
     names: &[String],
@@ -312,6 +312,7 @@ fn columns_of_features(
     let chosen = options.columns.iter();
     let chosen = chosen.map(|column| column_of(lines, names, columns, column, "column"));
     let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
+    let label = label.filter(|_| !options.label_is_feature);
     let no_features = [("label is", label), ("weights are", weight)];
     for (what, column) in no_features {
         if column.is_some_and(|column| chosen.contains(&column)) {

@@ -57,6 +57,7 @@ mod stream_reader;
 #[cfg(test)]
 mod test_folder;
 mod text_vectorizer;
+mod time_series;
 mod training_data;
 mod vocabulary;
 
@@ -96,5 +97,6 @@ pub use stages::ClassWeights;
 pub use stream::{Examples, Stream};
 pub use stream_batches::{StreamBatches, StreamIter};
 pub use text_vectorizer::{TextOptions, TextSplit, TextStandardize, TextVectorizer};
+pub use time_series::TimeWindows;
 pub use training_data::{EpochBatches, EpochLength, TrainingData};
 pub use vocabulary::{Vocabulary, hash_bucket};
