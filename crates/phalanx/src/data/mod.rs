@@ -74,9 +74,9 @@ pub use csv_one_hot::OneHotColumn;
 pub use dataset::Dataset;
 pub use example::{Batch, Example};
 pub use formats::{
-    Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, Features, FixedRecords,
-    ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records, TarMember, TextLines,
-    TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching,
+    Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, FeatureSpec, Features,
+    FixedRecords, ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records, TarMember,
+    TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching,
     is_file_pattern, parse_idx, parse_npy, parse_npz, read_idx, read_npy, shard_path, tar_members,
     write_tfrecord,
 };
@@ -84,8 +84,8 @@ pub use formats::{
 pub use formats::{Parquet, ParquetOptions};
 pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values, csv_width};
 pub use global_batch::{Worker, batch_sizes};
-pub use mixup::{cut_mix, mix_up};
 pub use length_buckets::LengthBuckets;
+pub use mixup::{cut_mix, mix_up};
 pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};

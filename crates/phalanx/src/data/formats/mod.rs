@@ -1,6 +1,7 @@
 //! Readers and writers of file formats, a file each; all read at a position, so that any example can be asked for.
 
 mod encoded_images;
+mod feature_spec;
 mod files;
 mod fixed;
 mod idx;
@@ -25,6 +26,7 @@ mod web_dataset;
 mod wire;
 
 pub use encoded_images::EncodedImages;
+pub use feature_spec::FeatureSpec;
 pub(super) use files::{MATCHING, files_of, io, locate, start_of_pattern};
 pub use files::{files_matching, is_file_pattern};
 pub use fixed::{Cifar, FixedRecords};

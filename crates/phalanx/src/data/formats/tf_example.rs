@@ -109,15 +109,16 @@ impl Features {
     }
 
     fn found(&self, name: &str) -> Result<&Feature> {
-        self.0.get(name).ok_or_else(|| {
-            let names: Vec<&str> = self.0.keys().take(20).map(String::as_str).collect();
-            in_item(
-                &format!("feature `{name}`"),
-                format!(
-                    "there is none of that name, only {names:?}; correct the name, or the writer"
-                ),
-            )
-        })
+        self.0.get(name).ok_or_else(|| self.none_of(name))
+    }
+
+    /// The error of a feature that is not there.
+    pub(super) fn none_of(&self, name: &str) -> Error {
+        let names: Vec<&str> = self.0.keys().take(20).map(String::as_str).collect();
+        in_item(
+            &format!("feature `{name}`"),
+            format!("there is none of that name, only {names:?}; correct the name, or the writer"),
+        )
     }
 
     /// The features in a serialised `tf.train.Example`.
