@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::categories::CategoryFact;
 use crate::scaling::Scaling;
 use crate::texts::TextFact;
+use crate::windows::WindowFact;
 
 /// A column of which each value is a feature.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,6 +89,9 @@ pub struct Facts {
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
     /// The column of the weights, if there is one.
+    /// The windows that rows are made, where they are a time series; `dims` are those of a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowFact>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightFact>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
@@ -164,6 +168,7 @@ impl Default for Facts {
             classes: Vec::new(),
             scaling: Scaling {
                 divide_by: 1.0,
+            window: None,
                 ..Scaling::default()
             },
             examples: None,
@@ -178,7 +183,7 @@ impl Facts {
         let text = |fact: &TextFact| Input::new([fact.length()]).dtype(DType::I32);
         if self.inputs.is_empty() {
             let input = self.texts.first().map(text);
-            return vec![input.unwrap_or_else(|| Input::new(self.dims.clone()))];
+            return vec![input.unwrap_or_else(|| Input::new(self.example_dims()))];
         }
         let inputs = self.inputs.iter().map(|fact| {
             let input = match (fact.width, self.text(fact)) {
@@ -201,10 +206,16 @@ impl Facts {
         let words = |fact: &TextFact| format!("{} {}", fact.length(), fact.unit());
         if self.inputs.is_empty() {
             let text = self.texts.first().map(words);
-            return text.unwrap_or_else(|| format!("{:?}", self.dims));
+            return text.unwrap_or_else(|| format!("{:?}", self.example_dims()));
         }
         let shown = self.inputs.iter().map(|fact| {
             let what = match (fact.width, self.text(fact), fact.category) {
+    /// The dims of one example of numbers.
+    pub(crate) fn example_dims(&self) -> Vec<usize> {
+        let steps = self.window.map(|window| window.sequence_length);
+        steps.into_iter().chain(self.dims.iter().copied()).collect()
+    }
+
                 (Some(width), ..) => format!("[{width}]"),
                 (None, Some(text), _) => words(text),
                 (None, None, Some(_)) => "a category".to_owned(),
@@ -215,7 +226,7 @@ impl Facts {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Rows as they are read, as the model takes them: numbers filled and scaled, and an array for each input. `texts` has the
+    /// Rows as they are read, as the model takes them: numbers filled and scaled, in windows, and an array for each input. `texts` has the
     /// texts and then the categories of the files, column by column.
     ///
     /// # Errors
@@ -243,6 +254,9 @@ impl Facts {
         for fact in &self.inputs {
             match (fact.width, numbers, fact.text.or(fact.category.map(behind))) {
                 (Some(width), Some(numbers), _) => {
+        if let Some(window) = &self.window {
+            return window.apply(&rows);
+        }
                     inputs.push(columns(numbers, first, width));
                     first += width;
                 }

@@ -38,6 +38,7 @@ mod synth;
 pub mod texts;
 mod trained_args;
 
+pub mod windows;
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@ use crate::config::{
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::windows::WindowFact;
 
 /// The name of the file.
 pub(crate) const NAME: &str = "training.json";
@@ -270,6 +271,10 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("inputs", format!("{:?}", csv.inputs.value)),
         ("one_hot", format!("{:?}", csv.one_hot.value)),
         ("text", format!("{texts:?}")),
+        (
+            "window",
+            format!("{:?}", csv.window.as_ref().map(WindowFact::from)),
+        ),
         ("category", format!("{categories:?}")),
         ("classes", format!("{:?}", csv.classes.value)),
         ("missing", format!("{:?}", csv.missing)),

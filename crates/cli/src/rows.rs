@@ -21,6 +21,7 @@ use crate::named_columns;
 use crate::scaling::{Scaling, length};
 use crate::split::{check_test, tested};
 use crate::texts;
+use crate::windows::{self, WindowFact};
 
 /// What a model trains on, and what it is measured on.
 #[derive(Debug)]
@@ -113,14 +114,25 @@ fn read_csv(
         files.find_words(config, &train)?;
     }
     let Files { facts, columns, .. } = files;
+    windows::check_gaps(data, columns.dropped())?;
     let of_texts = columns.texts();
-    let scaled =
-        |rows: Option<Dataset>| rows.map(|rows| facts.prepared(&rows, of_texts)).transpose();
-    let plain = facts.prepared(&train, of_texts).map_err(wrong)?;
+    let scaled = |name: &str, rows: Option<Dataset>| {
+        let made = rows.map(|rows| facts.prepared(&rows, of_texts));
+        made.transpose()
+            .map_err(|error| match (&data.window, error) {
+                (Some(window), Error::User(message)) => {
+                    let next = "change `window`, or the parts of the data";
+                    Problem::new(window.at, format!("the {name} rows: {message}"), next)
+                }
+                (_, error) => wrong(error),
+            })
+    };
+    let none = || Problem::new(data.csv[0].at, "no row is left to train on", "add rows");
+    let plain = scaled("training", Some(train))?.ok_or_else(none)?;
     Ok(Rows {
         train: prepared(config, &plain)?,
-        validation: scaled(validation).map_err(wrong)?,
-        test: scaled(test).map_err(wrong)?,
+        validation: scaled("validation", validation)?,
+        test: scaled("test", test)?,
         plain,
         dropped: columns.dropped(),
         warnings: Vec::new(),
@@ -149,12 +161,14 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         label: label.and_then(|label| header.get(label).cloned()),
         ..Facts::default()
     };
+    facts.window = data.window.as_ref().map(WindowFact::from);
     facts.weight = named_columns::weight(data, &header, columns)?;
     let weight = facts.weight.as_ref().map(|fact| fact.index);
     facts.columns = match data.columns.is_empty() {
         true => {
             let features = header.iter().enumerate();
-            let features = features.filter(|(column, _)| ![label, weight].contains(&Some(*column)));
+            let others = [label.filter(|_| !options.label_is_feature), weight];
+            let features = features.filter(|(column, _)| !others.contains(&Some(*column)));
             features.map(|(_, name)| name.clone()).collect()
         }
         false => {
@@ -508,6 +522,7 @@ fn options(data: &Csv) -> CsvOptions {
         columns: data.columns.iter().map(csv_column).collect(),
         one_hot: one_hot.collect(),
         indices: indices.collect(),
+        label_is_feature: data.window.is_some(),
         texts: texts.collect(),
         categories: categories.collect(),
         skip_rows: data.skip_rows,

@@ -32,7 +32,9 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     }
     if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
         fits?;
-        check_label(&options, (facts, &header), path)?;
+        if facts.window.is_none() {
+            check_label(&options, (facts, &header), path)?;
+        }
     }
     let drops = options.missing == MissingValues::Drop;
     if drops {
@@ -92,6 +94,9 @@ fn choose_columns(
         None if !options.columns.is_empty() => return Ok(()),
         None => columns_of_training(data, facts)?,
     };
+    if facts.window.is_some() {
+        return check_width(columns, path, options);
+    }
     let label = label_of_training(data, facts, columns);
     let weight = facts.weight.as_ref().map(|weight| weight.index);
     let without = match weight {
@@ -138,6 +143,22 @@ fn choose_columns(
         **index -= of_training.iter().filter(|left| **left < **index).count();
     }
     Ok(())
+}
+
+/// Refuses a file of a series that has not all columns of the training, the label among them, which is a feature too.
+fn check_width(columns: usize, path: &Path, options: &CsvOptions) -> Read<()> {
+    let first_line = CsvOptions {
+        header: Header::No,
+        ..options.clone()
+    };
+    let width = csv_width(path, &first_line)?;
+    if width == columns {
+        return Ok(());
+    }
+    Err(Error::User(format!(
+        "{} has {width} columns, and the files of the training {columns}; give a file with the same columns",
+        path.display()
+    )))
 }
 
 fn position(column: &mut CsvColumn) -> Option<&mut usize> {
@@ -189,5 +210,7 @@ fn columns_of_training(data: &Csv, facts: &Facts) -> Read<usize> {
     }
     let values: usize = facts.one_hot.iter().map(|fact| fact.values.len()).sum();
     let features: usize = facts.dims.iter().product();
-    Ok(features + 1 + facts.one_hot.len() - values.min(features))
+    // A series has its label among the features.
+    let label = usize::from(facts.window.is_none());
+    Ok(features + label + facts.one_hot.len() - values.min(features))
 }

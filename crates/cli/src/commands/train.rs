@@ -197,7 +197,7 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
             categories.map(|own| json!({"column": own.shown(), "vocabulary": own.size()}));
         return context.output.line(json!({
             "event": "data", "train": train, "validation": validation, "test": test,
-            "left_out": rows.dropped, "dims": facts.dims, "columns": facts.columns, "classes": facts.classes,
+            "left_out": rows.dropped, "dims": facts.example_dims(), "columns": facts.columns, "classes": facts.classes,
             "texts": texts.collect::<Vec<_>>(), "categories": categories.collect::<Vec<_>>(),
         }));
     }

@@ -260,6 +260,10 @@ impl Used {
                     false => "the names of the categories",
                 }));
             }
+            if let Some(window) = &csv.window {
+                facts.window = Some(window.into());
+                facts.dims = facts.dims.split_off(1.min(facts.dims.len()));
+            }
             facts.scaling.divide_by = csv.divide_by;
             facts.classes.clone_from(&csv.classes.value);
             if csv.standardize || csv.missing == Missing::Mean {

@@ -29,6 +29,7 @@ mod training_file;
 mod validation;
 mod weights;
 
+mod windows;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ pub use phalanx_yaml::{Position, Problem, Problems};
 pub use texts::CsvText;
 
 /// A whole `train.yaml`.
+pub use windows::CsvWindow;
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainConfig {
     /// The file as the user named it.
@@ -196,6 +198,8 @@ pub struct Csv {
     /// Whether features are given mean 0 and deviation 1.
     pub standardize: bool,
     /// What every feature is divided by.
+    /// The windows of a time series, where rows are one.
+    pub window: Option<CsvWindow>,
     pub divide_by: f64,
     /// What the trained model is tested on.
     pub test: Option<Located<Test>>,

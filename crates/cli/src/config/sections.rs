@@ -160,6 +160,7 @@ impl Reader {
         let mut of_inputs: Vec<Column> = of_inputs.cloned().collect();
         let text = self.csv_texts(&section);
         let category = self.csv_categories(&section);
+        let window = self.csv_window(&section);
         if of_inputs.is_empty() {
             of_inputs.extend(text.iter().map(|text| text.column.value.clone()));
         }
@@ -183,6 +184,7 @@ impl Reader {
                 .unwrap_or(of_inputs),
             inputs,
             text,
+            window,
             category,
             one_hot: one_hot.unwrap_or_else(|| nothing(at)),
             classes: classes.unwrap_or_else(|| nothing(at)),
@@ -320,6 +322,7 @@ impl Reader {
             self.check_inputs(csv);
             self.check_texts(csv);
             self.check_categories(csv);
+            self.check_window(csv);
             self.check_weight(csv);
             self.check_label(
                 csv,

@@ -13,7 +13,7 @@ use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
 use super::loss_scale::{LOSS_SCALE, LOSS_SCALE_KIND};
-use super::{categories, texts};
+use super::{categories, texts, windows};
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
@@ -258,6 +258,7 @@ pub(crate) const CSV: &[Field] = &[
     .example("[colour, shop]"),
     texts::OF_CSV,
     categories::OF_CSV,
+    windows::OF_CSV,
     Field::new(
         "classes",
         Kind::Worded(
@@ -469,12 +470,13 @@ pub(crate) const IMAGE_TEST: &[Field] = &[
 ];
 
 /// The sections by the name that messages give them, with where they are.
-pub(crate) const SECTIONS: [(&str, &[Field]); 13] = [
+pub(crate) const SECTIONS: [(&str, &[Field]); 14] = [
     ("the file", FILE),
     ("data", CSV),
     ("test", TEST),
     ("text", texts::TEXT),
     ("category", categories::CATEGORY),
+    ("window", windows::WINDOW),
     ("data", IMAGES),
     ("scale", STANDARD),
     ("augment", AUGMENT),

@@ -4,6 +4,7 @@ mod categories;
 mod predicted;
 mod texts;
 mod weights;
+mod windows;
 
 use std::fs;
 

@@ -9,6 +9,7 @@ mod processes;
 mod runs;
 mod saved_models;
 mod texts;
+mod windows;
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
