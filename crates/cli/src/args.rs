@@ -451,6 +451,8 @@ pub enum DataFormat {
     Parquet,
     /// An IDX file, as MNIST's
     Idx,
+    /// Arrays that NumPy saved: the rows of `.npy`, or the arrays of an archive, `.npz`
+    Numpy,
     /// Lines of text
     Text,
     /// A folder with a folder of images for each class
@@ -467,6 +469,7 @@ impl DataFormat {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Idx => "idx",
+            Self::Numpy => "numpy",
             Self::Text => "text",
             Self::Images => "images",
         }

@@ -313,6 +313,34 @@ fn rows_of_texts_and_values_are_inspected_as_they_are_written() {
 }
 
 #[test]
+fn arrays_of_numpy_are_inspected_by_rows_and_archives_by_their_arrays() {
+    let home = folder("numpy");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/numpy");
+    for name in ["fortran.npy", "plain.npz", "scalar.npy"] {
+        std::fs::copy(golden.join(name), home.join(name)).unwrap();
+    }
+    let data = |what: &str, file: &str| phalanx(&home, &["data", what, file]);
+    let rows = data("inspect", "fortran.npy");
+    assert_eq!(
+        text(&rows.stdout),
+        "numpy: 2 examples in 1 file\n  0: i32[3,4] [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.…\n  1: i32[3,4] [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0,…\n"
+    );
+    let arrays = data("inspect", "plain.npz");
+    assert_eq!(
+        text(&arrays.stdout),
+        "numpy: 2 arrays\n  0: x: f32[2,3,4] [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.12…\n  1: y: i64[2] [3.0, -1.0]\n"
+    );
+    let bench = phalanx(&home, &["data", "bench", "plain.npz", "--seconds", "1"]);
+    assert!(text(&bench.stdout).contains(" arrays in 1.0 s on one thread: "));
+    expect(&data("inspect", "scalar.npy"), 1, &[], &["is the scalar"]);
+    std::fs::write(home.join("cut.npy"), b"\x93NUMPY").unwrap();
+    std::fs::write(home.join("cut.npz"), b"PK").unwrap();
+    for file in ["cut.npy", "cut.npz"] {
+        expect(&data("inspect", file), 1, &[], &[file]);
+    }
+}
+
+#[test]
 fn a_folder_is_its_images_or_its_files_of_one_format() {
     let home = folder("of-data");
     std::fs::create_dir_all(home.join("shards")).unwrap();

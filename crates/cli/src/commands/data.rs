@@ -10,7 +10,7 @@ use phalanx::data::{
     TfRecordWriter, TfRecords, WebDataset, files_matching, is_file_pattern, read_idx, shard_path,
 };
 
-use super::Context;
+use super::{Context, data_numpy};
 use crate::args::{DataCommand, DataFormat};
 use crate::csv_fields::{CsvFields, csv_options};
 use crate::failure::{Exit, Failure};
@@ -188,19 +188,24 @@ fn kind(path: &str) -> Option<DataFormat> {
         () if ends(".csv") => Some(DataFormat::Csv),
         () if ends(".parquet") => Some(DataFormat::Parquet),
         () if ends("-ubyte") || ends(".idx") => Some(DataFormat::Idx),
+        () if ends(".npy") || ends(".npz") => Some(DataFormat::Numpy),
         () if ends(".txt") => Some(DataFormat::Text),
         () => None,
     }
 }
 
 /// The items of a format: how long each is, once it is read, and what a line says of it.
-struct Items {
-    len: usize,
-    per_file: Vec<usize>,
-    lost: Vec<LostBytes>,
-    read: Box<dyn Fn(usize) -> phalanx::Result<u64>>,
-    describe: Box<dyn Fn(usize) -> phalanx::Result<String>>,
+pub(super) struct Items {
+    /// What one is called, with an s for several.
+    pub(super) unit: &'static str,
+    pub(super) len: usize,
+    pub(super) per_file: Vec<usize>,
+    pub(super) lost: Vec<LostBytes>,
+    pub(super) read: Box<dyn Fn(usize) -> phalanx::Result<u64>>,
+    pub(super) describe: Box<dyn Fn(usize) -> phalanx::Result<String>>,
 }
+
+const EXAMPLES: &str = "examples";
 
 impl Items {
     fn new<R: Records>(
@@ -211,6 +216,7 @@ impl Items {
         let records = Arc::new(records);
         let read = Arc::clone(&records);
         Self {
+            unit: EXAMPLES,
             len: records.len(),
             per_file: records.per_file(),
             lost: records.lost(),
@@ -275,9 +281,9 @@ impl Items {
                 }
             }
             DataFormat::Idx => {
-                let array = read_idx(data, 1 << 32)?;
-                Self::of_dataset(Dataset::from_arrays(array, Vec::new())?)
+                Self::of_dataset(Dataset::from_arrays(read_idx(data, 1 << 32)?, Vec::new())?)
             }
+            DataFormat::Numpy => data_numpy::items(data)?,
         })
     }
 
@@ -290,6 +296,7 @@ impl Items {
         };
         let read = Arc::clone(&fields);
         Ok(Self {
+            unit: EXAMPLES,
             len: fields.len(),
             per_file: Vec::new(),
             lost: Vec::new(),
@@ -298,13 +305,14 @@ impl Items {
         })
     }
 
-    fn of_dataset(data: Dataset) -> Self {
+    pub(super) fn of_dataset(data: Dataset) -> Self {
         let read = data.clone();
         let len = |example: &Example| {
             let tensors = example.x.iter().chain(&example.y);
             tensors.map(|tensor| tensor.bytes().len() as u64).sum()
         };
         Self {
+            unit: EXAMPLES,
             len: data.len().unwrap_or(0),
             per_file: Vec::new(),
             lost: Vec::new(),
@@ -343,7 +351,7 @@ fn of_features(features: &Features) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -363,9 +371,10 @@ fn inspect(
         files => format!(" in {files} files"),
     };
     context.output.line(format_args!(
-        "{}: {} examples{files}",
+        "{}: {} {}{files}",
         kind.name(),
-        items.len
+        items.len,
+        items.unit
     ))?;
     for lost in &items.lost {
         context.output.line(format_args!("  {lost}"))?;
@@ -504,9 +513,9 @@ fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> R
         total += len.map_err(|error| failed(&error))?;
         read += 1;
     }
-    let elapsed = start.elapsed().as_secs_f64();
+    let (elapsed, unit) = (start.elapsed().as_secs_f64(), items.unit);
     context.output.line(format_args!(
-        "{read} examples in {elapsed:.1} s on one thread: {:.0} examples/s, {}/s",
+        "{read} {unit} in {elapsed:.1} s on one thread: {:.0} {unit}/s, {}/s",
         read as f64 / elapsed,
         bytes((total as f64 / elapsed) as u64)
     ))

@@ -6,6 +6,7 @@ mod cluster_doctor;
 mod compare;
 mod completions;
 mod data;
+mod data_numpy;
 mod devices;
 mod doctor;
 mod env;
