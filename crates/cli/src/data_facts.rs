@@ -61,6 +61,12 @@ pub struct InputFact {
     /// Which of the columns of categories it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<usize>,
+    /// How many whole numbers an example has, if it is a sequence of a TFRecord file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
+    /// Whether the model takes sequences of any length.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_length: bool,
 }
 
 /// What is known of the data of a training.
@@ -83,15 +89,15 @@ pub struct Facts {
     /// The columns that name something, with their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<CategoryFact>,
+    /// The windows that rows are made, where they are a time series; `dims` are the dims of a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowFact>,
     /// What the files look like; `None` of trainings by a version that did not keep it, and of data that are no CSV files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<FileLayout>,
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
     /// The column of the weights, if there is one.
-    /// The windows that rows are made, where they are a time series; `dims` are those of a row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<WindowFact>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightFact>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
@@ -162,13 +168,13 @@ impl Default for Facts {
             one_hot: Vec::new(),
             texts: Vec::new(),
             categories: Vec::new(),
+            window: None,
             layout: None,
             label: None,
             weight: None,
             classes: Vec::new(),
             scaling: Scaling {
                 divide_by: 1.0,
-            window: None,
                 ..Scaling::default()
             },
             examples: None,
@@ -180,20 +186,34 @@ impl Facts {
     /// The inputs of a model for these data.
     #[must_use]
     pub fn model_inputs(&self) -> Vec<Input> {
-        let text = |fact: &TextFact| Input::new([fact.length()]).dtype(DType::I32);
+        let words = |length: usize, any_length: bool| {
+            let input = Input::new([length]).dtype(DType::I32);
+            match any_length {
+                true => input.any_length(),
+                false => input,
+            }
+        };
+        let text = |fact: &TextFact| words(fact.length(), fact.any_length);
         if self.inputs.is_empty() {
             let input = self.texts.first().map(text);
             return vec![input.unwrap_or_else(|| Input::new(self.example_dims()))];
         }
         let inputs = self.inputs.iter().map(|fact| {
-            let input = match (fact.width, self.text(fact)) {
-                (Some(width), _) => Input::new([width]),
-                (None, Some(fact)) => text(fact),
-                (None, None) => Input::new([]).dtype(DType::I32),
+            let input = match (fact.width, self.text(fact), fact.length) {
+                (Some(width), ..) => Input::new([width]),
+                (None, Some(fact), _) => text(fact),
+                (None, None, Some(length)) => words(length, fact.any_length),
+                (None, None, None) => Input::new([]).dtype(DType::I32),
             };
             input.named(&fact.name)
         });
         inputs.collect()
+    }
+
+    /// The dims of one example of numbers.
+    pub(crate) fn example_dims(&self) -> Vec<usize> {
+        let steps = self.window.map(|window| window.sequence_length);
+        steps.into_iter().chain(self.dims.iter().copied()).collect()
     }
 
     /// The texts that an input is.
@@ -203,23 +223,24 @@ impl Facts {
 
     /// The dims of one example as people read them.
     pub(crate) fn shown_dims(&self) -> String {
-        let words = |fact: &TextFact| format!("{} {}", fact.length(), fact.unit());
+        let words = |fact: &TextFact| {
+            let most = if fact.any_length { "up to " } else { "" };
+            format!("{most}{} {}", fact.length(), fact.unit())
+        };
         if self.inputs.is_empty() {
             let text = self.texts.first().map(words);
             return text.unwrap_or_else(|| format!("{:?}", self.example_dims()));
         }
         let shown = self.inputs.iter().map(|fact| {
             let what = match (fact.width, self.text(fact), fact.category) {
-    /// The dims of one example of numbers.
-    pub(crate) fn example_dims(&self) -> Vec<usize> {
-        let steps = self.window.map(|window| window.sequence_length);
-        steps.into_iter().chain(self.dims.iter().copied()).collect()
-    }
-
                 (Some(width), ..) => format!("[{width}]"),
                 (None, Some(text), _) => words(text),
                 (None, None, Some(_)) => "a category".to_owned(),
-                (None, None, None) => "an index".to_owned(),
+                (None, None, None) => match fact.length {
+                    Some(length) if fact.any_length => format!("up to {length} numbers"),
+                    Some(length) => format!("{length} numbers"),
+                    None => "an index".to_owned(),
+                },
             };
             format!("{} {what}", fact.name)
         });
@@ -233,6 +254,9 @@ impl Facts {
     /// When a row cannot be read, or there are too many texts.
     pub fn prepared(&self, rows: &Dataset, texts: &[Vec<String>]) -> Read<Dataset> {
         let rows = self.scaling.apply(rows)?;
+        if let Some(window) = &self.window {
+            return window.apply(&rows);
+        }
         if self.inputs.is_empty() && self.texts.is_empty() {
             return Ok(rows);
         }
@@ -254,9 +278,6 @@ impl Facts {
         for fact in &self.inputs {
             match (fact.width, numbers, fact.text.or(fact.category.map(behind))) {
                 (Some(width), Some(numbers), _) => {
-        if let Some(window) = &self.window {
-            return window.apply(&rows);
-        }
                     inputs.push(columns(numbers, first, width));
                     first += width;
                 }

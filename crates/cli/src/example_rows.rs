@@ -13,6 +13,7 @@ use crate::config::{
 };
 use crate::data_facts::Facts;
 use crate::encoded;
+use crate::feature_rows;
 use crate::rows::{Rows, held_out, label_column, label_kind, prepared};
 use crate::split::check_test;
 
@@ -35,6 +36,8 @@ pub(crate) fn read(
     let fixed = plan.as_ref().map(ImagePipeline::without_augmentation);
     let open = |files: &ExampleFiles, plan: &Option<ImagePipeline>| match plan {
         Some(plan) => encoded::images(data, files, plan, config.fit.seed),
+        // Each input has dims of its own.
+        None if data.inputs().is_some() => raw(data, files),
         None => dataset(data, files, &dims),
     };
     let apart = match &data.test {
@@ -46,6 +49,7 @@ pub(crate) fn read(
     };
     let all = open(&data.files, &fixed).map_err(wrong)?;
     let examples = all.len();
+    let inputs = feature_rows::facts(data, &all).map_err(wrong)?;
     check_test(config, known, examples)?;
     let Divided {
         mut train,
@@ -64,6 +68,7 @@ pub(crate) fn read(
         facts: Facts {
             dims,
             examples,
+            inputs: known.map_or(inputs, |known| known.inputs.clone()),
             ..facts_of_table(data)
         },
         dropped: 0,
@@ -152,7 +157,7 @@ fn dims(data: &Examples) -> Read<Vec<usize>> {
     if let Some(images) = &data.images {
         return Ok(images.plan.dims().to_vec());
     }
-    if !data.features.value.is_empty() {
+    if data.inputs().is_some() || !data.features.value.is_empty() {
         return Ok(data.features.value.clone());
     }
     let first = raw(data, &data.files)?.get(0, 0)?;
@@ -218,8 +223,11 @@ fn raw(data: &Examples, files: &ExampleFiles) -> Read<Dataset> {
         }
         ExampleFiles::Cifar { pattern, version } => Dataset::from_cifar(pattern, *version),
         ExampleFiles::TfRecord { pattern } => {
-            let (input, label) = named(&data.parts);
             let options = encoded::tfrecord_options(data.corrupt);
+            if let ExampleParts::Inputs { inputs, label } = &data.parts {
+                return feature_rows::read(pattern, &options, data, (&inputs.value, label));
+            }
+            let (input, label) = named(&data.parts);
             let parse = move |features: &Features| example(features, &input, &label, label_type);
             Dataset::from_tf_examples(pattern, &options, parse)
         }
@@ -289,7 +297,9 @@ fn parquet_options(data: &Examples) -> ParquetOptions {
 pub(crate) fn named(parts: &ExampleParts) -> (String, String) {
     match parts {
         ExampleParts::Named { input, label } => (input.clone(), label.clone()),
-        ExampleParts::All | ExampleParts::Columns { .. } => Default::default(),
+        ExampleParts::All | ExampleParts::Inputs { .. } | ExampleParts::Columns { .. } => {
+            Default::default()
+        }
     }
 }
 
@@ -314,18 +324,23 @@ fn example(features: &Features, input: &str, label: &str, kind: LabelType) -> Re
         }
         None => return Err(absent(features, input, "input")),
     };
-    let y = match (kind, features.get(label)) {
+    let y = labelled(features, label, kind)?;
+    Ok(Example {
+        x: vec![x],
+        y: vec![y],
+        weight: None,
+    })
+}
+
+/// The label that a feature has.
+pub(crate) fn labelled(features: &Features, label: &str, kind: LabelType) -> Read<HostTensor> {
+    Ok(match (kind, features.get(label)) {
         (_, None) => return Err(absent(features, label, "label")),
         (LabelType::Class, _) => HostTensor::scalar(class(features, label)?),
         (LabelType::Value, Some(Feature::Ints(values))) if values.len() == 1 => {
             HostTensor::scalar(values[0] as f32)
         }
         (LabelType::Value, _) => HostTensor::scalar(features.floats(label, 1)?[0]),
-    };
-    Ok(Example {
-        x: vec![x],
-        y: vec![y],
-        weight: None,
     })
 }
 

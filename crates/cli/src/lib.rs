@@ -16,6 +16,7 @@ mod doctor;
 mod encoded;
 mod example_rows;
 mod failure;
+mod feature_rows;
 mod image_rows;
 mod locate;
 mod machine;
@@ -37,8 +38,8 @@ mod split;
 mod synth;
 pub mod texts;
 mod trained_args;
-
 pub mod windows;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 

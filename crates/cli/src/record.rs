@@ -297,6 +297,7 @@ fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
     let (input, label) = match &examples.parts {
         ExampleParts::All => (String::new(), String::new()),
         ExampleParts::Named { input, label } => (input.clone(), label.clone()),
+        ExampleParts::Inputs { inputs, label } => (format!("{:?}", inputs.value), label.clone()),
         ExampleParts::Columns { columns, label } => (columns.join(", "), format!("{label:?}")),
     };
     let mut keys = vec![

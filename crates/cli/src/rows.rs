@@ -285,6 +285,8 @@ fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> 
             width: (!input.is_index).then_some(width),
             text: data.text_of(input),
             category: data.category_of(input),
+            length: None,
+            any_length: false,
         });
     }
     Ok(inputs)
@@ -520,9 +522,9 @@ fn options(data: &Csv) -> CsvOptions {
         kind: label_kind(data.label_type),
         weight: data.weight.as_ref().map(|weight| csv_column(&weight.value)),
         columns: data.columns.iter().map(csv_column).collect(),
+        label_is_feature: data.window.is_some(),
         one_hot: one_hot.collect(),
         indices: indices.collect(),
-        label_is_feature: data.window.is_some(),
         texts: texts.collect(),
         categories: categories.collect(),
         skip_rows: data.skip_rows,
@@ -576,9 +578,11 @@ pub(crate) fn prepared(config: &TrainConfig, train: &Dataset) -> Result<Dataset,
                     Problem::new(*at, error.to_string(), "correct the weights")
                 })?);
     }
-    Ok(if config.fit.shuffle {
-        train.shuffle(config.fit.seed)
-    } else {
-        train
-    })
+    // Batches by length shuffle themselves.
+    Ok(
+        match config.fit.shuffle && config.length_buckets().is_none() {
+            true => train.shuffle(config.fit.seed),
+            false => train,
+        },
+    )
 }

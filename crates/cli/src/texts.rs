@@ -1,7 +1,8 @@
 //! Columns of texts: the words of the training rows, which are kept with the model, and rows as their numbers.
 
 use phalanx::data::{
-    CsvColumns, Dataset, HostTensor, TextOptions, TextSplit, TextStandardize, TextVectorizer,
+    Batches, CsvColumns, Dataset, Example, HostTensor, LengthBuckets, TextOptions, TextSplit,
+    TextStandardize, TextVectorizer,
 };
 use phalanx::{Error, Result as Read};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub struct TextFact {
     pub name: String,
     /// The words that have numbers, and how texts become them.
     pub vectorizer: TextVectorizer,
+    /// Whether the model takes texts of any length.
+    pub any_length: bool,
 }
 
 /// As it is kept with a model.
@@ -34,6 +37,8 @@ struct KeptText {
     split: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ngrams: Option<usize>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    any_length: bool,
     words: Vec<String>,
 }
 
@@ -48,6 +53,7 @@ impl From<TextFact> for KeptText {
             standardize: options.standardize.name().to_owned(),
             split: options.split.name().to_owned(),
             ngrams: (options.ngrams > 1).then_some(options.ngrams),
+            any_length: fact.any_length,
             words: fact.vectorizer.vocabulary().keys().to_vec(),
         }
     }
@@ -74,6 +80,7 @@ impl TryFrom<KeptText> for TextFact {
             index: kept.index,
             name: kept.name,
             vectorizer: vectorizer.map_err(|error| error.to_string())?,
+            any_length: kept.any_length,
         })
     }
 }
@@ -134,9 +141,41 @@ pub(crate) fn of_training(
             index,
             name: header.get(index).cloned().unwrap_or_default(),
             vectorizer: words.map_err(wrong)?,
+            any_length: !text.buckets.value.is_empty(),
         });
     }
     Ok(facts)
+}
+
+/// Rows in batches of similar lengths of a text or another sequence, whose end of zeros is padding, in an order drawn by `seed`, if there is one; nothing where all batches have one length.
+///
+/// # Errors
+/// When a row cannot be read.
+pub(crate) fn by_length(
+    config: &TrainConfig,
+    rows: &Dataset,
+    seed: Option<u64>,
+) -> Read<Option<Batches>> {
+    let Some((input, lengths)) = config.length_buckets() else {
+        return Ok(None);
+    };
+    let boundaries: Vec<usize> = lengths.iter().map(|length| length + 1).collect();
+    let sizes = vec![config.fit.batch_size; boundaries.len() + 1];
+    let buckets = LengthBuckets::new(boundaries, sizes)?.pad_to_boundary();
+    let buckets = match seed {
+        Some(seed) => buckets.shuffle(seed),
+        None => buckets,
+    };
+    let cut = rows.map(move |mut example| {
+        let words = example.x.get_mut(input);
+        let words = words.ok_or_else(|| Error::Bug("a row without its text".into()))?;
+        let length = words.values::<i32>().unwrap_or_default();
+        let length = length.iter().rposition(|&word| word != 0);
+        *words = words.slice_rows(0, length.map_or(0, |last| last + 1));
+        Ok(example)
+    });
+    let length = move |example: &Example| example.x[input].rows();
+    cut.bucket_by_sequence_length(length, &buckets).map(Some)
 }
 
 /// The position of a column in files with this header, which has it.

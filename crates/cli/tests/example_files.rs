@@ -1,5 +1,8 @@
 //! Training files on IDX, CIFAR, TFRecord, WebDataset and Parquet files: the same rows give the same model whatever holds them.
 
+#[path = "example_files/inputs.rs"]
+mod inputs;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -12,7 +12,7 @@ use super::session::{self, failed};
 use crate::args::{EstimateArgs, Progress};
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
-use crate::{model, rows};
+use crate::{model, rows, texts};
 
 /// Prints what a training step takes, without training, and without memory for the model.
 pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Failure> {
@@ -37,7 +37,11 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let (parameters, precision) = (parameters(step.model()), config.precision.name());
     if context.global.progress == Progress::Json {
         let batch_size = config.fit.batch_size;
-        let batches = rows.train.len().map(|rows| rows.div_ceil(batch_size));
+        let by_length = texts::by_length(&config, &rows.train, None);
+        let batches = match by_length.map_err(|error| failed(&error))? {
+            Some(batches) => batches.len(),
+            None => rows.train.len().map(|rows| rows.div_ceil(batch_size)),
+        };
         let mut event = event(parameters, precision, &estimate, largest.as_ref());
         event["per_replica"] = json!(is_per_replica);
         event["epochs"] = json!(config.fit.epochs);

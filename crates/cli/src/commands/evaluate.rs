@@ -16,7 +16,7 @@ pub(crate) fn run(context: &mut Context, args: &EvaluateArgs) -> Result<(), Fail
     used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
     let rows = used.labelled(context, &facts)?;
-    let batches = session.batches(&rows);
+    let batches = session.batches(&rows)?;
     let logs = session
         .trainer
         .evaluate(&batches)

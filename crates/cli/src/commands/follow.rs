@@ -110,7 +110,7 @@ fn until_done(
     (follow, record): (Follow, Option<(&Record, RunFolder)>),
 ) -> Result<(), Failure> {
     let signals = Signals::watch().map_err(|error| Failure::of(Exit::Failed, &error))?;
-    let batches = session.batches(rows);
+    let batches = session.batches(rows)?;
     let follow = follow.stop_when(&signals.stop);
     let mut shown = Ok(());
     let followed = session.trainer.follow(&batches, &follow, |followed| {

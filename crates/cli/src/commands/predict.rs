@@ -16,7 +16,7 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
     used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
     let (rows, names) = used.to_predict(context, &facts)?;
-    let batches = session.batches(&rows);
+    let batches = session.in_order(&rows);
     let outputs = session
         .trainer
         .predict(&batches)

@@ -25,7 +25,7 @@ use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::record::Record;
 use crate::run_folder::RunFolder;
-use crate::{image_rows, locate, output};
+use crate::{image_rows, locate, output, texts};
 
 /// A model on a device and what it was asked for.
 pub(crate) struct Session {
@@ -188,24 +188,33 @@ impl Session {
             .map_err(|error| failed(&error))
     }
 
-    /// The rows in batches, in their order, to measure or to predict.
-    pub(crate) fn batches(&self, rows: &Dataset) -> Batches {
+    /// The rows in batches, in their order, to predict.
+    pub(crate) fn in_order(&self, rows: &Dataset) -> Batches {
         measured(&self.config, self.classes(), rows)
     }
 
+    /// The rows in batches to measure on.
+    pub(crate) fn batches(&self, rows: &Dataset) -> Result<Batches, Failure> {
+        let by_length = texts::by_length(&self.config, rows, None);
+        let by_length = by_length.map_err(|error| failed(&error))?;
+        Ok(by_length.unwrap_or_else(|| self.in_order(rows)))
+    }
+
     /// The rows in batches to train on, made ahead.
-    pub(crate) fn to_train(&self, rows: &Dataset) -> Batches {
-        let batches = rows.batch(self.config.fit.batch_size);
-        let seed = self.config.fit.seed;
+    pub(crate) fn to_train(&self, rows: &Dataset) -> Result<Batches, Failure> {
+        let (fit, seed) = (&self.config.fit, self.config.fit.seed);
+        let by_length = texts::by_length(&self.config, rows, fit.shuffle.then_some(seed));
+        let by_length = by_length.map_err(|error| failed(&error))?;
+        let batches = by_length.unwrap_or_else(|| rows.batch(fit.batch_size));
         let batches = match self.config.data.images() {
             Some(images) => image_rows::to_train(images, seed, self.classes(), &batches),
             None if matches!(self.config.data, Data::Examples(_)) => batches.autotune(),
             None => batches.prefetch(2),
         };
-        match self.config.fit.steps_per_epoch {
+        Ok(match fit.steps_per_epoch {
             Some(steps) => batches.epochs_of(steps),
             None => batches,
-        }
+        })
     }
 
     /// How many classes the model tells.

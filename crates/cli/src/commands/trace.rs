@@ -26,7 +26,7 @@ pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure
     let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
     let mut session = Session::start(context, &config, model)?;
     let (after, steps) = (args.after.get(), args.steps.get());
-    let train = session.to_train(&rows.train);
+    let train = session.to_train(&rows.train)?;
     let length = train.len().unwrap_or(usize::MAX).max(1);
     // A trace begins and ends after whole executions.
     let execution = config.fit.steps_per_execution;

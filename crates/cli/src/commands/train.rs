@@ -360,7 +360,7 @@ fn plan(
         fit = fit.keep_best(&log.value);
     }
     if let Some(validation) = &rows.validation {
-        fit = fit.validation(&session.batches(validation));
+        fit = fit.validation(&session.batches(validation)?);
     }
     if let Some(steps) = &session.config.fit.validation_steps {
         fit = fit.validation_steps(steps.value);
@@ -436,7 +436,7 @@ fn fit(
     let watch = |cloud| preemption::watch(cloud, &signals.stop, context.global.quiet);
     let watcher = cloud.map(watch).transpose();
     let _watcher = watcher.map_err(|error| failed(&error))?;
-    let train = session.to_train(&rows.train);
+    let train = session.to_train(&rows.train)?;
     let trained = session.trainer.fit(&train, plan.stop_when(&signals.stop));
     trained.map_err(|error| match error {
         Error::Stopped(_) => stopped(session, &signals, args, folder),
@@ -463,7 +463,7 @@ fn test(session: &mut Session, rows: &Rows) -> Result<Option<Logs>, Failure> {
     let Some(test) = &rows.test else {
         return Ok(None);
     };
-    let batches = session.batches(test);
+    let batches = session.batches(test)?;
     let logs = session
         .trainer
         .evaluate(&batches)

@@ -304,6 +304,8 @@ impl Used {
                 width: (!input.is_index).then_some(input.columns.len()),
                 text: None,
                 category: None,
+                length: None,
+                any_length: false,
             })
             .collect();
         let numbers = facts.inputs.iter().filter_map(|input| input.width);

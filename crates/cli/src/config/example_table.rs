@@ -4,6 +4,7 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
+use super::feature_inputs::OF_TFRECORD;
 use super::training_file::{
     AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, REQUIRED_IMAGE_SIZE,
     SCALE,
@@ -168,6 +169,7 @@ pub(crate) const TFRECORD: &[Field] = &[
         "the feature of the label",
     )
     .example("label"),
+    OF_TFRECORD,
     LABEL_TYPE,
     DIMS,
     DIVIDE_BY,

@@ -73,6 +73,15 @@ impl Reader {
             name.unwrap_or_else(|| default.to_owned())
         };
         match key {
+            "tfrecord" if section.node("inputs").is_some() => {
+                let label = name("label", "label");
+                let none = Located {
+                    value: Vec::new(),
+                    at: section.at,
+                };
+                let inputs = self.feature_inputs(section).unwrap_or(none);
+                ExampleParts::Inputs { inputs, label }
+            }
             "tfrecord" => ExampleParts::Named {
                 input: name("input", "image"),
                 label: name("label", "label"),

@@ -8,10 +8,12 @@ use phalanx_yaml::{Key, Node, Problem, Value, shown};
 use super::component::Component;
 use super::reader::{Reader, Section, list, text};
 use super::training_file::MAX_FEATURES;
-use super::{Column, Csv, Data, Located, Missing, ModelSource, TrainConfig};
+use super::{
+    Column, Csv, Data, FeatureInput, InputFeatures, Located, Missing, ModelSource, TrainConfig,
+};
 
 /// Most inputs of a model, and most values that a layer takes.
-const MAX_INPUTS: usize = 1024;
+pub(super) const MAX_INPUTS: usize = 1024;
 
 /// A column by its position or name.
 pub(super) const COLUMN: Kind = Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]);
@@ -65,10 +67,17 @@ pub(crate) enum Source {
 
 impl TrainConfig {
     /// The names of the model's inputs where `data` names them.
-    fn named_inputs(&self) -> Option<&Located<Vec<CsvInput>>> {
+    fn named_inputs(&self) -> Option<Located<Vec<&str>>> {
         match &self.data {
-            Data::Csv(csv) => Some(&csv.inputs).filter(|inputs| !inputs.value.is_empty()),
-            Data::Images(_) | Data::Examples(_) => None,
+            Data::Csv(csv) if !csv.inputs.value.is_empty() => Some(Located {
+                value: csv.inputs.value.iter().map(|input| &*input.name).collect(),
+                at: csv.inputs.at,
+            }),
+            Data::Examples(examples) => examples.inputs().map(|inputs| Located {
+                value: inputs.value.iter().map(|input| &*input.name).collect(),
+                at: inputs.at,
+            }),
+            Data::Csv(_) | Data::Images(_) => None,
         }
     }
 
@@ -87,10 +96,7 @@ impl TrainConfig {
             return Ok(Vec::new());
         }
         let inputs = self.named_inputs();
-        let names: Vec<&str> = match inputs {
-            Some(inputs) => inputs.value.iter().map(|input| &*input.name).collect(),
-            None => vec!["input"],
-        };
+        let names = inputs.map_or_else(|| vec!["input"], |inputs| inputs.value);
         let named = names.iter().enumerate();
         let mut known: BTreeMap<&str, Source> = named
             .map(|(place, name)| (*name, Source::Input(place)))
@@ -116,13 +122,23 @@ impl TrainConfig {
 
     /// What an index or a text among what a layer takes is, and how it is given numbers.
     pub(crate) fn index_among(&self, taken: &[Source]) -> Option<String> {
-        let Data::Csv(csv) = &self.data else {
-            return None;
-        };
         let mut taken = taken.iter().filter_map(|source| match source {
             Source::Input(place) => Some(*place),
             Source::Layer(_) => None,
         });
+        let csv = match &self.data {
+            Data::Csv(csv) => csv,
+            Data::Examples(examples) => {
+                let inputs = &examples.inputs()?.value;
+                let mut inputs = taken.filter_map(|place| inputs.get(place));
+                let index = |input: &&FeatureInput| !matches!(input.of, InputFeatures::Numbers(_));
+                let name = &inputs.find(index)?.name;
+                return Some(format!(
+                    "the input `{name}` is whole numbers, as `embedding` takes them: for other numbers give the input a list of features"
+                ));
+            }
+            Data::Images(_) => return None,
+        };
         if csv.inputs.value.is_empty() {
             let text = csv.text.get(taken.next()?)?;
             let column = shown_column(&text.column.value);
@@ -151,11 +167,10 @@ impl TrainConfig {
         let is_taken = |source: Source| sources.iter().flatten().any(|taken| *taken == source);
         let mut problems = Vec::new();
         if let Some(inputs) = self.named_inputs() {
-            for (place, input) in inputs.value.iter().enumerate() {
+            for (place, name) in inputs.value.iter().enumerate() {
                 if !is_taken(Source::Input(place)) {
-                    let name = shown(&input.name);
-                    let message = format!("no layer takes the input {name}");
-                    let next = format!("write `inputs: {}` in a layer, or remove it", input.name);
+                    let message = format!("no layer takes the input {}", shown(name));
+                    let next = format!("write `inputs: {name}` in a layer, or remove it");
                     problems.push(Problem::new(inputs.at, message, next));
                 }
             }

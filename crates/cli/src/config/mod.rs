@@ -11,6 +11,7 @@ mod categories;
 mod component;
 mod example_table;
 mod examples;
+mod feature_inputs;
 mod fine_tune;
 mod fit_table;
 mod images;
@@ -28,8 +29,8 @@ mod texts;
 mod training_file;
 mod validation;
 mod weights;
-
 mod windows;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ use phalanx::fit::{LossScale, TensorBoard};
 
 pub use categories::CsvCategory;
 pub use component::Component;
+pub use feature_inputs::{FeatureInput, InputFeatures};
 pub use fine_tune::FirstWeights;
 pub use inputs::CsvInput;
 pub(crate) use inputs::Source;
@@ -45,9 +47,9 @@ pub use keras_compile::left_to_keras;
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
 pub use texts::CsvText;
+pub use windows::CsvWindow;
 
 /// A whole `train.yaml`.
-pub use windows::CsvWindow;
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainConfig {
     /// The file as the user named it.
@@ -104,6 +106,15 @@ impl TrainConfig {
         match &self.model {
             ModelSource::Layers(layers) => layers,
             ModelSource::Saved(_) => &[],
+        }
+    }
+
+    /// The input whose lengths decide which examples are in a batch together, and the lengths that batches have, if they are by length.
+    pub(crate) fn length_buckets(&self) -> Option<(usize, Vec<usize>)> {
+        match &self.data {
+            Data::Csv(csv) => csv.length_buckets(),
+            Data::Examples(examples) => examples.length_buckets(),
+            Data::Images(_) => None,
         }
     }
 
@@ -187,6 +198,8 @@ pub struct Csv {
     pub one_hot: Located<Vec<Column>>,
     /// Columns of texts, which are inputs of their own.
     pub text: Vec<CsvText>,
+    /// The windows of a time series, where rows are one.
+    pub window: Option<CsvWindow>,
     /// Columns that name something, which are inputs of their own.
     pub category: Vec<CsvCategory>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.
@@ -198,8 +211,6 @@ pub struct Csv {
     /// Whether features are given mean 0 and deviation 1.
     pub standardize: bool,
     /// What every feature is divided by.
-    /// The windows of a time series, where rows are one.
-    pub window: Option<CsvWindow>,
     pub divide_by: f64,
     /// What the trained model is tested on.
     pub test: Option<Located<Test>>,
@@ -248,6 +259,30 @@ pub struct Examples {
     pub divide_by: f64,
     /// What the trained model is tested on.
     pub test: Option<Located<ExampleTest>>,
+}
+
+impl Examples {
+    /// The inputs that `data` names.
+    pub(crate) fn inputs(&self) -> Option<&Located<Vec<FeatureInput>>> {
+        match &self.parts {
+            ExampleParts::Inputs { inputs, .. } => Some(inputs),
+            _ => None,
+        }
+    }
+
+    fn length_buckets(&self) -> Option<(usize, Vec<usize>)> {
+        let inputs = self.inputs()?.value.iter().enumerate();
+        let mut bucketed = inputs.filter_map(|(place, input)| match &input.of {
+            InputFeatures::Sequence {
+                length, buckets, ..
+            } if !buckets.is_empty() => {
+                let lengths = buckets.iter().chain([length]).copied();
+                Some((place, lengths.collect()))
+            }
+            _ => None,
+        });
+        bucketed.next()
+    }
 }
 
 /// Files that hold examples.
@@ -309,6 +344,13 @@ pub enum ExampleParts {
     Named {
         /// What the model is given.
         input: String,
+        /// The label.
+        label: String,
+    },
+    /// Features of a `tf.train.Example`, of which a model has several inputs.
+    Inputs {
+        /// What the model is given.
+        inputs: Located<Vec<FeatureInput>>,
         /// The label.
         label: String,
     },

@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
 use super::{
-    aliases, categories, example_table, fine_tune, fit_table, loss_scale, texts, training_file,
+    aliases, categories, example_table, feature_inputs, fine_tune, fit_table, loss_scale, texts,
+    training_file, windows,
 };
 
 const START: &str = "<!-- table: ";
@@ -45,6 +46,7 @@ fn written(name: &str) -> Option<String> {
         "test" => training_file::TEST,
         "text" => texts::TEXT,
         "category" => categories::CATEGORY,
+        "window" => windows::WINDOW,
         "images" => training_file::IMAGES,
         "scale" => training_file::STANDARD,
         "augment" => training_file::AUGMENT,
@@ -58,6 +60,7 @@ fn written(name: &str) -> Option<String> {
         "cifar100" => example_table::CIFAR[1],
         "tfrecord" => example_table::TFRECORD,
         "tfrecord test" => example_table::TFRECORD_TEST,
+        "tfrecord sequence" => feature_inputs::SEQUENCE,
         "webdataset" => example_table::WEBDATASET,
         "parquet" => example_table::PARQUET,
         "fit" => fit_table::FIT,

@@ -5,12 +5,14 @@ use phalanx::data::{TextOptions, TextSplit, TextStandardize};
 use phalanx_yaml::Node;
 
 use super::inputs::{COLUMN, column, shown_column};
-use super::reader::{Reader, Section, text, whole};
+use super::reader::{Reader, Section, list, text, whole};
 use super::sections::{as_usize, located};
 use super::{Column, Csv, CsvInput, Label, Located};
 
 /// Most columns of texts.
 const MAX_TEXTS: usize = 64;
+/// Most buckets of lengths.
+const MAX_BUCKETS: usize = 64;
 /// What `vocabulary` is where it is left out.
 const VOCABULARY: usize = 20_000;
 
@@ -18,7 +20,7 @@ const VOCABULARY: usize = 20_000;
 pub(super) const OF_CSV: Field = Field::new(
     "text",
     Kind::Worded(
-        "a mapping with the keys column, length, vocabulary, standardize, split and ngrams, or a list of such mappings",
+        "a mapping with the keys column, length, vocabulary, standardize, split, ngrams and buckets, or a list of such mappings",
         &Kind::Either(&[
             Kind::Section(TEXT),
             Kind::List(&Kind::Section(TEXT), 1, MAX_TEXTS),
@@ -28,6 +30,18 @@ pub(super) const OF_CSV: Field = Field::new(
     "a column of texts, such as reviews, which are given to the model as the numbers of their words, `length` for each example, as `embedding` takes them. Without `inputs` it is all that the model is given, and the columns beside it and the label are not read; else one of the inputs is this column alone. Its fields may be quoted, with line breaks and doubled quotes inside. Where `missing` is `drop`, rows with an empty text are left out, and where it is `mean` or a number, an empty text is padding alone",
 )
 .example("{column: review, length: 200}");
+
+/// `buckets` of a text, and of another sequence.
+pub(super) const BUCKETS: Field = Field::new(
+    "buckets",
+    Kind::Worded(
+        "a list of rising whole numbers above 0, all below `length`",
+        &Kind::List(&Kind::Whole(1, 1 << 16), 1, MAX_BUCKETS),
+    ),
+    DefaultValue::Words("every example is as long as `length`"),
+    "lengths between: with `length: 200` and `[50, 100]`, batches are of examples of at most 50, of at most 100, or of more, and padded to 50, 100 or 200, so that short ones take less time. The model takes any length then, and its layers leave padding out, such as an `embedding` with `mask_zero`. A program is compiled for each bucket, or two, and each has a batch at the end of an epoch that is not full. One input alone can have it",
+)
+.example("[50, 100]");
 
 /// The keys of a column of texts.
 pub(crate) const TEXT: &[Field] = &[
@@ -74,6 +88,7 @@ pub(crate) const TEXT: &[Field] = &[
         "how many words in a row have a number together, at most: with 2, `not good` has the numbers of `not`, `good` and `not good`. All of one word come first, then all of two, and `length` counts them all",
     )
     .example("2"),
+    BUCKETS,
 ];
 
 /// A column of texts that `data` names.
@@ -83,6 +98,14 @@ pub struct CsvText {
     pub column: Located<Column>,
     /// How its texts become numbers.
     pub options: TextOptions,
+    /// The lengths of batches below the longest, which `options` has; empty where all batches have it.
+    pub buckets: Located<Vec<usize>>,
+}
+
+/// Whether lengths of batches rise and stay below the longest.
+pub(super) fn rising(buckets: &[usize], length: usize) -> bool {
+    buckets.windows(2).all(|two| two[0] < two[1])
+        && buckets.last().is_none_or(|last| *last < length)
 }
 
 pub(super) fn is_label(label: &Label, column: &Column) -> bool {
@@ -94,6 +117,20 @@ pub(super) fn is_label(label: &Label, column: &Column) -> bool {
 }
 
 impl Csv {
+    /// The input whose lengths decide which examples are in a batch together, and the lengths that batches have.
+    pub(super) fn length_buckets(&self) -> Option<(usize, Vec<usize>)> {
+        let text = self
+            .text
+            .iter()
+            .find(|text| !text.buckets.value.is_empty())?;
+        let column = &text.column.value;
+        let mut inputs = self.inputs.value.iter();
+        let input =
+            inputs.position(|input| input.is_index && input.columns.first() == Some(column));
+        let lengths = text.buckets.value.iter().chain([&text.options.length]);
+        Some((input.unwrap_or(0), lengths.copied().collect()))
+    }
+
     /// The place among the columns of texts of the one that an input is.
     pub(crate) fn text_of(&self, input: &CsvInput) -> Option<usize> {
         let mut texts = self.text.iter();
@@ -121,7 +158,12 @@ impl Reader {
         });
         let split = self.value(&section, "split", |node| TextSplit::from_name(text(node)?));
         let ngrams = self.value(&section, "ngrams", number);
+        let buckets = self.buckets(&section);
         Some(CsvText {
+            buckets: buckets.unwrap_or_else(|| Located {
+                value: Vec::new(),
+                at: section.at,
+            }),
             column: column?,
             options: TextOptions {
                 vocabulary: Some(vocabulary.unwrap_or(VOCABULARY)),
@@ -139,6 +181,36 @@ impl Reader {
         self.check_own_columns(csv, (OF_CSV.name, "a text", "texts"), &columns);
         if csv.inputs.value.is_empty() && !csv.text.is_empty() {
             self.check_only_text(csv);
+        }
+        self.check_buckets(csv);
+    }
+
+    /// The lengths of batches, if they are by length.
+    pub(super) fn buckets(&mut self, section: &Section<'_>) -> Option<Located<Vec<usize>>> {
+        self.value(section, BUCKETS.name, |node| {
+            let lengths = list(node)?.iter().map(|node| whole(node).map(as_usize));
+            let value = lengths.collect::<Option<Vec<usize>>>()?;
+            Some(Located { value, at: node.at })
+        })
+    }
+
+    fn check_buckets(&mut self, csv: &Csv) {
+        let bucketed = csv
+            .text
+            .iter()
+            .filter(|text| !text.buckets.value.is_empty());
+        for (
+            place,
+            CsvText {
+                buckets, options, ..
+            },
+        ) in bucketed.enumerate()
+        {
+            if place > 0 {
+                let message = "`buckets` is in two texts, and batches are by the length of one";
+                self.problem(buckets.at, message, "remove it from one of them");
+            }
+            self.check_rising(buckets, options.length);
         }
     }
 

@@ -113,6 +113,69 @@ fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_
     assert_eq!(classes, ["class", "pos", "neg"]);
 }
 
+/// Padding is left out, so that predictions, which are of texts of one length, are right as often as the test, in batches by length.
+#[test]
+fn texts_in_batches_by_length_train_alike_alone_on_replicas_and_on_workers() {
+    let folder = with_reviews("texts-buckets");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let text = text.replace("length: 8}", "length: 9, buckets: [5, 7]}");
+    let rows = fs::read_to_string(folder.0.join("a.csv")).unwrap();
+    // Of 5 to 9 words.
+    let longer = |(i, row): (usize, &str)| match (i % 3, row.contains("Well")) {
+        (0, true) => row.replace("Well, the", "the"),
+        (1, true) => row.replace("Well,", "Well, so I say"),
+        _ => row.to_owned(),
+    };
+    let rows: Vec<String> = rows.lines().enumerate().map(longer).collect();
+    fs::write(folder.0.join("a.csv"), rows.join("\n") + "\n").unwrap();
+    fs::write(folder.0.join("t.yaml"), &text).unwrap();
+    let text = folder.succeed(&["train", "t.yaml", "--progress", "plain"]);
+    assert!(text.contains("each of up to 9 words"), "{text}");
+    let one = test_line(&text);
+    assert!(value_of(&one, "accuracy") >= 0.9, "{one}");
+    let evaluated = folder.succeed(&["evaluate", "out"]);
+    assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+    let predicted = folder.succeed(&["predict", "out"]);
+    let sentiments = rows
+        .iter()
+        .filter(|row| row.starts_with("neg,") || row.starts_with("pos,"));
+    let sentiments: Vec<&str> = sentiments.map(|row| &row[..3]).collect();
+    let last = &sentiments[sentiments.len() - 21..];
+    let right = predicted.lines().skip(1).zip(last);
+    let right = right
+        .filter(|(line, expected)| line.starts_with(**expected))
+        .count();
+    assert!(
+        (right as f64 / 21.0 - value_of(&one, "accuracy")).abs() < 1e-4,
+        "{right} {one}"
+    );
+    let half = ["train", "t.yaml", "--output", "half", "--progress", "plain"];
+    folder.succeed(&[&half[..], &["--epochs", "20"]].concat());
+    let resumed = test_line(&folder.succeed(&[&half[..], &["--resume"]].concat()));
+    assert_eq!(resumed, one);
+    let program = ["--", env!("CARGO_BIN_EXE_phalanx"), "train", "t.yaml"];
+    let two = ["--output", "two", "--progress", "plain"];
+    let replicas = [
+        "train",
+        "t.yaml",
+        "--output",
+        "replicas",
+        "--progress",
+        "plain",
+    ];
+    let mirrored = ["--set", "strategy={mirrored: {devices: \"cpu:2\"}}"];
+    for train in [
+        [&["launch", "--workers", "2"][..], &program, &two].concat(),
+        [&replicas[..], &mirrored].concat(),
+    ] {
+        let several = test_line(&folder.succeed(&train));
+        for log in ["loss", "accuracy"] {
+            let (one, several) = (value_of(&one, log), value_of(&several, log));
+            assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
+        }
+    }
+}
+
 #[test]
 fn first_weights_are_refused_where_words_have_other_numbers() {
     let folder = with_reviews("texts-weights");

@@ -1,0 +1,117 @@
+//! Examples of several inputs, of TFRecord files of `tf.train.Example`.
+
+use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, TfRecordOptions};
+use phalanx::{Error, Result as Read};
+
+use crate::config::{Examples, FeatureInput, InputFeatures};
+use crate::data_facts::InputFact;
+use crate::example_rows::{absent, labelled};
+
+/// The examples, with an array for each input.
+pub(crate) fn read(
+    pattern: &str,
+    options: &TfRecordOptions,
+    data: &Examples,
+    (inputs, label): (&[FeatureInput], &str),
+) -> Read<Dataset> {
+    let (inputs, label) = (inputs.to_vec(), label.to_owned());
+    let (kind, divide_by) = (data.label_type, data.divide_by as f32);
+    Dataset::from_tf_examples(pattern, options, move |features: &Features| {
+        let x = inputs.iter().map(|input| array(features, input, divide_by));
+        Ok(Example {
+            x: x.collect::<Read<_>>()?,
+            y: vec![labelled(features, &label, kind)?],
+            weight: None,
+        })
+    })
+}
+
+/// What the inputs are, by the first example; none where there is one without a name.
+pub(crate) fn facts(data: &Examples, all: &Dataset) -> Read<Vec<InputFact>> {
+    let Some(inputs) = data.inputs() else {
+        return Ok(Vec::new());
+    };
+    let first = all.get(0, 0)?;
+    let fact = |(input, array): (&FeatureInput, &HostTensor)| {
+        let (length, any_length) = match &input.of {
+            InputFeatures::Sequence {
+                length, buckets, ..
+            } => (Some(*length), !buckets.is_empty()),
+            _ => (None, false),
+        };
+        let is_numbers = matches!(input.of, InputFeatures::Numbers(_));
+        InputFact {
+            name: input.name.clone(),
+            columns: Vec::new(),
+            width: is_numbers.then(|| array.rows()),
+            text: None,
+            category: None,
+            length,
+            any_length,
+        }
+    };
+    Ok(inputs.value.iter().zip(&first.x).map(fact).collect())
+}
+
+fn array(features: &Features, input: &FeatureInput, divide_by: f32) -> Read<HostTensor> {
+    match &input.of {
+        InputFeatures::Index(feature) => match &whole(features, feature)?[..] {
+            [index] => Ok(HostTensor::scalar(*index)),
+            values => Err(Error::User(format!(
+                "the feature `{feature}` has {} integers, expected one for the input `{}`; write `{{feature: {feature}, length: {}}}` for a sequence",
+                values.len(),
+                input.name,
+                values.len().max(1)
+            ))),
+        },
+        InputFeatures::Numbers(names) => {
+            let mut values = Vec::new();
+            for name in names {
+                match features.get(name) {
+                    Some(Feature::Floats(more)) => values.extend_from_slice(more),
+                    Some(Feature::Ints(more)) => values.extend(more.iter().map(|&x| x as f32)),
+                    Some(Feature::Bytes(_)) => {
+                        return Err(Error::User(format!(
+                            "the feature `{name}` is strings, expected numbers"
+                        )));
+                    }
+                    None => return Err(absent(features, name, "inputs")),
+                }
+            }
+            values.iter_mut().for_each(|value| *value /= divide_by);
+            Ok(HostTensor::new([values.len()], &values))
+        }
+        InputFeatures::Sequence {
+            feature, length, ..
+        } => {
+            let mut values = match features.get(feature) {
+                None => Vec::new(),
+                Some(_) => whole(features, feature)?,
+            };
+            values.resize(*length, 0);
+            Ok(HostTensor::new([*length], &values))
+        }
+    }
+}
+
+/// The integers of a feature, from 0 on.
+fn whole(features: &Features, name: &str) -> Read<Vec<i32>> {
+    match features.get(name) {
+        None => Err(absent(features, name, "inputs")),
+        Some(Feature::Ints(values)) => {
+            let small = |&value: &i64| i32::try_from(value).ok().filter(|index| *index >= 0);
+            let small = values.iter().map(|value| small(value).ok_or(value));
+            small.collect::<Result<_, _>>().map_err(|value| {
+                Error::User(format!(
+                    "the feature `{name}` has {value}, expected whole numbers from 0 to {}",
+                    i32::MAX
+                ))
+            })
+        }
+        Some(other) => Err(Error::User(format!(
+            "the feature `{name}` is {} values of {}, expected integers; write a list of features for other numbers",
+            other.len(),
+            other.kind()
+        ))),
+    }
+}

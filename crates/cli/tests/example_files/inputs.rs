@@ -1,0 +1,133 @@
+//! Several inputs of TFRecord files.
+
+use std::fs;
+
+use phalanx::data::{Features, TfRecordWriter};
+
+use crate::{Folder, ROWS, row};
+
+const MODEL_OF_INPUTS: &str = "model:\n\
+    - embedding: {inputs: words, input_dim: 12, output_dim: 4, mask_zero: true}\n\
+    - global_average_pooling1d: {name: mean}\n\
+    - embedding: {inputs: user, input_dim: 7, output_dim: 2, name: who}\n\
+    - concatenate: {inputs: [mean, who, about]}\n\
+    - dense: {units: 2, activation: softmax}\n\
+    optimizer: sgd\nloss: sparse_categorical_crossentropy\nmetrics: [accuracy]\nfit: {epochs: 3, batch_size: 8}\n";
+
+/// The words of a row: up to six of nine.
+fn words_of(i: usize) -> Vec<String> {
+    (0..1 + i * 5 % 6)
+        .map(|k| format!("w{}", (i * 3 + k * k) % 9))
+        .collect()
+}
+
+/// Rows of texts, a user and numbers in a CSV file, and the same in TFRecord files with the numbers that the training has given the words.
+#[test]
+fn several_inputs_of_records_train_as_those_of_a_table() {
+    let folder = Folder::new("inputs");
+    let trained = |name: &str, data: &str| {
+        let text = format!("data: {data}\n{MODEL_OF_INPUTS}output: {name}\n");
+        fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
+        folder.succeed(&["train", &format!("{name}.yaml")]);
+        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
+        let results = [
+            folder.succeed(&["evaluate", name]),
+            folder.succeed(&["predict", name]),
+        ];
+        (weights, results)
+    };
+    let parts = [("train", 0..ROWS - 20), ("test", ROWS - 20..ROWS)];
+    for (part, rows) in parts.clone() {
+        let line = |i: usize| {
+            let ([x, y], class) = row(i);
+            format!("{},{},{x},{y},{class}\n", words_of(i).join(" "), i % 7)
+        };
+        let rows: String = rows.map(line).collect();
+        let name = folder.0.join(format!("{part}-words.csv"));
+        fs::write(name, format!("review,user,x,y,kind\n{rows}")).unwrap();
+    }
+    let csv = "{csv: train-words.csv, label: kind, inputs: {words: review, user: user, about: [x, y]}, divide_by: 10, \
+        text: {column: review, length: 6BUCKETS}, test: {csv: test-words.csv}}";
+    let records = "{tfrecord: 'train-words-*', label: kind, inputs: {words: {feature: tokens, length: 6BUCKETS}, user: user, about: [x, y]}, \
+        divide_by: 10, test: {tfrecord: 'test-words-*'}}";
+    let plain = trained("plain", &csv.replace("BUCKETS", ""));
+    let record = fs::read(folder.0.join("plain/model/training.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let known: Vec<String> =
+        serde_json::from_value(record["facts"]["texts"][0]["words"].clone()).unwrap();
+    for (part, rows) in parts {
+        let path = folder.0.join(format!("{part}-words-0"));
+        let mut writer = TfRecordWriter::create(path).unwrap();
+        for i in rows {
+            let number = |word: &String| known.iter().position(|other| other == word);
+            let numbers = words_of(i)
+                .iter()
+                .map(|word| number(word).map_or(1, |at| at as i64 + 2))
+                .collect();
+            let ([x, y], class) = row(i);
+            let features = Features::new()
+                .with_ints("tokens", numbers)
+                .with_ints("user", vec![i as i64 % 7])
+                .with_floats("x", vec![f32::from(x)])
+                .with_ints("y", vec![i64::from(y)])
+                .with_ints("kind", vec![i64::from(class)]);
+            writer.write(&features.to_bytes()).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+    assert!(trained("records", &records.replace("BUCKETS", "")) == plain);
+    let of_csv = trained("csv-buckets", &csv.replace("BUCKETS", ", buckets: [2, 4]"));
+    let of_records = trained("buckets", &records.replace("BUCKETS", ", buckets: [2, 4]"));
+    assert!(of_csv == of_records && of_csv != plain);
+}
+
+#[test]
+fn inputs_that_records_have_not_are_refused() {
+    let folder = Folder::new("inputs-refused");
+    for (inputs, expected) in [
+        (
+            "{a: value}",
+            "the feature `value` is 1 values of float, expected integers",
+        ),
+        (
+            "{a: none}",
+            "no feature `none`, only kind, value, x; write `inputs: NAME`",
+        ),
+        (
+            "{a: kind, b: [x]}",
+            "the first layer does not say which of the inputs a, b it takes",
+        ),
+        (
+            "{a: {feature: value, length: 3}}",
+            "values of float, expected integers",
+        ),
+        (
+            "{a: {feature: kind, length: 3, buckets: [3]}}",
+            "all below `length`, which is 3",
+        ),
+        (
+            "{a: {feature: kind, length: 3, buckets: [1]}, b: {feature: kind, length: 3, buckets: [2]}}",
+            "is in two inputs",
+        ),
+        ("{a: {feature: kind}}", "length"),
+        ("{a: 3}", "expected names of inputs, each with a feature"),
+        ("{a: []}", "expected names of inputs, each with a feature"),
+        ("kind", "expected names of inputs, each with a feature"),
+        ("{}", "expected names of inputs, each with a feature"),
+        ("{a.b: kind}", "with `:`, `.` or `/`"),
+    ] {
+        let error = folder.refused(&format!(
+            "{{tfrecord: 'train-*.tfrecord', label: kind, inputs: {inputs}}}"
+        ));
+        assert!(error.contains(expected), "{inputs}: {error}");
+    }
+    let both = "{tfrecord: 'train-*.tfrecord', label: kind, inputs: {a: kind}, input: x, features: [2], image_size: [8, 8]}";
+    let error = folder.refused(both);
+    for other in [
+        "`input` is there too",
+        "`features` is there too",
+        "`image_size` is there too",
+    ] {
+        assert!(error.contains(other), "{error}");
+    }
+}
