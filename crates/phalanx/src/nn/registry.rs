@@ -430,13 +430,6 @@ mod tests {
             "random_zoom": {"height_factor": 0.1, "width_factor": 0.2, "fill_value": 2.0},
             "random_brightness": {"factor": 0.5, "value_range": [0.0, 1.0]},
             "random_contrast": {"factor": [0.5, 0.1]},
-            "random_hue": {"factor": 0.5, "value_range": [0.0, 1.0]},
-            "random_saturation": {"factor": [0.25, 0.75]},
-            "random_color_degeneration": {"factor": 0.5},
-            "random_sharpness": {"factor": 0.5},
-            "random_invert": {"factor": [0.0, 0.5]},
-            "random_grayscale": {"factor": 0.25},
-            "auto_contrast": {"value_range": [0.0, 1.0]},
             "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
             "up_sampling3d": {"size": [2, 1, 3]},
             "zero_padding1d": {"padding": [1, 0]},
@@ -463,6 +456,19 @@ mod tests {
         })
     }
 
+    /// Settings of kinds that colour images.
+    fn of_colours() -> Value {
+        json!({
+            "random_hue": {"factor": 0.5, "value_range": [0.0, 1.0]},
+            "random_saturation": {"factor": [0.25, 0.75]},
+            "random_color_degeneration": {"factor": 0.5},
+            "random_sharpness": {"factor": 0.5},
+            "random_invert": {"factor": [0.0, 0.5]},
+            "random_grayscale": {"factor": 0.25},
+            "auto_contrast": {"value_range": [0.0, 1.0]},
+        })
+    }
+
     /// Settings of kinds of categories.
     fn of_categories() -> Value {
         json!({
@@ -475,7 +481,12 @@ mod tests {
 
     #[test]
     fn every_kind_reads_back_what_it_writes() {
-        let settings = [with_weights(), without_weights(), of_categories()];
+        let settings = [
+            with_weights(),
+            without_weights(),
+            of_colours(),
+            of_categories(),
+        ];
         for kind in Registry::standard().kinds() {
             let fields = settings.iter().find_map(|settings| settings.get(kind));
             let fields = fields.unwrap_or(&Value::Null);
