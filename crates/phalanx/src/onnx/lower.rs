@@ -214,7 +214,7 @@ fn lower_single(
         Op::Compare(op) => Ok(elementwise::compare(w, *op, inputs, dims)),
         Op::Select => Ok(elementwise::select(w, inputs, dims)),
         Op::Convert(dtype) => Ok(w.convert(&inputs[0], *dtype)),
-        Op::StopGradient | Op::Sharded(_) => Ok(inputs[0].clone()),
+        Op::StopGradient | Op::WithGradient(_) | Op::Sharded(_) => Ok(inputs[0].clone()),
         Op::Reshape(_) => Ok(w.reshape(&inputs[0], &dims)),
         Op::Transpose(perm) => Ok(w.transpose(&inputs[0], perm)),
         Op::Broadcast { map, .. } => Ok(rearrange::broadcast(w, &inputs[0], dims, map)),
