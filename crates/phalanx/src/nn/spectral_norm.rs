@@ -18,8 +18,8 @@ use crate::config::{self, Component, Described, Family, Field, Kind};
 /// there. A kernel of zeros stays. In prediction, and in tests, both are what training left.
 ///
 /// For layers with one kernel: dense ones and convolutions. Variables: the layer's, under `layer/..`, and the state `vector_u` `[1, columns]`.
-/// Not for training in a pipeline or with parameter servers. Unlike Keras' the penalty on the output of the layer counts, and there is none of
-/// an embedding, whose numbers Keras rounds; read from JSON, the layer is one of this library.
+/// Not for training in a pipeline or with parameter servers. There is none of an embedding, whose numbers Keras rounds; read from JSON, the
+/// layer is one of this library.
 ///
 /// ```
 /// use phalanx::nn::{Conv2d, Sequential, SpectralNorm};
@@ -200,7 +200,12 @@ impl Layer for SpectralNorm {
         Some(self.layer.get())
     }
 
-    fn keeps_mask(&self) -> bool {
+    /// Each call in training goes on with the vector, so that steps of a [`TimeDistributed`](super::TimeDistributed) are calls of their own.
+    fn mixes_examples(&self) -> bool {
         true
+    }
+
+    fn keeps_mask(&self) -> bool {
+        self.layer.get().keeps_mask()
     }
 }

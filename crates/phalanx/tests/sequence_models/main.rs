@@ -60,6 +60,18 @@ fn words(lengths: &[usize], steps: usize, vocabulary: usize, factor: usize) -> H
 
 const LENGTHS: [usize; 6] = [4, 1, 3, 2, 4, 2];
 
+/// A convolution drops the mask, by itself and normalized: this one has other steps than its input.
+#[test]
+fn a_normalized_layer_keeps_the_mask_that_it_keeps_by_itself() {
+    let convolution = || Conv1d::new(4, 3);
+    let built = |layer: &dyn Fn(Sequential) -> Sequential| {
+        let words = Sequential::new([5]).add(Embedding::new(9, 5).mask_zero(true));
+        layer(words).add(GlobalAveragePool1d).build().map(|_| ())
+    };
+    built(&|model| model.add(convolution())).unwrap();
+    built(&|model| model.add(SpectralNorm::new(convolution()))).unwrap();
+}
+
 fn tagger(mask_zero: bool) -> Sequential {
     Sequential::new(Input::new([4]).dtype(DType::I32))
         .add(Embedding::new(9, 5).mask_zero(mask_zero))
