@@ -212,7 +212,9 @@ fn ended_with_the_second(name: &str, ask: impl Fn(&Child, &MetadataServer)) -> [
     folder.describe(100_000, ", preemption_notice: azure", "");
     let [mut first, second] = two_workers(&folder, [&none, server.address()]);
     let history = folder.0.join("out/history.jsonl");
-    wait_for("an epoch", &mut first, || history.exists());
+    // The first makes it empty, before the second may have begun to watch for signals.
+    let has_epochs = || fs::metadata(&history).is_ok_and(|file| file.len() > 0);
+    wait_for("an epoch", &mut first, has_epochs);
     ask(&second, &server);
     let outputs = [first, second].map(|worker| worker.wait_with_output().unwrap());
     let steps = [0, 1].map(|index| stopped_after(&folder, &outputs[index]));
