@@ -137,7 +137,10 @@ fn an_epoch_says_how_fast_it_was() {
             assert!((made - steps).abs() < 1e-6, "{epoch}");
             let examples = rate("examples_per_second") * seconds;
             assert!((examples - 32.0).abs() < 1e-6, "{epoch}");
-            assert!(line.contains(" examples/s; next rate "), "{line}");
+            // Between them are the FLOPs of a second, on a machine that does enough of them.
+            for part in [" examples/s", "; next rate "] {
+                assert!(line.contains(part), "{line}");
+            }
             let estimate = ["estimate", "t.yaml", "--progress", "json", "--set", &size];
             let estimate: Value = serde_json::from_str(&folder.succeed(&estimate)).unwrap();
             let counted =
