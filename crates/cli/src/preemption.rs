@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-use std::{env, io, mem};
+use std::time::{Duration, Instant};
+use std::{env, io};
 
 use phalanx::Result;
 use phalanx::fit::preemption::{
@@ -18,8 +18,11 @@ const SERVER: &str = "PHALANX_METADATA_SERVER";
 /// As often as each of the three asks for; Amazon's notices come minutes before.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// The longest that Azure's service takes for its first answer, which begins with the first question.
+const AZURE_BEGINS: Duration = Duration::from_secs(120);
+
 /// Sets the flag once the end of this machine is announced, and says so, while the watcher lives. Who is not quiet says once that the
-/// server does not answer.
+/// server does not answer: at once, or for longer than the cloud's may.
 ///
 /// # Errors
 /// There can be no thread.
@@ -37,7 +40,7 @@ pub(crate) fn watch(
     let shown = ShownNotice {
         notice,
         cloud,
-        says_unanswered: !is_quiet,
+        answered: (!is_quiet).then(Instant::now),
     };
     PreemptionWatcher::start(shown, EVERY, stop)
 }
@@ -46,22 +49,86 @@ pub(crate) fn watch(
 struct ShownNotice {
     notice: Box<dyn PreemptionNotice>,
     cloud: Cloud,
-    says_unanswered: bool,
+    /// The last answer, or the start; none once it was said that none comes.
+    answered: Option<Instant>,
+}
+
+impl ShownNotice {
+    /// Whether to say that no answer has come until now, which is said once.
+    fn is_unanswered(&mut self, now: Instant) -> bool {
+        let patience = match self.cloud {
+            Cloud::Gce | Cloud::Aws => Duration::ZERO,
+            Cloud::Azure => AZURE_BEGINS,
+        };
+        let is_late = |since: &mut Instant| now.duration_since(*since) >= patience;
+        self.answered.take_if(is_late).is_some()
+    }
 }
 
 impl PreemptionNotice for ShownNotice {
     fn is_given(&mut self) -> io::Result<bool> {
         let given = self.notice.is_given();
-        let cloud = self.cloud.name();
+        let (cloud, now) = (self.cloud.name(), Instant::now());
+        if given.is_ok() {
+            self.answered = self.answered.map(|_| now);
+        }
         match &given {
             Ok(true) => notice_over_bar(format_args!(
                 "the end of this machine is announced (`preemption_notice: {cloud}`): the training ends after this step, with a checkpoint"
             )),
-            Err(error) if mem::take(&mut self.says_unanswered) => notice_over_bar(format_args!(
+            Err(error) if self.is_unanswered(now) => notice_over_bar(format_args!(
                 "warning: the server of `preemption_notice: {cloud}` does not answer ({error}), and is asked again each second; leave the key out where the machine is none of this cloud's"
             )),
             _ => {}
         }
         given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_may_take_a_while_is_given_it_after_each_answer() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (cloud, late) in [(Cloud::Gce, 0), (Cloud::Aws, 0), (Cloud::Azure, 120)] {
+            let answered = |answered| ShownNotice {
+                notice: Box::new(GceNotice::new()),
+                cloud,
+                answered,
+            };
+            let mut notice = answered(Some(start));
+            assert!((0..late).all(|second| !notice.is_unanswered(at(second))));
+            assert!(notice.is_unanswered(at(late)));
+            assert!(!notice.is_unanswered(at(late + 1)), "it is said twice");
+            assert!(!answered(None).is_unanswered(at(late)), "it is quiet");
+        }
+    }
+
+    /// Answers that come to a question, and none after them.
+    struct Answers(u32);
+
+    impl PreemptionNotice for Answers {
+        fn is_given(&mut self) -> io::Result<bool> {
+            let left = self.0.checked_sub(1);
+            self.0 = left.unwrap_or(0);
+            left.map(|_| false).ok_or(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_answer() {
+        let start = Instant::now() - Duration::from_secs(121);
+        for (answers, warned) in [(0, true), (1, false)] {
+            let mut shown = ShownNotice {
+                notice: Box::new(Answers(answers)),
+                cloud: Cloud::Azure,
+                answered: Some(start),
+            };
+            (0..3).for_each(|_| drop(shown.is_given()));
+            assert_eq!(shown.answered.is_none(), warned, "{answers} answers");
+        }
     }
 }

@@ -259,8 +259,17 @@ fn a_metadata_server_that_is_silent_absent_or_another_neither_holds_up_nor_ends_
                 "{cloud}, {name}: {taken:?}"
             );
             let warning = format!("`preemption_notice: {cloud}` does not answer (");
-            assert_eq!(text.matches(&warning).count(), 1, "{cloud}, {name}: {text}");
-            assert!(text.contains(why), "{cloud}, {name}: {text}");
+            // Microsoft's begins with the first question, and has two minutes.
+            let warnings = usize::from(cloud != "azure");
+            assert_eq!(
+                text.matches(&warning).count(),
+                warnings,
+                "{cloud}, {name}: {text}"
+            );
+            assert!(
+                warnings == 0 || text.contains(why),
+                "{cloud}, {name}: {text}"
+            );
             folder.check();
         }
     }
