@@ -16,6 +16,8 @@ use crate::failure::{Exit, Failure};
 
 /// The name that a launcher gives a job.
 const JOB: &str = "PHALANX_JOB_ID";
+/// What follows it in `.job` once the model is saved. The model alone does not say it: `--overwrite` leaves the one before until then.
+const SAVED: &str = "\nsaved\n";
 
 /// The folder of a training.
 #[derive(Debug, Clone)]
@@ -141,21 +143,42 @@ impl RunFolder {
     /// Whether a launcher has started this process again, and the checkpoint here is of its own job, which goes on with it: it neither
     /// refuses nor removes what was trained until then.
     pub(crate) fn is_of_restart(&self) -> Result<bool, Failure> {
-        let variables = Variables::of_process();
-        let restarts = variables.get("PHALANX_RESTART_COUNT");
-        let is_restarted = restarts.is_some_and(|count| count != "0");
-        let job = variables.get(JOB).unwrap_or_default();
-        if !is_restarted || job.is_empty() {
-            return Ok(false);
-        }
-        let of = fs::read_to_string(self.path.join(".job")).unwrap_or_default();
-        Ok(of == job && self.has_checkpoint()?)
+        let noted = self.noted_of_restart();
+        Ok(noted.is_some_and(|noted| ["", SAVED].contains(&&*noted)) && self.has_checkpoint()?)
     }
 
-    /// Notes of which job the training here is, where a launcher has given it a name.
-    pub(crate) fn write_job(&self) -> Result<(), Failure> {
+    /// Refuses to train once more where a launcher has started this process again after its job had saved the model, and no checkpoint
+    /// says that all is done.
+    pub(crate) fn check_not_over(&self) -> Result<(), Failure> {
+        let is_over = self.noted_of_restart().is_some_and(|noted| noted == SAVED);
+        if !is_over || !is_model(&self.model()) || self.has_checkpoint()? {
+            return Ok(());
+        }
+        let (model, shown) = (self.model(), self.path.display());
+        let message = format!(
+            "the training is over and its model saved in {}, and this process was started again after that",
+            model.display()
+        );
+        Err(Failure::new(Exit::Failed, message)
+            .next(format!("test it with `phalanx evaluate {shown}`")))
+    }
+
+    /// What follows the name of this job in `.job`, where a launcher has started this process again.
+    fn noted_of_restart(&self) -> Option<String> {
+        let variables = Variables::of_process();
+        variables
+            .get("PHALANX_RESTART_COUNT")
+            .filter(|count| *count != "0")?;
+        let job = variables.get(JOB).filter(|job| !job.is_empty())?;
+        let noted = fs::read_to_string(self.path.join(".job")).ok()?;
+        noted.strip_prefix(job).map(str::to_owned)
+    }
+
+    /// Notes of which job the training here is, where a launcher has given it a name, and whether its model is saved.
+    pub(crate) fn write_job(&self, is_saved: bool) -> Result<(), Failure> {
+        let saved = if is_saved { SAVED } else { "" };
         match Variables::of_process().get(JOB) {
-            Some(job) => self.write(".job", job),
+            Some(job) => self.write(".job", &format!("{job}{saved}")),
             None => Ok(()),
         }
     }

@@ -70,22 +70,34 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let record = context.record(&config, &rows.facts);
     if is_chief {
         record.write(folder.path())?;
-        folder.write_job()?;
+        folder.write_job(false)?;
     }
     folder.write_history(session.trainer.history())?;
     folder.write_test(None)?;
     let plan = plan(context, &session, &rows, args, &folder)?;
     let plan = if resumed { plan.resume() } else { plan };
     let history = fit(context, &mut session, &rows, plan, args, &folder)?;
-    session.save(&folder)?;
-    if folder.writes() {
-        context.become_chief();
-        record.write(&folder.model())?;
-    }
+    save(context, &session, &folder, &record)?;
     folder.write_history(&history)?;
     let tested = test(&mut session, &rows)?;
     folder.write_test(tested.as_ref())?;
     report(context, &folder, tested.as_ref())
+}
+
+/// Saves the model with its record, where this process writes.
+fn save(
+    context: &mut Context,
+    session: &Session,
+    folder: &RunFolder,
+    record: &Record,
+) -> Result<(), Failure> {
+    session.save(folder)?;
+    if !folder.writes() {
+        return Ok(());
+    }
+    context.become_chief();
+    record.write(&folder.model())?;
+    folder.write_job(true)
 }
 
 /// The folder of the training, which nobody else writes to while the lock lives.
@@ -98,6 +110,7 @@ fn run_folder(
         return Ok((RunFolder::of_another(config), None));
     }
     let (folder, lock) = RunFolder::create(config)?;
+    folder.check_not_over()?;
     if !args.overwrite && !folder.is_of_restart()? {
         folder.check_unused(args.resume)?;
     }

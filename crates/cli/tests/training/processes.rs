@@ -42,6 +42,48 @@ fn two_workers_train_a_training_file_as_one_process_does() {
 }
 
 #[test]
+fn a_worker_that_is_started_again_after_its_model_was_saved_does_not_train_again() {
+    let folder = Folder::new("over", "{adam: {learning_rate: 0.05}}");
+    let train = |job: &str, restarts: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let train = ["train", "t.yaml", "--epochs", "2"];
+        command.args(train).args(more).current_dir(&folder.0);
+        command
+            .env("PHALANX_JOB_ID", job)
+            .env("PHALANX_RESTART_COUNT", restarts);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), told)
+    };
+    let weights = || fs::read(folder.0.join("out/model/weights.safetensors")).unwrap();
+    assert_eq!(train("j", "0", &[]).0, Some(0));
+    let saved = weights();
+    // As one that was killed in the test of its model.
+    fs::remove_file(folder.0.join("out/test.json")).unwrap();
+    let other = ["--overwrite", "--set", "fit.seed=9"];
+    for more in [&[][..], &other, &["--resume"]] {
+        let (code, told) = train("j", "1", more);
+        assert_eq!(code, Some(1), "{more:?}: {told}");
+        for part in [
+            "the training is over",
+            "out/model",
+            "`phalanx evaluate out`",
+        ] {
+            assert!(told.contains(part), "{more:?}: no {part:?} in {told}");
+        }
+        assert!(weights() == saved, "{more:?}");
+    }
+    folder.succeed(&["evaluate", "out"]);
+    // The model is of another job, or of one before that is to be replaced.
+    let (code, told) = train("j2", "1", &[]);
+    assert_eq!(code, Some(2), "{told}");
+    fs::write(folder.0.join("out/.job"), "j2").unwrap();
+    assert_eq!(train("j2", "1", &other).0, Some(0));
+    assert!(weights() != saved);
+    assert_eq!(train("j", "0", &["--overwrite"]).0, Some(0));
+}
+
+#[test]
 fn a_strategy_of_one_process_is_refused_among_workers() {
     let folder = Folder::new("mesh", "sgd");
     let path = folder.0.join("t.yaml");
