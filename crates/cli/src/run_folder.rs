@@ -1,5 +1,6 @@
 //! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `test.json`, `training.json`.
 
+use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -205,12 +206,15 @@ impl RunFolder {
         TrainingState::is_at(self.checkpoint()).map_err(|error| failed(&error))
     }
 
-    /// Writes a JSON object a line for each epoch done, in place of the lines before.
+    /// Writes a JSON object a line for each epoch done, in place of the lines before. Where they would be the same the file is left as it is:
+    /// when it was written says when the last epoch ended.
     pub(crate) fn write_history(&self, history: &History) -> Result<(), Failure> {
-        self.write(
-            "history.jsonl",
-            &history.epochs.iter().map(line).collect::<String>(),
-        )
+        let before = fs::read_to_string(self.path.join("history.jsonl")).ok();
+        let lines = lines(history, before.as_deref().unwrap_or_default());
+        match before {
+            Some(before) if before == lines => Ok(()),
+            _ => self.write("history.jsonl", &lines),
+        }
     }
 
     /// Adds the line of an epoch, whole or not at all, in place of what is there of it and of later ones: a first worker that was started
@@ -291,6 +295,33 @@ fn drop_from(path: &Path, epoch: u64) -> io::Result<()> {
     let new = path.with_extension("jsonl.new");
     fs::write(&new, kept.collect::<String>())?;
     fs::rename(new, path)
+}
+
+/// The lines of a history. A checkpoint does not have all that was measured of its epochs: the lines of those stay as they were `before`.
+fn lines(history: &History, before: &str) -> String {
+    let before = before
+        .lines()
+        .filter_map(|line| Some((results(line)?, line)));
+    let before: HashMap<String, &str> = before.collect();
+    let line = |epoch: &EpochLogs| {
+        let new = line(epoch);
+        let kept = results(&new).and_then(|results| before.get(&results));
+        match kept.filter(|_| epoch.times.is_none()) {
+            Some(kept) => format!("{kept}\n"),
+            None => new,
+        }
+    };
+    history.epochs.iter().map(line).collect()
+}
+
+/// What the line of an epoch has of a checkpoint.
+fn results(line: &str) -> Option<String> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    Some(
+        ["epoch", "steps", "seconds", "logs"]
+            .map(|key| line[key].to_string())
+            .concat(),
+    )
 }
 
 /// The line of an epoch.

@@ -152,6 +152,43 @@ fn an_epoch_says_how_fast_it_was() {
 }
 
 #[test]
+fn a_training_that_goes_on_keeps_what_was_measured_of_its_epochs() {
+    let folder = Folder::new("kept", "adam");
+    let path = folder.0.join("out/history.jsonl");
+    let train = |epochs: &str, more: &[&str]| {
+        let save = ["--set", "fit.save_freq=epoch"];
+        let train = ["train", "t.yaml", "--epochs", epochs];
+        folder.succeed(&[&train[..], &save, more].concat());
+        fs::read_to_string(&path).unwrap()
+    };
+    let written = || fs::metadata(&path).unwrap().modified().unwrap();
+    let first = train("3", &[]);
+    assert_eq!(first.matches("examples_per_second").count(), 3, "{first}");
+    let at = written();
+    assert_eq!(train("3", &["--resume"]), first);
+    assert_eq!(written(), at, "it was written though nothing was trained");
+    // An epoch that the checkpoint does not have, another of a training before, and one that was cut off.
+    let lines: Vec<&str> = first.lines().collect();
+    let other = lines[1].replace("\"loss\":", "\"loss\":1");
+    assert_ne!(other, lines[1]);
+    let fourth = lines[2].replace("\"epoch\":3", "\"epoch\":4");
+    fs::write(
+        &path,
+        [lines[0], &other, lines[2], &fourth, "{\"epo"].join("\n"),
+    )
+    .unwrap();
+    let all = train("5", &["--resume"]);
+    let all: Vec<&str> = all.lines().collect();
+    assert_eq!((all.len(), all[0], all[2]), (5, lines[0], lines[2]));
+    let logs = |line: &str| serde_json::from_str::<Value>(line).unwrap()["logs"].clone();
+    assert_eq!(logs(all[1]), logs(lines[1]));
+    let measured = |line: &str| line.contains("\"throughput\":") && line.contains("\"times\":");
+    let measured: Vec<bool> = all.iter().map(|line| measured(line)).collect();
+    assert_eq!(measured, [true, false, true, true, true]);
+    assert_ne!(all[3], fourth);
+}
+
+#[test]
 fn devices_that_a_mesh_has_no_place_for_are_told() {
     let folder = Folder::new("idle", "adam");
     let mesh = ["--set", "strategy={mesh: {axes: {data: 2}}}"];
