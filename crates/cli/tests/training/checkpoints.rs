@@ -127,7 +127,7 @@ fn logs(folder: &Folder, output: &str) -> Vec<serde_json::Value> {
     let text = fs::read_to_string(folder.0.join(output).join("history.jsonl")).unwrap();
     let lines = text.lines().map(|line| {
         let mut epoch: serde_json::Value = serde_json::from_str(line).unwrap();
-        for measured in ["seconds", "times", "verdict"] {
+        for measured in ["seconds", "throughput", "times", "verdict"] {
             epoch[measured].take();
         }
         epoch
