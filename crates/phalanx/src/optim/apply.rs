@@ -168,6 +168,12 @@ impl Optimizer {
                     gradient.shape()
                 ));
             }
+            if self.is_lazy(spec) && !self.is_elementwise(spec) {
+                return Err(format!(
+                    "`lazy` updates rows alone, and a slot of `{}` has other dims than its {:?}; leave `lazy` out",
+                    spec.name, spec.shape.dims
+                ));
+            }
         }
         Ok(())
     }
@@ -232,20 +238,14 @@ impl Optimizer {
     /// Whether some rows of a table can be updated by themselves: nothing else changes, and nothing else is looked at.
     pub(crate) fn is_by_rows(&self, spec: &ParamSpec) -> bool {
         let clips = self.options.clipnorm.is_some() || self.options.global_clipnorm.is_some();
-        let elsewhere =
-            |slot: &crate::optim::SlotSpec| slot.param.is_some() && (slot.shape != spec.shape);
-        let slots = self.slots(std::slice::from_ref(spec));
-        self.updates_rows(spec)
-            && self.rule.inner().is_elementwise()
-            && spec.constraint.is_none()
-            && !clips
-            && !slots.iter().any(elsewhere)
+        self.updates_rows(spec) && self.is_elementwise(spec) && spec.constraint.is_none() && !clips
     }
 
     /// Whether rows without a gradient are left alone, be it that the rule would not change them.
     fn updates_rows(&self, spec: &ParamSpec) -> bool {
         let decays = self.options.weight_decay.is_some() && self.options.decays(spec);
-        let changes_nothing = self.rule.inner().keeps_what_has_no_gradient() && !decays;
+        let keeps = self.rule.inner().keeps_what_has_no_gradient();
+        let changes_nothing = self.is_elementwise(spec) && keeps && !decays;
         let changes_all = self.options.use_ema || self.options.accumulates();
         self.is_lazy(spec) || (changes_nothing && !changes_all)
     }

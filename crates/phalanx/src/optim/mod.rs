@@ -240,9 +240,11 @@ impl Optimizer {
         self.options.check().map_err(named)
     }
 
-    /// Whether an element's update depends on that element's values alone.
-    pub(crate) fn is_elementwise(&self) -> bool {
-        self.rule.inner().is_elementwise()
+    /// Whether an element's update depends on that element's values alone, and rows or parts of the variable have their own of each slot.
+    pub(crate) fn is_elementwise(&self, spec: &ParamSpec) -> bool {
+        let slots = self.slots(std::slice::from_ref(spec));
+        let mut own = slots.iter().filter(|slot| slot.param.is_some());
+        self.rule.inner().is_elementwise() && own.all(|slot| slot.shape == spec.shape)
     }
 
     /// The name in logs and configurations; `adam` for AdamW too, which is Adam with weight decay.

@@ -134,7 +134,11 @@ pub trait UpdateRule: Debug + Send + Sync {
     }
 
     /// The variable and its slots after the step, with the shapes that they had. `scalars` are what the step [began](Self::begin) with, in
-    /// the type of the variable. A parameter server may have a part of a variable, `dense/kernel/part_0`, or rows of a table.
+    /// the type of the variable.
+    ///
+    /// Of a rule that is [elementwise](Self::is_elementwise) a parameter server may have a part of a variable, `dense/kernel/part_0`, or rows of
+    /// a table. One device gives the rows of a table that the batch has, where the others [stay](Self::keeps_what_has_no_gradient) or the
+    /// optimizer is [lazy](Optimizer::lazy): `spec.shape` is of the whole table then, and `param.dim(0)` the number of these rows.
     fn update(
         &self,
         spec: &ParamSpec,
@@ -145,12 +149,13 @@ pub trait UpdateRule: Debug + Send + Sync {
     ) -> Updated;
 
     /// Whether an element's update depends on that element's values alone, so that parameter servers may cut a variable, and rows of a table
-    /// may be updated by themselves.
+    /// may be updated by themselves. Neither is done where a slot has other dims than its variable.
     fn is_elementwise(&self) -> bool {
         false
     }
 
-    /// Whether an element whose gradient is 0 stays as it is, and its slots too.
+    /// Whether an element whose gradient is 0 stays as it is, and its slots too. Rows of a table without a gradient are not computed then, if the
+    /// rule is [elementwise](Self::is_elementwise).
     fn keeps_what_has_no_gradient(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! The update of a table from the rows of a batch, without passing over the others.
 //!
-//! The gradient of an embedding is rows at indices, and zero elsewhere. Where a rule leaves alone what has no gradient, or is set
-//! to ([`Options::lazy`](super::Options::lazy)), the rows seen are gathered from the variable and its slots, updated as if they were
+//! The gradient of an embedding is rows at indices, and zero elsewhere. Where an elementwise rule leaves alone what has no gradient, or is
+//! set to ([`Options::lazy`](super::Options::lazy)), the rows seen are gathered from the variable and its slots, updated as if they were
 //! the variable, and put back. A step then costs what its rows cost, however large the table.
 //!
 //! An index may be there several times, and a rule like Adagrad's must see the sum of its gradients once. So the indices are

@@ -60,7 +60,7 @@ impl StateLayout {
             element_bytes: variable.shape.dtype.size(),
             slots: slots_of(index),
             // Other updates of a row depend on other rows.
-            can_be_cut: optimizer.is_elementwise() && variable.is_kept_by_elements(),
+            can_be_cut: optimizer.is_elementwise(variable) && variable.is_kept_by_elements(),
         });
         let mut shards = place(&specs.collect::<Vec<_>>(), partitioner, servers);
         shards.retain(|shard| tables.iter().all(|(table, _)| *table != shard.variable));
@@ -135,8 +135,8 @@ impl StateLayout {
         shard.first_row * row..(shard.first_row + shard.rows) * row
     }
 
-    /// The bytes that a server has of a slot: of a shard, or the whole. A slot of other dims than its variable's is of a rule that
-    /// needs whole variables.
+    /// The bytes that a server has of a slot: of a shard, or the whole. A slot of other dims than its variable's is of a variable
+    /// that is not cut.
     fn slot_range(&self, slot: usize, at: Option<usize>) -> std::ops::Range<usize> {
         let shape = &self.slots[slot].shape;
         let is_alike =

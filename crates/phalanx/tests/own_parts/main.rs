@@ -1,12 +1,14 @@
 //! Update rules, schedules and metrics that a program defines: as Keras' that derive from its classes, by `fit`, by hand and in evaluation.
 
 mod activations;
+mod counted;
 mod mistakes;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 #[allow(dead_code, reason = "the tests of strategies use all of it")]
 #[path = "../replicas/own.rs"]
 mod own;
+mod rows;
 
 use std::sync::OnceLock;
 

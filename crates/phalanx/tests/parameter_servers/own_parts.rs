@@ -1,5 +1,10 @@
 //! An update rule and a schedule of the program on servers, which are given them.
 
+#[path = "../own_parts/counted.rs"]
+mod counted;
+
+use counted::Counted;
+
 use super::cases::own_case::own::SoftSign;
 use super::cases::own_case::own_parts;
 use super::*;
@@ -13,6 +18,22 @@ fn parts_that_a_program_defines_train_as_in_one_process() {
         .optimizer(own_parts().compile.optimizer);
     let all = on_workers((2, 2), &options, |strategy| train(&strategy, &own_parts()));
     compare("own parts", TOLERANCE, &one, &all[0]);
+}
+
+#[test]
+fn a_variable_with_a_slot_of_other_dims_is_not_cut() {
+    let optimizer = Optimizer::custom(Counted(0.1.into()));
+    let case = || {
+        let mut case = own_parts();
+        case.compile.optimizer = optimizer.clone();
+        case
+    };
+    let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+    let options = sync()
+        .partitioner(Partitioner::FixedShards { shards: 2 })
+        .optimizer(optimizer.clone());
+    let all = on_workers((2, 2), &options, |strategy| train(&strategy, &case()));
+    compare("counted", TOLERANCE, &one, &all[0]);
 }
 
 #[test]
