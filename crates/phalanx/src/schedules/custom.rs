@@ -12,8 +12,8 @@ use super::Schedule;
 ///
 /// It is used wherever a [`Schedule`] is, and is plain data: the rate of a step follows from the number of the step alone, so a training that
 /// goes on has the rates that it would have had. The formula is written twice, for the program of a step and for logs and callbacks, as
-/// ours are; a training whose two formulas differ is refused. It is not read from a file: a program that goes on with a checkpoint makes it
-/// again, and [parameter servers](crate::strategy::ParameterServerOptions::optimizer) are given it.
+/// ours are; a training whose two formulas differ at a few of the first 10,000 steps is refused. It is not read from a file: a program that
+/// goes on with a checkpoint makes it again, and [parameter servers](crate::strategy::ParameterServerOptions::optimizer) are given it.
 ///
 /// ```
 /// use phalanx::optim::{Optimizer, Sgd};

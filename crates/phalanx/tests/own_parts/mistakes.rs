@@ -75,12 +75,16 @@ impl LearningRateSchedule for Rates {
     }
 
     fn value(&self, step: u64) -> f64 {
-        (0.1 * (step as f64 + 1.0)).min(self.1)
+        match self.0 {
+            "root" => (200.0 - step as f64).sqrt() * 1e-3,
+            _ => (0.1 * (step as f64 + 1.0)).min(self.1),
+        }
     }
 
     fn trace(&self, step: &Tensor) -> Tensor {
         match self.0 {
             "of_integers" => step.clone(),
+            "root" => (200.0 - step.convert(DType::F32)).sqrt() * 1e-3,
             _ => (step.convert(DType::F32) + 1.0) * 0.1,
         }
     }
@@ -200,6 +204,17 @@ fn schedules_that_do_not_fit_are_refused() {
         &said(Rates("half", 0.2)),
         "half: at step 3 `trace` gives the rate 0.4, and `value` gives 0.2; make both the same formula",
     );
+    check(&said(Rates("late", 500.0)), "late: at step 9973 ");
+}
+
+/// Both formulas are without a number after the training's last step.
+#[test]
+fn a_schedule_that_ends_is_not_refused() {
+    let compile = compile(Sgd::new(Rates("root", 0.0)).into());
+    let one = OneDeviceStrategy::on(engine());
+    let mut trainer = one.compile(model(), compile).unwrap();
+    let record = &oracle::records("own_parts.json")[0];
+    trainer.fit(&data(record).batch(18), quiet(1)).unwrap();
 }
 
 #[test]
