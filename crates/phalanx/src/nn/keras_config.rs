@@ -549,7 +549,9 @@ fn with_slope(named: &Settings) -> Translated<(&'static str, Settings)> {
         "leaky_relu" => "LeakyReLU",
         "elu" => "ELU",
         "general_relu" => "ReLU",
-        _ => {
+        name => {
+            // A function of the program has its name as the value.
+            let name = settings.as_str().unwrap_or(name);
             return Err(format!(
                 "Keras' files have no name for its activation `{name}`"
             ));

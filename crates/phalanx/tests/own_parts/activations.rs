@@ -54,7 +54,7 @@ fn an_own_activation_is_written_by_its_program_alone() {
     let said = saved.save_keras(scratch.join("model.keras")).unwrap_err();
     assert!(
         said.to_string()
-            .contains("Keras' files have no name for its activation"),
+            .contains("Keras' files have no name for its activation `own_tanh`"),
         "{said}"
     );
     assert_eq!(own_tanh(), own_tanh());
