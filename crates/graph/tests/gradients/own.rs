@@ -69,6 +69,24 @@ fn a_gradient_may_be_another_than_the_derivative() {
     assert_eq!(gradient(&x, &weights, largest), weights.map(|w| 12.0 * w));
 }
 
+/// Loops and values that are computed again take what is claimed, be it false.
+#[test]
+fn another_gradient_is_taken_within_programs() {
+    let (x, weights) = ([0.5, -1.25, 2.0], [3.0, -0.5, -8.0]);
+    let doubled = |x: &Tensor| x.with_gradient(&[x], |g, _| vec![g * 2.0]);
+    let twice = |x: &Tensor| {
+        let graph = x.graph();
+        let (last, _) = graph.scan(2, &[x], &[], &[], |carry, _, _| {
+            (vec![doubled(&carry[0]) * 3.0], vec![])
+        });
+        last[0].clone()
+    };
+    assert_eq!(gradient(&x, &weights, twice), weights.map(|w| 36.0 * w));
+    let again = |x: &Tensor| x.graph().checkpointed(&[x], || doubled(x).square());
+    let expected: Vec<f64> = x.iter().zip(weights).map(|(x, w)| 4.0 * x * w).collect();
+    assert_eq!(gradient(&x, &weights, again), expected);
+}
+
 #[test]
 fn what_does_not_fit_is_the_graphs_error() {
     let said = |pullback: fn(&Tensor, &[Tensor]) -> Vec<Tensor>| {
