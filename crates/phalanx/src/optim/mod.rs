@@ -159,7 +159,10 @@ impl Optimizer {
         });
         let each = params.iter().enumerate().flat_map(|(index, param)| {
             let slots = self.param_slots().into_iter();
-            let dims = |name| self.rule.inner().slot_dims(name, param);
+            let dims = |name: &'static str| match Options::SLOTS.contains(&name) {
+                true => param.shape.dims.clone(),
+                false => self.rule.inner().slot_dims(name, param),
+            };
             slots.map(move |(name, fill)| SlotSpec {
                 name: format!("{}/{name}", param.name),
                 shape: Shape::new(param.shape.dtype, dims(name)),

@@ -1,7 +1,10 @@
 //! What is trained: models, data and settings, a case for each family and for each optimizer.
 
+#[path = "noise_case.rs"]
+mod noise_case;
 #[path = "own_case.rs"]
 pub(crate) mod own_case;
+
 use phalanx::models::{
     EncoderHead, MobileNetV2, PositionEncoding, Recommender, RecommenderKind, TransformerEncoder,
 };
@@ -554,37 +557,9 @@ fn compared() -> Case {
     }
 }
 
-/// Layers that draw numbers, each example its own whichever replica has it.
-fn noise() -> Case {
-    let model = Sequential::new([2, 4, 5, 2])
-        .add(GaussianNoise::new(0.2))
-        .add(TimeDistributed::new(RandomRotation::new(0.2)))
-        .add(TimeDistributed::new(RandomFlip::default()))
-        .add(TimeDistributed::new(SpatialDropout2d::new(0.25)))
-        .add(Conv3d::new(6, 2))
-        .add(SpatialDropout3d::new(0.25))
-        .add(Reshape::new([3, 2, 2, 6]))
-        .add(ConvLstm2d::new(6, 2).padding(Padding::Same).dropout(0.25))
-        .add(Reshape::new([4, 6]))
-        .add(SpatialDropout1d::new(0.25))
-        .add(GaussianDropout::new(0.2))
-        .add(DepthwiseConv1d::new(3).depth_multiplier(2))
-        .add(SeparableConv1d::new(6, 2).strides(2))
-        .add(GlobalAveragePool1d::new())
-        .add(Dense::new(8).activation(Activation::Selu))
-        .add(AlphaDropout::new(0.25))
-        .add(Dense::new(3));
-    let x = HostTensor::new([22, 2, 4, 5, 2], &wave(22 * 80, 0.31));
-    let data = Dataset::from_arrays(x, classes(22, 3)).unwrap();
-    let data = weighted(&data, Part::None);
-    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9)).global_clipnorm(0.5);
-    plain("noise", model.build().unwrap(), data, classify(optimizer))
-}
-
 /// All of them.
 pub(crate) fn all() -> Vec<Case> {
-    let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
-    cases.extend([
+    let others = [
         everything(),
         exact(),
         cnn_but(Part::None),
@@ -594,9 +569,10 @@ pub(crate) fn all() -> Vec<Case> {
         mobilenet_but(Part::None),
         frames(),
         volumes(),
-        noise(),
+        noise_case::noise(),
         compared(),
         own_case::own_parts(),
-    ]);
-    cases
+    ];
+    let each = optimizers().into_iter().map(of_optimizer);
+    each.chain(others).collect()
 }
