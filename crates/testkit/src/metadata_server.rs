@@ -35,7 +35,7 @@ impl MetadataServer {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // Who does not read the answer has ended.
-                let _ = answer(stream, announced.load(Ordering::Relaxed));
+                let _ = answer(&stream, announced.load(Ordering::Relaxed));
             }
         });
         server
@@ -53,7 +53,7 @@ impl MetadataServer {
     }
 }
 
-fn answer(stream: TcpStream, is_announced: bool) -> std::io::Result<()> {
+fn answer(mut stream: &TcpStream, is_announced: bool) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let mut request = Vec::new();
     for line in lines.by_ref() {
@@ -92,7 +92,7 @@ fn answer(stream: TcpStream, is_announced: bool) -> std::io::Result<()> {
     };
     let length = body.len();
     let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
-    (&stream).write_all(answer.as_bytes())
+    stream.write_all(answer.as_bytes())
 }
 
 /// Another machine of the same scale set is taken away in any case, and this one is moved.
