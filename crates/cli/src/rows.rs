@@ -322,6 +322,7 @@ pub(crate) fn read_prepared(
 ) -> Read<(Dataset, usize)> {
     let mut columns = CsvColumns::default();
     let rows = Dataset::from_csv_with(path, options, &mut columns)?;
+    windows::check_gaps_of(path, facts, columns.dropped())?;
     let rows = facts.prepared(&rows, columns.texts())?;
     Ok((rows, columns.dropped()))
 }

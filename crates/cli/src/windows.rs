@@ -1,10 +1,13 @@
 //! Rows of a time series as windows, with what comes after each.
 
+use std::path::Path;
+
 use phalanx::data::{Dataset, HostTensor, TimeWindows};
 use phalanx::{Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, CsvWindow, Problem};
+use crate::data_facts::Facts;
 use crate::scaling::length;
 
 /// The windows that a model was trained on.
@@ -80,16 +83,31 @@ impl WindowFact {
     }
 }
 
+/// What to do about rows without a label.
+const FILL_IN: &str = "fill in their labels in the file";
+
+fn gaps(dropped: usize) -> String {
+    format!(
+        "{dropped} rows of the series have no label and are left out, so that later ones would follow earlier ones too soon"
+    )
+}
+
+/// Refuses a file of a series with rows that have no label, which are left out, where a trained model takes it.
+pub(crate) fn check_gaps_of(path: &Path, facts: &Facts, dropped: usize) -> Read<()> {
+    match facts.window {
+        Some(_) if dropped > 0 => Err(Error::User(format!(
+            "{}: {}; {FILL_IN}",
+            path.display(),
+            gaps(dropped)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses rows of a series that have no label, which are left out.
 pub(crate) fn check_gaps(data: &Csv, dropped: usize) -> Result<(), Problem> {
     match &data.window {
-        Some(window) if dropped > 0 => Err(Problem::new(
-            window.at,
-            format!(
-                "{dropped} rows of the series have no label and are left out, so that later ones would follow earlier ones too soon"
-            ),
-            "fill in their labels in the file",
-        )),
+        Some(window) if dropped > 0 => Err(Problem::new(window.at, gaps(dropped), FILL_IN)),
         _ => Ok(()),
     }
 }

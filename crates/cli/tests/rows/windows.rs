@@ -1,6 +1,7 @@
 //! Rows that are a time series, in windows.
 
 use phalanx::data::Dataset;
+use phalanx_cli::rows::labelled;
 use phalanx_cli::rows_to_predict::to_predict;
 
 use crate::Folder;
@@ -162,5 +163,14 @@ fn a_series_with_gaps_or_too_few_rows_is_refused_at_its_line() {
     ] {
         let error = folder.load(&data, "").unwrap_err();
         assert!(error.contains(expected), "{error}");
+    }
+    // To evaluate on too, where windows over the gap would have wrong labels.
+    let data = format!("csv: s.csv, label: y, label_type: value, missing: mean, {window}");
+    let data = format!("{data}, columns: [t, y]");
+    let rows = folder.load(&data, "").unwrap();
+    let new = labelled(&folder.csv(&data), &rows.facts, &folder.0.join("gap.csv"));
+    let error = new.unwrap_err().to_string();
+    for part in ["gap.csv: 1 rows of the series have no label", "fill in"] {
+        assert!(error.contains(part), "{error}");
     }
 }
