@@ -161,7 +161,9 @@ pub(crate) fn by_length(
     };
     let boundaries: Vec<usize> = lengths.iter().map(|length| length + 1).collect();
     let sizes = vec![config.fit.batch_size; boundaries.len() + 1];
-    let buckets = LengthBuckets::new(boundaries, sizes)?.pad_to_boundary();
+    let buckets = LengthBuckets::new(boundaries, sizes)?
+        .pad_to_boundary()
+        .sequences([input]);
     let buckets = match seed {
         Some(seed) => buckets.shuffle(seed),
         None => buckets,

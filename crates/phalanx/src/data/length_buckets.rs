@@ -21,6 +21,7 @@ pub struct LengthBuckets {
     batch_sizes: Vec<usize>,
     seed: Option<u64>,
     to_boundary: bool,
+    sequences: Option<Vec<usize>>,
 }
 
 impl LengthBuckets {
@@ -52,6 +53,7 @@ impl LengthBuckets {
             batch_sizes,
             seed: None,
             to_boundary: false,
+            sequences: None,
         })
     }
 
@@ -71,6 +73,14 @@ impl LengthBuckets {
         self
     }
 
+    /// Says which inputs have the length as their first dim, and that no output has. It matters where all examples happen to be equally
+    /// long: else each first dim that is the length in all of them is padded, also of a class or of numbers that are as many by chance.
+    #[must_use]
+    pub fn sequences(mut self, inputs: impl Into<Vec<usize>>) -> Self {
+        self.sequences = Some(inputs.into());
+        self
+    }
+
     /// The bucket of a length.
     fn of(&self, length: usize) -> usize {
         self.boundaries.partition_point(|&bound| bound <= length)
@@ -87,12 +97,12 @@ impl Dataset {
     /// Batches of examples of similar lengths, padded at their end (`tf.data`'s `bucket_by_sequence_length`): fewer padding than in
     /// batches of any lengths. `length` is asked once for each example, which reads all of them now.
     ///
-    /// Dims that differ between examples of the data are padded to the longest of their batch, or to the boundary of the bucket; with what
-    /// says [`Batches::pad`], by default 0. A batch that no example fills comes at the end of the epoch, or is left out by
-    /// [`Batches::drop_remainder`]. Each example comes once in an epoch.
+    /// Dims that differ between examples of the data, and first dims that are the length in all of them ([`LengthBuckets::sequences`]), are
+    /// padded to the longest of their batch, or to the boundary of the bucket; with what says [`Batches::pad`], by default 0. A batch that no
+    /// example fills comes at the end of the epoch, or is left out by [`Batches::drop_remainder`]. Each example comes once in an epoch.
     ///
-    /// Predictions are in the order of the batches. All workers have batches of equal dims in a step, so models of inputs of any length train in several processes too; each reads its
-    /// rows of every batch. Unlike in `tf.data`, [`LengthBuckets::shuffle`] shuffles, not a stage before, and no batch has the length 0.
+    /// Predictions are in the order of the batches. All workers have batches of equal dims in a step, so models of inputs of any length
+    /// train in several processes too; each reads its rows of every batch. Unlike in `tf.data`, [`LengthBuckets::shuffle`] shuffles, not a stage before, and no batch has the length 0.
     ///
     /// ```
     /// use phalanx::data::{Dataset, Example, HostTensor, LengthBuckets, Stream};
@@ -123,16 +133,15 @@ impl Dataset {
             ));
         };
         let mut table = DimTable::default();
-        let mut of_example = Vec::with_capacity(len);
+        let mut lengths = Vec::with_capacity(len);
         for i in 0..len {
             let example = self.read(0, i)?;
-            let bucket = example.as_ref().map(|example| buckets.of(length(example)));
-            of_example.push(bucket);
+            lengths.push(example.as_ref().map(&length));
             table.push(example.as_ref(), i)?;
         }
-        let table = table.of_those_that_differ();
-        let plan = BucketPlan::new(buckets.clone(), of_example, table);
-        plan.check_bounds()?;
+        let table = table.of_those_to_pad(&lengths, buckets.sequences.as_deref());
+        let plan = BucketPlan::new(buckets.clone(), &lengths, table);
+        plan.check_bounds(&lengths)?;
         let largest = buckets.batch_sizes.iter().copied().max().unwrap_or(1);
         Ok(Batches::new(self.clone(), largest).bucketed(plan))
     }
@@ -178,7 +187,10 @@ impl EpochOrder {
 }
 
 impl BucketPlan {
-    fn new(buckets: LengthBuckets, of_example: Vec<Option<usize>>, table: DimTable) -> Self {
+    fn new(buckets: LengthBuckets, lengths: &[Option<usize>], table: DimTable) -> Self {
+        let lengths = lengths.iter();
+        let of_example = lengths.map(|length| length.map(|length| buckets.of(length)));
+        let of_example: Vec<_> = of_example.collect();
         let mut counts = vec![0; buckets.batch_sizes.len()];
         (of_example.iter().flatten()).for_each(|&bucket| counts[bucket] += 1);
         let (seed, is_shuffled) = (buckets.seed.unwrap_or(0), buckets.seed.is_some());
@@ -257,13 +269,14 @@ impl BucketPlan {
     }
 
     /// Refuses a dim that is longer than its bucket may have.
-    fn check_bounds(&self) -> Result<()> {
+    fn check_bounds(&self, lengths: &[Option<usize>]) -> Result<()> {
         if !self.buckets.to_boundary {
             return Ok(());
         }
-        for (example, bucket) in self.of_example.iter().enumerate() {
-            let Some(bucket) = *bucket else { continue };
-            let longest = self.table.longest(example);
+        for (example, length) in lengths.iter().enumerate() {
+            let Some(length) = *length else { continue };
+            let bucket = self.buckets.of(length);
+            let longest = self.table.longest(example).max(length);
             if self
                 .buckets
                 .bound(bucket)
@@ -296,6 +309,8 @@ pub(super) type TensorDims = Vec<Vec<usize>>;
 struct DimTable {
     /// The element types and dims of the first example.
     first: Vec<(DType, Vec<usize>)>,
+    /// How many of these are inputs.
+    inputs: usize,
     /// Which dims the rows of the table have: a tensor and a dim of it.
     columns: Vec<(usize, usize)>,
     sizes: Vec<usize>,
@@ -314,6 +329,7 @@ impl DimTable {
         if self.first.is_empty() {
             let own = |tensor: &HostTensor| (tensor.dtype(), tensor.dims().to_vec());
             self.first = tensors().map(own).collect();
+            self.inputs = example.x.len();
             let tensors = self.first.iter().enumerate();
             let dims = tensors.flat_map(|(t, (_, dims))| (0..dims.len()).map(move |k| (t, k)));
             self.columns = dims.collect();
@@ -337,20 +353,25 @@ impl DimTable {
         Ok(())
     }
 
-    /// The same with the dims alone that are not the same in all examples.
-    fn of_those_that_differ(self) -> Self {
+    /// The same with the dims alone that are not the same in all examples, or the length in all, of sequences if these are known.
+    fn of_those_to_pad(self, lengths: &[Option<usize>], sequences: Option<&[usize]>) -> Self {
         let width = self.columns.len();
-        let differs = |&(column, &(tensor, dim)): &(usize, &(usize, usize))| {
-            let mut sizes = self.sizes.iter().skip(column).step_by(width.max(1));
-            sizes.any(|&size| size != self.first[tensor].1[dim])
+        let may_be_long = |tensor: usize| {
+            sequences.is_none_or(|inputs| tensor < self.inputs && inputs.contains(&tensor))
         };
-        let kept: Vec<usize> = self
-            .columns
-            .iter()
-            .enumerate()
-            .filter(differs)
-            .map(|(k, _)| k)
-            .collect();
+        let is_padded = |&column: &usize| {
+            let (tensor, dim) = self.columns[column];
+            let first = self.first[tensor].1[dim];
+            let sizes = self.sizes.iter().skip(column).step_by(width.max(1));
+            // A corrupt example has no size.
+            let sizes = sizes.zip(lengths);
+            let mut sizes = sizes.filter_map(|(&size, length)| Some((size, (*length)?)));
+            let is_length = dim == 0
+                && may_be_long(tensor)
+                && sizes.clone().all(|(size, length)| size == length);
+            is_length || sizes.any(|(size, _)| size != first)
+        };
+        let kept: Vec<usize> = (0..width).filter(is_padded).collect();
         let rows = (0..self.rows).flat_map(|row| kept.iter().map(move |k| (row, k)));
         Self {
             sizes: rows.map(|(row, k)| self.sizes[row * width + k]).collect(),
@@ -363,12 +384,12 @@ impl DimTable {
         &self.sizes[example * self.columns.len()..][..self.columns.len()]
     }
 
-    /// The longest of an example's dims that differ.
+    /// The longest of an example's dims that are padded.
     fn longest(&self, example: usize) -> usize {
         self.row(example).iter().copied().max().unwrap_or(0)
     }
 
-    /// The dims of all tensors where those that differ are what `padded` makes of the longest of these examples.
+    /// The dims of all tensors where those to pad are what `padded` makes of the longest of these examples.
     fn padded(&self, examples: &[usize], padded: impl Fn(usize) -> usize) -> TensorDims {
         let mut dims: TensorDims = self.first.iter().map(|(_, dims)| dims.clone()).collect();
         for (column, &(tensor, dim)) in self.columns.iter().enumerate() {
@@ -693,6 +714,46 @@ mod tests {
         assert_eq!(dims(&buckets), [vec![2, 4], vec![2, 3], vec![2, 2, 4]]);
     }
 
+    #[test]
+    fn equal_lengths_are_padded_too() {
+        let tagged = |lengths: &[usize]| {
+            Dataset::from_source(Sequences(lengths.to_vec())).map(|mut example| {
+                let length = example.x[0].rows();
+                example.x.push(HostTensor::new([2], &[0.5f32, 0.5]));
+                example
+                    .y
+                    .push(HostTensor::new([length], &vec![1i32; length]));
+                Ok(example)
+            })
+        };
+        let dims = |lengths: &[usize], buckets: &LengthBuckets, multiple| {
+            let length = |example: &Example| example.x[0].rows();
+            let batches = tagged(lengths).bucket_by_sequence_length(length, buckets);
+            let pad = Pad {
+                multiple,
+                ..Pad::default()
+            };
+            let batch = batches.unwrap().pad(pad).get(0, 0).unwrap();
+            assert!(batch.x[1].dims() == [lengths.len(), 2] && batch.y[0].dims().len() == 1);
+            assert_eq!(batch.x[0].dims(), batch.y[1].dims());
+            batch.x[0].dims().to_vec()
+        };
+        let longest = LengthBuckets::new([5], [2, 2]).unwrap();
+        let boundary = LengthBuckets::new([5, 12], [2, 2, 2]).unwrap();
+        let boundary = boundary.pad_to_boundary();
+        for (lengths, own, even, bound) in [
+            (&[0][..], 1, 4, 4),
+            (&[3, 3], 3, 4, 4),
+            (&[9, 9], 9, 12, 11),
+            (&[3], 3, 4, 4),
+        ] {
+            let count = lengths.len();
+            assert_eq!(dims(lengths, &longest, 1), [count, own]);
+            assert_eq!(dims(lengths, &longest, 4), [count, even]);
+            assert_eq!(dims(lengths, &boundary, 1), [count, bound]);
+        }
+    }
+
     fn data_error() -> Error {
         Error::Data {
             source_name: "file".into(),
@@ -717,6 +778,18 @@ mod tests {
             .bucket_by_sequence_length(length, &buckets)
             .unwrap();
         assert_eq!(examples(batches.iter(0, 0)), [vec![2, 4], vec![1]]);
+        // They say nothing of dims.
+        let tagged = skipping.map(|mut example| {
+            example.y = vec![HostTensor::new([2], &[1i32, 0])];
+            Ok(example)
+        });
+        let buckets = LengthBuckets::new([9], [2, 2]).unwrap().pad_to_boundary();
+        let batches = tagged.bucket_by_sequence_length(length, &buckets).unwrap();
+        let batch = batches.get(0, 0).unwrap();
+        assert_eq!(
+            (batch.x[0].dims(), batch.y[0].dims()),
+            (&[2, 8][..], &[2, 2][..])
+        );
     }
 
     #[test]
@@ -736,6 +809,7 @@ mod tests {
         let buckets = LengthBuckets::new([3], [2, 2]).unwrap();
         let long = buckets.clone().pad_to_boundary();
         refused(bucketed(&[1, 2, 9], &long), "example 2 is 9 long");
+        refused(bucketed(&[9, 9], &long), "example 0 is 9 long");
         let data = Dataset::from_source(Sequences(vec![1, 2]));
         let by_length = |data: &Dataset| {
             data.bucket_by_sequence_length(|example| example.x[0].rows(), &buckets)
