@@ -135,7 +135,8 @@ impl Dataset {
         let mut table = DimTable::default();
         let mut lengths = Vec::with_capacity(len);
         for i in 0..len {
-            let example = self.read(0, i)?;
+            // Counts as 0 skips: what is in no bucket is counted in each epoch and evaluation.
+            let example = self.read_counting_skips(0, i, 0)?;
             lengths.push(example.as_ref().map(&length));
             table.push(example.as_ref(), i)?;
         }
@@ -292,6 +293,12 @@ impl BucketPlan {
         Ok(())
     }
 
+    /// Number of examples that are in no bucket because they are corrupt.
+    fn left_out(&self) -> u64 {
+        let corrupt = self.of_example.iter().filter(|bucket| bucket.is_none());
+        corrupt.count() as u64
+    }
+
     /// The dims that the examples of a batch are padded to.
     fn dims(&self, examples: &[usize], bucket: usize, multiple: usize) -> TensorDims {
         let bound = self.buckets.bound(bucket);
@@ -405,6 +412,11 @@ impl Batches {
     /// Whether batches are by length, and so of equal dims in a step for all workers.
     pub(crate) const fn is_by_length(&self) -> bool {
         self.plan.is_some()
+    }
+
+    /// Number of examples that no epoch reads, as they are corrupt and so in no bucket.
+    pub(crate) fn in_no_bucket(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.left_out())
     }
 
     /// Number of rows of a full batch like batch `i`, where batches are by length.
@@ -789,6 +801,11 @@ mod tests {
         assert_eq!(
             (batch.x[0].dims(), batch.y[0].dims()),
             (&[2, 8][..], &[2, 2][..])
+        );
+        assert_eq!(
+            skipping.skipped(),
+            0,
+            "they count when they are left out of an epoch"
         );
     }
 

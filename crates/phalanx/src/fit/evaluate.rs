@@ -122,7 +122,7 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
                 self.totals(read.passing_over_empty(is_alone).with_full_rows())?
             }
         };
-        let skipped = batches.dataset().skipped() - before;
+        let skipped = batches.dataset().skipped() - before + batches.in_no_bucket();
         let setup = &self.trainer.compiled.setup;
         if !setup.epoch_totals.has_weight(&totals) {
             let next = setup.what_to_check();

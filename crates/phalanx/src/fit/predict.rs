@@ -143,7 +143,7 @@ impl Prediction<'_> {
         if let Some(last) = waiting {
             parts.extend(model.read_outputs(&last)?);
         }
-        let skipped = batches.dataset().skipped() - before;
+        let skipped = batches.dataset().skipped() - before + batches.in_no_bucket();
         warn_skipped(model.engine(), skipped, "prediction");
         Ok((model.concatenate_outputs(parts)?, counts))
     }

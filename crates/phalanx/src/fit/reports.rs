@@ -10,7 +10,7 @@ use super::history::{InputReport, Logs, Throughput};
 use super::setup::Setup;
 use super::step_times::{StepPart, StepTimes};
 use super::train_loop::FitRun;
-use crate::data::{Batch, InputBottleneck, LostBytes, Position, StageTime, TrainingData};
+use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, StageTime, TrainingData};
 use crate::engine::Engine;
 use crate::losses::Loss;
 use crate::metrics::Better;
@@ -108,10 +108,11 @@ pub(super) fn input_of(
     elapsed: Duration,
     skipped: u64,
 ) -> InputReport {
+    let in_no_bucket = data.by_index().map_or(0, Batches::in_no_bucket);
     InputReport {
         bottleneck: InputBottleneck::of(&stages, starved, elapsed),
         stages,
-        skipped: data.skipped() - skipped,
+        skipped: data.skipped() - skipped + in_no_bucket,
         validation_skipped: 0,
         lost_bytes: data.lost().iter().map(|lost| lost.bytes).sum(),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use phalanx::Error;
 use phalanx::data::{
-    AutoShardPolicy, CorruptPolicy, Example, IndexCache, Position, Segment, Stream,
+    AutoShardPolicy, CorruptPolicy, Example, IndexCache, LengthBuckets, Position, Segment, Stream,
     TfRecordOptions, Worker, write_tfrecord,
 };
 use phalanx::fit::callbacks::Lambda;
@@ -298,6 +298,21 @@ fn why_a_callback_ends_a_training_is_told() {
     trainer.fit(&dataset(4).batch(4), fit).unwrap();
     let why = "note: the training ends after 2 of 5 epochs: two epochs are enough for this test";
     assert_eq!(told(&[why]), 1);
+}
+
+#[test]
+fn corrupt_examples_in_no_bucket_are_counted_in_each_epoch() {
+    let data = with_corrupt(20, &[1, 4, 6]).skip_corrupt();
+    let buckets = LengthBuckets::new([9], [4, 4]).unwrap();
+    let by_length = |data: &Dataset| data.bucket_by_sequence_length(|_| 6, &buckets).unwrap();
+    let batches = by_length(&data);
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let fit = silent(2).validation(&batches);
+    let history = trainer.fit(&batches, fit).unwrap();
+    for epoch in &history.epochs {
+        let counts = (epoch.input.skipped, epoch.input.validation_skipped);
+        assert_eq!(counts, (3, 3));
+    }
 }
 
 #[test]
