@@ -24,6 +24,9 @@ impl Trainer {
             return Ok(());
         };
         self.compiled.check_lengths(data.by_index())?;
+        if let Some(batches) = fit.to_validate()? {
+            self.compiled.check_lengths(Some(&batches))?;
+        }
         if world.is_catching_up() {
             return Ok(());
         }

@@ -95,16 +95,20 @@ fn batches_whose_parts_may_have_other_lengths_are_refused() {
     let errors = on_workers(2, 1, |strategy| {
         let padded = Dataset::from_source(Texts).batch(4).pad(Pad::default());
         let mut trainer = strategy.compile(model(), compile()).unwrap();
-        let fit = Fit::epochs(1).progress(Progress::Silent);
+        let fit = || Fit::epochs(1).progress(Progress::Silent);
         let batch = padded.get(0, 0).unwrap();
         let errors = [
-            trainer.fit(&padded, fit).unwrap_err(),
+            trainer
+                .fit(&by_length(true), fit().validation(&padded))
+                .unwrap_err(),
+            trainer.fit(&padded, fit()).unwrap_err(),
             trainer.evaluate(&padded).unwrap_err(),
             trainer.predict(&padded).unwrap_err(),
             trainer.train_on_batch(&batch).unwrap_err(),
             trainer.test_on_batch(&batch).unwrap_err(),
             trainer.predict_on_batch(&batch.x).unwrap_err(),
         ];
+        assert_eq!(trainer.iterations(), 0, "refused before the first step");
         errors.map(|error| error.to_string())
     });
     for error in errors.concat() {
