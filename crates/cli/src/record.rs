@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    self, Csv, Data, ExampleParts, ExampleTest, Examples, ImageSettings, ImageTest, Problems, Test,
-    TrainConfig,
+    self, Csv, Data, ExampleParts, ExampleTest, Examples, FeatureInput, ImageSettings, ImageTest,
+    InputFeatures, Problems, Test, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
@@ -252,7 +252,10 @@ fn drawn(data: &Data) -> bool {
 fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
     let texts = csv.text.iter();
     let texts: Vec<_> = texts
-        .map(|text| (&text.column.value, &text.options))
+        .map(|text| {
+            let batches = batches_of(&text.buckets.value);
+            (&text.column.value, &text.options, batches)
+        })
         .collect();
     let categories = csv.category.iter();
     let categories: Vec<_> = categories
@@ -293,11 +296,37 @@ fn of_images(images: &ImageSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Whether batches have one length, as the model has then: in which batches examples are says nothing of what their numbers mean.
+const fn batches_of(buckets: &[usize]) -> &'static str {
+    match buckets.is_empty() {
+        true => "without buckets",
+        false => "with buckets",
+    }
+}
+
+fn of_input(input: &FeatureInput) -> String {
+    let name = &input.name;
+    match &input.of {
+        InputFeatures::Sequence {
+            feature,
+            length,
+            buckets,
+        } => {
+            let batches = batches_of(buckets);
+            format!("{name}: {{feature: {feature}, length: {length}}} {batches}")
+        }
+        of => format!("{name}: {of:?}"),
+    }
+}
+
 fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
     let (input, label) = match &examples.parts {
         ExampleParts::All => (String::new(), String::new()),
         ExampleParts::Named { input, label } => (input.clone(), label.clone()),
-        ExampleParts::Inputs { inputs, label } => (format!("{:?}", inputs.value), label.clone()),
+        ExampleParts::Inputs { inputs, label } => {
+            let inputs: Vec<_> = inputs.value.iter().map(of_input).collect();
+            (inputs.join(", "), label.clone())
+        }
         ExampleParts::Columns { columns, label } => (columns.join(", "), format!("{label:?}")),
     };
     let mut keys = vec![

@@ -79,6 +79,52 @@ fn several_inputs_of_records_train_as_those_of_a_table() {
     let of_csv = trained("csv-buckets", &csv.replace("BUCKETS", ", buckets: [2, 4]"));
     let of_records = trained("buckets", &records.replace("BUCKETS", ", buckets: [2, 4]"));
     assert!(of_csv == of_records && of_csv != plain);
+    other_buckets_are_no_other_numbers(&folder);
+    few_texts_are_measured_alike(&folder);
+}
+
+/// Other buckets make other batches of the same numbers; with none a model has a fixed length.
+fn other_buckets_are_no_other_numbers(folder: &Folder) {
+    let changed = |name: &str, from: &str, to: &str| {
+        let file = format!("{name}.yaml");
+        let text = fs::read_to_string(folder.0.join(&file)).unwrap();
+        assert!(text.contains(from));
+        fs::write(folder.0.join(&file), text.replace(from, to)).unwrap();
+        file
+    };
+    for name in ["csv-buckets", "buckets"] {
+        let expected = loss(&folder.succeed(&["evaluate", name]));
+        let file = changed(name, "buckets: [2, 4]", "buckets: [3]");
+        let found = loss(&folder.succeed(&["evaluate", &file]));
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    for (name, key) in [("plain", "`text`"), ("records", "`input or columns`")] {
+        let file = changed(name, "length: 6", "length: 6, buckets: [2]");
+        let output = folder.phalanx(&["evaluate", &file]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(&format!("{key} of {file} is ")), "{told}");
+    }
+}
+
+/// The loss in the results of an evaluation.
+fn loss(text: &str) -> f64 {
+    let (_, loss) = text.split_once("loss ").unwrap_or_else(|| panic!("{text}"));
+    let end = loss.find(|c: char| !"0123456789.e-".contains(c));
+    loss[..end.unwrap_or(loss.len())].parse().unwrap()
+}
+
+/// The loss of three rows is the mean of their own, also of a text that has as many words as another input has numbers.
+fn few_texts_are_measured_alike(folder: &Folder) {
+    let rows = ["w1 w2,3,4,1,1", "w4,2,1,0,0", "w3 w0 w1 w5 w6 w8,1,2,2,0"];
+    let measured = |rows: &[&str]| {
+        let text = format!("review,user,x,y,kind\n{}\n", rows.join("\n"));
+        fs::write(folder.0.join("few.csv"), text).unwrap();
+        loss(&folder.succeed(&["evaluate", "csv-buckets.yaml", "few.csv"]))
+    };
+    let each: f64 = rows.iter().map(|row| measured(&[row])).sum();
+    let all = measured(&rows);
+    assert!((each / 3.0 - all).abs() < 1e-4, "{each} {all}");
 }
 
 #[test]
