@@ -49,7 +49,12 @@ pub(crate) fn read(
     };
     let all = open(&data.files, &fixed).map_err(wrong)?;
     let examples = all.len();
-    let inputs = feature_rows::facts(data, &all).map_err(wrong)?;
+    let inputs = match known {
+        Some(known) => known.inputs.clone(),
+        None => feature_rows::facts(data, &all).map_err(wrong)?,
+    };
+    let alike = |examples: Dataset| feature_rows::of_widths(examples, &inputs);
+    let (all, apart) = (alike(all), apart.map(alike));
     check_test(config, known, examples)?;
     let Divided {
         mut train,
@@ -68,7 +73,7 @@ pub(crate) fn read(
         facts: Facts {
             dims,
             examples,
-            inputs: known.map_or(inputs, |known| known.inputs.clone()),
+            inputs,
             ..facts_of_table(data)
         },
         dropped: 0,

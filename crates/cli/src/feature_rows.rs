@@ -53,6 +53,27 @@ pub(crate) fn facts(data: &Examples, all: &Dataset) -> Read<Vec<InputFact>> {
     Ok(inputs.value.iter().zip(&first.x).map(fact).collect())
 }
 
+/// The examples, which must have as many numbers for each input as the first of the training: batches by length would pad fewer.
+pub(crate) fn of_widths(examples: Dataset, inputs: &[InputFact]) -> Dataset {
+    if inputs.iter().all(|input| input.width.is_none()) {
+        return examples;
+    }
+    let inputs = inputs.to_vec();
+    examples.map(move |example| {
+        for (input, array) in inputs.iter().zip(&example.x) {
+            if let Some(width) = input.width.filter(|width| *width != array.rows()) {
+                return Err(Error::User(format!(
+                    "an example has {} numbers for the input `{}`, expected {width} as the first of the training has; \
+                     name features with as many in all examples",
+                    array.rows(),
+                    input.name
+                )));
+            }
+        }
+        Ok(example)
+    })
+}
+
 fn array(features: &Features, input: &FeatureInput, divide_by: f32) -> Read<HostTensor> {
     match &input.of {
         InputFeatures::Index(feature) => match &whole(features, feature)?[..] {

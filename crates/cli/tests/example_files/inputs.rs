@@ -128,6 +128,36 @@ fn few_texts_are_measured_alike(folder: &Folder) {
 }
 
 #[test]
+fn numbers_of_an_input_are_as_many_in_all_records() {
+    let folder = Folder::new("inputs-uneven");
+    let mut writer = TfRecordWriter::create(folder.0.join("uneven")).unwrap();
+    for i in 0..20 {
+        let features = Features::new()
+            .with_ints("tokens", vec![1; 1 + i % 4])
+            .with_floats("age", vec![0.5; 2 + usize::from(i == 17)])
+            .with_ints("kind", vec![i as i64 % 2]);
+        writer.write(&features.to_bytes()).unwrap();
+    }
+    writer.finish().unwrap();
+    for buckets in ["", ", buckets: [2]"] {
+        let data = format!(
+            "{{tfrecord: uneven, label: kind, inputs: {{words: {{feature: tokens, length: 4{buckets}}}, about: [age]}}}}"
+        );
+        let model = MODEL_OF_INPUTS.replace("[mean, who, about]", "[mean, about]");
+        let model = model.lines().filter(|line| !line.contains("who"));
+        let text = format!("data: {data}\n{}\n", model.collect::<Vec<_>>().join("\n"));
+        fs::write(folder.0.join("uneven.yaml"), text).unwrap();
+        let output = folder.phalanx(&["train", "uneven.yaml"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{told}");
+        assert!(
+            told.contains("has 3 numbers for the input `about`, expected 2"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn inputs_that_records_have_not_are_refused() {
     let folder = Folder::new("inputs-refused");
     for (inputs, expected) in [
