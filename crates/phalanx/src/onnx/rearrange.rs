@@ -78,10 +78,14 @@ pub(super) fn slice(
     let mut ranges = Vec::new();
     for (dim, slice) in slices.iter().enumerate() {
         let range = [slice.start, slice.limit, slice.stride].map(|place| place as i64);
-        match dims[dim] {
-            same if same == x.dims[dim] && slice.stride == 1 => {}
-            Size::Fixed(_) => ranges.push((dim, range)),
-            Size::Batches(_) => return Err(w.bound_to_batch("the end of what it takes")),
+        match (x.dims[dim], dims[dim]) {
+            (from, to) if from == to && slice.stride == 1 => {}
+            // Smaller batches do not have what is cut from the examples that were compared.
+            (Size::Batches(least), Size::Fixed(_)) if slice.limit > least => {
+                return Err(w.bound_to_batch("what it takes of the examples"));
+            }
+            (_, Size::Fixed(_)) => ranges.push((dim, range)),
+            (_, Size::Batches(_)) => return Err(w.bound_to_batch("the end of what it takes")),
         }
     }
     Ok(sliced(w, x, &ranges, dims))

@@ -367,6 +367,12 @@ fn in_pairs(x: &Tensor) -> Tensor {
     Tensor::concat(&[&pairs, &x.slice_dim(0, x.dim(0) / 2, x.dim(0))], 0)
 }
 
+/// Rows less the mean of the first two, which a batch of one does not have.
+fn from_first_two(x: &Tensor) -> Tensor {
+    let mean = x.slice_dim(0, 0, x.dim(0).min(2)).mean(&[0]);
+    x - mean.broadcast_in(&x.dims(), &[1])
+}
+
 /// In the order of the first numbers.
 fn sorted(x: &Tensor) -> Tensor {
     let order = x
@@ -419,7 +425,7 @@ fn what_onnx_cannot_say_is_refused_and_nothing_is_written() {
         "`NAME.mlir`",
     ];
     refused(&own(sorted), "m.onnx", Some(2), &says);
-    for does in [centred, in_pairs] {
+    for does in [centred, in_pairs, from_first_two] {
         let says = [
             "`mine`",
             "nor a multiple of it",
@@ -450,6 +456,7 @@ fn what_is_bound_to_its_batch_is_written_for_one_of_that_size() {
     for (name, does) in [
         ("centred", centred as fn(&Tensor) -> Tensor),
         ("in_pairs", in_pairs),
+        ("from_first_two", from_first_two),
     ] {
         let path = folder.join(format!("{name}.onnx"));
         own(does).save_onnx(&path, &options).unwrap();
@@ -468,6 +475,7 @@ fn what_is_bound_to_its_batch_is_written_for_one_of_that_size() {
     for (name, does) in [
         ("centred", centred as fn(&Tensor) -> Tensor),
         ("in_pairs", in_pairs),
+        ("from_first_two", from_first_two),
     ] {
         let expected = predicted(&own(does), Policy::Float32, std::slice::from_ref(&x));
         let got = got(&answers[name]["answers"][0][0]);

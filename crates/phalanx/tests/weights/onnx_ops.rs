@@ -137,6 +137,10 @@ const OPS: [(&str, Does); 26] = [
             &Tensor::concat(&[x, x], 0)
                 .slice_dim(1, 0, 2)
                 .reshape(&[x.dim(0), 4]),
+            &(x - x
+                .slice_dim(0, 0, 1)
+                .reshape(&[4])
+                .broadcast_in(&x.dims(), &[1])),
             &x.reverse(&[0]),
         ])
     }),
