@@ -95,6 +95,7 @@ fn joined(
     dims: Vec<Size>,
 ) -> OnnxValue {
     let names: Vec<&str> = inputs.iter().map(|input| &*input.name).collect();
+    // The remainder of C, with the sign of what is divided.
     let arguments = match op {
         "Mod" => vec![("fmod", NodeArgument::Int(1))],
         _ => Vec::new(),
@@ -140,7 +141,12 @@ pub(super) fn binary(
         BinaryOp::Mul => "Mul",
         BinaryOp::Div => "Div",
         BinaryOp::Pow => "Pow",
-        BinaryOp::Rem => "Mod",
+        BinaryOp::Rem if dtype.is_float() => "Mod",
+        BinaryOp::Rem => {
+            let inputs = computed(w, inputs);
+            let result = whole_remainder(w, &inputs, dims);
+            return w.convert(&result, dtype);
+        }
         BinaryOp::Max => "Max",
         BinaryOp::Min => "Min",
         BinaryOp::ShiftLeft => return shifted(w, "LEFT", inputs, dims),
@@ -149,6 +155,26 @@ pub(super) fn binary(
     let inputs = computed(w, inputs);
     let result = joined(w, own, &inputs, inputs[0].dtype, dims);
     w.convert(&result, dtype)
+}
+
+/// `x - x / y * y` in whole numbers: `Mod` went by f64 in old versions of onnxruntime (1.15.1), and fails where `y` is 0.
+///
+/// The sign of `y` makes no difference, and without it no quotient is too large; 0 leaves `x`, as XLA does, where `Div` fails.
+fn whole_remainder(w: &mut OnnxWriter, inputs: &[OnnxValue], dims: Vec<Size>) -> OnnxValue {
+    let [x, y] = [&*inputs[0].name, &inputs[1].name];
+    let dtype = inputs[0].dtype;
+    let [zero, one] = [0.0, 1.0].map(|number| w.scalar(dtype, number));
+    let size = w.node("Abs", &[y], &[]);
+    let is_zero = w.node("Equal", &[&size, &zero], &[]);
+    let divisor = w.node("Where", &[&is_zero, &one, &size], &[]);
+    let quotient = w.node("Div", &[x, &divisor], &[]);
+    let multiple = w.node("Mul", &[&quotient, &size], &[]);
+    OnnxValue {
+        name: w.node("Sub", &[x, &multiple], &[]),
+        dtype,
+        dims,
+        stored: broadcast(inputs),
+    }
 }
 
 /// ONNX shifts unsigned bits alone: others are taken for these, and back.

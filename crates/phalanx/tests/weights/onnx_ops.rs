@@ -14,7 +14,7 @@ use super::stablehlo::predicted;
 type Does = fn(&Tensor) -> Tensor;
 
 /// Each of rows of four numbers between -1 and 1.
-const OPS: [(&str, Does); 26] = [
+const OPS: [(&str, Does); 27] = [
     ("functions", functions),
     ("near_zero", |x| {
         beside(&[
@@ -51,6 +51,19 @@ const OPS: [(&str, Does); 26] = [
             &n.sign(),
             &n.maximum(m),
             &-n,
+        ])
+    }),
+    ("large_remainders", |x| {
+        // Above 2^53, with bits that an f64 does not hold.
+        let n = &(whole(x, DType::I64, 4e18) + 1_234_567.0);
+        let least = n.zeros_like() + n.like(1.0).shift_left(&n.like(63.0));
+        beside(&[
+            &n.remainder(&n.like(1000.0)),
+            &n.remainder(&n.like(-7.0)),
+            &n.remainder(&n.like(0.0)),
+            &n.remainder(&(n.reverse(&[1]).shift_right(&n.like(9.0)))),
+            &least.remainder(&n.like(-1.0)),
+            &n.remainder(&least),
         ])
     }),
     ("shifts", |x| {
