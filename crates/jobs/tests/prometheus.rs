@@ -10,8 +10,10 @@ use std::time::{Instant, SystemTime};
 
 use service::{PATIENCE, Service, ask, daemon};
 
+/// Names of labels with their values.
+type Labels = Vec<(String, String)>;
 /// The labels of a line, in their order, and its value.
-type Series = BTreeMap<Vec<(String, String)>, f64>;
+type Series = BTreeMap<Labels, f64>;
 
 /// A metric: its type and its lines.
 #[derive(Debug)]
@@ -129,7 +131,7 @@ fn check_names(name: &str, kind: &str) -> Result<(), String> {
 }
 
 /// Name, labels and value of a line.
-fn sample(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
     let mut labels = Vec::new();

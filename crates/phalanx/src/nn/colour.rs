@@ -154,7 +154,7 @@ macro_rules! from_zero {
             /// A number for each image.
             #[track_caller]
             fn drawn(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
-                drawn(cx, x.dim(0), self.factor.from_zero())
+                drawn(cx, x.dim(0), self.factor.above_zero())
             }
         }
     };

@@ -46,7 +46,7 @@ impl Factor {
     }
 
     /// The same where one number is the most, and 0 the least.
-    pub(super) const fn from_zero(self) -> [f64; 2] {
+    pub(super) const fn above_zero(self) -> [f64; 2] {
         match self {
             Self::UpTo(most) => [0.0, most],
             Self::Between(ends) => ends,
@@ -58,7 +58,7 @@ impl Factor {
         field: &str,
         range: std::ops::RangeInclusive<f64>,
     ) -> Result<(), String> {
-        let ends = self.from_zero();
+        let ends = self.above_zero();
         let field = format!("`{field}`");
         ends.iter()
             .try_for_each(|&end| check_range(&field, end, range.clone()))?;

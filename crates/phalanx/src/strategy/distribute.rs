@@ -20,7 +20,7 @@ pub struct DistributedDataset {
 #[derive(Clone)]
 enum Origin {
     /// Global batches, of which each of several processes reads its part.
-    Global(Batches),
+    Global(Box<Batches>),
     /// Batches of one replica each: from a pipeline of each replica, or from one that deals them out in turn. They were made for this
     /// place among processes.
     Own(Vec<Batches>, WorkerPlace),
@@ -70,7 +70,7 @@ impl DistributedDataset {
     pub(super) fn global(strategy: &StrategyHandle, batches: &Batches) -> Self {
         Self {
             strategy: strategy.clone(),
-            origin: Origin::Global(batches.clone()),
+            origin: Origin::Global(Box::new(batches.clone())),
         }
     }
 
@@ -175,7 +175,7 @@ impl DistributedDataset {
         match &self.origin {
             Origin::Global(batches) => {
                 let own = match self.strategy.placement.world() {
-                    None => batches.clone(),
+                    None => Batches::clone(batches),
                     Some(world) => batches.sharded_for(Worker {
                         index: world.worker(),
                         count: world.workers(),
