@@ -10,7 +10,7 @@ use crate::Folder;
 fn made(dataset: &Dataset) -> Vec<(f32, Vec<f32>)> {
     let of = |i| {
         let example = dataset.get(0, i).unwrap();
-        let labels = example.y.iter().flat_map(|y| y.to_f64());
+        let labels = example.y.iter().flat_map(phalanx::data::HostTensor::to_f64);
         (example.x[0].f32s()[0], labels.map(|y| y as f32).collect())
     };
     (0..dataset.len().unwrap()).map(of).collect()

@@ -66,7 +66,10 @@ fn a_normalized_layer_keeps_the_mask_that_it_keeps_by_itself() {
     let convolution = || Conv1d::new(4, 3);
     let built = |layer: &dyn Fn(Sequential) -> Sequential| {
         let words = Sequential::new([5]).add(Embedding::new(9, 5).mask_zero(true));
-        layer(words).add(GlobalAveragePool1d).build().map(|_| ())
+        layer(words)
+            .add(GlobalAveragePool1d::new())
+            .build()
+            .map(|_| ())
     };
     built(&|model| model.add(convolution())).unwrap();
     built(&|model| model.add(SpectralNorm::new(convolution()))).unwrap();
