@@ -1,5 +1,6 @@
 //! A model as a program for other systems to serve: StableHLO text beside its weights, or an ONNX model.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use phalanx_graph::{HostTensor, Lowering, Platform, Program, Shape};
@@ -82,30 +83,37 @@ impl SavedModel {
     /// Inputs, outputs and weights have the model's names, the first dim of inputs and outputs is the open dim `batch`; other open dims have the
     /// size that the model shows, and [`with_inputs`](Self::with_inputs) gives them another. All is computed in f32, whatever precision the
     /// model was trained with, and the outputs are what [`Trainer::predict`](super::Trainer::predict) gives in it. More than 1 GiB of weights are in a file beside it,
-    /// `digits.onnx.data`. Keras' `model.export(path, format="onnx")` does this by tf2onnx or torch.
+    /// `digits.onnx.HASH.data`, whose name the model has; a later export with other weights writes one of another name, then the model, and
+    /// deletes the old one. Keras' `model.export(path, format="onnx")` does this by tf2onnx or torch.
     ///
     /// # Errors
     /// When the name does not end in `.onnx`, the model has variables of 16 bits, or a layer has an op that ONNX does not have or that is
     /// something else for each batch, which is named, with what to do. When a file cannot be written, such as for lack of space.
     pub fn save_onnx(&self, path: impl AsRef<Path>, options: &OnnxOptions) -> Result<()> {
-        let path = path.as_ref();
-        check_onnx_name(path)?;
+        self.write_onnx(path.as_ref(), options, ONNX_LIMIT)
+    }
+
+    /// With more than `limit` bytes of weights in a file beside the model.
+    fn write_onnx(&self, path: &Path, options: &OnnxOptions, limit: usize) -> Result<()> {
+        check_onnx_path(path)?;
         let batches = options.batch_size.map_or(onnx::BATCHES, |rows| [rows; 2]);
         let of = |rows| self.prediction(rows, Policy::Float32);
         let [first, second] = [of(batches[0])?, of(batches[1])?];
-        let beside = path.with_extension("onnx.data");
-        let written = onnx(
-            [&first, &second],
-            batches,
-            self.values(),
-            &file_name(&beside),
-            ONNX_LIMIT,
-        )?;
-        if !written.beside.is_empty() {
-            let parts: Vec<&[u8]> = written.beside.iter().map(HostTensor::bytes).collect();
+        let programs = [&first, &second];
+        let file = onnx(programs, batches, self.values(), &file_name(path), limit)?;
+        let beside = path.with_file_name(&file.beside_name);
+        let was_there = beside.exists();
+        if !file.beside.is_empty() {
+            let parts: Vec<&[u8]> = file.beside.iter().map(HostTensor::bytes).collect();
             write(&beside, &parts)?;
         }
-        write(path, &[&written.model])
+        if let Err(error) = write(path, &[&file.model]) {
+            if !was_there {
+                let _ = fs::remove_file(&beside);
+            }
+            return Err(error);
+        }
+        remove_older(path, &file.beside_name)
     }
 
     /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
@@ -227,12 +235,108 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     })
 }
 
-fn check_onnx_name(path: &Path) -> Result<()> {
-    if path.extension().is_some_and(|ending| ending == ONNX_ENDING) {
-        return Ok(());
+/// Deletes the weights of earlier exports, which no model of this name reads any more.
+fn remove_older(model: &Path, newest: &str) -> Result<()> {
+    let (folder, model) = (model.with_file_name("."), file_name(model));
+    let failed = |path: &Path, action| {
+        let path = path.to_path_buf();
+        move |source| Error::Io {
+            path,
+            action,
+            source,
+        }
+    };
+    for entry in fs::read_dir(&folder).map_err(failed(&folder, "read"))? {
+        let entry = entry.map_err(failed(&folder, "read"))?;
+        let name = entry.file_name();
+        let is_older = name
+            .to_str()
+            .is_some_and(|name| name != newest && onnx::is_beside(&model, name));
+        if is_older {
+            let path = entry.path();
+            fs::remove_file(&path).map_err(failed(&path, "delete"))?;
+        }
     }
-    Err(Error::User(format!(
-        "`{}` does not end in .{ONNX_ENDING}, expected the name of an ONNX file, such as `digits.{ONNX_ENDING}`",
-        path.display()
-    )))
+    Ok(())
+}
+
+fn check_onnx_path(path: &Path) -> Result<()> {
+    if path.extension().is_none_or(|ending| ending != ONNX_ENDING) {
+        return Err(Error::User(format!(
+            "`{}` does not end in .{ONNX_ENDING}, expected the name of an ONNX file, such as `digits.{ONNX_ENDING}`",
+            path.display()
+        )));
+    }
+    if path.is_dir() {
+        return Err(Error::User(format!(
+            "`{}` is a directory, expected a file; give another name",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_testkit::Scratch;
+
+    use super::*;
+    use crate::nn::{Dense, Sequential};
+
+    fn saved(value: f64) -> SavedModel {
+        let model = Sequential::new([16]).add(Dense::new(32)).build().unwrap();
+        let shapes = model.variables().iter().map(|one| one.shape.clone());
+        let values = shapes.map(|shape| HostTensor::full(shape, value)).collect();
+        SavedModel::new(model, values).unwrap()
+    }
+
+    #[test]
+    fn weights_beside_an_onnx_model_are_named_by_it_and_no_other_file_is_touched() {
+        let folder = Scratch::temporary("onnx-beside");
+        let path = folder.join("m.onnx");
+        let foreign = [
+            "m.onnx.data",
+            "m.onnx.notes.data",
+            "n.onnx.0123456789abcdef.data",
+        ];
+        for name in foreign {
+            fs::write(folder.join(name), "mine").unwrap();
+        }
+        let write = |value, limit| {
+            let options = OnnxOptions::default();
+            saved(value).write_onnx(&path, &options, limit).unwrap();
+            let names = folder.names().into_iter();
+            let own = names.filter(|name| name != "m.onnx" && !foreign.contains(&&**name));
+            own.collect::<Vec<String>>()
+        };
+        let mut seen = Vec::new();
+        for value in [1.0, 2.0, 2.0] {
+            let [name] = write(value, 0).try_into().unwrap();
+            let values = [value as f32; 16 * 32].map(f32::to_le_bytes);
+            assert!(fs::read(folder.join(&name)).unwrap() == values.concat());
+            let model = fs::read(&path).unwrap();
+            assert!(
+                model
+                    .windows(name.len())
+                    .any(|part| part == name.as_bytes())
+            );
+            seen.push(name);
+        }
+        assert!(seen[0] != seen[1] && seen[1] == seen[2], "{seen:?}");
+        assert!(write(2.0, 1 << 20).is_empty());
+        for name in foreign {
+            assert_eq!(fs::read_to_string(folder.join(name)).unwrap(), "mine");
+        }
+    }
+
+    #[test]
+    fn where_an_onnx_model_cannot_be_written_its_weights_are_not() {
+        let folder = Scratch::temporary("onnx-directory");
+        let path = folder.join("m.onnx");
+        fs::create_dir(&path).unwrap();
+        let written = saved(1.0).write_onnx(&path, &OnnxOptions::default(), 0);
+        let error = written.unwrap_err().to_string();
+        assert!(error.contains("is a directory, expected a file"), "{error}");
+        assert_eq!(folder.names(), ["m.onnx"]);
+    }
 }

@@ -21,6 +21,7 @@ use phalanx_graph::{DType, HostTensor, Op, Program, Shape, Value};
 use self::lower::{NodesPair, lower_all};
 use self::message::{GraphParts, Port, Values};
 use self::writer::{OnnxValue, OnnxWriter};
+use crate::hash::{fnv1a, mixed};
 use crate::{Error, Result};
 
 /// Two batches that no model has for a size: primes, of which no multiples are alike. What is otherwise in a model of such a size does no
@@ -33,19 +34,37 @@ const LARGE: usize = 1 << 10;
 pub(crate) struct OnnxFile {
     /// The encoded model.
     pub(crate) model: Vec<u8>,
+    /// The name of the file beside it, which follows from its bytes: another export has another, and the two are never mixed.
+    pub(crate) beside_name: String,
     /// What the file beside it has, in order.
     pub(crate) beside: Vec<HostTensor>,
+}
+
+/// The name of the file beside a model: `digits.onnx.0123456789abcdef.data`.
+fn beside_name(model: &str, parts: &[HostTensor]) -> String {
+    let add = |hash: u64, part: &HostTensor| mixed(hash ^ fnv1a(part.bytes()));
+    let hash = parts.iter().fold(0, add);
+    format!("{model}.{hash:016x}.data")
+}
+
+/// Whether a file has such a name.
+pub(crate) fn is_beside(model: &str, name: &str) -> bool {
+    let hash = name
+        .strip_prefix(model)
+        .and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".data"));
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(is_digit))
 }
 
 /// The model of a program whose first parameters are `weights`, and the others inputs with the batch for their first dim.
 ///
 /// `programs` are the same for batches of these sizes, which are equal where the model is for this batch alone. Where weights have more than
-/// `limit` bytes, they are in the file of the name `beside`: the encoding of the model holds 2 GiB.
+/// `limit` bytes, they are in a file beside it: the encoding of the model holds 2 GiB. `file` is the name of the model's own.
 pub(crate) fn onnx(
     programs: [&Program; 2],
     batches: [usize; 2],
     weights: &[HostTensor],
-    beside: &str,
+    file: &str,
     limit: usize,
 ) -> Result<OnnxFile> {
     let program = programs[0];
@@ -81,7 +100,9 @@ pub(crate) fn onnx(
         .collect();
     let (nodes, tensors) = w.into_nodes();
     let inputs = parameters[weights.len()..].iter().map(OnnxValue::port);
-    let (weights, beside) = placed(tensors, beside, limit);
+    let beside = outside(&tensors, limit);
+    let beside_name = beside_name(file, &beside);
+    let weights = placed(tensors, &beside_name, !beside.is_empty());
     let graph = GraphParts {
         name: "prediction".to_owned(),
         nodes,
@@ -91,6 +112,7 @@ pub(crate) fn onnx(
     };
     Ok(OnnxFile {
         model: message::model(&graph),
+        beside_name,
         beside,
     })
 }
@@ -136,33 +158,40 @@ fn is_used(program: &Program, index: usize) -> bool {
     inputs.chain(outputs).any(|value| value.node == node)
 }
 
-/// Tensors with the place of their values, and those that are in the file beside the model.
+fn is_large(tensor: &HostTensor) -> bool {
+    tensor.bytes().len() >= LARGE
+}
+
+/// The tensors of the file beside the model: the large ones, where all have more than `limit` bytes.
+fn outside(tensors: &[(String, HostTensor)], limit: usize) -> Vec<HostTensor> {
+    let all: usize = tensors.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
+    let tensors = tensors.iter().map(|(_, tensor)| tensor);
+    tensors
+        .filter(|tensor| all > limit && is_large(tensor))
+        .cloned()
+        .collect()
+}
+
+/// Tensors with the place of their values, the large ones one after the other in the file `beside` where there is one.
 fn placed(
     tensors: Vec<(String, HostTensor)>,
     beside: &str,
-    limit: usize,
-) -> (Vec<(String, HostTensor, Values)>, Vec<HostTensor>) {
-    let bytes = |tensor: &HostTensor| tensor.bytes().len();
-    let is_large = tensors
-        .iter()
-        .map(|(_, tensor)| bytes(tensor))
-        .sum::<usize>()
-        > limit;
-    let (mut end, mut outside) = (0, Vec::new());
+    has_beside: bool,
+) -> Vec<(String, HostTensor, Values)> {
+    let mut end = 0;
     let mut place = |tensor: &HostTensor| {
-        if !is_large || bytes(tensor) < LARGE {
+        if !has_beside || !is_large(tensor) {
             return Values::Inside;
         }
         let start = end;
-        end += bytes(tensor);
-        outside.push(tensor.clone());
+        end += tensor.bytes().len();
         Values::Beside(beside.to_owned(), start)
     };
-    let inside = tensors.into_iter().map(|(name, tensor)| {
+    let placed = tensors.into_iter().map(|(name, tensor)| {
         let values = place(&tensor);
         (name, tensor, values)
     });
-    (inside.collect(), outside)
+    placed.collect()
 }
 
 /// 16-bit floats are refused: onnxruntime has few ops for them on CPUs.
@@ -198,7 +227,7 @@ mod tests {
         let y = x.matmul(&a).matmul(&b) + 0.5;
         let program = graph.finish(&[("y", &y)]).unwrap().simplified();
         let weights = [1.0, 2.0].map(|value| HostTensor::full(Shape::f32([16, 16]), value));
-        let write = |limit| onnx([&program; 2], [3; 2], &weights, "m.onnx.data", limit).unwrap();
+        let write = |limit| onnx([&program; 2], [3; 2], &weights, "m.onnx", limit).unwrap();
         let (inside, outside) = (write(2048 + 4), write(2048 + 3));
         assert!(inside.beside.is_empty() && inside.model.len() > 2048);
         assert!(outside.beside == weights && outside.model.len() < 1024);
@@ -216,10 +245,19 @@ mod tests {
         assert_eq!(
             entries,
             [
-                &["m.onnx.data", "0", "1024"][..],
-                &["m.onnx.data", "1024", "1024"],
+                &[&*outside.beside_name, "0", "1024"][..],
+                &[&*outside.beside_name, "1024", "1024"],
                 &none
             ]
         );
+        assert!(is_beside("m.onnx", &outside.beside_name));
+        for other in [
+            "m.onnx.data",
+            "m.onnx.0123456789abcde.data",
+            "m.onnx.0123456789abcdeg.data",
+            "m.onnx",
+        ] {
+            assert!(!is_beside("m.onnx", other), "{other}");
+        }
     }
 }
