@@ -185,8 +185,8 @@ pub struct LaunchArgs {
     /// The number of workers, or the least and the most, such as 2..4: fewer go on when others are lost for good
     #[arg(long, value_name = "N|MIN..MAX")]
     pub workers: WorkerCount,
-    /// How often each worker is started again when it is lost; the others wait for it. 3, and 0 with --ps, where servers that may be
-    /// started again write down each push
+    /// How often each worker is started again when it is lost; the others wait for it. 3 once all have met, and 0 with --ps, where servers
+    /// that may be started again write down each push
     #[arg(long, value_name = "K")]
     pub max_restarts: Option<u32>,
     /// How long the others wait for a worker that was started again

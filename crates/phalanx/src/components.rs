@@ -122,10 +122,11 @@ mod tests {
         }
     }
 
-    /// Values of a setting, of text that says something one that does.
-    fn values(field: &Field) -> Vec<Value> {
-        match field.name {
-            "equation" => vec![json!("ab,bc->ac")],
+    /// Values of a setting of a component, of text that says something one that does.
+    fn values(component: &str, field: &Field) -> Vec<Value> {
+        match (component, field.name) {
+            (_, "equation") => vec![json!("ab,bc->ac")],
+            ("spectral_norm", "layer") => vec![json!({"dense": {"units": 1}})],
             _ => samples(&field.kind),
         }
     }
@@ -153,7 +154,10 @@ mod tests {
                 let required = component.settings.iter().filter(|s| s.field.is_required());
                 let required = required.map(|setting| {
                     let field = setting.field;
-                    (field.name.to_owned(), values(&field)[0].clone())
+                    (
+                        field.name.to_owned(),
+                        values(component.name, &field)[0].clone(),
+                    )
                 });
                 check(family, &component, &required.collect());
             }
@@ -175,7 +179,7 @@ mod tests {
                 {
                     continue;
                 }
-                for value in values(&setting.field) {
+                for value in values(component.name, &setting.field) {
                     let mut settings = required.clone();
                     for (name, value) in beside(setting.field.name, &value).as_object().unwrap() {
                         if component.settings.iter().any(|s| s.field.name == name) {

@@ -39,7 +39,7 @@ pub(super) const BUCKETS: Field = Field::new(
         &Kind::List(&Kind::Whole(1, 1 << 16), 1, MAX_BUCKETS),
     ),
     DefaultValue::Words("every example is as long as `length`"),
-    "lengths between: with `length: 200` and `[50, 100]`, batches are of examples of at most 50, of at most 100, or of more, and padded to 50, 100 or 200, so that short ones take less time. The model takes any length then, and its layers leave padding out, such as an `embedding` with `mask_zero`. A program is compiled for each bucket, or two, and each has a batch at the end of an epoch that is not full. One input alone can have it",
+    "lengths between: with `length: 200` and `[50, 100]`, batches are of examples of at most 50, of at most 100, or of more, and padded to 50, 100 or 200, so that short ones take less time. The model takes any length then, and its layers leave padding out, such as an `embedding` with `mask_zero`. One program is compiled for each bucket, or two, as the last batch of a bucket in an epoch may not be full; `batch_size` is of every bucket. One input alone can have it",
 )
 .example("[50, 100]");
 

@@ -19,7 +19,7 @@ pub(super) const OF_CSV: Field = Field::new(
         &Kind::Section(WINDOW),
     ),
     DefaultValue::Words("each row is an example"),
-    "says that rows are the times of a series, the oldest first, and that an example is a window of them, `[sequence_length, features]`, as layers of sequences take it; its label is what `label` is in the rows after it. So series are forecast, as with Keras' `timeseries_dataset_from_array`. The column of the label is a feature too, unless `columns` leaves it out. The rows of all files follow one another; `test` and `validation` hold out rows first, so that no window has rows of two parts. `predict` forecasts from every window of a file, the last of which ends with its last row",
+    "says that rows are the times of a series, the oldest first, and that an example is a window of them, `[sequence_length, features]`, as layers of sequences take it; its label is what `label` is in the rows after it. So series are forecast, as with Keras' `timeseries_dataset_from_array`. The column of the label is a feature too, unless `columns` leaves it out. The rows of all files follow one another; `test` and `validation` hold out rows first, so that no window has rows of two parts. `predict` forecasts from every window of a file, the last of which ends with its last row. It does not go with `text`, `category`, `inputs`, `features`, `weight`, `missing: drop` and `test: {split: ..}`",
 )
 .example("{sequence_length: 24}");
 

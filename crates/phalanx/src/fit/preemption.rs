@@ -85,8 +85,8 @@ impl PreemptionNotice for GceNotice {
     }
 }
 
-/// The metadata service of Amazon EC2 (version 2): `spot/instance-action`, two minutes before a Spot machine is terminated, stopped or
-/// hibernated.
+/// The metadata service of Amazon EC2 (version 2): `spot/instance-action`, two minutes before a Spot machine is terminated or
+/// stopped, and as it begins to hibernate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwsNotice {
     address: String,

@@ -10,7 +10,7 @@ use crate::config::Kind;
 
 /// How much is drawn at random: up to a number either way, or between two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a number, or two: 0.1 or [-0.1, 0.2]")]
+#[serde(untagged, expecting = "expected a number, or two: 0.2 or [0.1, 0.2]")]
 pub enum Factor {
     /// As much either way, or for some layers from 0 on.
     UpTo(f64),
@@ -33,7 +33,7 @@ impl From<[f64; 2]> for Factor {
 impl Factor {
     /// The kind of the setting.
     pub(super) const KIND: Kind = Kind::Worded(
-        "a number, or two: 0.1 or [-0.1, 0.2]",
+        "a number, or two: 0.2 or [0.1, 0.2]",
         &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 2, 2)]),
     );
 
