@@ -96,7 +96,8 @@ fn other_buckets_are_no_other_numbers(folder: &Folder) {
         let expected = loss(&folder.succeed(&["evaluate", name]));
         let file = changed(name, "buckets: [2, 4]", "buckets: [3]");
         let found = loss(&folder.succeed(&["evaluate", &file]));
-        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+        // Four decimals are shown, of sums in another order.
+        assert!((found - expected).abs() < 1.5e-4, "{found} {expected}");
     }
     for (name, key) in [("plain", "`text`"), ("records", "`input or columns`")] {
         let file = changed(name, "length: 6", "length: 6, buckets: [2]");
@@ -124,7 +125,7 @@ fn few_texts_are_measured_alike(folder: &Folder) {
     };
     let each: f64 = rows.iter().map(|row| measured(&[row])).sum();
     let all = measured(&rows);
-    assert!((each / 3.0 - all).abs() < 1e-4, "{each} {all}");
+    assert!((each / 3.0 - all).abs() < 2e-4, "{each} {all}");
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl SavedModel {
         let file = onnx(programs, batches, self.values(), &file_name(path), limit)?;
         let beside = path.with_file_name(&file.beside_name);
         let was_there = beside.exists();
+        let older = weights_of(path)?;
         if !file.beside.is_empty() {
             let parts: Vec<&[u8]> = file.beside.iter().map(HostTensor::bytes).collect();
             write(&beside, &parts)?;
@@ -113,7 +114,14 @@ impl SavedModel {
             }
             return Err(error);
         }
-        remove_older(path, &file.beside_name)
+        let mut older = older.into_iter().filter(|path| *path != beside);
+        older.try_for_each(|path| {
+            fs::remove_file(&path).map_err(|source| Error::Io {
+                path,
+                action: "delete",
+                source,
+            })
+        })
     }
 
     /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
@@ -235,29 +243,30 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     })
 }
 
-/// Deletes the weights of earlier exports, which no model of this name reads any more.
-fn remove_older(model: &Path, newest: &str) -> Result<()> {
-    let (folder, model) = (model.with_file_name("."), file_name(model));
-    let failed = |path: &Path, action| {
-        let path = path.to_path_buf();
-        move |source| Error::Io {
-            path,
-            action,
-            source,
-        }
-    };
-    for entry in fs::read_dir(&folder).map_err(failed(&folder, "read"))? {
-        let entry = entry.map_err(failed(&folder, "read"))?;
-        let name = entry.file_name();
-        let is_older = name
-            .to_str()
-            .is_some_and(|name| name != newest && onnx::is_beside(&model, name));
-        if is_older {
-            let path = entry.path();
-            fs::remove_file(&path).map_err(failed(&path, "delete"))?;
-        }
+/// The weights of an earlier export of this name: those that the model which is there now names, so that a model that was renamed keeps its own.
+fn weights_of(model: &Path) -> Result<Vec<PathBuf>> {
+    // Where the folder cannot be read, the model cannot be written either.
+    let entries = fs::read_dir(model.with_file_name("."));
+    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    let named: Vec<String> = names
+        .filter(|name| onnx::is_beside(&file_name(model), name))
+        .collect();
+    if named.is_empty() || !model.exists() {
+        return Ok(Vec::new());
     }
-    Ok(())
+    let bytes = fs::read(model).map_err(|source| Error::Io {
+        path: model.to_path_buf(),
+        action: "read",
+        source,
+    })?;
+    let has = |name: &String| {
+        bytes
+            .windows(name.len())
+            .any(|part| part == name.as_bytes())
+    };
+    let own = named.into_iter().filter(has);
+    Ok(own.map(|name| model.with_file_name(name)).collect())
 }
 
 fn check_onnx_path(path: &Path) -> Result<()> {
@@ -306,7 +315,7 @@ mod tests {
             let options = OnnxOptions::default();
             saved(value).write_onnx(&path, &options, limit).unwrap();
             let names = folder.names().into_iter();
-            let own = names.filter(|name| name != "m.onnx" && !foreign.contains(&&**name));
+            let own = names.filter(|name| !name.ends_with(".onnx") && !foreign.contains(&&**name));
             own.collect::<Vec<String>>()
         };
         let mut seen = Vec::new();
@@ -323,7 +332,10 @@ mod tests {
             seen.push(name);
         }
         assert!(seen[0] != seen[1] && seen[1] == seen[2], "{seen:?}");
-        assert!(write(2.0, 1 << 20).is_empty());
+        // Of a model that has another name since.
+        fs::rename(&path, folder.join("n.onnx")).unwrap();
+        assert_eq!(write(3.0, 0).len(), 2);
+        assert_eq!(write(2.0, 1 << 20), seen[2..]);
         for name in foreign {
             assert_eq!(fs::read_to_string(folder.join(name)).unwrap(), "mine");
         }
