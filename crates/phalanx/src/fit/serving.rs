@@ -243,11 +243,16 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     })
 }
 
-/// The weights of an earlier export of this name: those that the model which is there now names, so that a model that was renamed keeps its own.
+/// The weights of an earlier export of this name: those that the model which is there now names, so that a model that was renamed keeps
+/// its own.
 fn weights_of(model: &Path) -> Result<Vec<PathBuf>> {
     // Where the folder cannot be read, the model cannot be written either.
     let entries = fs::read_dir(model.with_file_name("."));
-    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let names = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
     let names = names.filter_map(|name| name.into_string().ok());
     let named: Vec<String> = names
         .filter(|name| onnx::is_beside(&file_name(model), name))
