@@ -126,6 +126,7 @@ mod tests {
     fn values(component: &str, field: &Field) -> Vec<Value> {
         match (component, field.name) {
             (_, "equation") => vec![json!("ab,bc->ac")],
+            (_, "value_range") => vec![json!([0, 255])],
             ("spectral_norm", "layer") => vec![json!({"dense": {"units": 1}})],
             _ => samples(&field.kind),
         }

@@ -108,7 +108,7 @@ impl Dataset {
     /// use phalanx::data::{Dataset, Example, HostTensor, LengthBuckets, Stream};
     ///
     /// let text = |length: usize| Example { x: vec![HostTensor::new([length], &vec![1i32; length])], ..Example::default() };
-    /// let texts = Stream::new(move |_| [3, 9, 2, 3].map(|length| Ok(text(length)))).collect(4)?;
+    /// let texts = Stream::new(move |_| [3, 9, 2, 3].into_iter().map(move |length| Ok(text(length)))).collect(4)?;
     /// let buckets = LengthBuckets::new([5], [2, 1])?;
     /// let batches = texts.bucket_by_sequence_length(|example| example.x[0].rows(), &buckets)?;
     /// let dims = |batch: phalanx::Result<phalanx::data::Batch>| Ok(batch?.x[0].dims().to_vec());
