@@ -79,28 +79,7 @@ fn a_model_of_texts_trains_alike_alone_on_replicas_and_on_workers_and_takes_raw_
         let evaluated = folder.succeed(&[&["evaluate"], of].concat());
         assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
     }
-    let program = ["--", env!("CARGO_BIN_EXE_phalanx"), "train", "t.yaml"];
-    let workers = ["launch", "--workers", "2"];
-    let two = ["--output", "two", "--progress", "plain"];
-    let replicas = [
-        "train",
-        "t.yaml",
-        "--output",
-        "replicas",
-        "--progress",
-        "plain",
-    ];
-    let mirrored = ["--set", "strategy={mirrored: {devices: \"cpu:2\"}}"];
-    for train in [
-        [&workers[..], &program, &two].concat(),
-        [&replicas[..], &mirrored].concat(),
-    ] {
-        let several = test_line(&folder.succeed(&train));
-        for log in ["loss", "accuracy"] {
-            let (one, several) = (value_of(&one, log), value_of(&several, log));
-            assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
-        }
-    }
+    trains_as_one_on_several(&folder, &one);
     let facts = ["out", "half", "two", "replicas"].map(|run| folder.facts(run));
     assert!(facts.iter().all(|found| *found == facts[0]));
     let new = "id,review\n7,\"The end\nwas \"\"good\"\"\"\n8,well the plot was not good\n";
@@ -153,7 +132,13 @@ fn texts_in_batches_by_length_train_alike_alone_on_replicas_and_on_workers() {
     folder.succeed(&[&half[..], &["--epochs", "20"]].concat());
     let resumed = test_line(&folder.succeed(&[&half[..], &["--resume"]].concat()));
     assert_eq!(resumed, one);
+    trains_as_one_on_several(&folder, &one);
+}
+
+/// Trains on two workers, into `two`, and on two replicas, into `replicas`: their tests are as the line of one device.
+fn trains_as_one_on_several(folder: &Folder, one: &str) {
     let program = ["--", env!("CARGO_BIN_EXE_phalanx"), "train", "t.yaml"];
+    let workers = ["launch", "--workers", "2"];
     let two = ["--output", "two", "--progress", "plain"];
     let replicas = [
         "train",
@@ -165,12 +150,12 @@ fn texts_in_batches_by_length_train_alike_alone_on_replicas_and_on_workers() {
     ];
     let mirrored = ["--set", "strategy={mirrored: {devices: \"cpu:2\"}}"];
     for train in [
-        [&["launch", "--workers", "2"][..], &program, &two].concat(),
+        [&workers[..], &program, &two].concat(),
         [&replicas[..], &mirrored].concat(),
     ] {
         let several = test_line(&folder.succeed(&train));
         for log in ["loss", "accuracy"] {
-            let (one, several) = (value_of(&one, log), value_of(&several, log));
+            let (one, several) = (value_of(one, log), value_of(&several, log));
             assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
         }
     }
