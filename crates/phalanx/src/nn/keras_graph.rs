@@ -101,7 +101,7 @@ impl MaskGraph<'_> {
                 let has_steps = self.model.shapes[at][0].rank() == sequence.rank();
                 first.filter(|_| has_steps)
             }
-            "layer_scale" | "rms_norm" | "stochastic_depth" => None,
+            "layer_scale" | "rms_norm" | "spectral_norm" | "stochastic_depth" => None,
             _ => first.filter(|_| layer.keeps_mask()),
         }
     }

@@ -419,6 +419,36 @@ mod tests {
         );
     }
 
+    /// Keras gives a layer that begins with the last step its input's mask as it is, and here the mask is turned as the steps are.
+    #[test]
+    fn turned_steps_behind_a_mask_are_refused_where_the_mask_counts() {
+        let words = |is_masked: bool| {
+            let input = json!({"batch_shape": [null, 4], "dtype": "int32"});
+            let embedding = json!({"input_dim": 9, "output_dim": 3, "mask_zero": is_masked});
+            [
+                of_keras("InputLayer", "x", input),
+                of_keras("Embedding", "words", embedding),
+            ]
+        };
+        let read = |is_masked, backwards: bool, last: Value| {
+            let lstm =
+                json!({"units": 4, "go_backwards": backwards, "return_sequences": true});
+            let rest = [of_keras("LSTM", "steps", lstm), last];
+            let layers = [&words(is_masked)[..], &rest].concat();
+            Model::from_keras_config(&sequential(&layers), None)
+        };
+        let mean = || of_keras("GlobalAveragePooling1D", "mean", json!({}));
+        let refused = read(true, true, mean()).unwrap_err();
+        let expected = "layer `mean`: a value has another mask of padding in Keras";
+        assert!(refused.starts_with(expected), "{refused}");
+        let flat = of_keras("Flatten", "flat", json!({}));
+        for (is_masked, backwards, last) in
+            [(true, false, mean()), (false, true, mean()), (true, true, flat)]
+        {
+            read(is_masked, backwards, last).unwrap();
+        }
+    }
+
     fn value(layer: &str, shape: &Value) -> Value {
         json!({"class_name": "__keras_tensor__", "config": {"shape": shape, "dtype": "float32", "keras_history": [layer, 0, 0]}})
     }

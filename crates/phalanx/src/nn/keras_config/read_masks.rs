@@ -75,6 +75,8 @@ enum MaskMaker {
     /// Of any dims: what is joined with it by `or` is stretched at most.
     Zeros,
     Ones(String),
+    /// From the last step to the first.
+    Turned(usize),
     /// With one more dim.
     Deeper(usize),
     Joined(i64, Vec<usize>),
@@ -238,7 +240,11 @@ impl MaskTable {
             return;
         };
         let layer = (kind, settings);
-        let here = self.made(layer, inputs, masks.here);
+        let mut here = self.made(layer, inputs, masks.here);
+        // Keras turns the steps, and not their mask.
+        if RECURRENT.contains(&kind) && settings["go_backwards"] == true {
+            here = here.map(|mask| self.turned(mask));
+        }
         let at_run = self.made(layer, inputs, masks.in_keras);
         let at_run = at_run.filter(|_| !LOSE_MASKS.contains(&kind));
         // To count everywhere is to have no mask.
@@ -322,6 +328,13 @@ impl MaskTable {
         // Of the two zeros the one.
         let bits = (number + 0.0).to_bits();
         self.number(MaskMaker::Differs(value.to_owned(), bits))
+    }
+
+    fn turned(&mut self, mask: usize) -> usize {
+        match self.full.contains(&mask) {
+            true => mask,
+            false => self.number(MaskMaker::Turned(mask)),
+        }
     }
 
     fn either(&mut self, a: usize, b: usize) -> usize {
@@ -461,7 +474,7 @@ pub(super) fn kind_of(architecture: &Value) -> Option<(&str, &Value)> {
 
 fn other_mask(name: &str) -> String {
     format!(
-        "layer `{}`: a value has another mask of padding in Keras, where a layer before took one off a part of it; make the layers here and load its weights",
+        "layer `{}`: a value has another mask of padding in Keras, where a layer before took one off a part of it, or turned its steps (`go_backwards`) and not the mask; make the layers here and load its weights",
         cut(name)
     )
 }
