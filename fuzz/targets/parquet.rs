@@ -1,13 +1,14 @@
-//! Parquet files: the footer when they are opened, and every row group when its rows are read.
+//! Parquet files: the footer when they are opened, and every row group when its rows are read, as numbers and as a table of texts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use phalanx::Error;
-use phalanx::data::{LabelColumn, LabelKind, Parquet, ParquetOptions, Source};
+use phalanx::data::{CsvColumn, CsvColumns, CsvOptions, Dataset, LabelColumn, LabelKind, Parquet, ParquetOptions, Source, csv_header};
 
 fuzz_target!(init: leave_panics_of_the_library(), |input: &[u8]| {
     let path = std::env::temp_dir().join(format!("phalanx-fuzz-{}.parquet", std::process::id()));
     std::fs::write(&path, input).expect("a file in the temporary folder");
+    check_table(&path);
     // The length chooses the label.
     let label = if input.len() % 2 == 0 { LabelColumn::Last } else { LabelColumn::None };
     let kind = if input.len() % 4 < 2 { LabelKind::Class } else { LabelKind::Value };
@@ -38,6 +39,32 @@ fuzz_target!(init: leave_panics_of_the_library(), |input: &[u8]| {
         Err(error) => check(error),
     }
 });
+
+/// As a table whose first column is texts and whose second one is names.
+fn check_table(path: &std::path::Path) {
+    let limits = CsvOptions { max_rows: 10_000, max_columns: 100, max_bytes: 1 << 20, ..CsvOptions::default() };
+    let width = match csv_header(path, &limits) {
+        Ok(names) => names.len(),
+        Err(error) => return check(error),
+    };
+    let options = CsvOptions {
+        label: LabelColumn::None,
+        columns: (0..width.min(2)).map(CsvColumn::Index).collect(),
+        texts: vec![CsvColumn::Index(0)],
+        categories: (1..width.min(2)).map(CsvColumn::Index).collect(),
+        ..limits
+    };
+    let mut columns = CsvColumns::default();
+    match Dataset::from_csv_with(path, &options, &mut columns) {
+        Ok(rows) => {
+            let rows = rows.len().expect("rows in memory");
+            assert!(rows > 0 && rows <= 10_000);
+            assert!(columns.texts().iter().all(|texts| texts.len() == rows));
+            assert!(columns.texts().iter().flatten().map(String::len).sum::<usize>() <= 1 << 20);
+        }
+        Err(error) => check(error),
+    }
+}
 
 /// The reader turns panics of the Parquet library into errors; without this they would end the fuzzer before.
 fn leave_panics_of_the_library() {

@@ -5,10 +5,12 @@ use std::ops::Bound::Included;
 use phalanx::config::{DefaultValue, Field, Kind};
 
 use super::feature_inputs::OF_TFRECORD;
+use super::inputs::INPUTS;
 use super::training_file::{
-    AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, REQUIRED_IMAGE_SIZE,
-    SCALE,
+    AUGMENTED, CLASSES, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, MISSING,
+    ONE_HOT, REQUIRED_IMAGE_SIZE, SCALE, STANDARDIZE, WEIGHT,
 };
+use super::{categories, texts, windows};
 
 const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
 const DIVIDE_BY: Field = Field::new(
@@ -232,7 +234,7 @@ pub(crate) const PARQUET: &[Field] = &[
     Field::required(
         "parquet",
         PATTERN,
-        "files of columns of numbers, without missing values, plain or compressed with snappy",
+        "files of columns of numbers, without missing values, plain or compressed with snappy; their rows are read as they are needed. With one of the keys `inputs`, `one_hot`, `text`, `category`, `window`, `classes`, `weight`, `missing` and `standardize` the files are read into memory as those of `csv` are, and may have columns of texts and, where `missing` says so, nulls",
     )
     .example("part-*.parquet"),
     Field::new(
@@ -249,7 +251,29 @@ pub(crate) const PARQUET: &[Field] = &[
     LABEL_TYPE,
     DIMS,
     DIVIDE_BY,
+    INPUTS,
+    ONE_HOT,
+    texts::OF_CSV,
+    categories::OF_CSV,
+    windows::OF_CSV,
+    CLASSES,
+    WEIGHT,
+    MISSING,
+    STANDARDIZE,
     example_test(PARQUET_TEST),
+];
+
+/// The keys with which Parquet files are read as tables in memory.
+pub(crate) const PARQUET_TABLE: [&str; 9] = [
+    INPUTS.name,
+    ONE_HOT.name,
+    texts::OF_CSV.name,
+    categories::OF_CSV.name,
+    windows::OF_CSV.name,
+    CLASSES.name,
+    WEIGHT.name,
+    MISSING.name,
+    STANDARDIZE.name,
 ];
 
 /// `test` of Parquet files.
@@ -260,7 +284,12 @@ pub(crate) const PARQUET_TEST: &[Field] = &[
         "files of their own with the same columns",
     )
     .example("test.parquet"),
-    LAST,
+    Field::optional(
+        "split",
+        FRACTION,
+        "this share of the examples, from the end; where the files are read into memory, drawn by the seed, of each class the same share",
+    )
+    .example("0.1"),
 ];
 
 const fn example_test(fields: &'static [Field]) -> Field {

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx::config::Family;
+use phalanx::config::{Family, Field};
 use phalanx::nn::Policy;
 
 use super::component::{Component, catalog};
+use super::example_table::{PARQUET, PARQUET_TABLE, PARQUET_TEST};
 use super::fit_table::{BATCH_SIZE, FIT};
 use super::inputs::column;
 use super::keras_compile::ANSWERED;
@@ -145,12 +146,26 @@ impl Reader {
         if has_key(node, "image_folder") {
             return self.image_data(node, folder);
         }
+        let mut of_tables = PARQUET_TABLE.iter();
+        if has_key(node, "parquet") && of_tables.any(|key| has_key(node, key)) {
+            return self.table_data(node, ("parquet", PARQUET, PARQUET_TEST), folder);
+        }
         if let Some(examples) = self.example_data(node, folder) {
             return examples;
         }
-        let section = self.section(node, "data", CSV)?;
+        self.table_data(node, ("csv", CSV, TEST), folder)
+    }
+
+    /// The section `data` of tables, with the key that names the files, and the keys of its `test`.
+    fn table_data(
+        &mut self,
+        node: &Node,
+        (key, fields, test): (&str, &'static [Field], &'static [Field]),
+        folder: &Path,
+    ) -> Option<Data> {
+        let section = self.section(node, "data", fields)?;
         let at = section.at;
-        let csv = self.value(&section, "csv", |node| several(node, folder));
+        let csv = self.value(&section, key, |node| several(node, folder));
         let label = self.value(&section, "label", located(label));
         let features = self.value(&section, "features", located(dims));
         let classes = self.value(&section, "classes", located(class_names));
@@ -166,7 +181,7 @@ impl Reader {
         }
         let test = section
             .node("test")
-            .and_then(|node| self.test(node, folder));
+            .and_then(|node| self.test(node, (key, test), folder));
         Some(Data::Csv(Csv {
             header: self.value(&section, "header", header).unwrap_or_default(),
             label: label.unwrap_or(Located {
@@ -201,13 +216,18 @@ impl Reader {
         }))
     }
 
-    fn test(&mut self, node: &Node, folder: &Path) -> Option<Located<Test>> {
-        let section = self.section(node, "test", TEST)?;
+    fn test(
+        &mut self,
+        node: &Node,
+        (key, fields): (&str, &'static [Field]),
+        folder: &Path,
+    ) -> Option<Located<Test>> {
+        let section = self.section(node, "test", fields)?;
         self.exactly_one(&section);
         let first = self.value(&section, "first", rows).map(Test::First);
         let last = self.value(&section, "last", rows).map(Test::Last);
         let csv = self
-            .value(&section, "csv", |node| several(node, folder))
+            .value(&section, key, |node| several(node, folder))
             .map(Test::Csv);
         let split = self.value(&section, "split", finite).map(Test::Split);
         let value = first.or(last).or(csv).or(split)?;

@@ -180,6 +180,66 @@ pub(super) const LABEL_TYPE: Field = Field::new(
 )
 .example("class");
 
+pub(super) const WEIGHT: Field = Field::new(
+    "weight",
+    Kind::Worded("the name of a column, or its position from 0", &COLUMN),
+    DefaultValue::Words("all rows count alike"),
+    "the column of the weights of rows, numbers from 0: how much each counts in the loss and in `weighted_metrics`, also in validation and tests. It is none of the features. The loss of a batch is divided by its weights, and `class_weight` multiplies them. To `predict` it can be left out",
+)
+.example("times_seen");
+
+pub(super) const ONE_HOT: Field = Field::new(
+    "one_hot",
+    Kind::Worded(
+        "a list of names of columns, or of their positions from 0",
+        &Kind::List(
+            &Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]),
+            1,
+            MAX_FEATURES as usize,
+        ),
+    ),
+    DefaultValue::Words("none"),
+    "columns of texts or numbers that name something, such as a colour: each value in the files of `csv`, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
+)
+.example("[colour, shop]");
+
+pub(super) const CLASSES: Field = Field::new(
+    "classes",
+    Kind::Worded(
+        "a list of names of classes",
+        &Kind::List(
+            &Kind::Either(&[Kind::Text, Kind::Whole(i64::MIN, i64::MAX)]),
+            1,
+            1 << 16,
+        ),
+    ),
+    DefaultValue::Words("numbers from 0; or, where labels are texts, these in alphabetical order"),
+    "the labels of the classes as they stand in the file, texts or numbers; the first is class 0",
+)
+.example("[setosa, versicolor, virginica]");
+
+pub(super) const MISSING: Field = Field::new(
+    "missing",
+    Kind::Worded(
+        "fail, drop, mean or a number",
+        &Kind::Either(&[
+            Kind::OneOf(&["fail", "drop", "mean"]),
+            Kind::Number(Included(-1e30), Included(1e30)),
+        ]),
+    ),
+    DefaultValue::Value("fail"),
+    "what is done about fields that are empty or say `NA`, `nan`, `null`, `none` or `?`: `fail`, where such a word in a `category` is a name; `drop` their rows; or fill them with the `mean` of their column in the training rows, or with a number. Rows without a label are left out unless it is `fail`",
+)
+.example("mean");
+
+pub(super) const STANDARDIZE: Field = Field::new(
+    "standardize",
+    Kind::Bool,
+    DefaultValue::Value("false"),
+    "whether every feature is given the mean 0 and the standard deviation 1 of the training rows; both are kept with the model",
+)
+.example("true");
+
 /// `data` of CSV files.
 pub(crate) const CSV: &[Field] = &[
     Field::required(
@@ -200,13 +260,7 @@ pub(crate) const CSV: &[Field] = &[
     .example("auto"),
     LABEL,
     LABEL_TYPE,
-    Field::new(
-        "weight",
-        Kind::Worded("the name of a column, or its position from 0", &COLUMN),
-        DefaultValue::Words("all rows count alike"),
-        "the column of the weights of rows, numbers from 0: how much each counts in the loss and in `weighted_metrics`, also in validation and tests. It is none of the features. The loss of a batch is divided by its weights, and `class_weight` multiplies them. To `predict` it can be left out",
-    )
-    .example("times_seen"),
+    WEIGHT,
     Field::new(
         "delimiter",
         Kind::Worded(
@@ -242,37 +296,11 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("[petal_length, petal_width]"),
     INPUTS,
-    Field::new(
-        "one_hot",
-        Kind::Worded(
-            "a list of names of columns, or of their positions from 0",
-            &Kind::List(
-                &Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]),
-                1,
-                MAX_FEATURES as usize,
-            ),
-        ),
-        DefaultValue::Words("none"),
-        "columns of texts or numbers that name something, such as a colour: each value in the files of `csv`, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
-    )
-    .example("[colour, shop]"),
+    ONE_HOT,
     texts::OF_CSV,
     categories::OF_CSV,
     windows::OF_CSV,
-    Field::new(
-        "classes",
-        Kind::Worded(
-            "a list of names of classes",
-            &Kind::List(
-                &Kind::Either(&[Kind::Text, Kind::Whole(i64::MIN, i64::MAX)]),
-                1,
-                1 << 16,
-            ),
-        ),
-        DefaultValue::Words("numbers from 0; or, where labels are texts, these in alphabetical order"),
-        "the labels of the classes as they stand in the file, texts or numbers; the first is class 0",
-    )
-    .example("[setosa, versicolor, virginica]"),
+    CLASSES,
     Field::new(
         "skip_rows",
         Kind::Whole(0, 1_000_000),
@@ -280,26 +308,8 @@ pub(crate) const CSV: &[Field] = &[
         "lines at the start of each file that are not read",
     )
     .example("1"),
-    Field::new(
-        "missing",
-        Kind::Worded(
-            "fail, drop, mean or a number",
-            &Kind::Either(&[
-                Kind::OneOf(&["fail", "drop", "mean"]),
-                Kind::Number(Included(-1e30), Included(1e30)),
-            ]),
-        ),
-        DefaultValue::Value("fail"),
-        "what is done about fields that are empty or say `NA`, `nan`, `null`, `none` or `?`: `fail`, where such a word in a `category` is a name; `drop` their rows; or fill them with the `mean` of their column in the training rows, or with a number. Rows without a label are left out unless it is `fail`",
-    )
-    .example("mean"),
-    Field::new(
-        "standardize",
-        Kind::Bool,
-        DefaultValue::Value("false"),
-        "whether every feature is given the mean 0 and the standard deviation 1 of the training rows; both are kept with the model",
-    )
-    .example("true"),
+    MISSING,
+    STANDARDIZE,
     Field::new(
         "divide_by",
         // So far from the ends of f32 that no quotient is infinite because of it.

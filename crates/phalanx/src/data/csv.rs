@@ -10,7 +10,7 @@ use std::io::Read;
 
 use phalanx_graph::HostTensor;
 
-use super::csv_lines::{CsvLines, shown};
+use super::csv_lines::{CsvLines, RowPlace, shown};
 use super::csv_one_hot::{OneHotColumn, TextColumn};
 use super::csv_table::{CsvTable, is_missing};
 use super::{Batch, Dataset};
@@ -186,7 +186,8 @@ pub fn parse_csv_with(
     options: &CsvOptions,
     columns: &mut CsvColumns,
 ) -> Result<Dataset> {
-    Dataset::from_batch(columns.read(reader, name, options)?)
+    let arrays = csv_arrays(reader, name, options)?;
+    Dataset::from_batch(columns.add(arrays, name, options)?)
 }
 
 /// What a CSV file holds.
@@ -205,14 +206,14 @@ pub(super) struct CsvArrays {
     pub(super) one_hot: Vec<bool>,
 }
 
-fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<CsvArrays> {
+pub(super) fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<CsvArrays> {
     let CsvStart {
         mut lines,
         mut line,
         names,
     } = CsvStart::read(reader, name, options)?;
     let fields = lines.fields(&line)?;
-    let mut table = CsvTable::new(&lines, &fields, names, options)?;
+    let mut table = CsvTable::new(&lines, fields.len(), names, options)?;
     if table.names.is_empty() {
         table.push(&lines, &fields)?;
     }
@@ -256,28 +257,20 @@ pub(super) fn add_texts(
     let Some(index) = column.index(&start.lines, &start.names, columns)? else {
         return Ok(false);
     };
-    let is_label = matches!(column, TextColumn::Label(_));
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
     while is_left {
         let fields = start.lines.fields(&start.line)?;
-        let text = fields.get(index).map_or("", |field| field.trim());
-        if !column.is_missing(text, options) {
-            if is_label && texts.is_empty() && text.parse::<f64>().is_ok() {
-                return Ok(false);
-            }
-            if !texts.contains(text) {
-                texts.insert(text.to_owned());
-            }
-        }
-        if texts.len() > column.most() {
-            let (most, what) = (column.most(), column.too_many());
+        let field = fields.get(index).map_or("", |field| field);
+        let added = column.add(field, options, texts).map_err(|message| {
             let name = start.names.get(index).map_or("", String::as_str);
-            let message = format!("found more than {most} different texts in {what}");
-            return Err(start.lines.error_at(index, name, &message));
+            start.lines.error_at(index, name, &message)
+        });
+        if !added? {
+            return Ok(false);
         }
         is_left = start.lines.read(&mut start.line)?;
     }
-    Ok(!is_label || !texts.is_empty())
+    Ok(column.are_whole(texts))
 }
 
 /// A file of which the header was read, or the first row where there is none.
@@ -350,9 +343,9 @@ impl CsvColumns {
     }
 
     /// The rows of one more file: the numbers, if there are any, then each column of indices, then each of texts.
-    pub(super) fn read(
+    pub(super) fn add(
         &mut self,
-        reader: impl Read,
+        arrays: CsvArrays,
         name: &str,
         options: &CsvOptions,
     ) -> Result<Batch> {
@@ -363,7 +356,7 @@ impl CsvColumns {
             dropped,
             feature_columns,
             one_hot,
-        } = csv_arrays(reader, name, options)?;
+        } = arrays;
         self.dropped += dropped;
         self.feature_columns = feature_columns;
         self.one_hot = one_hot;

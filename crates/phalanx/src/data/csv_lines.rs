@@ -15,6 +15,15 @@ const UTF8_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// Bytes of a found value that an error shows.
 const SHOWN: usize = 40;
 
+/// Where a row stands in its file, for errors.
+pub(super) trait RowPlace {
+    /// An error at the current row.
+    fn error(&self, message: &str) -> Error;
+
+    /// An error at a column of the current row, with the column's name if it has one.
+    fn error_at(&self, column: usize, name: &str, message: &str) -> Error;
+}
+
 /// Lines of text with their numbers, decompressed and bounded.
 pub(super) struct CsvLines<'a> {
     reader: Box<dyn BufRead + 'a>,
@@ -224,24 +233,6 @@ impl<'a> CsvLines<'a> {
         Ok(fields)
     }
 
-    /// An error at the current line.
-    pub(super) fn error(&self, message: &str) -> Error {
-        self.error_in(format!("line {}", self.row.max(1)), message)
-    }
-
-    /// An error at a column of the current line, with the column's name if it has one.
-    pub(super) fn error_at(&self, column: usize, name: &str, message: &str) -> Error {
-        let named = if name.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", shown(name))
-        };
-        self.error_in(
-            format!("line {}, column {}{named}", self.row, column + 1),
-            message,
-        )
-    }
-
     fn error_in(&self, place: String, message: &str) -> Error {
         Error::Data {
             source_name: self.name.to_owned(),
@@ -261,6 +252,24 @@ impl<'a> CsvLines<'a> {
             )),
             _ => io_error(self.name, source),
         }
+    }
+}
+
+impl RowPlace for CsvLines<'_> {
+    fn error(&self, message: &str) -> Error {
+        self.error_in(format!("line {}", self.row.max(1)), message)
+    }
+
+    fn error_at(&self, column: usize, name: &str, message: &str) -> Error {
+        let named = if name.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", shown(name))
+        };
+        self.error_in(
+            format!("line {}, column {}{named}", self.row, column + 1),
+            message,
+        )
     }
 }
 

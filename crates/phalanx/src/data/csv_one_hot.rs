@@ -1,9 +1,9 @@
 //! Columns of a CSV file that are no numbers: indices, texts, and names of which each is a feature of its own, 1 where a row has it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::csv::{CsvColumn, CsvOptions, LabelColumn};
-use super::csv_lines::{CsvLines, shown};
+use super::csv_lines::{RowPlace, shown};
 use super::csv_table::{column_of, first_names, is_missing, label_column};
 use crate::Result;
 
@@ -52,21 +52,21 @@ impl FeatureColumn<'_> {
 
 /// The columns at these positions, as the options say what they hold.
 pub(super) fn feature_columns<'a>(
-    lines: &CsvLines<'_>,
+    row: &dyn RowPlace,
     names: &[String],
     columns: usize,
     chosen: &[usize],
     options: &'a CsvOptions,
 ) -> Result<Vec<FeatureColumn<'a>>> {
     let find = |column: &CsvColumn, what: &str| {
-        let found = column_of(lines, names, columns, column, &format!("{what} column"))?;
+        let found = column_of(row, names, columns, column, &format!("{what} column"))?;
         if chosen.contains(&found) {
             return Ok(found);
         }
         let name = names
             .get(found)
             .map_or_else(|| found.to_string(), |name| shown(name));
-        Err(lines.error(&format!(
+        Err(row.error(&format!(
             "column {name} is {what} and none of the features; add it to the columns, or leave it out of both"
         )))
     };
@@ -78,7 +78,7 @@ pub(super) fn feature_columns<'a>(
     for (place, column) in options.indices.iter().enumerate() {
         let found = find(column, "index")?;
         if values.contains_key(&found) || places.insert(found, place).is_some() {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "column {} of the indices is named twice, or one-hot too; name it once",
                 found + 1
             )));
@@ -92,7 +92,7 @@ pub(super) fn feature_columns<'a>(
         let found = find(column, what)?;
         let is_other = values.contains_key(&found) || places.contains_key(&found);
         if is_other || texts.insert(found, place).is_some() {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "column {} of the {many} is named twice, or an index or one-hot too; name it once",
                 found + 1
             )));
@@ -131,27 +131,61 @@ impl TextColumn<'_> {
     /// The column's index, `None` where there is no label.
     pub(super) fn index(
         self,
-        lines: &CsvLines<'_>,
+        row: &dyn RowPlace,
         names: &[String],
         columns: usize,
     ) -> Result<Option<usize>> {
         match self {
-            Self::Label(label) => label_column(lines, names, columns, label),
+            Self::Label(label) => label_column(row, names, columns, label),
             Self::Feature(column) => {
-                column_of(lines, names, columns, column, "one-hot column").map(Some)
+                column_of(row, names, columns, column, "one-hot column").map(Some)
             }
         }
     }
 
+    /// Adds the text of a field to those before; `false` where it is the label and the first one is a number.
+    ///
+    /// # Errors
+    /// A message where there are too many.
+    pub(super) fn add(
+        self,
+        field: &str,
+        options: &CsvOptions,
+        texts: &mut BTreeSet<String>,
+    ) -> std::result::Result<bool, String> {
+        let text = field.trim();
+        if self.is_missing(text, options) || texts.contains(text) {
+            return Ok(true);
+        }
+        if self.is_label() && texts.is_empty() && text.parse::<f64>().is_ok() {
+            return Ok(false);
+        }
+        texts.insert(text.to_owned());
+        let (most, what) = (self.most(), self.too_many());
+        match texts.len() > most {
+            true => Err(format!("found more than {most} different texts in {what}")),
+            false => Ok(true),
+        }
+    }
+
+    /// Whether the texts that were found say what the values are, which they do not where labels are missing.
+    pub(super) fn are_whole(self, texts: &BTreeSet<String>) -> bool {
+        !self.is_label() || !texts.is_empty()
+    }
+
+    const fn is_label(self) -> bool {
+        matches!(self, Self::Label(_))
+    }
+
     /// The most different texts.
-    pub(super) const fn most(self) -> usize {
+    const fn most(self) -> usize {
         match self {
             Self::Label(_) => 1 << 16,
             Self::Feature(_) => 1 << 12,
         }
     }
 
-    pub(super) const fn too_many(self) -> &'static str {
+    const fn too_many(self) -> &'static str {
         match self {
             Self::Label(_) => {
                 "the label column, expected the names of classes; say which column is the label"
@@ -163,7 +197,7 @@ impl TextColumn<'_> {
     }
 
     /// Whether a field has no text to collect.
-    pub(super) fn is_missing(self, text: &str, options: &CsvOptions) -> bool {
+    fn is_missing(self, text: &str, options: &CsvOptions) -> bool {
         match self {
             Self::Label(_) => is_missing(text),
             // Words such as `none` are values unless missing values are looked for.

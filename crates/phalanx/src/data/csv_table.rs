@@ -7,7 +7,7 @@ use phalanx_graph::HostTensor;
 
 use super::Batch;
 use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, LabelKind, MissingValues};
-use super::csv_lines::{CsvLines, shown};
+use super::csv_lines::{RowPlace, shown};
 use super::csv_one_hot::{FeatureColumn, feature_columns, unknown_value};
 use crate::{Error, Result};
 
@@ -35,30 +35,29 @@ pub(super) struct CsvTable<'a> {
 
 impl<'a> CsvTable<'a> {
     pub(super) fn new(
-        lines: &CsvLines<'_>,
-        first: &[Cow<'_, str>],
+        row: &dyn RowPlace,
+        columns: usize,
         names: Vec<String>,
         options: &'a CsvOptions,
     ) -> Result<Self> {
-        let columns = first.len();
         if columns > options.max_columns {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "found {columns} columns, expected at most {}; check the delimiter, or raise max_columns",
                 options.max_columns
             )));
         }
-        let label = label_column(lines, &names, columns, &options.label)?;
-        let weight = weight_column(lines, &names, columns, options, label)?;
-        let chosen = columns_of_features(lines, &names, columns, options, [label, weight])?;
-        let chosen = feature_columns(lines, &names, columns, &chosen, options)?;
+        let label = label_column(row, &names, columns, &options.label)?;
+        let weight = weight_column(row, &names, columns, options, label)?;
+        let chosen = columns_of_features(row, &names, columns, options, [label, weight])?;
+        let chosen = feature_columns(row, &names, columns, &chosen, options)?;
         if chosen.is_empty() {
-            return Err(lines.error(match weight {
+            return Err(row.error(match weight {
                 None => "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
                 Some(_) => "found the columns of the label and of the weights alone, and no feature; check the delimiter and the columns",
             }));
         }
         let width = chosen.iter().map(FeatureColumn::width).sum();
-        check_features(lines, width, options)?;
+        check_features(row, width, options)?;
         Ok(Self {
             options,
             names,
@@ -83,21 +82,28 @@ impl<'a> CsvTable<'a> {
         })
     }
 
+    /// The columns that are used, of which a row needs the fields.
+    #[cfg(feature = "parquet")]
+    pub(super) fn used(&self) -> Vec<usize> {
+        let features = self.chosen.iter().map(FeatureColumn::index);
+        features.chain(self.label).chain(self.weight).collect()
+    }
+
     /// Whether the file has a single column.
     pub(super) const fn is_of_one_column(&self) -> bool {
         self.columns == 1
     }
 
-    pub(super) fn push(&mut self, lines: &CsvLines<'_>, fields: &[Cow<'_, str>]) -> Result<()> {
+    pub(super) fn push(&mut self, row: &dyn RowPlace, fields: &[Cow<'_, str>]) -> Result<()> {
         if fields.len() != self.columns {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "found {} columns, expected {} as in the first line; complete or remove the row",
                 fields.len(),
                 self.columns
             )));
         }
         if self.rows == self.options.max_rows {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "found more than {} rows; shorten the file, or raise max_rows",
                 self.options.max_rows
             )));
@@ -106,13 +112,13 @@ impl<'a> CsvTable<'a> {
         let mut is_whole = true;
         for chosen in 0..self.chosen.len() {
             let column = self.chosen[chosen].index();
-            is_whole &= self.push_features(lines, chosen, &fields[column])?;
+            is_whole &= self.push_features(row, chosen, &fields[column])?;
         }
         if let Some(label) = self.label {
-            is_whole &= self.push_label(lines, label, &fields[label])?;
+            is_whole &= self.push_label(row, label, &fields[label])?;
         }
         if let Some(weight) = self.weight {
-            is_whole &= self.push_weight(lines, weight, &fields[weight])?;
+            is_whole &= self.push_weight(row, weight, &fields[weight])?;
         }
         if is_whole {
             self.rows += 1;
@@ -133,7 +139,7 @@ impl<'a> CsvTable<'a> {
     }
 
     /// Adds a weight; `false` where it is missing.
-    fn push_weight(&mut self, lines: &CsvLines<'_>, column: usize, field: &str) -> Result<bool> {
+    fn push_weight(&mut self, row: &dyn RowPlace, column: usize, field: &str) -> Result<bool> {
         if self.options.looks_for_missing() && is_missing(field.trim()) {
             return Ok(false);
         }
@@ -144,13 +150,13 @@ impl<'a> CsvTable<'a> {
                 shown(field)
             )),
         });
-        let weight = weight.map_err(|message| self.error(lines, column, &message))?;
+        let weight = weight.map_err(|message| self.error(row, column, &message))?;
         self.weights.push(weight);
         Ok(true)
     }
 
     /// Adds a label; `false` where it is missing.
-    fn push_label(&mut self, lines: &CsvLines<'_>, column: usize, field: &str) -> Result<bool> {
+    fn push_label(&mut self, row: &dyn RowPlace, column: usize, field: &str) -> Result<bool> {
         if self.options.looks_for_missing() && is_missing(field.trim()) {
             return Ok(false);
         }
@@ -163,12 +169,12 @@ impl<'a> CsvTable<'a> {
             }
             LabelKind::Class => class(field).map(|class| self.classes.push(class)),
         };
-        read.map_err(|message| self.error(lines, column, &message))?;
+        read.map_err(|message| self.error(row, column, &message))?;
         Ok(true)
     }
 
     /// Adds the features of a column; `false` where they are missing and the row is left out for that.
-    fn push_features(&mut self, lines: &CsvLines<'_>, chosen: usize, field: &str) -> Result<bool> {
+    fn push_features(&mut self, row: &dyn RowPlace, chosen: usize, field: &str) -> Result<bool> {
         let looks_for_missing = self.options.looks_for_missing();
         let keeps = self.options.missing == MissingValues::Keep;
         let text = field.trim();
@@ -179,7 +185,7 @@ impl<'a> CsvTable<'a> {
             }
             FeatureColumn::Number(column) => {
                 let value = number(field, ADVICE_FOR_FEATURES)
-                    .map_err(|message| self.error(lines, *column, &message))?;
+                    .map_err(|message| self.error(row, *column, &message))?;
                 self.features.push(value);
                 Ok(true)
             }
@@ -187,7 +193,7 @@ impl<'a> CsvTable<'a> {
                 if self.options.missing == MissingValues::Drop && is_missing(text) {
                     return Ok(false);
                 }
-                let value = index(field).map_err(|message| self.error(lines, *column, &message))?;
+                let value = index(field).map_err(|message| self.error(row, *column, &message))?;
                 self.indices[*place].push(value);
                 Ok(true)
             }
@@ -196,7 +202,7 @@ impl<'a> CsvTable<'a> {
                     let is_dropped = self.options.missing == MissingValues::Drop;
                     return match is_dropped {
                         true => Ok(false),
-                        false => Err(self.error(lines, *column, NO_TEXT)),
+                        false => Err(self.error(row, *column, NO_TEXT)),
                     };
                 }
                 self.texts[*place].push(field.to_owned());
@@ -205,7 +211,7 @@ impl<'a> CsvTable<'a> {
             FeatureColumn::Category(column, place) => {
                 let is_there = !(text.is_empty() || looks_for_missing && is_missing(text));
                 if !is_there && !looks_for_missing {
-                    return Err(self.error(lines, *column, NO_NAME));
+                    return Err(self.error(row, *column, NO_NAME));
                 }
                 self.texts[*place].push(if is_there { text } else { "" }.to_owned());
                 Ok(is_there || keeps)
@@ -217,7 +223,7 @@ impl<'a> CsvTable<'a> {
                     return Ok(keeps);
                 }
                 let Some(place) = places.get(text) else {
-                    return Err(self.error(lines, *column, &unknown_value(field, values)));
+                    return Err(self.error(row, *column, &unknown_value(field, values)));
                 };
                 let hot = start + place;
                 self.features.resize(start + values.len(), 0.0);
@@ -227,20 +233,20 @@ impl<'a> CsvTable<'a> {
         }
     }
 
-    fn error(&self, lines: &CsvLines<'_>, column: usize, message: &str) -> Error {
+    fn error(&self, row: &dyn RowPlace, column: usize, message: &str) -> Error {
         let name = self.names.get(column).map_or("", String::as_str);
-        lines.error_at(column, name, message)
+        row.error_at(column, name, message)
     }
 
-    pub(super) fn finish(self, lines: &CsvLines<'_>) -> Result<CsvArrays> {
+    pub(super) fn finish(self, row: &dyn RowPlace) -> Result<CsvArrays> {
         if self.rows == 0 && self.dropped > 0 {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "each of the {} rows has a missing value, so that none is left; fill the values, or choose other columns",
                 self.dropped
             )));
         }
         if self.rows == 0 {
-            return Err(lines.error("found a header and no row, expected rows of numbers; check that the file is complete"));
+            return Err(row.error("found a header and no row, expected rows of numbers; check that the file is complete"));
         }
         let rows = self.rows;
         let dims = match &self.options.features[..] {
@@ -285,45 +291,46 @@ impl<'a> CsvTable<'a> {
 
 /// The column of the weights, if there is one.
 fn weight_column(
-    lines: &CsvLines<'_>,
+    row: &dyn RowPlace,
     names: &[String],
     columns: usize,
     options: &CsvOptions,
     label: Option<usize>,
 ) -> Result<Option<usize>> {
     let weight = options.weight.iter();
-    let weight = weight.map(|column| column_of(lines, names, columns, column, "weight column"));
+    let weight = weight.map(|column| column_of(row, names, columns, column, "weight column"));
     let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
     if weight.is_some() && weight == label {
-        return Err(lines
-            .error("the column of the weights is also the label; say which column is the label"));
+        return Err(
+            row.error("the column of the weights is also the label; say which column is the label")
+        );
     }
     Ok(weight)
 }
 
 /// The columns of the features, which are neither the weights nor, unless it may be, the label.
 fn columns_of_features(
-    lines: &CsvLines<'_>,
+    row: &dyn RowPlace,
     names: &[String],
     columns: usize,
     options: &CsvOptions,
     [label, weight]: [Option<usize>; 2],
 ) -> Result<Vec<usize>> {
     let chosen = options.columns.iter();
-    let chosen = chosen.map(|column| column_of(lines, names, columns, column, "column"));
+    let chosen = chosen.map(|column| column_of(row, names, columns, column, "column"));
     let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
     let label = label.filter(|_| !options.label_is_feature);
     let no_features = [("label is", label), ("weights are", weight)];
     for (what, column) in no_features {
         if column.is_some_and(|column| chosen.contains(&column)) {
-            return Err(lines.error(&format!(
+            return Err(row.error(&format!(
                 "the {what} also among the columns of the features; leave the column out of them"
             )));
         }
     }
     let twice = (1..chosen.len()).find(|&at| chosen[..at].contains(&chosen[at]));
     if let Some(at) = twice {
-        return Err(lines.error(&format!(
+        return Err(row.error(&format!(
             "column {} is among the columns of the features twice; name it once",
             chosen[at] + 1
         )));
@@ -336,7 +343,7 @@ fn columns_of_features(
 }
 
 pub(super) fn label_column(
-    lines: &CsvLines<'_>,
+    row: &dyn RowPlace,
     names: &[String],
     columns: usize,
     label: &LabelColumn,
@@ -345,48 +352,48 @@ pub(super) fn label_column(
         LabelColumn::None => Ok(None),
         LabelColumn::Last => Ok(Some(columns - 1)),
         LabelColumn::Index(index) if *index < columns => Ok(Some(*index)),
-        LabelColumn::Index(index) => Err(lines.error(&format!(
+        LabelColumn::Index(index) => Err(row.error(&format!(
             "label column {index} (counted from 0) is not among the {columns} columns found; \
              choose an index below {columns}, or check the delimiter"
         ))),
-        LabelColumn::Name(name) => named_column(lines, names, name, "label column").map(Some),
+        LabelColumn::Name(name) => named_column(row, names, name, "label column").map(Some),
     }
 }
 
 /// The index of a column; `what` it is in messages.
 pub(super) fn column_of(
-    lines: &CsvLines<'_>,
+    row: &dyn RowPlace,
     names: &[String],
     columns: usize,
     column: &CsvColumn,
     what: &str,
 ) -> Result<usize> {
     match column {
-        CsvColumn::Name(name) => named_column(lines, names, name, what),
+        CsvColumn::Name(name) => named_column(row, names, name, what),
         CsvColumn::Index(index) if *index < columns => Ok(*index),
-        CsvColumn::Index(index) => Err(lines.error(&format!(
+        CsvColumn::Index(index) => Err(row.error(&format!(
             "{what} {index} (counted from 0) is not among the {columns} columns found; choose indices below {columns}"
         ))),
     }
 }
 
 /// The column of this name; `what` it is in messages.
-fn named_column(lines: &CsvLines<'_>, names: &[String], name: &str, what: &str) -> Result<usize> {
+fn named_column(row: &dyn RowPlace, names: &[String], name: &str, what: &str) -> Result<usize> {
     let found: Vec<usize> = (0..names.len())
         .filter(|&column| names[column] == name)
         .collect();
     match (&found[..], names) {
         ([column], _) => Ok(*column),
-        ([], []) => Err(lines.error(&format!(
+        ([], []) => Err(row.error(&format!(
             "{what} is named {name:?} but the first line holds numbers; give the column's index, or add a header"
         ))),
         ([], _) => {
-            Err(lines.error(&format!(
+            Err(row.error(&format!(
                 "found no column named {name:?}; choose the {what} among {}",
                 first_names(names)
             )))
         }
-        ([first, second, ..], _) => Err(lines.error(&format!(
+        ([first, second, ..], _) => Err(row.error(&format!(
             "columns {} and {} are both named {name:?}; rename one, or give the {what} by index",
             first + 1,
             second + 1
@@ -394,14 +401,14 @@ fn named_column(lines: &CsvLines<'_>, names: &[String], name: &str, what: &str) 
     }
 }
 
-fn check_features(lines: &CsvLines<'_>, columns: usize, options: &CsvOptions) -> Result<()> {
+fn check_features(row: &dyn RowPlace, columns: usize, options: &CsvOptions) -> Result<()> {
     let dims = &options.features;
     let product = dims
         .iter()
         .try_fold(1usize, |product, &dim| product.checked_mul(dim));
     if !dims.is_empty() && product != Some(columns) {
         let needed = product.map_or_else(|| "too many".into(), |product| product.to_string());
-        return Err(lines.error(&format!(
+        return Err(row.error(&format!(
             "found {columns} feature columns, expected {needed} for dims {dims:?}; correct the dims, the label column or the delimiter"
         )));
     }

@@ -1,17 +1,16 @@
 //! Datasets of the file formats.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use phalanx_graph::DType;
 
 use super::Batch;
 use super::concat_files::concat_rows;
-use super::csv::{add_texts, read_header, read_width};
 use super::csv_one_hot::TextColumn;
 use super::csv_table::is_missing;
 use super::formats::{ParsedTfRecords, files_of};
+use super::table_file::TableFile;
 use super::{
     Cifar, CorruptPolicy, CsvColumn, CsvColumns, CsvOptions, Dataset, Example, Features,
     FixedRecords, TfRecordOptions, TfRecords, read_idx,
@@ -21,13 +20,13 @@ use crate::{Error, Result};
 /// The most bytes of values of an IDX file.
 const MAX_IDX_BYTES: u64 = 1 << 32;
 
-/// The names of the columns of a CSV file, of the first where a pattern names several; none where it has no header.
+/// The names of the columns of a CSV or Parquet file, of the first where a pattern names several; none where it has no header.
 ///
 /// # Errors
 /// As [`Dataset::from_csv`], as far as the first line goes.
 pub fn csv_header(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Vec<String>> {
     let path = first_of(path.as_ref())?;
-    read_header(open(&path)?, &path.to_string_lossy(), options)
+    TableFile::open(&path)?.header(&path.to_string_lossy(), options)
 }
 
 /// The first file that a pattern names.
@@ -36,13 +35,13 @@ fn first_of(pattern: &Path) -> Result<PathBuf> {
     first.ok_or_else(|| Error::Bug("a pattern without files".into()))
 }
 
-/// How many columns a CSV file has, by its first line.
+/// How many columns a CSV or Parquet file has, by its first line or footer.
 ///
 /// # Errors
 /// As [`csv_header`].
 pub fn csv_width(path: impl AsRef<Path>, options: &CsvOptions) -> Result<usize> {
     let path = first_of(path.as_ref())?;
-    read_width(open(&path)?, &path.to_string_lossy(), options)
+    TableFile::open(&path)?.width(&path.to_string_lossy(), options)
 }
 
 /// Whether a field of a CSV file says that its value is missing: it is empty, or says `NA`, `nan`, `n/a`, `null`, `none`, `nil` or `?`.
@@ -98,8 +97,8 @@ fn texts_in<P: AsRef<Path>>(
     let mut texts = BTreeSet::new();
     for path in paths {
         for path in files_of(path.as_ref())? {
-            let (file, name) = (open(&path)?, path.to_string_lossy());
-            if !add_texts(file, &name, options, column, &mut texts)? {
+            let (file, name) = (TableFile::open(&path)?, path.to_string_lossy());
+            if !file.add_texts(&name, options, column, &mut texts)? {
                 return Ok(None);
             }
         }
@@ -107,16 +106,12 @@ fn texts_in<P: AsRef<Path>>(
     Ok(Some(texts.into_iter().collect()))
 }
 
-fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|source| Error::Io {
-        path: path.to_owned(),
-        action: "open",
-        source,
-    })
-}
-
 impl Dataset {
     /// CSV files by path or pattern, plain or compressed with gzip, read into memory one after the other.
+    ///
+    /// With the feature `parquet` also Parquet files of numbers and of texts in UTF-8 (plain or by a dictionary), whose columns have names and whose nulls
+    /// are missing values; of the options, what is about lines of text says nothing of them. Files of numbers that memory has no room for are
+    /// read by [`from_parquet`](Self::from_parquet).
     ///
     /// # Errors
     /// When a pattern names no file, a file cannot be read or has other columns than the first or in another order, the files have more rows
@@ -136,9 +131,9 @@ impl Dataset {
     ) -> Result<Self> {
         let (mut parts, mut rows, mut inputs, mut outputs) = (Vec::new(), 0, 1, 0);
         for path in files_of(path.as_ref())? {
-            let file = open(&path)?;
             let name = path.to_string_lossy().into_owned();
-            let Batch { x, y, weight, .. } = columns.read(file, &name, options)?;
+            let arrays = TableFile::open(&path)?.arrays(&name, options)?;
+            let Batch { x, y, weight, .. } = columns.add(arrays, &name, options)?;
             rows += x[0].rows();
             (inputs, outputs) = (x.len(), y.len());
             if rows > options.max_rows {

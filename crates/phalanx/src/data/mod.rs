@@ -54,6 +54,7 @@ mod stages;
 mod stream;
 mod stream_batches;
 mod stream_reader;
+mod table_file;
 #[cfg(test)]
 mod test_folder;
 mod text_vectorizer;

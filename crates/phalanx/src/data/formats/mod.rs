@@ -13,6 +13,8 @@ mod parquet;
 mod parquet_column;
 #[cfg(feature = "parquet")]
 mod parquet_file;
+#[cfg(feature = "parquet")]
+mod parquet_table;
 mod records;
 mod tar;
 mod text_lines;
@@ -35,6 +37,8 @@ pub use image_folder::{EncodedImage, ImageFolder};
 pub use numpy::{Npz, parse_npy, parse_npz, read_npy};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions};
+#[cfg(feature = "parquet")]
+pub(super) use parquet_table::ParquetTable;
 pub use records::{CorruptPolicy, LostBytes, RecordLocation, Records};
 pub(super) use records::{ParsedRecords, ParsedTfRecords, placed};
 pub use tar::{TarMember, tar_members};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use phalanx_graph::HostTensor;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
-use super::parquet_column::{Cell, CellLocation, ColumnChunk, cells, data};
-use super::parquet_file::{ParquetFile, RowGroup, range};
+use super::parquet_column::{Cell, CellLocation, cells, data};
+use super::parquet_file::{ParquetFile, RowGroup};
 use crate::Result;
 use crate::data::{Batch, Example, LabelColumn, LabelKind, Source};
 
@@ -208,14 +208,9 @@ impl Parquet {
 
     fn cells(&self, group: &RowGroup, column: usize) -> Result<Vec<Cell>> {
         let file = &self.files[group.file];
-        let cell_location = file.cell_location(group.index, column);
+        let pages = file.pages(group.index, column, self.options.max_page_bytes)?;
         let chunk = file.metadata.row_group(group.index).column(column);
-        let (start, len) =
-            range(chunk, file.file.len()).map_err(|message| cell_location.error(&message))?;
-        let mut bytes = vec![0; len as usize];
-        file.file.read_at(&mut bytes, start)?;
-        let pages = ColumnChunk::new(bytes, start, self.options.max_page_bytes)
-            .map_err(|message| cell_location.error(&message))?;
+        let cell_location = file.cell_location(group.index, column);
         cells(pages, chunk, group.rows, &cell_location)
     }
 }

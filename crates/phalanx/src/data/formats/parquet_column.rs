@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::Crc;
-use parquet::basic::ConvertedType;
+use parquet::basic::{ConvertedType, Type};
 use parquet::column::page::PageReader;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
-use parquet::data_type::DataType;
+use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result as Decoded};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
@@ -33,6 +33,16 @@ impl Cell {
             Self::Uint(value) => value as f32,
             Self::Single(value) => value,
             Self::Double(value) => value as f32,
+        }
+    }
+
+    /// The number as text, a float with its point.
+    fn field(self) -> String {
+        match self {
+            Self::Int(value) => value.to_string(),
+            Self::Uint(value) => value.to_string(),
+            Self::Single(value) => format!("{value:?}"),
+            Self::Double(value) => format!("{value:?}"),
         }
     }
 
@@ -110,6 +120,27 @@ impl ColumnChunk {
         start: u64,
         max_page_bytes: u64,
     ) -> std::result::Result<Self, String> {
+        Self::checked(bytes, start, max_page_bytes, |_| Ok(()))
+    }
+
+    /// The same of a column of texts, which are encoded in ways that cannot be many times longer than their pages before they are counted.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and for another encoding.
+    pub(super) fn of_texts(
+        bytes: Vec<u8>,
+        start: u64,
+        max_page_bytes: u64,
+    ) -> std::result::Result<Self, String> {
+        Self::checked(bytes, start, max_page_bytes, check_encoding)
+    }
+
+    fn checked(
+        bytes: Vec<u8>,
+        start: u64,
+        max_page_bytes: u64,
+        check: impl Fn(&PageHeader) -> std::result::Result<(), String>,
+    ) -> std::result::Result<Self, String> {
         let mut at = 0;
         while at < bytes.len() {
             let place = start + at as u64;
@@ -126,6 +157,7 @@ impl ColumnChunk {
             }
             at = body + head.compressed as usize;
             check_page(&head, &bytes[body..at], max_page_bytes)
+                .and_then(|()| check(&head))
                 .map_err(|message| format!("found {message} (page at byte {place})"))?;
         }
         let bytes = bytes.into();
@@ -138,6 +170,16 @@ impl ColumnChunk {
             .filter(|&at| at <= self.bytes.len() as u64);
         at.map(|at| at as usize)
             .ok_or_else(|| ParquetError::EOF("outside the column".into()))
+    }
+}
+
+/// Plain values and those of a dictionary (`Encoding` of `parquet.thrift`).
+fn check_encoding(head: &PageHeader) -> std::result::Result<(), String> {
+    match head.encoding {
+        None | Some(0 | 2 | 8) => Ok(()),
+        Some(other) => Err(format!(
+            "texts in the encoding {other}, expected plain ones (0) or a dictionary's (2, 8); write the file with one of these"
+        )),
     }
 }
 
@@ -215,22 +257,133 @@ pub(super) fn cells(
             "found null, expected a number; fill in or drop missing values before the file is written, or leave the column out",
         ));
     }
-    if cells.len() != rows {
-        let found = if cells.len() > rows { "more" } else { "fewer" };
-        return Err(cell_location.error(&format!(
-            "found {found} than the {rows} values that the file announces; copy or write the file again"
-        )));
-    }
+    check_count(cells.len(), rows, cell_location)?;
     Ok(cells)
 }
 
-type ColumnValues = (Vec<Cell>, Vec<i16>);
+/// The fields of a column as a CSV file of the same values has them, one for each of `rows` rows: texts as they are, flags as 1 and 0, and empty
+/// ones for nulls.
+///
+/// # Errors
+/// As [`cells`], and where texts are no UTF-8 or have more than `max_bytes`.
+pub(super) fn fields(
+    chunk: ColumnChunk,
+    column: &ColumnChunkMetaData,
+    (rows, max_bytes): (usize, u64),
+    at: &CellLocation<'_>,
+) -> Result<Vec<String>> {
+    let is_text = column.column_type() == Type::BYTE_ARRAY;
+    let found = decoded(|| {
+        let pages = SerializedPageReader::new(Arc::new(chunk), column, rows, None)?;
+        match is_text {
+            true => texts(column, Box::new(pages), rows)
+                .map(|(values, levels)| (Fields::Texts(values), levels)),
+            false => read(column, Box::new(pages), rows)
+                .map(|(values, levels)| (Fields::Numbers(values), levels)),
+        }
+    });
+    let (values, levels) = found.map_err(|message| at.error(&message))?;
+    let full = column.column_descr().max_def_level();
+    let is_there: Vec<bool> = match full {
+        0 => vec![true; values.len()],
+        _ => levels.iter().map(|&level| level == full).collect(),
+    };
+    check_count(is_there.len(), rows, at)?;
+    values.into_fields(&is_there, max_bytes, at)
+}
+
+fn check_count(found: usize, rows: usize, at: &CellLocation<'_>) -> Result<()> {
+    if found == rows {
+        return Ok(());
+    }
+    let found = if found > rows { "more" } else { "fewer" };
+    Err(at.error(&format!(
+        "found {found} than the {rows} values that the file announces; copy or write the file again"
+    )))
+}
+
+/// What is there of a column, without its nulls.
+enum Fields {
+    Numbers(Vec<Cell>),
+    /// Parts of the pages and dictionaries, not copied.
+    Texts(Vec<ByteArray>),
+}
+
+impl Fields {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Numbers(cells) => cells.len(),
+            Self::Texts(texts) => texts.len(),
+        }
+    }
+
+    /// With empty fields where nothing is there.
+    fn into_fields(
+        self,
+        is_there: &[bool],
+        max_bytes: u64,
+        at: &CellLocation<'_>,
+    ) -> Result<Vec<String>> {
+        match self {
+            Self::Numbers(cells) => spread(cells, is_there, at, |cell, _| Ok(cell.field())),
+            Self::Texts(texts) => {
+                let bytes: u64 = texts.iter().map(|text| text.len() as u64).sum();
+                if bytes > max_bytes {
+                    return Err(at.error(&format!(
+                        "found {bytes} bytes of texts, expected at most {max_bytes}; shorten the file, or raise max_bytes"
+                    )));
+                }
+                spread(texts, is_there, at, |text, row| {
+                    let text = std::str::from_utf8(text.data()).map(str::to_owned);
+                    text.map_err(|_| {
+                        let message = "found bytes that are no UTF-8, expected a text; write texts in UTF-8, or leave the column out";
+                        at.error_of_row(row, message)
+                    })
+                })
+            }
+        }
+    }
+}
+
+/// A field for each row.
+fn spread<T>(
+    values: Vec<T>,
+    is_there: &[bool],
+    at: &CellLocation<'_>,
+    field: impl Fn(T, usize) -> Result<String>,
+) -> Result<Vec<String>> {
+    let mut values = values.into_iter();
+    let too_few =
+        || at.error("found fewer values than rows that have one; copy or write the file again");
+    let fields = is_there
+        .iter()
+        .enumerate()
+        .map(|(row, is_there)| match is_there {
+            true => field(values.next().ok_or_else(too_few)?, row),
+            false => Ok(String::new()),
+        });
+    fields.collect()
+}
+
+/// What is there of a column, and the definition levels of its rows.
+type ColumnValues<T> = (Vec<T>, Vec<i16>);
+
+fn texts(
+    column: &ColumnChunkMetaData,
+    pages: Box<dyn PageReader>,
+    rows: usize,
+) -> Decoded<ColumnValues<ByteArray>> {
+    match get_column_reader(column.column_descr_ptr(), pages) {
+        ColumnReader::ByteArrayColumnReader(reader) => each(reader, rows, ByteArray::clone),
+        _ => Err(ParquetError::General("no column of texts".into())),
+    }
+}
 
 fn read(
     column: &ColumnChunkMetaData,
     pages: Box<dyn PageReader>,
     rows: usize,
-) -> Decoded<ColumnValues> {
+) -> Decoded<ColumnValues<Cell>> {
     let descr = column.column_descr_ptr();
     let unsigned = matches!(
         descr.converted_type(),
@@ -256,11 +409,11 @@ fn read(
 }
 
 /// The values and definition levels of at most a row more than `rows`, which is one too many.
-fn each<T: DataType>(
+fn each<T: DataType, C>(
     mut reader: ColumnReaderImpl<T>,
     rows: usize,
-    cell: impl Fn(&T::T) -> Cell,
-) -> Decoded<ColumnValues> {
+    cell: impl Fn(&T::T) -> C,
+) -> Decoded<ColumnValues<C>> {
     let (mut values, mut levels, mut read) = (Vec::new(), Vec::new(), 0);
     while read <= rows {
         let (records, _, _) =

@@ -8,7 +8,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::ParquetOptions;
 use super::files::InputFile;
-use super::parquet_column::{CellLocation, data, decoded};
+use super::parquet_column::{CellLocation, ColumnChunk, data, decoded};
 use super::thrift::schema_depth;
 use crate::Result;
 use crate::data::LabelColumn;
@@ -36,20 +36,67 @@ pub(super) struct RowGroup {
 }
 
 impl ParquetFile {
+    /// With the columns of numbers that the options name.
     pub(super) fn new(file: InputFile, options: &ParquetOptions) -> Result<Self> {
+        let mut opened = Self::opened(file, options)?;
+        let (features, label) = chosen(&opened.names(), options)
+            .map_err(|message| data(&opened.file.name(), "footer".into(), &message))?;
+        (opened.features, opened.label) = (features, label);
+        opened.check(options, Holds::Numbers)?;
+        Ok(opened)
+    }
+
+    /// Without columns.
+    pub(super) fn opened(file: InputFile, options: &ParquetOptions) -> Result<Self> {
         let bytes = footer(&file)?;
-        let metadata = decoded(|| ParquetMetaDataReader::decode_metadata(&bytes))
-            .map_err(|message| data(&file.name(), "footer".into(), &message))?;
-        let (features, label) = chosen(&metadata, options)
-            .map_err(|message| data(&file.name(), "footer".into(), &message))?;
-        let opened = Self {
+        let wrong = |message: String| data(&file.name(), "footer".into(), &message);
+        let metadata = decoded(|| ParquetMetaDataReader::decode_metadata(&bytes)).map_err(wrong)?;
+        let columns = metadata.file_metadata().schema_descr().num_columns();
+        if columns == 0 || columns > options.max_columns {
+            return Err(wrong(format!(
+                "found {columns} columns, expected 1 to {}; check the file, or raise max_columns",
+                options.max_columns
+            )));
+        }
+        Ok(Self {
             file,
             metadata,
-            features,
-            label,
+            features: Vec::new(),
+            label: None,
+        })
+    }
+
+    /// Chooses columns of numbers and texts.
+    pub(super) fn choose(&mut self, columns: Vec<usize>, options: &ParquetOptions) -> Result<()> {
+        self.features = columns;
+        self.check(options, Holds::NumbersAndTexts)
+    }
+
+    /// The names of all columns.
+    pub(super) fn names(&self) -> Vec<String> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let names = columns.iter().map(|column| column.path().string());
+        names.collect()
+    }
+
+    /// The bytes of a column in a row group.
+    pub(super) fn pages(
+        &self,
+        group: usize,
+        column: usize,
+        max_page_bytes: u64,
+    ) -> Result<ColumnChunk> {
+        let location = self.cell_location(group, column);
+        let chunk = self.metadata.row_group(group).column(column);
+        let (start, len) =
+            range(chunk, self.file.len()).map_err(|message| location.error(&message))?;
+        let mut bytes = vec![0; len as usize];
+        self.file.read_at(&mut bytes, start)?;
+        let pages = match is_text(self.column(column)) {
+            true => ColumnChunk::of_texts(bytes, start, max_page_bytes),
+            false => ColumnChunk::new(bytes, start, max_page_bytes),
         };
-        opened.check(options)?;
-        Ok(opened)
+        pages.map_err(|message| location.error(&message))
     }
 
     pub(super) fn column(&self, at: usize) -> &ColumnDescriptor {
@@ -78,10 +125,10 @@ impl ParquetFile {
     }
 
     /// Types of the columns, and sizes of the row groups.
-    fn check(&self, options: &ParquetOptions) -> Result<()> {
+    fn check(&self, options: &ParquetOptions, holds: Holds) -> Result<()> {
         for column in self.wanted() {
             let column = self.column(column);
-            check_type(column).map_err(|message| {
+            check_type(column, holds).map_err(|message| {
                 data(
                     &self.file.name(),
                     format!("column `{}`", column.name()),
@@ -127,7 +174,8 @@ impl ParquetFile {
             bytes += len;
         }
         let rows = u64::try_from(group.num_rows()).unwrap_or(u64::MAX);
-        let decoded = rows.saturating_mul(4 * self.wanted().count() as u64);
+        let of_row = self.wanted().map(|column| cell_bytes(self.column(column)));
+        let decoded = rows.saturating_mul(of_row.sum());
         let most = options.max_row_group_bytes;
         if bytes.max(decoded) > most {
             let message = format!(
@@ -203,21 +251,9 @@ type ParquetResult<T> = std::result::Result<T, String>;
 
 /// Feature columns and label column.
 fn chosen(
-    metadata: &ParquetMetaData,
+    names: &[String],
     options: &ParquetOptions,
 ) -> ParquetResult<(Vec<usize>, Option<usize>)> {
-    let columns = metadata.file_metadata().schema_descr().columns();
-    let names: Vec<String> = columns
-        .iter()
-        .map(|column| column.path().string())
-        .collect();
-    if names.is_empty() || names.len() > options.max_columns {
-        return Err(format!(
-            "found {} columns, expected 1 to {}; check the file, or raise max_columns",
-            names.len(),
-            options.max_columns
-        ));
-    }
     let label = match &options.label {
         LabelColumn::None => None,
         LabelColumn::Last => Some(names.len() - 1),
@@ -228,14 +264,14 @@ fn chosen(
                 names.len()
             ));
         }
-        LabelColumn::Name(name) => Some(named(&names, name)?),
+        LabelColumn::Name(name) => Some(named(names, name)?),
     };
     let features: Vec<usize> = if options.columns.is_empty() {
         (0..names.len()).filter(|&at| label != Some(at)).collect()
     } else {
         let columns = options.columns.iter();
         columns
-            .map(|name| named(&names, name))
+            .map(|name| named(names, name))
             .collect::<ParquetResult<_>>()?
     };
     if label.is_some_and(|label| features.contains(&label)) {
@@ -273,8 +309,36 @@ fn named(names: &[String], name: &str) -> ParquetResult<usize> {
     }
 }
 
-/// A column is one of numbers, one in each row.
-fn check_type(column: &ColumnDescriptor) -> ParquetResult<()> {
+/// What columns may hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Numbers,
+    NumbersAndTexts,
+}
+
+/// Whether a column is one of texts, or of bytes that may be texts.
+pub(super) fn is_text(column: &ColumnDescriptor) -> bool {
+    column.physical_type() == Type::BYTE_ARRAY
+        && matches!(
+            column.logical_type_ref(),
+            None | Some(LogicalType::String | LogicalType::Enum | LogicalType::Json)
+        )
+        && matches!(
+            column.converted_type(),
+            ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON
+        )
+}
+
+/// Bytes of a value in memory; what a text has beside them is counted where it is decoded.
+fn cell_bytes(column: &ColumnDescriptor) -> u64 {
+    match is_text(column) {
+        true => size_of::<String>() as u64,
+        false => 4,
+    }
+}
+
+/// A column is one of what it may hold, one in each row.
+fn check_type(column: &ColumnDescriptor, holds: Holds) -> ParquetResult<()> {
     let number = matches!(
         column.physical_type(),
         Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE
@@ -294,7 +358,9 @@ fn check_type(column: &ColumnDescriptor) -> ParquetResult<()> {
             | ConvertedType::UINT_32
             | ConvertedType::UINT_64
     );
-    if number && plain && column.max_rep_level() == 0 && column.path().parts().len() == 1 {
+    let text = holds == Holds::NumbersAndTexts && is_text(column);
+    let is_one = column.max_rep_level() == 0 && column.path().parts().len() == 1;
+    if (number && plain || text) && is_one {
         return Ok(());
     }
     let meaning = match (column.logical_type_ref(), column.converted_type()) {
@@ -307,8 +373,22 @@ fn check_type(column: &ColumnDescriptor) -> ParquetResult<()> {
     } else {
         " within a group"
     };
+    let (expected, next) = match holds {
+        Holds::Numbers if is_text(column) => (
+            "flags, integers or floats",
+            "name the columns to read, convert it, or have texts read as of CSV files (`classes` of labels, `text`, `category`, `one_hot`)",
+        ),
+        Holds::Numbers => (
+            "flags, integers or floats",
+            "name the columns to read, or convert it",
+        ),
+        Holds::NumbersAndTexts => (
+            "flags, integers, floats or texts",
+            "name the columns to read, or convert it",
+        ),
+    };
     Err(format!(
-        "found {}{meaning}{nested}, expected flags, integers or floats, one in each row; name the columns to read, or convert it",
+        "found {}{meaning}{nested}, expected {expected}, one in each row; {next}",
         column.physical_type()
     ))
 }
@@ -323,7 +403,7 @@ fn check_compression(chunk: &ColumnChunkMetaData) -> ParquetResult<()> {
 }
 
 /// Where the bytes of a column in a row group start, and how many they are.
-pub(super) fn range(chunk: &ColumnChunkMetaData, file_len: u64) -> ParquetResult<(u64, u64)> {
+fn range(chunk: &ColumnChunkMetaData, file_len: u64) -> ParquetResult<(u64, u64)> {
     let start = chunk
         .dictionary_page_offset()
         .unwrap_or(chunk.data_page_offset());

@@ -19,6 +19,8 @@ pub(super) struct PageHeader {
     pub(super) crc: Option<u32>,
     /// Number of values of a dictionary.
     pub(super) dictionary: u64,
+    /// How the values are encoded; `None` of a page that has none.
+    pub(super) encoding: Option<i64>,
 }
 
 /// The header of the page that starts here; `None` where there is none.
@@ -30,8 +32,14 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
             (2, I32) => head.uncompressed = thrift.size()?,
             (3, I32) => head.compressed = thrift.size()?,
             (4, I32) => head.crc = Some(thrift.int()? as u32),
-            (7, STRUCT) => head.dictionary = thrift.dictionary_values()?,
-            (2..=4 | 7, _) => return None,
+            (5 | 7 | 8, STRUCT) if head.encoding.is_some() => return None,
+            (5, STRUCT) => head.encoding = Some(thrift.values_and_encoding(2)?.1),
+            (7, STRUCT) => {
+                let (values, encoding) = thrift.values_and_encoding(2)?;
+                (head.dictionary, head.encoding) = (values, Some(encoding));
+            }
+            (8, STRUCT) => head.encoding = Some(thrift.values_and_encoding(4)?.1),
+            (2..=5 | 7 | 8, _) => return None,
             _ => thrift.skip(kind, 1)?,
         }
         last = id;
@@ -166,16 +174,19 @@ impl ThriftReader<'_> {
         Some(())
     }
 
-    fn dictionary_values(&mut self) -> Option<u64> {
-        let (mut values, mut last) = (0, 0);
+    /// The number of values that the header of a page announces, and their encoding, which is in the field `at`.
+    fn values_and_encoding(&mut self, at: i64) -> Option<(u64, i64)> {
+        let (mut values, mut encoding, mut last) = (0, None, 0);
         while let Some((id, kind)) = self.field(last)? {
-            match id {
-                1 => values = self.size()?,
+            match (id, kind) {
+                (1, I32) => values = self.size()?,
+                (id, I32) if id == at => encoding = Some(self.int()?),
+                (id, _) if id == 1 || id == at => return None,
                 _ => self.skip(kind, 2)?,
             }
             last = id;
         }
-        Some(values)
+        Some((values, encoding?))
     }
 
     /// Levels of the tree whose nodes are listed parents first.
@@ -229,6 +240,7 @@ mod tests {
             compressed: 20,
             crc: Some(u32::MAX),
             dictionary: 5,
+            encoding: Some(0),
         };
         assert_eq!(head, expected);
         assert!((0..16).all(|end| page_header(&bytes[..end]).is_none()));
