@@ -1,6 +1,8 @@
-//! Examples of several inputs, of TFRecord files of `tf.train.Example`.
+//! Examples of several inputs, of TFRecord files of `tf.train.Example` and `tf.train.SequenceExample`.
 
-use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, TfRecordOptions};
+use phalanx::data::{
+    Dataset, Example, Feature, Features, HostTensor, SequenceExample, TfRecordOptions,
+};
 use phalanx::{Error, Result as Read};
 
 use crate::config::{Examples, FeatureInput, InputFeatures};
@@ -16,11 +18,12 @@ pub(crate) fn read(
 ) -> Read<Dataset> {
     let (inputs, label) = (inputs.to_vec(), label.to_owned());
     let (kind, divide_by) = (data.label_type, data.divide_by as f32);
-    Dataset::from_tf_examples(pattern, options, move |features: &Features| {
-        let x = inputs.iter().map(|input| array(features, input, divide_by));
+    // An example that is no sequence is one without lists.
+    Dataset::from_tf_sequence_examples(pattern, options, move |sequence: &SequenceExample| {
+        let x = inputs.iter().map(|input| array(sequence, input, divide_by));
         Ok(Example {
             x: x.collect::<Read<_>>()?,
-            y: vec![labelled(features, &label, kind)?],
+            y: vec![labelled(sequence.context(), &label, kind)?],
             weight: None,
         })
     })
@@ -74,8 +77,17 @@ pub(crate) fn of_widths(examples: Dataset, inputs: &[InputFact]) -> Dataset {
     })
 }
 
-fn array(features: &Features, input: &FeatureInput, divide_by: f32) -> Read<HostTensor> {
+fn array(sequence: &SequenceExample, input: &FeatureInput, divide_by: f32) -> Read<HostTensor> {
+    let features = sequence.context();
+    let is_list = |name: &str| features.get(name).is_none() && sequence.list(name).is_some();
+    let absent = |name: &str| match is_list(name) {
+        false => absent(features, name, "inputs"),
+        true => Error::User(format!(
+            "`{name}` is a list of features, one for each step, expected a feature; write `{{feature: {name}, length: 100}}` for a sequence of whole numbers"
+        )),
+    };
     match &input.of {
+        InputFeatures::Index(feature) if is_list(feature) => Err(absent(feature)),
         InputFeatures::Index(feature) => match &whole(features, feature)?[..] {
             [index] => Ok(HostTensor::scalar(*index)),
             values => Err(Error::User(format!(
@@ -96,7 +108,7 @@ fn array(features: &Features, input: &FeatureInput, divide_by: f32) -> Read<Host
                             "the feature `{name}` is strings, expected numbers"
                         )));
                     }
-                    None => return Err(absent(features, name, "inputs")),
+                    None => return Err(absent(name)),
                 }
             }
             values.iter_mut().for_each(|value| *value /= divide_by);
@@ -105,21 +117,41 @@ fn array(features: &Features, input: &FeatureInput, divide_by: f32) -> Read<Host
         InputFeatures::Sequence {
             feature, length, ..
         } => {
-            let mut values = match features.get(feature) {
-                None => Vec::new(),
-                Some(_) => whole(features, feature)?,
-            };
+            let mut values = of_steps(sequence, feature)?;
             values.resize(*length, 0);
             Ok(HostTensor::new([*length], &values))
         }
     }
 }
 
+/// The integers of a feature or of the steps of a list, one after the other; none where there is neither.
+fn of_steps(sequence: &SequenceExample, name: &str) -> Read<Vec<i32>> {
+    match (sequence.context().get(name), sequence.list(name)) {
+        (None, None) => Ok(Vec::new()),
+        (Some(feature), None) => whole_numbers(feature, name),
+        (None, Some(steps)) => {
+            let steps = steps.iter().filter(|step| !step.is_empty());
+            let steps = steps.map(|step| whole_numbers(step, name));
+            Ok(steps.collect::<Read<Vec<_>>>()?.concat())
+        }
+        (Some(_), Some(_)) => Err(Error::User(format!(
+            "an example has `{name}` as a feature and as a list of features; write one of them under another name"
+        ))),
+    }
+}
+
 /// The integers of a feature, from 0 on.
 fn whole(features: &Features, name: &str) -> Read<Vec<i32>> {
-    match features.get(name) {
-        None => Err(absent(features, name, "inputs")),
-        Some(Feature::Ints(values)) => {
+    let feature = features.get(name);
+    whole_numbers(
+        feature.ok_or_else(|| absent(features, name, "inputs"))?,
+        name,
+    )
+}
+
+fn whole_numbers(feature: &Feature, name: &str) -> Read<Vec<i32>> {
+    match feature {
+        Feature::Ints(values) => {
             let small = |&value: &i64| i32::try_from(value).ok().filter(|index| *index >= 0);
             let small = values.iter().map(|value| small(value).ok_or(value));
             small.collect::<Result<_, _>>().map_err(|value| {
@@ -129,7 +161,7 @@ fn whole(features: &Features, name: &str) -> Read<Vec<i32>> {
                 ))
             })
         }
-        Some(other) => Err(Error::User(format!(
+        other => Err(Error::User(format!(
             "the feature `{name}` is {} values of {}, expected integers; write a list of features for other numbers",
             other.len(),
             other.kind()

@@ -154,7 +154,7 @@ pub(crate) const TFRECORD: &[Field] = &[
     Field::required(
         "tfrecord",
         PATTERN,
-        "files of `tf.train.Example`, plain or compressed as a whole by gzip or zlib",
+        "files of `tf.train.Example`, or of `tf.train.SequenceExample` where there are `inputs`, plain or compressed as a whole by gzip or zlib",
     )
     .example("train-*.tfrecord"),
     Field::new(

@@ -22,7 +22,7 @@ pub(super) const OF_TFRECORD: Field = Field::new(
         ])),
     ),
     DefaultValue::Words("one input of the feature `input`"),
-    "the inputs of a model that has several, in place of `input` and `features`; layers name them by their own `inputs`. A feature alone is one whole number from 0 for each example, as `embedding` takes it. A list of features holds floats or integers, which follow one another and are divided by `divide_by`. A mapping is a feature of any number of whole numbers, such as of words",
+    "the inputs of a model that has several, in place of `input` and `features`; layers name them by their own `inputs`. A feature alone is one whole number from 0 for each example, as `embedding` takes it. A list of features holds floats or integers, which follow one another and are divided by `divide_by`. A mapping is a feature of any number of whole numbers, such as of words, or a list of features of a `tf.train.SequenceExample`; other features are those of its context",
 )
 .example("{user: user_id, about: [age, price], words: {feature: tokens, length: 200}}");
 
@@ -31,7 +31,7 @@ pub(crate) const SEQUENCE: &[Field] = &[
     Field::required(
         "feature",
         Kind::Text,
-        "the feature: any number of whole numbers from 0, or none where an example has not got it",
+        "the feature: any number of whole numbers from 0, or none where an example has not got it; in a `tf.train.SequenceExample` also a list of features, whose steps follow one another",
     )
     .example("tokens"),
     Field::required(

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use phalanx::data::{Features, TfRecordWriter};
+use phalanx::data::{Feature, Features, SequenceExample, TfRecordWriter};
 
 use crate::{Folder, ROWS, row};
 
@@ -58,29 +58,54 @@ fn several_inputs_of_records_train_as_those_of_a_table() {
     for (part, rows) in parts {
         let path = folder.0.join(format!("{part}-words-0"));
         let mut writer = TfRecordWriter::create(path).unwrap();
+        let path = folder.0.join(format!("{part}-steps-0"));
+        let mut of_steps = TfRecordWriter::create(path).unwrap();
         for i in rows {
             let number = |word: &String| known.iter().position(|other| other == word);
-            let numbers = words_of(i)
+            let numbers: Vec<i64> = words_of(i)
                 .iter()
                 .map(|word| number(word).map_or(1, |at| at as i64 + 2))
                 .collect();
+            // Steps of two numbers, and one of none.
+            let steps = numbers.chunks(2).chain([&[][..]]);
+            let steps = steps.map(|step| Feature::Ints(step.to_vec()));
+            let sequence = SequenceExample::new().with_list("tokens", steps.collect());
             let ([x, y], class) = row(i);
             let features = Features::new()
-                .with_ints("tokens", numbers)
                 .with_ints("user", vec![i as i64 % 7])
                 .with_floats("x", vec![f32::from(x)])
                 .with_ints("y", vec![i64::from(y)])
                 .with_ints("kind", vec![i64::from(class)]);
+            let sequence = sequence.with_context(features.clone());
+            of_steps.write(&sequence.to_bytes()).unwrap();
+            let features = features.with_ints("tokens", numbers);
             writer.write(&features.to_bytes()).unwrap();
         }
         writer.finish().unwrap();
+        of_steps.finish().unwrap();
     }
     assert!(trained("records", &records.replace("BUCKETS", "")) == plain);
+    let steps = records.replace("-words-*", "-steps-*");
+    assert!(trained("steps", &steps.replace("BUCKETS", "")) == plain);
+    lists_are_no_features(&folder, &steps.replace("BUCKETS", ""));
     let of_csv = trained("csv-buckets", &csv.replace("BUCKETS", ", buckets: [2, 4]"));
     let of_records = trained("buckets", &records.replace("BUCKETS", ", buckets: [2, 4]"));
     assert!(of_csv == of_records && of_csv != plain);
     other_buckets_are_no_other_numbers(&folder);
     few_texts_are_measured_alike(&folder);
+}
+
+fn lists_are_no_features(folder: &Folder, data: &str) {
+    for of in ["tokens", "[tokens, x]"] {
+        let data = data.replace("{feature: tokens, length: 6}", of);
+        let text = format!("data: {data}\n{MODEL_OF_INPUTS}output: lists\n");
+        fs::write(folder.0.join("lists.yaml"), text).unwrap();
+        let output = folder.phalanx(&["train", "lists.yaml"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        let expected = "`tokens` is a list of features, one for each step, expected a feature; write `{feature: tokens, length: 100}`";
+        assert!(told.contains(expected), "{told}");
+    }
 }
 
 /// Other buckets make other batches of the same numbers; with none a model has a fixed length.

@@ -13,7 +13,7 @@ use super::formats::{ParsedTfRecords, files_of};
 use super::table_file::TableFile;
 use super::{
     Cifar, CorruptPolicy, CsvColumn, CsvColumns, CsvOptions, Dataset, Example, Features,
-    FixedRecords, TfRecordOptions, TfRecords, read_idx,
+    FixedRecords, SequenceExample, TfRecordOptions, TfRecords, read_idx,
 };
 use crate::{Error, Result};
 
@@ -183,6 +183,20 @@ impl Dataset {
     ) -> Result<Self> {
         Self::from_tfrecords(pattern, options, move |bytes| {
             parse(&Features::parse(bytes)?)
+        })
+    }
+
+    /// TFRecord files of `tf.train.SequenceExample`, or of `tf.train.Example`, by pattern, each made an example by `parse`.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`].
+    pub fn from_tf_sequence_examples(
+        pattern: &str,
+        options: &TfRecordOptions,
+        parse: impl Fn(&SequenceExample) -> Result<Example> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::from_tfrecords(pattern, options, move |bytes| {
+            parse(&SequenceExample::parse(bytes)?)
         })
     }
 

@@ -76,10 +76,10 @@ pub use dataset::Dataset;
 pub use example::{Batch, Example};
 pub use formats::{
     Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, FeatureSpec, Features,
-    FixedRecords, ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records, TarMember,
-    TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample, files_matching,
-    is_file_pattern, parse_idx, parse_npy, parse_npz, read_idx, read_npy, shard_path, tar_members,
-    write_tfrecord,
+    FixedRecords, ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records,
+    SequenceExample, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
+    WebSample, files_matching, is_file_pattern, parse_idx, parse_npy, parse_npz, read_idx,
+    read_npy, shard_path, tar_members, write_tfrecord,
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};

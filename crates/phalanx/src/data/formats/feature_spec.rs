@@ -51,12 +51,37 @@ impl FeatureSpec {
     }
 
     fn tensor(&self, features: &Features) -> Result<HostTensor> {
-        let Some(feature) = features.get(&self.name) else {
-            return self.absent(features);
-        };
+        match features.get(&self.name) {
+            Some(feature) => self.of_step(feature, || format!("feature `{}`", self.name)),
+            None => self.absent(features),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn dims(&self) -> Option<&[usize]> {
+        self.dims.as_deref()
+    }
+
+    pub(super) const fn may_be_absent(&self) -> bool {
+        self.dims.is_none() || self.default.is_some()
+    }
+
+    /// The tensor of a feature, which `place` names.
+    pub(super) fn of_step(
+        &self,
+        feature: &Feature,
+        place: impl Fn() -> String,
+    ) -> Result<HostTensor> {
         let wrong = |expected: &str| {
             in_item(
-                &format!("feature `{}`", self.name),
+                &place(),
                 format!(
                     "found {} values of {}, expected {expected}; correct the specification, or the writer",
                     feature.len(),

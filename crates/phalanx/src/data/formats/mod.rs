@@ -16,6 +16,7 @@ mod parquet_file;
 #[cfg(feature = "parquet")]
 mod parquet_table;
 mod records;
+mod sequence_example;
 mod tar;
 mod text_lines;
 pub(super) mod tf_example;
@@ -41,6 +42,7 @@ pub use parquet::{Parquet, ParquetOptions};
 pub(super) use parquet_table::ParquetTable;
 pub use records::{CorruptPolicy, LostBytes, RecordLocation, Records};
 pub(super) use records::{ParsedRecords, ParsedTfRecords, placed};
+pub use sequence_example::SequenceExample;
 pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};

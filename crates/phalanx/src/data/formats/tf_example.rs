@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use super::wire::{FieldReader, WireField, WireResult, put_bytes, put_varint, varint_len};
+use super::wire::{
+    FieldReader, MalformedMessage, WireField, WireResult, put_bytes, put_varint, varint_len,
+};
 use crate::{Error, Result};
 
 /// The most features of one example.
-const MAX_FEATURES: usize = 100_000;
+pub(super) const MAX_FEATURES: usize = 100_000;
 /// The most bytes that one example's features may take in memory, which can be many times the size of the message.
-const MAX_BYTES: usize = 1 << 30;
+pub(super) const MAX_BYTES: usize = 1 << 30;
 
 /// A list of values under a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,28 +128,15 @@ impl Features {
     /// # Errors
     /// [`Error::Data`] with the offset when the bytes are no such message, or their values would take more than 1 GiB.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        features_of(bytes, MemoryBudget(MAX_BYTES)).map_err(|malformed| {
-            in_item(
-                &format!("byte {} of the example", malformed.offset),
-                format!(
-                    "{}; write the record again as a tf.train.Example",
-                    malformed.message
-                ),
-            )
-        })
+        features_of(bytes, MemoryBudget(MAX_BYTES))
+            .map_err(|malformed| no_message(&malformed, "tf.train.Example"))
     }
 
     /// The serialised `tf.train.Example`: what TensorFlow's `SerializeToString(deterministic=True)` gives, with the
     /// features in the order of their names.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut features = Vec::new();
-        for (name, feature) in &self.0 {
-            let mut entry = Vec::new();
-            put_bytes(&mut entry, 1, name.as_bytes());
-            put_bytes(&mut entry, 2, &feature.to_bytes());
-            put_bytes(&mut features, 1, &entry);
-        }
+        let features = map_to_bytes(&self.0, Feature::to_bytes);
         let mut example = Vec::with_capacity(features.len() + 8);
         put_bytes(&mut example, 1, &features);
         example
@@ -181,7 +170,7 @@ impl Feature {
         }
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut list = Vec::new();
         let field = match self {
             Self::Bytes(values) => {
@@ -236,12 +225,35 @@ fn unexpected(name: &str, found: &Feature, expected: &str) -> Error {
     )
 }
 
+/// The entries of a map from names to messages.
+pub(super) fn map_to_bytes<T>(
+    map: &BTreeMap<String, T>,
+    to_bytes: impl Fn(&T) -> Vec<u8>,
+) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for (name, value) in map {
+        let mut entry = Vec::new();
+        put_bytes(&mut entry, 1, name.as_bytes());
+        put_bytes(&mut entry, 2, &to_bytes(value));
+        put_bytes(&mut entries, 1, &entry);
+    }
+    entries
+}
+
+/// The error of bytes that are no message of this kind.
+pub(super) fn no_message(malformed: &MalformedMessage, kind: &str) -> Error {
+    in_item(
+        &format!("byte {} of the example", malformed.offset),
+        format!("{}; write the record again as a {kind}", malformed.message),
+    )
+}
+
 /// Bytes of memory that are left for an example.
-struct MemoryBudget(usize);
+pub(super) struct MemoryBudget(pub(super) usize);
 
 impl MemoryBudget {
     /// Takes the memory of `count` values of a type out of the budget, before they are made.
-    fn take<T>(&mut self, count: usize, field: WireField<'_>) -> WireResult<()> {
+    pub(super) fn take<T>(&mut self, count: usize, field: WireField<'_>) -> WireResult<()> {
         let left = self.0.checked_sub(count.saturating_mul(size_of::<T>()));
         self.0 = left.ok_or_else(|| {
             field.malformed(
@@ -257,20 +269,38 @@ fn features_of(bytes: &[u8], mut budget: MemoryBudget) -> WireResult<Features> {
     // A message may come in parts, which are merged.
     for example in FieldReader::new(bytes) {
         let (1, field) = example? else { continue };
-        for entry in field.message("Features")? {
-            let (1, field) = entry? else { continue };
-            budget.take::<(String, Feature)>(1, field)?;
-            let (name, feature) = entry_of(field.message("a map entry")?, &mut budget)?;
-            match feature {
-                Some(feature) => drop(features.0.insert(name, feature)),
-                None => drop(features.0.remove(&name)),
-            }
-            if features.0.len() > MAX_FEATURES {
-                return Err(field.malformed(format!("more than {MAX_FEATURES} features")));
-            }
-        }
+        add_features(field, &mut features, &mut budget)?;
     }
     Ok(features)
+}
+
+/// Adds the features of a message `Features` to those before.
+pub(super) fn add_features(
+    field: WireField<'_>,
+    features: &mut Features,
+    budget: &mut MemoryBudget,
+) -> WireResult<()> {
+    for entry in field.message("Features")? {
+        let (1, field) = entry? else { continue };
+        budget.take::<(String, Feature)>(1, field)?;
+        let (name, feature) = entry_of(field.message("a map entry")?, budget)?;
+        match feature {
+            Some(feature) => drop(features.0.insert(name, feature)),
+            None => drop(features.0.remove(&name)),
+        }
+        if features.0.len() > MAX_FEATURES {
+            return Err(field.malformed(format!("more than {MAX_FEATURES} features")));
+        }
+    }
+    Ok(())
+}
+
+/// The name in an entry of a map.
+pub(super) fn name_of(field: WireField<'_>, budget: &mut MemoryBudget) -> WireResult<String> {
+    let bytes = field.bytes("the name of a feature")?;
+    budget.take::<u8>(bytes.len(), field)?;
+    String::from_utf8(bytes.to_vec())
+        .map_err(|_| field.malformed("the name of a feature is not UTF-8".into()))
 }
 
 fn entry_of(
@@ -280,12 +310,7 @@ fn entry_of(
     let (mut name, mut feature) = (String::new(), None);
     for field in fields {
         match field? {
-            (1, field) => {
-                let bytes = field.bytes("the name of a feature")?;
-                budget.take::<u8>(bytes.len(), field)?;
-                name = String::from_utf8(bytes.to_vec())
-                    .map_err(|_| field.malformed("the name of a feature is not UTF-8".into()))?;
-            }
+            (1, field) => name = name_of(field, budget)?,
             (2, field) => feature = feature_of(field.message("Feature")?, feature, budget)?,
             _ => {}
         }
@@ -294,7 +319,7 @@ fn entry_of(
 }
 
 /// The feature, merged with what earlier parts of the same message held: lists of one kind are joined.
-fn feature_of(
+pub(super) fn feature_of(
     fields: FieldReader<'_>,
     earlier: Option<Feature>,
     budget: &mut MemoryBudget,
