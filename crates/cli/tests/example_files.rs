@@ -2,6 +2,8 @@
 
 #[path = "example_files/inputs.rs"]
 mod inputs;
+#[path = "example_files/tables.rs"]
+mod tables;
 
 use std::fs;
 use std::path::PathBuf;
@@ -297,63 +299,6 @@ fn columns_of_a_table_are_found_by_their_names_in_its_test() {
     )
     .unwrap();
     assert_eq!(folder.succeed(&["evaluate", "as-trained"]), expected.1);
-}
-
-/// As `make_parquet.py` writes them.
-#[test]
-fn texts_and_names_of_parquet_files_train_as_those_of_csv_files() {
-    let folder = Folder::new("parquet-texts");
-    let golden = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/golden/parquet/texts"
-    );
-    for end in [".csv", ".parquet", "_plain.parquet"] {
-        fs::copy(
-            format!("{golden}{end}"),
-            folder.0.join(format!("texts{end}")),
-        )
-        .unwrap();
-    }
-    let data = "{KEY: texts.END, label: kind, inputs: {words: review, city: city, shop: shop, about: [price, size]}, \
-        text: {column: review, length: 5}, category: {column: city}, standardize: true, test: {split: 0.2}}";
-    let model = "model:\n\
-        - embedding: {inputs: words, input_dim: 20, output_dim: 4, mask_zero: true}\n\
-        - global_average_pooling1d: {name: mean}\n\
-        - embedding: {inputs: city, input_dim: 7, output_dim: 2, name: where}\n\
-        - embedding: {inputs: shop, input_dim: 7, output_dim: 2, name: which}\n\
-        - concatenate: {inputs: [mean, where, which, about]}\n\
-        - dense: {units: 3, activation: softmax}\n\
-        optimizer: sgd\nloss: sparse_categorical_crossentropy\nfit: {epochs: 2, batch_size: 4, validation: {split: 0.1}}\n";
-    let trained = |name: &str, key: &str, end: &str| {
-        let data = data
-            .replace("KEY", key)
-            .replace("texts.END", &format!("texts{end}"));
-        let text = format!("data: {data}\n{model}output: {name}\n");
-        fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
-        folder.succeed(&["train", &format!("{name}.yaml")]);
-        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
-        let results =
-            ["texts.csv", "texts.parquet"].map(|file| folder.succeed(&["predict", name, file]));
-        (weights, folder.succeed(&["evaluate", name]), results)
-    };
-    let (weights, evaluated, predicted) = trained("of-csv", "csv", ".csv");
-    assert_eq!(
-        (predicted[0].lines().count(), &predicted[0]),
-        (31, &predicted[1])
-    );
-    for (name, end) in [("dictionary", ".parquet"), ("plain", "_plain.parquet")] {
-        let found = trained(name, "parquet", end);
-        assert!(
-            found == (weights.clone(), evaluated.clone(), predicted.clone()),
-            "{end}"
-        );
-    }
-    let told = folder.refused("{parquet: texts.parquet, label: kind, columns: [size]}");
-    assert!(
-        told.contains("column `kind`: found BYTE_ARRAY (String), expected flags")
-            && told.contains("`classes`"),
-        "{told}"
-    );
 }
 
 #[test]

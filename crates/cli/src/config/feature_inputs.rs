@@ -22,7 +22,7 @@ pub(super) const OF_TFRECORD: Field = Field::new(
         ])),
     ),
     DefaultValue::Words("one input of the feature `input`"),
-    "the inputs of a model that has several, in place of `input` and `features`; layers name them by their own `inputs`. A feature alone is one whole number from 0 for each example, as `embedding` takes it. A list of features holds floats or integers, which follow one another and are divided by `divide_by`. A mapping is a feature of any number of whole numbers, such as of words, or a list of features of a `tf.train.SequenceExample`; other features are those of its context",
+    "the inputs of a model that has several, in place of `input` and `features`; layers name them by their own `inputs`. A feature alone is one whole number from 0 for each example, as `embedding` takes it. A list of features holds floats or integers, which follow one another and are divided by `divide_by`. A mapping is a feature of any number of whole numbers, such as of words, or a list of features of a `tf.train.SequenceExample`; other features are in its context",
 )
 .example("{user: user_id, about: [age, price], words: {feature: tokens, length: 200}}");
 

@@ -1,6 +1,7 @@
 //! Several inputs of TFRecord files.
 
 use std::fs;
+use std::ops::Range;
 
 use phalanx::data::{Feature, Features, SequenceExample, TfRecordWriter};
 
@@ -56,33 +57,7 @@ fn several_inputs_of_records_train_as_those_of_a_table() {
     let known: Vec<String> =
         serde_json::from_value(record["facts"]["texts"][0]["words"].clone()).unwrap();
     for (part, rows) in parts {
-        let path = folder.0.join(format!("{part}-words-0"));
-        let mut writer = TfRecordWriter::create(path).unwrap();
-        let path = folder.0.join(format!("{part}-steps-0"));
-        let mut of_steps = TfRecordWriter::create(path).unwrap();
-        for i in rows {
-            let number = |word: &String| known.iter().position(|other| other == word);
-            let numbers: Vec<i64> = words_of(i)
-                .iter()
-                .map(|word| number(word).map_or(1, |at| at as i64 + 2))
-                .collect();
-            // Steps of two numbers, and one of none.
-            let steps = numbers.chunks(2).chain([&[][..]]);
-            let steps = steps.map(|step| Feature::Ints(step.to_vec()));
-            let sequence = SequenceExample::new().with_list("tokens", steps.collect());
-            let ([x, y], class) = row(i);
-            let features = Features::new()
-                .with_ints("user", vec![i as i64 % 7])
-                .with_floats("x", vec![f32::from(x)])
-                .with_ints("y", vec![i64::from(y)])
-                .with_ints("kind", vec![i64::from(class)]);
-            let sequence = sequence.with_context(features.clone());
-            of_steps.write(&sequence.to_bytes()).unwrap();
-            let features = features.with_ints("tokens", numbers);
-            writer.write(&features.to_bytes()).unwrap();
-        }
-        writer.finish().unwrap();
-        of_steps.finish().unwrap();
+        write_records(&folder, part, rows, &known);
     }
     assert!(trained("records", &records.replace("BUCKETS", "")) == plain);
     let steps = records.replace("-words-*", "-steps-*");
@@ -93,6 +68,37 @@ fn several_inputs_of_records_train_as_those_of_a_table() {
     assert!(of_csv == of_records && of_csv != plain);
     other_buckets_are_no_other_numbers(&folder);
     few_texts_are_measured_alike(&folder);
+}
+
+/// Rows as records with the numbers of their words, and as sequences whose steps have these.
+fn write_records(folder: &Folder, part: &str, rows: Range<usize>, known: &[String]) {
+    let path = folder.0.join(format!("{part}-words-0"));
+    let mut writer = TfRecordWriter::create(path).unwrap();
+    let path = folder.0.join(format!("{part}-steps-0"));
+    let mut of_steps = TfRecordWriter::create(path).unwrap();
+    for i in rows {
+        let number = |word: &String| known.iter().position(|other| other == word);
+        let numbers: Vec<i64> = words_of(i)
+            .iter()
+            .map(|word| number(word).map_or(1, |at| at as i64 + 2))
+            .collect();
+        // Steps of two numbers, and one of none.
+        let steps = numbers.chunks(2).chain([&[][..]]);
+        let steps = steps.map(|step| Feature::Ints(step.to_vec()));
+        let sequence = SequenceExample::new().with_list("tokens", steps.collect());
+        let ([x, y], class) = row(i);
+        let features = Features::new()
+            .with_ints("user", vec![i as i64 % 7])
+            .with_floats("x", vec![f32::from(x)])
+            .with_ints("y", vec![i64::from(y)])
+            .with_ints("kind", vec![i64::from(class)]);
+        let sequence = sequence.with_context(features.clone());
+        of_steps.write(&sequence.to_bytes()).unwrap();
+        let features = features.with_ints("tokens", numbers);
+        writer.write(&features.to_bytes()).unwrap();
+    }
+    writer.finish().unwrap();
+    of_steps.finish().unwrap();
 }
 
 fn lists_are_no_features(folder: &Folder, data: &str) {

@@ -173,7 +173,7 @@ impl ColumnChunk {
     }
 }
 
-/// Plain values and those of a dictionary (`Encoding` of `parquet.thrift`).
+/// Plain values and values of a dictionary (`Encoding` of `parquet.thrift`).
 fn check_encoding(head: &PageHeader) -> std::result::Result<(), String> {
     match head.encoding {
         None | Some(0 | 2 | 8) => Ok(()),
@@ -277,9 +277,9 @@ pub(super) fn fields(
         let pages = SerializedPageReader::new(Arc::new(chunk), column, rows, None)?;
         match is_text {
             true => texts(column, Box::new(pages), rows)
-                .map(|(values, levels)| (Fields::Texts(values), levels)),
+                .map(|(values, levels)| (ColumnFields::Texts(values), levels)),
             false => read(column, Box::new(pages), rows)
-                .map(|(values, levels)| (Fields::Numbers(values), levels)),
+                .map(|(values, levels)| (ColumnFields::Numbers(values), levels)),
         }
     });
     let (values, levels) = found.map_err(|message| at.error(&message))?;
@@ -303,13 +303,13 @@ fn check_count(found: usize, rows: usize, at: &CellLocation<'_>) -> Result<()> {
 }
 
 /// What is there of a column, without its nulls.
-enum Fields {
+enum ColumnFields {
     Numbers(Vec<Cell>),
     /// Parts of the pages and dictionaries, not copied.
     Texts(Vec<ByteArray>),
 }
 
-impl Fields {
+impl ColumnFields {
     const fn len(&self) -> usize {
         match self {
             Self::Numbers(cells) => cells.len(),

@@ -113,7 +113,7 @@ impl ParquetTable {
         Ok(())
     }
 
-    /// The fields of a column in a row group of this many rows; they have at most so many bytes.
+    /// The fields of a column in a row group of this many rows; they have at most `max_bytes`.
     fn fields(
         &self,
         group: usize,
