@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use phalanx_cli::data_facts::Facts;
+use phalanx_cli::texts::TextNumbers;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(facts) = serde_json::from_slice::<Facts>(input) else {
@@ -16,10 +17,13 @@ fuzz_target!(|input: &[u8]| {
     }
     drop(facts.model_inputs());
     for text in &facts.texts {
-        let words = text.vectorizer.vocabulary();
-        assert!(words.size() == words.keys().len() + 2 && text.vectorizer.options().length > 0);
-        if text.vectorizer.options().length < 1 << 16 {
-            let encoded = text.vectorizer.encode(words.keys()).expect("few words");
+        let TextNumbers::Words(vectorizer) = &text.vectorizer else {
+            continue;
+        };
+        let words = vectorizer.vocabulary();
+        assert!(words.size() == words.keys().len() + 2 && vectorizer.options().length > 0);
+        if vectorizer.options().length < 1 << 16 {
+            let encoded = vectorizer.encode(words.keys()).expect("few words");
             assert_eq!(encoded.dims()[0], words.keys().len());
         }
     }

@@ -125,10 +125,7 @@ impl Facts {
             facts.categories.iter().map(of).collect()
         };
         let words = |facts: &Self| -> Vec<String> {
-            let of = |fact: &TextFact| {
-                let words = fact.vectorizer.vocabulary().keys();
-                format!("{}: {}", fact.shown(), words.join(", "))
-            };
+            let of = |fact: &TextFact| format!("{}: {}", fact.shown(), fact.vectorizer.shown());
             facts.texts.iter().map(of).collect()
         };
         let lists = [

@@ -1,13 +1,14 @@
 //! Columns of texts: the words of the training rows, which are kept with the model, and rows as their numbers.
 
 use phalanx::data::{
-    Batches, CsvColumns, Dataset, Example, HostTensor, LengthBuckets, TextOptions, TextSplit,
-    TextStandardize, TextVectorizer,
+    Batches, CsvColumns, Dataset, Example, HostTensor, LengthBuckets, SubwordTokenizer,
+    TextOptions, TextSplit, TextStandardize, TextVectorizer, Vocabulary,
 };
 use phalanx::{Error, Result as Read};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
-use crate::config::{Column, Csv, Problem, Source, TrainConfig};
+use crate::config::{Column, Csv, CsvText, Problem, Source, TrainConfig};
 use crate::data_facts::Facts;
 use crate::scaling::length;
 
@@ -19,10 +20,56 @@ pub struct TextFact {
     pub index: usize,
     /// Its name; empty without a header.
     pub name: String,
-    /// The words that have numbers, and how texts become them.
-    pub vectorizer: TextVectorizer,
+    /// What has numbers, and how texts become them.
+    pub vectorizer: TextNumbers,
     /// Whether the model takes texts of any length.
     pub any_length: bool,
+}
+
+/// What gives texts their numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextNumbers {
+    /// Words of the training rows.
+    Words(TextVectorizer),
+    /// The subwords of a tokenizer.
+    Subwords(SubwordTokenizer),
+}
+
+impl TextNumbers {
+    /// The words that have numbers; nothing of a tokenizer.
+    #[must_use]
+    pub const fn vocabulary(&self) -> Option<&Vocabulary<String>> {
+        match self {
+            Self::Words(words) => Some(words.vocabulary()),
+            Self::Subwords(_) => None,
+        }
+    }
+
+    fn encode(&self, texts: Vec<&String>) -> Read<HostTensor> {
+        match self {
+            Self::Words(words) => words.encode(texts),
+            Self::Subwords(tokenizer) => tokenizer.encode(texts),
+        }
+    }
+
+    /// What tells them from other words in their order, or from another tokenizer.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Words(words) => words.vocabulary().keys().join(", "),
+            Self::Subwords(tokenizer) => {
+                let digest = Sha256::digest(tokenizer.json());
+                let start: String = digest
+                    .iter()
+                    .take(4)
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
+                format!(
+                    "a tokenizer of {} tokens (sha256 {start}..)",
+                    tokenizer.size()
+                )
+            }
+        }
+    }
 }
 
 /// As it is kept with a model.
@@ -40,11 +87,22 @@ struct KeptText {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     any_length: bool,
     words: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokenizer: Option<String>,
 }
 
 impl From<TextFact> for KeptText {
     fn from(fact: TextFact) -> Self {
-        let options = *fact.vectorizer.options();
+        let (options, words, tokenizer) = match fact.vectorizer {
+            TextNumbers::Words(words) => {
+                (*words.options(), words.vocabulary().keys().to_vec(), None)
+            }
+            TextNumbers::Subwords(tokenizer) => (
+                TextOptions::new(tokenizer.length()),
+                Vec::new(),
+                Some(tokenizer.json().to_owned()),
+            ),
+        };
         Self {
             index: fact.index,
             name: fact.name,
@@ -54,7 +112,8 @@ impl From<TextFact> for KeptText {
             split: options.split.name().to_owned(),
             ngrams: (options.ngrams > 1).then_some(options.ngrams),
             any_length: fact.any_length,
-            words: fact.vectorizer.vocabulary().keys().to_vec(),
+            words,
+            tokenizer,
         }
     }
 }
@@ -75,7 +134,10 @@ impl TryFrom<KeptText> for TextFact {
             split: split.ok_or_else(|| unknown("split", &kept.split))?,
             ngrams: kept.ngrams.unwrap_or(1),
         };
-        let vectorizer = TextVectorizer::new(kept.words, options);
+        let vectorizer = match kept.tokenizer {
+            None => TextVectorizer::new(kept.words, options).map(TextNumbers::Words),
+            Some(json) => SubwordTokenizer::from_json(json, kept.length).map(TextNumbers::Subwords),
+        };
         Ok(Self {
             index: kept.index,
             name: kept.name,
@@ -96,20 +158,29 @@ impl TextFact {
 
     /// What has a number.
     pub(crate) const fn unit(&self) -> &'static str {
-        match self.vectorizer.options().split {
-            TextSplit::Whitespace => "words",
-            TextSplit::Character => "characters",
+        match &self.vectorizer {
+            TextNumbers::Subwords(_) => SUBWORDS,
+            TextNumbers::Words(words) => match words.options().split {
+                TextSplit::Whitespace => "words",
+                TextSplit::Character => "characters",
+            },
         }
     }
 
     /// The numbers that its words have.
     pub(crate) fn size(&self) -> usize {
-        self.vectorizer.vocabulary().size()
+        match &self.vectorizer {
+            TextNumbers::Words(words) => words.vocabulary().size(),
+            TextNumbers::Subwords(tokenizer) => tokenizer.size(),
+        }
     }
 
     /// How many numbers an example has.
     pub(crate) const fn length(&self) -> usize {
-        self.vectorizer.options().length
+        match &self.vectorizer {
+            TextNumbers::Words(words) => words.options().length,
+            TextNumbers::Subwords(tokenizer) => tokenizer.length(),
+        }
     }
 }
 
@@ -126,25 +197,57 @@ pub(crate) fn of_training(
     let mut facts = Vec::new();
     for (place, text) in data.text.iter().enumerate() {
         let index = position(header, &text.column.value);
-        let words = in_rows(train, place, columns.texts()).and_then(|texts| {
-            let vectorizer = TextVectorizer::adapt(texts, text.options);
-            vectorizer.map_err(|error| match error {
-                Error::User(message) => Error::User(format!("the training rows: {message}")),
-                other => other,
-            })
-        });
-        let wrong = |error: Error| {
-            let next = "correct the column, or what `text` says of it";
-            Problem::new(text.column.at, error.to_string(), next)
+        let vectorizer = match &text.tokenizer {
+            Some(_) => tokenizer_of(text)?,
+            None => words_of(text, || in_rows(train, place, columns.texts()))?,
         };
         facts.push(TextFact {
             index,
             name: header.get(index).cloned().unwrap_or_default(),
-            vectorizer: words.map_err(wrong)?,
+            vectorizer,
             any_length: !text.buckets.value.is_empty(),
         });
     }
     Ok(facts)
+}
+
+/// The words of the training rows.
+fn words_of<'t>(
+    text: &CsvText,
+    texts: impl FnOnce() -> Read<Vec<&'t String>>,
+) -> Result<TextNumbers, Problem> {
+    let words = texts().and_then(|texts| {
+        let vectorizer = TextVectorizer::adapt(texts, text.options);
+        vectorizer.map_err(|error| match error {
+            Error::User(message) => Error::User(format!("the training rows: {message}")),
+            other => other,
+        })
+    });
+    words.map(TextNumbers::Words).map_err(|error| {
+        let next = "correct the column, or what `text` says of it";
+        Problem::new(text.column.at, error.to_string(), next)
+    })
+}
+
+/// The tokenizer of a text, which has one.
+fn tokenizer_of(text: &CsvText) -> Result<TextNumbers, Problem> {
+    let (at, path) = match &text.tokenizer {
+        Some(tokenizer) => (tokenizer.at, tokenizer.value.as_path()),
+        None => (text.column.at, "".as_ref()),
+    };
+    let tokenizer = SubwordTokenizer::open(path, text.options.length).map_err(|error| {
+        let next = "correct the path, the file or `length`; a relative path starts at the folder of this file";
+        Problem::new(at, error.to_string(), next)
+    })?;
+    if tokenizer.padding() != 0 && !text.buckets.value.is_empty() {
+        let message = format!(
+            "`buckets` takes 0 for padding, and the tokenizer pads with {}",
+            tokenizer.padding()
+        );
+        let next = "remove `buckets`, or give its padding the number 0";
+        return Err(Problem::new(text.buckets.at, message, next));
+    }
+    Ok(TextNumbers::Subwords(tokenizer))
 }
 
 /// Rows in batches of similar lengths of a text or another sequence, whose end of zeros is padding, in an order drawn by `seed`, if there is one; nothing where all batches have one length.
@@ -295,6 +398,9 @@ impl Facts {
     }
 }
 
+/// What a tokenizer makes of texts.
+const SUBWORDS: &str = "subwords";
+
 /// What has numbers in a column.
 struct Numbered {
     /// The key that says so.
@@ -321,6 +427,12 @@ impl Numbered {
         if *is_hashed {
             return format!(
                 "`{setting}` is {rows}, and `hash: {size}` in `{key}` gives the {unit} of {shown} the numbers 0 to {}; write `{setting}: {size}`, or a smaller `hash`",
+                size - 1
+            );
+        }
+        if *unit == SUBWORDS {
+            return format!(
+                "`{setting}` is {rows}, and the {unit} of {shown} have the numbers 0 to {}, as the tokenizer gives them; write `{setting}: {size}`",
                 size - 1
             );
         }

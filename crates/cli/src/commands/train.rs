@@ -235,7 +235,10 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
     }
     for text in &facts.texts {
         let (shown, size, unit) = (text.shown(), text.size(), text.unit());
-        line += &format!("; {} {unit} of {shown}, a vocabulary of {size}", size - 2);
+        line += &match text.vectorizer.vocabulary() {
+            Some(_) => format!("; {} {unit} of {shown}, a vocabulary of {size}", size - 2),
+            None => format!("; {unit} of {shown} by a tokenizer of {size} tokens"),
+        };
     }
     for category in &facts.categories {
         let (shown, size) = (category.shown(), category.size());
@@ -334,6 +337,10 @@ fn check_facts(config: &TrainConfig, folder: &RunFolder, facts: &Facts) -> Resul
     let mut pairs = before.texts.iter().zip(&facts.texts);
     let words = pairs.find(|(before, now)| before.vectorizer != now.vectorizer);
     let message = match (words, before.other_numbers(facts)) {
+        (Some((_, now)), _) if now.vectorizer.vocabulary().is_none() => format!(
+            "the tokenizer of {} is another than the one of the checkpoint in {shown}",
+            now.shown()
+        ),
         (Some((_, now)), _) => format!(
             "the words of {} in the training rows are others than those of the checkpoint in {shown}, or in another order",
             now.shown()

@@ -29,6 +29,13 @@ impl TrainConfig {
         match &mut self.data {
             Data::Csv(csv) => {
                 all(&mut csv.csv, localize)?;
+                let tokenizers = csv
+                    .text
+                    .iter_mut()
+                    .filter_map(|text| text.tokenizer.as_mut());
+                for tokenizer in tokenizers {
+                    one(tokenizer, localize)?;
+                }
                 if let Some(Located {
                     value: Test::Csv(files),
                     ..

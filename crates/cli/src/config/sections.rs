@@ -173,7 +173,7 @@ impl Reader {
         let inputs = self.csv_inputs(&section);
         let of_inputs = inputs.value.iter().flat_map(|input| &input.columns);
         let mut of_inputs: Vec<Column> = of_inputs.cloned().collect();
-        let text = self.csv_texts(&section);
+        let text = self.csv_texts(&section, folder);
         let category = self.csv_categories(&section);
         let window = self.csv_window(&section);
         if of_inputs.is_empty() {

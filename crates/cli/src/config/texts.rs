@@ -1,10 +1,13 @@
 //! Columns of texts: the key `text` of CSV files.
 
+use std::path::{Path, PathBuf};
+
 use phalanx::config::{DefaultValue, Field, Kind};
 use phalanx::data::{TextOptions, TextSplit, TextStandardize};
 use phalanx_yaml::Node;
 
 use super::inputs::{COLUMN, column, shown_column};
+use super::paths;
 use super::reader::{Reader, Section, list, text, whole};
 use super::sections::{as_usize, located};
 use super::{Column, Csv, CsvInput, Label, Located};
@@ -20,7 +23,7 @@ const VOCABULARY: usize = 20_000;
 pub(super) const OF_CSV: Field = Field::new(
     "text",
     Kind::Worded(
-        "a mapping with the keys column, length, vocabulary, standardize, split, ngrams and buckets, or a list of such mappings",
+        "a mapping with the keys column, length, vocabulary, standardize, split, ngrams, tokenizer and buckets, or a list of such mappings",
         &Kind::Either(&[
             Kind::Section(TEXT),
             Kind::List(&Kind::Section(TEXT), 1, MAX_TEXTS),
@@ -42,6 +45,18 @@ pub(super) const BUCKETS: Field = Field::new(
     "lengths between: with `length: 200` and `[50, 100]`, batches are of examples of at most 50, of at most 100, or of more, and padded to 50, 100 or 200, so that short ones take less time. The model takes any length then, and its layers leave padding out, such as an `embedding` with `mask_zero`. One program is compiled for each bucket, or two, as the last batch of a bucket in an epoch may not be full; `batch_size` is of every bucket. One input alone can have it",
 )
 .example("[50, 100]");
+
+/// `tokenizer` of a text.
+const TOKENIZER: Field = Field::new(
+    "tokenizer",
+    Kind::Worded("a path", &Kind::Text),
+    DefaultValue::Words("words are split and numbered as the other keys say"),
+    "a `tokenizer.json` of Hugging Face, which splits texts into subwords and numbers them, in the place of `vocabulary`, `standardize`, `split` and `ngrams`. Its tokens around a text, such as `[CLS]`, count in `length`, and its padding is the one that it names, else `[PAD]` or `<pad>`. It is kept with the model, and the file is not read again to `predict`",
+)
+.example("tokenizer.json");
+
+/// What has no meaning beside `tokenizer`.
+const OF_WORDS: [&str; 4] = ["vocabulary", "standardize", "split", "ngrams"];
 
 /// The keys of a column of texts.
 pub(crate) const TEXT: &[Field] = &[
@@ -88,6 +103,7 @@ pub(crate) const TEXT: &[Field] = &[
         "how many words in a row have a number together, at most: with 2, `not good` has the numbers of `not`, `good` and `not good`. All of one word come first, then all of two, and `length` counts them all",
     )
     .example("2"),
+    TOKENIZER,
     BUCKETS,
 ];
 
@@ -98,6 +114,8 @@ pub struct CsvText {
     pub column: Located<Column>,
     /// How its texts become numbers.
     pub options: TextOptions,
+    /// What splits and numbers texts in the place of all options but the length.
+    pub tokenizer: Option<Located<PathBuf>>,
     /// The lengths of batches below the longest, which `options` has; empty where all batches have it.
     pub buckets: Located<Vec<usize>>,
 }
@@ -141,13 +159,13 @@ impl Csv {
 
 impl Reader {
     /// The key `text` of CSV files.
-    pub(super) fn csv_texts(&mut self, section: &Section<'_>) -> Vec<CsvText> {
+    pub(super) fn csv_texts(&mut self, section: &Section<'_>, folder: &Path) -> Vec<CsvText> {
         let nodes = self.one_or_list(section, OF_CSV.name, MAX_TEXTS);
-        let texts = nodes.iter().filter_map(|node| self.csv_text(node));
+        let texts = nodes.iter().filter_map(|node| self.csv_text(node, folder));
         texts.collect()
     }
 
-    fn csv_text(&mut self, node: &Node) -> Option<CsvText> {
+    fn csv_text(&mut self, node: &Node, folder: &Path) -> Option<CsvText> {
         let section = self.section(node, OF_CSV.name, TEXT)?;
         let number = |node: &Node| whole(node).map(as_usize);
         let column = self.value(&section, "column", located(column));
@@ -158,8 +176,19 @@ impl Reader {
         });
         let split = self.value(&section, "split", |node| TextSplit::from_name(text(node)?));
         let ngrams = self.value(&section, "ngrams", number);
+        let path = located(|node: &Node| paths::path(node, folder));
+        let tokenizer = self.value(&section, TOKENIZER.name, path);
+        let of_words = OF_WORDS.iter().filter(|_| tokenizer.is_some());
+        for (key, _) in of_words.filter_map(|name| section.entry(name)) {
+            let message = format!(
+                "`tokenizer` splits the texts, and `{}` is there too",
+                key.name
+            );
+            self.problem(key.at, message, "keep one of them");
+        }
         let buckets = self.buckets(&section);
         Some(CsvText {
+            tokenizer,
             buckets: buckets.unwrap_or_else(|| Located {
                 value: Vec::new(),
                 at: section.at,

@@ -27,7 +27,7 @@ fn words_are_those_of_the_training_rows_alone() {
         )
         .unwrap();
     // Twice each and once, equally frequent ones from the end of the alphabet.
-    let kept = rows.facts.texts[0].vectorizer.vocabulary();
+    let kept = rows.facts.texts[0].vectorizer.vocabulary().unwrap();
     assert_eq!(kept.keys(), ["c", "b", "a", "d"]);
     assert_eq!(words(&rows.train, 0), [[3, 4, 3], [4, 2, 0], [2, 5, 0]]);
     assert_eq!(words(&rows.plain, 0), words(&rows.train, 0));
@@ -42,7 +42,10 @@ fn words_are_those_of_the_training_rows_alone() {
         "shuffle: false",
     );
     let rows = rows.unwrap();
-    assert_eq!(rows.facts.texts[0].vectorizer.vocabulary().keys(), [" "]);
+    assert_eq!(
+        rows.facts.texts[0].vectorizer.vocabulary().unwrap().keys(),
+        [" "]
+    );
     let first = [[1, 2, 1, 2, 1], [1, 1, 2, 1, 1], [1, 2, 1, 1, 1]];
     assert_eq!(words(&rows.train, 0)[..3], first);
     let small =
@@ -50,6 +53,43 @@ fn words_are_those_of_the_training_rows_alone() {
     let data = "csv: r.csv, text: {column: review, length: 5, split: character}";
     let error = folder.load_for(small, data, "").unwrap_err();
     let told = "`input_dim` is 2, and the characters of review have the numbers 0 to 9: 8 characters, 0 for padding and 1 for unknown ones; write `input_dim: 10`";
+    assert!(error.ends_with(told), "{error}");
+}
+
+/// As Hugging Face's tokenizers numbers them (`make_tokenizers.py`).
+#[test]
+fn subwords_are_those_of_a_tokenizer() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tokenizers");
+    let ids = fs::read_to_string(format!("{golden}/ids.json")).unwrap();
+    let ids: serde_json::Value = serde_json::from_str(&ids).unwrap();
+    let texts = [1, 4, 5].map(|at| ids["texts"][at].as_str().unwrap());
+    let row = |(text, class): (&str, i32)| format!("\"{text}\",{class}\n");
+    let rows: String = texts.into_iter().zip(0..).map(row).collect();
+    let folder = Folder::new("subwords", &[("r.csv", &format!("review,y\n{rows}"))]);
+    for (file, place) in [("bpe.json", 1), ("wordpiece.json", 4)] {
+        let data =
+            format!("csv: r.csv, text: {{column: review, length: 12, tokenizer: {golden}/{file}}}");
+        let rows = folder.load(&data, "shuffle: false").unwrap();
+        let expected: Vec<Vec<i32>> =
+            serde_json::from_value(ids["rows"][place]["ids"].clone()).unwrap();
+        let expected = [1, 4, 5].map(|at| expected[at].clone());
+        assert_eq!(words(&rows.train, 0), expected, "{file}");
+        assert_eq!(rows.facts.texts[0].vectorizer.vocabulary(), None);
+    }
+    let data = format!(
+        "csv: r.csv, text: {{column: review, length: 2, tokenizer: {golden}/wordpiece.json}}"
+    );
+    let error = folder.load(&data, "").unwrap_err();
+    assert!(
+        error.contains("found 2 tokens around each text, which a length of 2 has no room for"),
+        "{error}"
+    );
+    let small =
+        "model: [{embedding: {input_dim: 9, output_dim: 1}}]\noptimizer: sgd\nloss: huber\n";
+    let error = folder
+        .load_for(small, &data.replace("length: 2", "length: 9"), "")
+        .unwrap_err();
+    let told = "`input_dim` is 9, and the subwords of review have the numbers 0 to 199, as the tokenizer gives them; write `input_dim: 200`";
     assert!(error.ends_with(told), "{error}");
 }
 
@@ -110,7 +150,7 @@ fn rows_to_predict_have_the_words_of_the_training() {
         rows.map(|rows| words(&rows, 0))
             .map_err(|error| error.to_string())
     };
-    let kept = facts.texts[0].vectorizer.vocabulary();
+    let kept = facts.texts[0].vectorizer.vocabulary().unwrap();
     assert_eq!(kept.keys(), ["a", "b", "c", "zz", "yy", "d"]);
     assert_eq!(
         predict(data, &facts, "new.csv").unwrap(),

@@ -239,3 +239,61 @@ fn words_that_changed_are_not_trained_on_and_damaged_ones_not_used() {
         );
     }
 }
+
+/// With the tokenizer that `make_tokenizers.py` trains.
+#[test]
+fn a_model_of_subwords_resumes_and_predicts_with_its_own_tokenizer() {
+    let folder = with_reviews("subwords");
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/tokenizers/wordpiece.json"
+    );
+    let (tokenizer, file) = (
+        fs::read_to_string(golden).unwrap(),
+        folder.0.join("tokenizer.json"),
+    );
+    fs::write(&file, &tokenizer).unwrap();
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let text = text
+        .replace(
+            "vocabulary: 50, length: 8",
+            "tokenizer: tokenizer.json, length: 24, buckets: [18]",
+        )
+        .replace("input_dim: 50", "input_dim: 200");
+    fs::write(folder.0.join("t.yaml"), &text).unwrap();
+    let train = ["train", "t.yaml", "--progress", "plain", "--epochs"];
+    let told = folder.succeed(&[&train[..], &["4"]].concat());
+    let expected = "each of up to 24 subwords; 2 classes: neg, pos; subwords of review by a tokenizer of 200 tokens";
+    assert!(told.contains(expected), "{told}");
+    let one = test_line(&told);
+    let half = [&train[..], &["2", "--output", "half"]].concat();
+    folder.succeed(&half);
+    let rest = [&train[..], &["4", "--output", "half", "--resume"]].concat();
+    assert_eq!(test_line(&folder.succeed(&rest)), one);
+    fs::write(&file, tokenizer.replace("\"great\"", "\"grate\"")).unwrap();
+    let parts = ["the tokenizer of review is another than the one of the checkpoint in half"];
+    folder.fail(&rest, 2, &parts);
+    fs::remove_file(&file).unwrap();
+    folder.fail(
+        &[&train[..], &["2", "--output", "absent"]].concat(),
+        2,
+        &["tokenizer.json", "correct the path, the file or `length`"],
+    );
+    fs::write(
+        folder.0.join("new.csv"),
+        "id,review\n7,\"The end\nwas good\"\n8,unheard\n",
+    )
+    .unwrap();
+    for run in ["out", "half"] {
+        let evaluated = folder.succeed(&["evaluate", run]);
+        assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+        assert_eq!(
+            folder.succeed(&["predict", run, "new.csv"]).lines().count(),
+            3
+        );
+    }
+    assert_eq!(
+        folder.succeed(&["predict", "out", "new.csv"]),
+        folder.succeed(&["predict", "half", "new.csv"])
+    );
+}

@@ -54,6 +54,8 @@ mod stages;
 mod stream;
 mod stream_batches;
 mod stream_reader;
+#[cfg(feature = "tokenizers")]
+mod subwords;
 mod table_file;
 #[cfg(test)]
 mod test_folder;
@@ -97,6 +99,8 @@ pub use stage_stats::StageTime;
 pub use stages::ClassWeights;
 pub use stream::{Examples, Stream};
 pub use stream_batches::{StreamBatches, StreamIter};
+#[cfg(feature = "tokenizers")]
+pub use subwords::SubwordTokenizer;
 pub use text_vectorizer::{TextOptions, TextSplit, TextStandardize, TextVectorizer};
 pub use time_series::TimeWindows;
 pub use training_data::{EpochBatches, EpochLength, TrainingData};
