@@ -1,8 +1,8 @@
 //! Layers applied to each step where Keras has no numbers: rows that fill up a batch, random bits, penalties, mistakes.
 
 use phalanx::nn::{
-    BatchNorm, Conv2d, Cx, Dense, Dropout, Flatten, Regularizer, Sequential, TimeDistributed,
-    layer_from_config,
+    BatchNorm, Conv2d, Cx, Dense, Dropout, Flatten, Regularizer, Sequential, SpectralNorm,
+    TimeDistributed, layer_from_config,
 };
 use phalanx_graph::{Graph, HostTensor, Shape};
 use phalanx_testkit::assert_close;
@@ -66,6 +66,88 @@ fn dropout_draws_for_every_step_and_row() {
     for (at, step) in steps.iter().enumerate() {
         assert!(!steps[..at].contains(step), "step {at} is as one before");
     }
+}
+
+/// A matrix of f64 by rows.
+type Rows = Vec<Vec<f64>>;
+
+fn product(a: &Rows, b: &Rows) -> Rows {
+    let cell = |row: &Vec<f64>, j: usize| row.iter().zip(b).map(|(x, y)| x * y[j]).sum();
+    a.iter()
+        .map(|row| (0..b[0].len()).map(|j| cell(row, j)).collect())
+        .collect()
+}
+
+fn transposed(a: &Rows) -> Rows {
+    (0..a[0].len())
+        .map(|j| a.iter().map(|row| row[j]).collect())
+        .collect()
+}
+
+fn scaled(a: &Rows, by: f64) -> Rows {
+    a.iter()
+        .map(|row| row.iter().map(|x| x * by).collect())
+        .collect()
+}
+
+fn unit(a: &Rows) -> Rows {
+    scaled(a, 1.0 / a[0].iter().map(|x| x * x).sum::<f64>().sqrt())
+}
+
+fn rows(of: &HostTensor) -> Rows {
+    let width = *of.dims().last().unwrap();
+    of.to_f64().chunks(width).map(<[f64]>::to_vec).collect()
+}
+
+/// In training each step finds the kernel that the one before it left, and divides it once more; in prediction nothing changes.
+#[test]
+fn a_kernel_is_normalized_before_every_step() {
+    let model = Sequential::new([4, 3])
+        .add(TimeDistributed::new(SpectralNorm::new(Dense::new(2))))
+        .build()
+        .unwrap();
+    let [kernel, u] = [[3, 2], [1, 2]].map(|dims| ramp(&dims));
+    let value = |name: &str, dims: &[usize]| match name {
+        "kernel" => kernel.clone(),
+        "vector_u" => u.clone(),
+        _ => HostTensor::zeros(Shape::f32(dims)),
+    };
+    let variables = model.variables().iter().map(|variable| {
+        let name = variable.name.rsplit('/').next().unwrap();
+        value(name, &variable.shape.dims)
+    });
+    let variables: Vec<HostTensor> = variables.collect();
+    let x = ramp(&[5, 4, 3]);
+    let (found, updates, _) = call(&model, &variables, std::slice::from_ref(&x), |_, cx| {
+        cx.with_training(true)
+    });
+    let (mut kernel, mut u) = (rows(&kernel), rows(&u));
+    let steps = rows(&x);
+    let outputs = rows(&found[0]);
+    for step in 0..4 {
+        let v = unit(&product(&u, &transposed(&kernel)));
+        u = unit(&product(&v, &kernel));
+        let largest = product(&product(&v, &kernel), &transposed(&u))[0][0];
+        kernel = scaled(&kernel, 1.0 / largest);
+        for example in 0..5 {
+            let at = example * 4 + step;
+            let expected = product(&vec![steps[at].clone()], &kernel);
+            assert_close("step", &outputs[at], &expected[0], 1e-5);
+        }
+    }
+    assert_eq!(updates.len(), 2);
+    for (index, value) in &updates {
+        let expected = if variables[*index].dims() == [3, 2] {
+            &kernel
+        } else {
+            &u
+        };
+        assert_close("left", &value.to_f64(), &expected.concat(), 1e-5);
+    }
+    let (kept, updates, _) = call(&model, &variables, &[x], |_, cx| cx);
+    assert!(updates.is_empty());
+    let expected = product(&steps, &rows(&variables[0]));
+    assert_close("prediction", &kept[0].to_f64(), &expected.concat(), 1e-5);
 }
 
 #[test]
