@@ -143,5 +143,21 @@ def adapted():
             yield {"name": f"adapted/{name}/{num_bins}", "num_bins": num_bins, "values": array(values), "bin_boundaries": boundaries}
 
 
+def crossed():
+    """Numbers of two and three columns as one, below 0 and beyond 32 bits."""
+    rng = np.random.default_rng(3)
+    columns = [rng.integers(-5, 50, 12) for _ in range(3)]
+    columns[0][:2] = [2**40 + 1, -(2**62)]
+    cases = {"two": (columns[:2], {"num_bins": 7}), "three": (columns, {"num_bins": 1000}), "one": (columns[:2], {"num_bins": 1})}
+    for name, (given, config) in cases.items():
+        for rank in ("rank1", "column"):
+            shaped = [x if rank == "rank1" else x.reshape(-1, 1) for x in given]
+            for mode in ("int", "one_hot")[: 2 if name == "two" else 1]:
+                config = {**config, "output_mode": mode}
+                output = np.asarray(layers.HashedCrossing(**config)([tf.constant(x) for x in shaped]))
+                output = output.astype(np.float32 if mode == "one_hot" else np.int32)
+                yield {"name": f"crossed/{name}/{rank}/{mode}", "layer": "HashedCrossing", "config": config, "inputs": [whole(x) for x in shaped], "output": array(output)}
+
+
 if __name__ == "__main__":
-    write("categories", [*bins(), *vectors(), *lookups(), *names(), *hashed(), *adapted()])
+    write("categories", [*bins(), *vectors(), *lookups(), *names(), *hashed(), *adapted(), *crossed()])

@@ -144,5 +144,85 @@ def more_colours():
     return records
 
 
+def each(layer, x):
+    """What a layer makes of each image by itself."""
+    images = [np.asarray(layer(tf.convert_to_tensor(x[i : i + 1]), training=True)) for i in range(len(x))]
+    return np.concatenate(images)
+
+
+def tones():
+    """Fewer bits, values turned over and equally frequent ones; of solarizations Keras draws from another range than here, and equalizes whole batches."""
+    records = []
+    for most in (255.0, 1.0):
+        given = {"value_range": [0.0, most]}
+        x = pixels((2, 5, 7, 3), "float32") * np.float32(most / 255.0)
+        for bits in (1, 3, 8):
+            name = f"posterization_{bits}_{int(most)}"
+            records.append(record(name, "RandomPosterization", {"factor": [bits, bits], **given}, part=most / 255.0))
+        for more, threshold in ((0.0, 0.0), (0.1, 0.5), (0.5, 1.0)):
+            config = {"addition_factor": [more, more], "threshold_factor": [threshold, threshold], **given}
+            drawn = {"additions": np.float32(more * 255), "thresholds": np.float32(threshold * 255)}
+            made = np.asarray(layers.Solarization(**config).transform_images(tf.convert_to_tensor(x), drawn))
+            records.append(record(f"solarization_{more}_{int(most)}", "Solarization", config, part=most / 255.0, made=made))
+        for bins in (256, 16):
+            config = {"bins": bins, **given}
+            made = each(layers.Equalization(value_range=(0, 255) if most == 255.0 else (0.0, 1.0), bins=bins), x)
+            records.append(record(f"equalization_{bins}_{int(most)}", "Equalization", config, part=most / 255.0, made=made))
+    flat = np.full((1, 2, 3, 2), 7.0, "float32")
+    flat[0, 0, 0, 1] = 9.0
+    made = each(layers.Equalization(), flat)
+    records.append({**record("equalization_of_one_value", "Equalization", {}, shape=flat.shape, made=made), "input": array(flat)})
+    return records
+
+
+def blurs():
+    """Gaussians of one width for all images; windows are square, of which alone Keras' are what they say."""
+    records = []
+    for size, sigma in ((1, 0.5), (3, 0.0), (3, 1.0), (5, 0.3), (9, 1.0)):
+        config = {"factor": [1.0, 1.0], "kernel_size": size, "sigma": [sigma, sigma], "value_range": [20.0, 230.0]}
+        records.append(record(f"blur_{size}_{sigma}", "RandomGaussianBlur", config))
+    records.append(record("blur_none", "RandomGaussianBlur", {"factor": [0.0, 0.0]}))
+    return records
+
+
+def shears():
+    """Images that lean over: Keras draws the way for each, which is given here."""
+    records = []
+    x = tf.convert_to_tensor(pixels((2, 5, 7, 3), "float32"))
+    for fill in FILLS:
+        for interpolation in ("nearest", "bilinear"):
+            for across, down in ((0.3, 0.0), (0.13, 0.41)):
+                beyond = {"fill_mode": fill, "interpolation": interpolation, "fill_value": 7.25 if fill == "constant" else 0.0}
+                config = {"x_factor": [across, across], "y_factor": [down, down], **beyond}
+                for way, sign in {"on": 1.0, "back": -1.0}.items():
+                    drawn = {"shear_factor": tf.constant([[sign * across, sign * down]] * 2), "input_shape": x.shape}
+                    made = layers.RandomShear(**config).transform_images(x, drawn).numpy()
+                    name = f"random_shear_{way}_{across}_{fill}_{interpolation}"
+                    records.append(record(name, "RandomShear", config, made=made))
+    return records
+
+
+def jitters():
+    """Brightness and saturation, which may be drawn from one number, and a contrast and a hue that change nothing."""
+    records = []
+    for most in (255.0, 1.0):
+        config = {"brightness_factor": [0.1, 0.1], "contrast_factor": [0.0, 0.0], "saturation_factor": [0.7, 0.7], "hue_factor": [0.0, 0.0], "value_range": [0.0, most]}
+        records.append(record(f"jitter_{int(most)}", "RandomColorJitter", config, part=most / 255.0))
+    records.append(record("jitter_brightness", "RandomColorJitter", {"brightness_factor": [-0.2, -0.2]}))
+    return records
+
+
+def changes():
+    """Each of the ways of RandAugment that change something with a factor of 0."""
+    ways = {
+        "RandomSharpness": {"factor": [0.0, 0.0]},
+        "RandomPosterization": {"factor": [1, 1]},
+        "Solarization": {},
+        "AutoContrast": {},
+        "Equalization": {},
+    }
+    return [record(f"rand_augment_{layer}", layer, config, shape=(1, 5, 7, 3), made=each(getattr(layers, layer)(**config), pixels((1, 5, 7, 3), "float32"))) for layer, config in ways.items()]
+
+
 if __name__ == "__main__":
-    write("image_layers", resizings() + crops() + warps() + colours() + hues() + more_colours())
+    write("image_layers", resizings() + crops() + warps() + colours() + hues() + more_colours() + tones() + blurs() + shears() + jitters() + changes())

@@ -198,6 +198,15 @@ def sequences_and_larger_images():
     for kind in ("Max", "Average"):
         for name, config in windows.items():
             yield f"{kind.lower()}_pooling1d_{name}", f"{kind}Pooling1D", config, [(2, 7, 3)]
+    # Windows side by side, of two sizes, all of one element, more of them than elements.
+    for kind in ("Max", "Average"):
+        # TensorFlow's gradient of the maximum of all is not of any number on a CPU.
+        for size in (2, 3, 5, 7, 9) if kind == "Max" else (1, 2, 3, 5, 7, 9):
+            yield f"adaptive_{kind.lower()}_pooling1d_{size}", f"Adaptive{kind}Pooling1D", {"output_size": size}, [(2, 7, 3)]
+        for size in ([2, 5], [3, 4], [5, 7]):
+            name = f"adaptive_{kind.lower()}_pooling_{size[0]}"
+            yield name, f"Adaptive{kind}Pooling2D", {"output_size": size}, [(2, 5, 6, 2)]
+        yield f"adaptive_{kind.lower()}_pooling3d", f"Adaptive{kind}Pooling3D", {"output_size": [2, 3, 1]}, [(2, 3, 4, 5, 2)]
     yield "up_sampling", "UpSampling2D", {}, [(2, 3, 2, 2)]
     yield "up_sampling_sizes", "UpSampling2D", {"size": [3, 1]}, [(2, 3, 2, 2)]
     for size in (2, 3, [4, 2]):

@@ -270,6 +270,42 @@ def spectral():
     return keras.Model(x, layers.SpectralNormalization(layers.Dense(2))(layers.GlobalAveragePooling2D()(y)), name="spectral")
 
 
+def signals():
+    """Frequencies of signals, numbers of windows that do not depend on sizes, columns that are crossed."""
+    wave = keras.Input((90,), name="wave")
+    pitches = layers.MelSpectrogram(fft_length=32, sequence_stride=8, sampling_rate=4000, num_mel_bins=5, min_freq=30.0, window=None, top_db=1e4, mag_exp=1.5)(wave)
+    pitches = layers.AdaptiveAveragePooling1D(3)(pitches)
+    sound = keras.Input((50, 2), name="sound")
+    frames = layers.STFTSpectrogram(frame_length=8, frame_step=3, fft_length=12, window=None, scaling=None, padding="same", expand_dims=True)(sound)
+    frames = layers.AdaptiveMaxPooling2D((3, 4))(frames)
+    parts = layers.STFTSpectrogram("imag", 16, window="hamming", scaling="spectrum", periodic=True)(sound)
+    parts = layers.AdaptiveMaxPooling1D(2)(parts)
+    volumes = layers.AdaptiveAveragePooling3D(2)(layers.Reshape((3, 2, 2, 2))(frames))
+    ids = [keras.Input((1,), name=name, dtype="int32") for name in ("first", "second")]
+    crossed = layers.HashedCrossing(9, output_mode="one_hot")(ids)
+    flat = [layers.Flatten()(x) for x in (pitches, frames, parts, volumes)]
+    return keras.Model([wave, sound, *ids], layers.Dense(3)(layers.Concatenate()([*flat, crossed])), name="signals")
+
+
+def changed():
+    """Images that are changed at random in training, and by no layer here in prediction; Keras cannot save some of them as HDF5."""
+    return keras.Sequential([
+        keras.Input((8, 6, 3), name="x"),
+        layers.RandomShear([0.1, 0.2], 0.0, fill_mode="constant", fill_value=2.0),
+        layers.RandomPerspective(0.5, scale=0.3, interpolation="nearest"),
+        layers.RandomGaussianBlur(0.5, (3, 5), (0.2, 0.7)),
+        layers.RandomErasing((0.2, 0.5), scale=0.3, fill_value=(1.0, 2.0, 3.0)),
+        layers.RandomErasing(),
+        layers.RandomPosterization(5),
+        layers.Solarization((0.1, 0.2), 0.5, value_range=(0, 1)),
+        layers.RandomColorJitter((0, 1), 0.1, 0.2, 0.3, 0.4),
+        layers.RandAugment(num_ops=3, factor=0.3),
+        layers.AdaptiveMaxPooling2D(2),
+        layers.Flatten(),
+        layers.Dense(2),
+    ], name="changed")
+
+
 def backbone():
     """A model for images of any size in a model that gives it two sizes."""
     inner_input = keras.Input((None, None, 3), name="image")
@@ -598,7 +634,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (spectral(), ["keras", "h5"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

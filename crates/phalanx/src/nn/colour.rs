@@ -7,9 +7,12 @@ use serde_json::Value;
 use super::conv::convolve;
 use super::factor::{Factor, drawn};
 use super::layer::Layer;
+use super::picture_layer::{
+    ANY, RGB, VALUE_RANGE, by_chance, check_values, factor, of_channels, picture_layer, to_each,
+};
 use super::precision::widened;
 use super::preprocess::as_float;
-use super::sizes::{Sizes, SlidingWindow, check_range, one_picture};
+use super::sizes::{Sizes, SlidingWindow, check_range};
 use super::{Cx, Padding};
 use crate::config::{self, Component, Described, Field, Kind};
 
@@ -52,36 +55,12 @@ macro_rules! random_colour {
             };
         }
 
-        impl Layer for $name {
-            fn kind(&self) -> &'static str {
-                $kind
-            }
+        picture_layer!($name, $kind, $channels, $changed);
 
-            fn config(&self) -> Value {
-                config::write(self.kind(), self)
-            }
-
-            /// Pixels are not rounded before they are changed.
-            fn converts_inputs(&self) -> bool {
-                false
-            }
-
-            fn check_settings(&self) -> Result<(), String> {
+        impl $name {
+            fn check_fields(&self) -> Result<(), String> {
                 check_values(self.value_range)?;
                 self.check_factor()
-            }
-
-            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                of_channels(inputs, $channels)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                let x = as_float(&inputs[0]);
-                if !cx.training() {
-                    return x;
-                }
-                let values = widened(&x);
-                self.$changed(cx, &values).convert(x.dtype())
             }
         }
     };
@@ -268,15 +247,14 @@ random_colour! {
     Field::optional("factor", Factor::KIND, "the chance of it, which is drawn up to this or between two: 1 inverts half of the images"), ANY,
     "Inverts with chances that are drawn up to a number, or between two.", inverted
 }
-from_zero!(RandomInvert, 0.0..=1.0);
-
 impl RandomInvert {
+    fn check_factor(&self) -> Result<(), String> {
+        self.factor.check("factor", 0.0..=1.0)
+    }
+
     #[track_caller]
     fn inverted(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
-        let chance = self.drawn(cx, x);
-        let is_inverted = drawn(cx, x.dim(0), [0.0, 1.0]).less(&chance);
-        let is_inverted = is_inverted.broadcast_in(&x.dims(), &[0]);
-        is_inverted.select(&(self.value_range[1] - x), x)
+        by_chance(cx, self.factor, x, &(self.value_range[1] - x))
     }
 }
 
@@ -310,38 +288,17 @@ impl Described for RandomGrayscale {
     };
 }
 
-impl Layer for RandomGrayscale {
-    fn kind(&self) -> &'static str {
-        "random_grayscale"
-    }
+picture_layer!(RandomGrayscale, "random_grayscale", RGB, grayed);
 
-    fn config(&self) -> Value {
-        config::write(self.kind(), self)
-    }
-
-    /// Pixels are not rounded before they are changed.
-    fn converts_inputs(&self) -> bool {
-        false
-    }
-
-    fn check_settings(&self) -> Result<(), String> {
+impl RandomGrayscale {
+    fn check_fields(&self) -> Result<(), String> {
         check_range("`factor`", self.factor, 0.0..=1.0)
     }
 
-    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        of_channels(inputs, RGB)
-    }
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let x = as_float(&inputs[0]);
-        if !cx.training() {
-            return x;
-        }
-        let draws = drawn(cx, x.dim(0), [0.0, 1.0]);
-        let is_gray = draws.less(&draws.like(self.factor));
-        let is_gray = is_gray.broadcast_in(&x.dims(), &[0]);
-        let gray = gray(&widened(&x)).broadcast_to(&x.dims());
-        is_gray.select(&gray.convert(x.dtype()), &x)
+    #[track_caller]
+    fn grayed(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let gray = gray(x).broadcast_to(&x.dims());
+        by_chance(cx, [self.factor; 2].into(), x, &gray)
     }
 }
 
@@ -395,46 +352,25 @@ impl Layer for AutoContrast {
 
     fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let kept = as_float(&inputs[0]);
-        let x = widened(&kept);
+        self.stretched(&widened(&kept)).convert(kept.dtype())
+    }
+}
+
+impl AutoContrast {
+    #[track_caller]
+    pub(super) fn stretched(&self, x: &Tensor) -> Tensor {
         let [low, high] =
             [x.min(&[1, 2]), x.max(&[1, 2])].map(|end| end.broadcast_in(&x.dims(), &[0, 3]));
         let has_range = high.greater(&low);
         let range = has_range.select(&(high - &low), &(x.zeros_like() + 1.0));
         let [least, most] = self.value_range;
-        let stretched = ((&x - low) / range * (most - least) + least).clamp(least, most);
-        has_range.select(&stretched, &x).convert(kept.dtype())
+        let stretched = ((x - low) / range * (most - least) + least).clamp(least, most);
+        has_range.select(&stretched, x)
     }
 }
-
-/// Channels of images that a layer takes: red, green and blue, or any.
-const RGB: Option<usize> = Some(3);
-const ANY: Option<usize> = None;
 
 /// What Keras adds to what it divides by.
 const KERAS_EPSILON: f64 = 1e-7;
-
-/// `value_range`.
-const VALUE_RANGE: Field = Field::optional(
-    "value_range",
-    Kind::List(&Kind::REAL, 2, 2),
-    "the least and the largest value of pixels",
-);
-
-/// `factor`, which must be given.
-const fn factor(doc: &'static str) -> Field {
-    Field::required("factor", Factor::KIND, doc).example("0.2")
-}
-
-/// Images, of as many channels where it is said.
-fn of_channels(inputs: &[Shape], channels: Option<usize>) -> Result<(), String> {
-    let images = one_picture(inputs)?;
-    match channels {
-        Some(channels) if images.dims[3] != channels => Err(format!(
-            "expected images [batch, height, width, {channels}], got {images}"
-        )),
-        _ => Ok(()),
-    }
-}
 
 /// The three channels of images, `[batch, height, width]` each.
 #[track_caller]
@@ -484,23 +420,4 @@ fn rgb_of([hue, saturation, value]: [&Tensor; 3]) -> Tensor {
 fn gray(x: &Tensor) -> Tensor {
     let [r, g, b] = planes(x);
     (r * 0.2989 + g * 0.587 + b * 0.114).keep_dims(&[3])
-}
-
-/// A number for each image, for each of its values.
-#[track_caller]
-fn to_each(numbers: &Tensor, images: &Tensor) -> Tensor {
-    let numbers = numbers.convert(images.dtype());
-    numbers.broadcast_in(&images.dims(), &[0])
-}
-
-fn check_values(range: [f64; 2]) -> Result<(), String> {
-    for end in range {
-        check_range("`value_range`", end, f64::MIN..=f64::MAX)?;
-    }
-    match range[0] < range[1] {
-        true => Ok(()),
-        false => Err(format!(
-            "`value_range` must be the least and the largest value, got {range:?}"
-        )),
-    }
 }

@@ -65,17 +65,19 @@ impl Factor {
         match ends[0] <= ends[1] {
             true => Ok(()),
             false => Err(format!(
-                "{field} must be a number of at least 0, or two in ascending order, got {}",
-                shown(self)
+                "{field} must be a number of at least 0, or two in ascending order, got {self}"
             )),
         }
     }
 }
 
-fn shown(factor: Factor) -> String {
-    match factor {
-        Factor::UpTo(most) => most.to_string(),
-        Factor::Between(ends) => format!("{ends:?}"),
+/// As JSON has it.
+impl std::fmt::Display for Factor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UpTo(most) => write!(f, "{most}"),
+            Self::Between(ends) => write!(f, "{ends:?}"),
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Hashing {
 
 /// The remainder of an i64 whose bits are an unsigned number, of less than 2^31.
 #[track_caller]
-fn unsigned_remainder(x: &Tensor, by: f64) -> Tensor {
+pub(super) fn unsigned_remainder(x: &Tensor, by: f64) -> Tensor {
     let one = x.like(1.0);
     let by = x.like(by);
     let half = x.shift_right(&one).remainder(&by);
@@ -194,12 +194,12 @@ fn fingerprint(x: &Tensor) -> Tensor {
 
 /// The i64 of these bits.
 #[track_caller]
-fn word(x: &Tensor, bits: u64) -> Tensor {
+pub(super) fn word(x: &Tensor, bits: u64) -> Tensor {
     x.graph().constant(HostTensor::scalar(bits.cast_signed()))
 }
 
 #[track_caller]
-fn mixed(x: &Tensor) -> Tensor {
+pub(super) fn mixed(x: &Tensor) -> Tensor {
     x.xor(&x.shift_right(&x.like(47.0)))
 }
 

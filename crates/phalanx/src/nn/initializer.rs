@@ -3,6 +3,7 @@
 use phalanx_graph::{DType, HostTensor, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::fourier::{ComplexPart, WindowFunction, WindowScaling, stft_kernel};
 use super::sampling::{Distribution, Draws, orthogonal, sample};
 use super::sizes::{check_range, described_variants, named_variant};
 use crate::config::{Component, Description, Field, Kind};
@@ -87,6 +88,21 @@ pub enum Initializer {
     /// 1 in the second quarter and 0 elsewhere: the bias of an [`Lstm`](super::Lstm) whose forget gates start open
     /// (Jozefowicz et al. 2015).
     ForgetGate,
+    /// Waves under a window, `[frame, 1, frequencies]`: with a kernel of these a convolution of a signal is a short-time Fourier transform.
+    Stft {
+        /// Cosines or sines.
+        #[serde(default)]
+        side: ComplexPart,
+        /// By what the waves are multiplied, a Hann window by default.
+        #[serde(default = "default_window")]
+        window: Option<WindowFunction>,
+        /// By what they are divided, the root of the sum of the window's squares by default.
+        #[serde(default = "default_scaling")]
+        scaling: Option<WindowScaling>,
+        /// Whether the window ends where the next one would begin; it does not by default.
+        #[serde(default)]
+        periodic: bool,
+    },
 }
 
 /// What the variance of [`Initializer::VarianceScaling`] is divided by.
@@ -131,6 +147,22 @@ const fn default_low() -> f64 {
     -0.05
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the default of an optional setting"
+)]
+const fn default_window() -> Option<WindowFunction> {
+    Some(WindowFunction::Hann)
+}
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the default of an optional setting"
+)]
+const fn default_scaling() -> Option<WindowScaling> {
+    Some(WindowScaling::Density)
+}
+
 const fn default_gain() -> f64 {
     1.0
 }
@@ -156,6 +188,12 @@ impl Initializer {
             Self::Ones => return HostTensor::full(shape.clone(), 1.0),
             Self::Constant { value } => return HostTensor::full(shape.clone(), value),
             Self::Orthogonal { gain } => orthogonal(&float, gain, seed, path),
+            Self::Stft {
+                side,
+                window,
+                scaling,
+                periodic,
+            } => stft_kernel(&float, side, window, scaling, periodic),
             Self::ForgetGate => {
                 let quarter = shape.len() / 4;
                 let open = |i: usize| f32::from(u8::from(i / quarter.max(1) == 1));
@@ -235,7 +273,8 @@ impl Initializer {
             | Self::Ones
             | Self::Constant { .. }
             | Self::Orthogonal { .. }
-            | Self::ForgetGate => return None,
+            | Self::ForgetGate
+            | Self::Stft { .. } => return None,
         })
     }
 
@@ -282,6 +321,11 @@ impl Initializer {
         if matches!(self, Self::Orthogonal { .. }) && dims.len() < 2 {
             return Err(format!(
                 "an orthogonal initializer needs 2 dims or more, got {dims:?}"
+            ));
+        }
+        if matches!(self, Self::Stft { .. }) && !matches!(dims, [_, 1, _]) {
+            return Err(format!(
+                "an initializer of Fourier transforms needs dims [frame, 1, frequencies], got {dims:?}"
             ));
         }
         Ok(())
@@ -419,6 +463,28 @@ const INITIALIZERS: &[Component] = &[
         name: "forget_gate",
         doc: "1 for the forget gates of an `lstm`, 0 elsewhere: for its bias",
         fields: &[],
+    },
+    Component {
+        name: "stft",
+        doc: "waves under a window: for the kernels of a Fourier transform",
+        fields: &[
+            Field::optional("side", Kind::OneOf(&ComplexPart::NAMES), "cosines or sines"),
+            Field::optional(
+                "window",
+                Kind::Either(&[Kind::Null, Kind::OneOf(&WindowFunction::NAMES)]),
+                "by what the waves are multiplied",
+            ),
+            Field::optional(
+                "scaling",
+                Kind::Either(&[Kind::Null, Kind::OneOf(&WindowScaling::NAMES)]),
+                "by what they are divided: the root of the sum of the window's squares, or its sum",
+            ),
+            Field::optional(
+                "periodic",
+                Kind::Bool,
+                "whether the window ends where the next one would begin",
+            ),
+        ],
     },
 ];
 

@@ -6,9 +6,11 @@
 
 mod call_shapes;
 mod categories;
+mod classes;
 mod mask_names;
 mod of_keras2;
 mod operations;
+mod pictures;
 mod read;
 mod read_calls;
 mod read_layer;
@@ -23,6 +25,7 @@ use phalanx_graph::DType;
 use serde_json::{Map, Value, json};
 
 use self::call_shapes::{changes_dims, channels, dims_of, named_sizes};
+use self::classes::CLASSES;
 use super::input::NamedInput;
 use super::keras_order::keras_order;
 use super::layer::Body;
@@ -36,110 +39,6 @@ pub(crate) use read_starts::check_starts;
 type Settings = Map<String, Value>;
 /// What Keras has for something of ours, or why it has nothing.
 type Translated<T> = std::result::Result<T, String>;
-
-/// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-const CLASSES: [(&str, &str, bool); 100] = [
-    ("activation", "Activation", false),
-    ("add", "Add", false),
-    ("additive_attention", "AdditiveAttention", false),
-    ("alpha_dropout", "AlphaDropout", false),
-    ("attention", "Attention", false),
-    ("auto_contrast", "AutoContrast", true),
-    ("average", "Average", false),
-    ("average_pool1d", "AveragePooling1D", true),
-    ("average_pool2d", "AveragePooling2D", true),
-    ("average_pool3d", "AveragePooling3D", true),
-    ("batch_norm", "BatchNormalization", false),
-    ("bidirectional", "Bidirectional", false),
-    ("category_encoding", "CategoryEncoding", false),
-    ("center_crop", "CenterCrop", true),
-    ("concatenate", "Concatenate", false),
-    ("conv1d", "Conv1D", true),
-    ("conv1d_transpose", "Conv1DTranspose", true),
-    ("conv2d", "Conv2D", true),
-    ("conv2d_transpose", "Conv2DTranspose", true),
-    ("conv3d", "Conv3D", true),
-    ("conv3d_transpose", "Conv3DTranspose", true),
-    ("conv_lstm1d", "ConvLSTM1D", true),
-    ("conv_lstm2d", "ConvLSTM2D", true),
-    ("conv_lstm3d", "ConvLSTM3D", true),
-    ("cropping1d", "Cropping1D", false),
-    ("cropping2d", "Cropping2D", true),
-    ("cropping3d", "Cropping3D", true),
-    ("dense", "Dense", false),
-    ("depthwise_conv1d", "DepthwiseConv1D", true),
-    ("depthwise_conv2d", "DepthwiseConv2D", true),
-    ("discretization", "Discretization", false),
-    ("dot", "Dot", false),
-    ("dropout", "Dropout", false),
-    ("einsum_dense", "EinsumDense", false),
-    ("embedding", "Embedding", false),
-    ("flatten", "Flatten", true),
-    ("gaussian_dropout", "GaussianDropout", false),
-    ("gaussian_noise", "GaussianNoise", false),
-    ("global_average_pool1d", "GlobalAveragePooling1D", true),
-    ("global_average_pool2d", "GlobalAveragePooling2D", true),
-    ("global_average_pool3d", "GlobalAveragePooling3D", true),
-    ("global_max_pool1d", "GlobalMaxPooling1D", true),
-    ("global_max_pool2d", "GlobalMaxPooling2D", true),
-    ("global_max_pool3d", "GlobalMaxPooling3D", true),
-    ("group_norm", "GroupNormalization", false),
-    ("group_query_attention", "GroupQueryAttention", false),
-    ("gru", "GRU", false),
-    ("hashing", "Hashing", false),
-    ("integer_lookup", "IntegerLookup", false),
-    ("layer_norm", "LayerNormalization", false),
-    ("layer_scale", "LayerScale", false),
-    ("lstm", "LSTM", false),
-    ("masking", "Masking", false),
-    ("max_pool1d", "MaxPooling1D", true),
-    ("max_pool2d", "MaxPooling2D", true),
-    ("max_pool3d", "MaxPooling3D", true),
-    ("maximum", "Maximum", false),
-    ("minimum", "Minimum", false),
-    ("multi_head_attention", "MultiHeadAttention", false),
-    ("multiply", "Multiply", false),
-    ("normalization", "Normalization", false),
-    ("p_relu", "PReLU", false),
-    ("permute", "Permute", false),
-    ("preprocess", "Rescaling", false),
-    ("random_brightness", "RandomBrightness", true),
-    ("random_color_degeneration", "RandomColorDegeneration", true),
-    ("random_contrast", "RandomContrast", true),
-    ("random_crop", "RandomCrop", true),
-    ("random_flip", "RandomFlip", true),
-    ("random_grayscale", "RandomGrayscale", true),
-    ("random_hue", "RandomHue", true),
-    ("random_invert", "RandomInvert", true),
-    ("random_rotation", "RandomRotation", true),
-    ("random_saturation", "RandomSaturation", true),
-    ("random_sharpness", "RandomSharpness", true),
-    ("random_translation", "RandomTranslation", true),
-    ("random_zoom", "RandomZoom", true),
-    ("repeat_vector", "RepeatVector", false),
-    ("rescaling", "Rescaling", false),
-    ("rms_norm", "RMSNormalization", false),
-    ("reshape", "Reshape", false),
-    ("resizing", "Resizing", true),
-    ("scaled_add", "CustomScaleLayer", false),
-    ("separable_conv1d", "SeparableConv1D", true),
-    ("separable_conv2d", "SeparableConv2D", true),
-    ("simple_rnn", "SimpleRNN", false),
-    ("spatial_dropout1d", "SpatialDropout1D", false),
-    ("spatial_dropout2d", "SpatialDropout2D", true),
-    ("spatial_dropout3d", "SpatialDropout3D", true),
-    ("spectral_norm", "SpectralNormalization", false),
-    ("stochastic_depth", "StochasticDepth", false),
-    ("subtract", "Subtract", false),
-    ("time_distributed", "TimeDistributed", false),
-    ("unit_norm", "UnitNormalization", false),
-    ("up_sampling1d", "UpSampling1D", false),
-    ("up_sampling2d", "UpSampling2D", true),
-    ("up_sampling3d", "UpSampling3D", true),
-    ("zero_padding1d", "ZeroPadding1D", true),
-    ("zero_padding2d", "ZeroPadding2D", true),
-    ("zero_padding3d", "ZeroPadding3D", true),
-];
 
 /// A setting of attention here, an argument of its calls in Keras.
 const CAUSAL: &str = "use_causal_mask";
@@ -357,6 +256,10 @@ fn layer_object(model: &Model, at: usize) -> Result<Value> {
             "Keras' `RandomCrop` cuts nothing out in prediction".into(),
         ));
     }
+    if layer.kind() == "equalization" {
+        // In prediction it gives back the very value that it is given, which Keras takes for a circle.
+        return Err(wrong("Keras makes no model with its `Equalization`".into()));
+    }
     let (class, mut settings) = class_of(layer.kind(), &layer.config()).map_err(wrong)?;
     settings.insert("name".into(), entry.name.as_str().into());
     if layer.kind() == "layer_scale" {
@@ -384,7 +287,7 @@ fn module(class: &str) -> &'static str {
 
 /// Whether Keras' class does not know that it may be frozen, as all others do.
 fn is_never_frozen(class: &str) -> bool {
-    class.starts_with("SpatialDropout") || class == "Discretization"
+    class.starts_with("SpatialDropout") || ["Discretization", "HashedCrossing"].contains(&class)
 }
 
 /// Sets what every layer of Keras has, also of the layer in a layer, which in Keras has it of its own.
@@ -393,7 +296,7 @@ fn set_inside(layer: &mut Value, field: &str, value: &Value) {
     // The type that a hash notes is of the numbers that it gives.
     let is_noted = match field {
         "trainable" => !is_never_frozen(class),
-        _ => class != "Hashing",
+        _ => !class.starts_with("Hash"),
     };
     if is_noted {
         layer["config"][field] = value.clone();
@@ -450,14 +353,10 @@ fn finish(kind: &str, config: &Value, settings: &mut Settings) -> Translated<()>
         "bidirectional" | "spectral_norm" | "time_distributed" => {
             settings.insert("layer".into(), inner_layer(&config["layer"])?);
         }
-        "random_contrast" if config["factor"].is_number() => {
-            // Keras 3 takes one number for more contrast alone.
-            let both = json!([config["factor"], config["factor"]]);
-            settings.insert("factor".into(), both);
-        }
-        "random_saturation" | "random_color_degeneration" if config["factor"].is_number() => {
-            // Keras 3 takes one number for as far either way.
-            settings.insert("factor".into(), json!([0.0, config["factor"]]));
+        kind if kind.starts_with("random_") => pictures::for_keras(kind, config, settings)?,
+        "mel_spectrogram" => {
+            // Keras' default is another.
+            settings.insert("window".into(), config["window"].clone());
         }
         "integer_lookup" => categories::integer_lookup_for_keras(settings),
         "dot" if config["axes"][0] == config["axes"][1] => {

@@ -4,11 +4,13 @@
 //! variables and no graph. [`Model::init`] makes first values; [`Model::call`] builds its outputs in a graph.
 
 mod activation;
+mod adaptive_pool;
 mod architecture;
 mod attention;
 mod attention_settings;
 mod augment;
 mod bidirectional;
+mod blur;
 mod category_encoding;
 mod colour;
 mod constraint;
@@ -33,8 +35,10 @@ mod fields;
 mod flags;
 mod flattened;
 mod footprint;
+mod fourier;
 mod group_norm;
 mod gru;
+mod hashed_crossing;
 mod hashing;
 mod index_inputs;
 mod initializer;
@@ -51,6 +55,7 @@ mod lengths;
 mod lstm;
 mod masking;
 mod masks;
+mod mel_spectrogram;
 mod merge;
 mod model;
 mod names;
@@ -58,10 +63,12 @@ mod network;
 mod norm;
 mod normalization;
 mod p_relu;
+mod picture_layer;
 mod pool;
 mod position;
 mod precision;
 mod preprocess;
+mod rand_augment;
 mod random_numbers;
 mod recurrent;
 mod registry;
@@ -79,8 +86,10 @@ mod simple_rnn;
 mod sizes;
 mod sorted_table;
 mod spectral_norm;
+mod spectrogram;
 mod summary;
 mod time_distributed;
+mod tones;
 mod upsampling;
 mod variable;
 mod warp;
@@ -88,9 +97,14 @@ mod warp;
 pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
 };
+pub use adaptive_pool::{
+    AdaptiveAveragePool1d, AdaptiveAveragePool2d, AdaptiveAveragePool3d, AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+};
 pub use attention::{GroupQueryAttention, MultiHeadAttention};
 pub use augment::{Flip, RandomCrop, RandomFlip};
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
+pub use blur::{RandomErasing, RandomGaussianBlur};
 pub use category_encoding::{CategoryEncoding, CategoryOutput};
 pub use colour::{
     AutoContrast, RandomBrightness, RandomColorDegeneration, RandomContrast, RandomGrayscale,
@@ -117,8 +131,10 @@ pub use embedding_bag::{Combiner, EmbeddingBag};
 pub use factor::Factor;
 pub(crate) use fields::every_layer_settings;
 pub(crate) use flattened::PytorchOrders;
+pub use fourier::{ComplexPart, WindowFunction, WindowScaling};
 pub use group_norm::{GroupNorm, UnitNorm};
 pub use gru::Gru;
+pub use hashed_crossing::HashedCrossing;
 pub use hashing::Hashing;
 pub(crate) use index_inputs::Table;
 pub(crate) use initializer::FirstRows;
@@ -132,6 +148,7 @@ pub use layer_scale::LayerScale;
 pub use lstm::Lstm;
 pub use masking::Masking;
 pub(crate) use masks::{mask_of_rows, rows_to_each};
+pub use mel_spectrogram::MelSpectrogram;
 pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, ScaledAdd, Subtract};
 pub use model::{IntoModel, Model};
 pub use network::{Network, Node, Shared};
@@ -146,6 +163,7 @@ pub use pool::{
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;
 pub use preprocess::{PerChannel, Preprocess, Rescaling};
+pub use rand_augment::{RandAugment, RandomColorJitter};
 pub(crate) use random_numbers::{normal_numbers, uniform_numbers};
 pub(crate) use recurrent::RECURRENT;
 pub(crate) use registry::with_outer_fields;
@@ -160,7 +178,9 @@ pub use shaping::{Flatten, Permute, RepeatVector, Reshape};
 pub use simple_rnn::SimpleRnn;
 pub use sizes::{Padding, Pair, Sizes, Triple};
 pub use spectral_norm::SpectralNorm;
+pub use spectrogram::{SpectrogramMode, StftSpectrogram};
 pub use time_distributed::TimeDistributed;
+pub use tones::{Equalization, RandomPosterization, Solarization};
 pub use upsampling::{Interpolation, UpSampling1d, UpSampling2d, UpSampling3d};
 pub use variable::Variable;
-pub use warp::{RandomRotation, RandomTranslation, RandomZoom};
+pub use warp::{RandomPerspective, RandomRotation, RandomShear, RandomTranslation, RandomZoom};

@@ -69,6 +69,12 @@ impl Registry {
         self.add_kind(AveragePool1d::new(2));
         self.add_kind(MaxPool3d::new(2));
         self.add_kind(AveragePool3d::new(2));
+        self.add_kind(AdaptiveMaxPool1d::new(1));
+        self.add_kind(AdaptiveMaxPool2d::new(1));
+        self.add_kind(AdaptiveMaxPool3d::new(1));
+        self.add_kind(AdaptiveAveragePool1d::new(1));
+        self.add_kind(AdaptiveAveragePool2d::new(1));
+        self.add_kind(AdaptiveAveragePool3d::new(1));
         self.add_kind(GlobalMaxPool2d::new());
         self.add_kind(GlobalAveragePool2d::new());
         self.add_kind(GlobalMaxPool3d::new());
@@ -97,7 +103,9 @@ impl Registry {
         self.add_kind(RandomFlip::default());
         self.add_kind(RandomRotation::new(0.0));
         self.add_kind(RandomTranslation::new(0.0, 0.0));
+        self.add_kind(RandomShear::new(0.0, 0.0));
         self.add_kind(RandomZoom::new(0.0));
+        self.add_kind(RandomPerspective::new(1.0));
         self.add_kind(RandomBrightness::new(0.0));
         self.add_kind(RandomContrast::new(0.0));
         self.add_kind(RandomHue::new(0.0));
@@ -107,6 +115,13 @@ impl Registry {
         self.add_kind(RandomInvert::new(1.0));
         self.add_kind(RandomGrayscale::new(0.5));
         self.add_kind(AutoContrast::new([0.0, 255.0]));
+        self.add_kind(RandomPosterization::new(1.0));
+        self.add_kind(Solarization::new(0.0, 0.0));
+        self.add_kind(Equalization::new([0.0, 255.0]));
+        self.add_kind(RandomGaussianBlur::new(3, 1.0));
+        self.add_kind(RandomErasing::new(1.0));
+        self.add_kind(RandomColorJitter::new([0.0, 255.0]));
+        self.add_kind(RandAugment::new(0.5));
     }
 
     /// Layers of sequences, of tokens and of categories.
@@ -116,6 +131,9 @@ impl Registry {
         self.add_kind(CategoryEncoding::new(1));
         self.add_kind(IntegerLookup::new([0]));
         self.add_kind(Hashing::new(1));
+        self.add_kind(HashedCrossing::new(1));
+        self.add_kind(StftSpectrogram::new(256));
+        self.add_kind(MelSpectrogram::new(128));
         self.add_kind(MultiHeadAttention::new(1, 1));
         self.add_kind(GroupQueryAttention::new(1, 1, 1));
         self.add_kind(Attention::new());
@@ -375,198 +393,5 @@ fn flag(owner: &str, name: &str, value: Option<Value>) -> Result<Option<bool>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    /// Settings of kinds with variables.
-    fn with_weights() -> Value {
-        json!({
-            "dense": {"units": 3},
-            "einsum_dense": {"equation": "...ab,bc->...ca", "output_shape": [4, null], "bias_axes": "c"},
-            "conv2d": {"filters": 4, "kernel_size": 3},
-            "depthwise_conv1d": {"kernel_size": 3, "depth_multiplier": 2},
-            "depthwise_conv2d": {"kernel_size": [3, 2]},
-            "separable_conv1d": {"filters": 4, "kernel_size": 3, "padding": "same"},
-            "separable_conv2d": {"filters": 4, "kernel_size": 3, "depth_multiplier": 2, "depthwise_regularizer": {"l2": {"l2": 0.5}}},
-            "conv2d_transpose": {"filters": 4, "kernel_size": 3, "padding": "same"},
-            "conv1d_transpose": {"filters": 4, "kernel_size": 3, "strides": 2},
-            "conv3d_transpose": {"filters": 4, "kernel_size": [1, 2, 3], "dilation_rate": 2},
-            "conv1d": {"filters": 4, "kernel_size": 3, "padding": "causal"},
-            "conv3d": {"filters": 4, "kernel_size": [1, 2, 3], "strides": 2},
-            "group_norm": {"groups": -1, "axis": 1},
-            "unit_norm": {"axis": [1, 2]},
-            "rms_norm": {"axis": [1, 2], "epsilon": 0.1},
-            "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
-            "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
-            "group_query_attention": {"head_dim": 3, "num_query_heads": 4, "num_key_value_heads": 2, "use_padding_mask": false},
-            "attention": {"use_scale": true, "score_mode": "concat", "dropout": 0.5},
-            "additive_attention": {"use_scale": false, "use_causal_mask": true},
-            "position_embedding": {"sequence_length": 5},
-            "embedding_bag": {"input_dim": 6, "output_dim": 3, "combiner": "sqrtn", "padding": -1},
-            "lstm": {"units": 3, "return_sequences": true},
-            "gru": {"units": 3, "reset_after": false},
-            "simple_rnn": {"units": 3, "go_backwards": true},
-            "conv_lstm1d": {"filters": 3, "kernel_size": 2, "strides": 2, "recurrent_dropout": 0.5},
-            "conv_lstm2d": {"filters": 3, "kernel_size": [1, 2], "padding": "same", "recurrent_activation": "hard_sigmoid"},
-            "conv_lstm3d": {"filters": 3, "kernel_size": 2, "unit_forget_bias": false, "return_state": true},
-            "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
-            "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
-            "spectral_norm": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}, "power_iterations": 3},
-            "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},
-            "activation": {"activation": {"general_relu": {"max_value": 0.5}}, "activity_regularizer": {"l1": {"l1": 0.1}}},
-        })
-    }
-
-    /// Settings of kinds without.
-    fn without_weights() -> Value {
-        json!({
-            "resizing": {"height": 3, "width": 4, "interpolation": "lanczos3", "antialias": true, "pad_to_aspect_ratio": true, "fill_value": 1.5},
-            "center_crop": {"height": 3, "width": 4},
-            "random_crop": {"height": 3, "width": 4},
-            "random_flip": {"mode": "vertical"},
-            "random_rotation": {"factor": [-0.1, 0.2], "fill_mode": "wrap"},
-            "random_translation": {"height_factor": 0.1, "width_factor": [0.0, 0.2], "interpolation": "nearest"},
-            "random_zoom": {"height_factor": 0.1, "width_factor": 0.2, "fill_value": 2.0},
-            "random_brightness": {"factor": 0.5, "value_range": [0.0, 1.0]},
-            "random_contrast": {"factor": [0.5, 0.1]},
-            "up_sampling2d": {"size": [2, 3], "interpolation": "bilinear"},
-            "up_sampling3d": {"size": [2, 1, 3]},
-            "zero_padding1d": {"padding": [1, 0]},
-            "zero_padding3d": {"padding": [1, 0, 2]},
-            "cropping1d": {"cropping": 2},
-            "cropping2d": {"cropping": [1, 0]},
-            "cropping3d": {"cropping": [[0, 1], [2, 0], [1, 1]]},
-            "permute": {"dims": [2, 1]},
-            "repeat_vector": {"n": 3},
-            "dropout": {"rate": 0.5},
-            "spatial_dropout1d": {"rate": 0.5},
-            "spatial_dropout2d": {"rate": 0.5},
-            "spatial_dropout3d": {"rate": 1.0},
-            "gaussian_noise": {"stddev": 0.5},
-            "gaussian_dropout": {"rate": 0.5},
-            "alpha_dropout": {"rate": 0.5},
-            "stochastic_depth": {"drop_path_rate": 0.5},
-            "scaled_add": {"scale": 0.5},
-            "layer_scale": {"init_values": 0.5},
-            "reshape": {"target_shape": [3, -1]},
-            "rescaling": {"scale": [0.5, 1.0]},
-            "preprocess": {"mode": "caffe"},
-            "normalization": {"axis": [1, -1], "mean": [[0.5], [-2.0]], "variance": [[1.0], [0.0]], "invert": true},
-        })
-    }
-
-    /// Settings of kinds that colour images.
-    fn of_colours() -> Value {
-        json!({
-            "random_hue": {"factor": 0.5, "value_range": [0.0, 1.0]},
-            "random_saturation": {"factor": [0.25, 0.75]},
-            "random_color_degeneration": {"factor": 0.5},
-            "random_sharpness": {"factor": 0.5},
-            "random_invert": {"factor": [0.0, 0.5]},
-            "random_grayscale": {"factor": 0.25},
-            "auto_contrast": {"value_range": [0.0, 1.0]},
-        })
-    }
-
-    /// Settings of kinds of categories.
-    fn of_categories() -> Value {
-        json!({
-            "discretization": {"bin_boundaries": [-0.1, 2.0], "output_mode": "count"},
-            "category_encoding": {"num_tokens": 3, "output_mode": "one_hot"},
-            "hashing": {"num_bins": 5, "mask_value": -1, "output_mode": "one_hot"},
-            "integer_lookup": {"vocabulary": [7, -3], "num_oov_indices": 2, "mask_token": 0, "output_mode": "multi_hot"},
-        })
-    }
-
-    #[test]
-    fn every_kind_reads_back_what_it_writes() {
-        let settings = [
-            with_weights(),
-            without_weights(),
-            of_colours(),
-            of_categories(),
-        ];
-        for kind in Registry::standard().kinds() {
-            let fields = settings.iter().find_map(|settings| settings.get(kind));
-            let fields = fields.unwrap_or(&Value::Null);
-            let layer = layer_from_config(kind, fields).unwrap();
-            assert_eq!(layer.kind(), kind);
-            let again = layer_from_config(kind, &layer.config()).unwrap();
-            assert_eq!(again.config(), layer.config(), "{kind}");
-        }
-    }
-
-    /// A kind, its fields as JSON, and what is said of them.
-    const MISTAKES: [(&str, &str, &str); 12] = [
-        ("dens", "{}", "unknown layer `dens`; did you mean `dense`?"),
-        (
-            "dense",
-            r#"{"unit": 3, "units": 1}"#,
-            "dense: unknown field `unit`; did you mean `units`?",
-        ),
-        ("dense", "{}", "dense: field `units` is missing; add it"),
-        (
-            "dense",
-            r#"{"units": 0}"#,
-            "dense: `units` must be a whole number from 1 to 2147483647, got 0",
-        ),
-        (
-            "dense",
-            r#"{"units": 3, "activation": "rleu"}"#,
-            "dense: `activation`: unknown activation `rleu`; did you mean `relu`?",
-        ),
-        (
-            "dense",
-            r#"{"units": 3, "activation": {"relu": {"slope": 1}}}"#,
-            "dense: `activation`: activation `relu` has no settings; write the name alone",
-        ),
-        (
-            "dropout",
-            r#"{"rate": 1.5}"#,
-            "dropout: `rate` must be a number from 0 to 1, got 1.5",
-        ),
-        (
-            "dense",
-            r#"{"units": 3, "name": 4}"#,
-            "dense: `name`: expected text, got 4",
-        ),
-        (
-            "dense",
-            r#"{"units": 3, "trainable": "no"}"#,
-            "dense: `trainable`: expected true or false, got \"no\"",
-        ),
-        (
-            "max_pool2d",
-            r#"{"pool_size": 0}"#,
-            "max_pool2d: `pool_size` must be a whole number above 0, or two: 3 or [3, 3], got 0",
-        ),
-        (
-            "conv3d",
-            r#"{"filters": 2, "kernel_size": [3, 3]}"#,
-            "conv3d: `kernel_size` must be a whole number above 0, or three: 3 or [3, 3, 3], got [3,3]",
-        ),
-        (
-            "conv3d",
-            r#"{"filters": 4, "kernel_size": 3, "groups": 3}"#,
-            "conv3d: `groups` must divide `filters`, got 3 and 4",
-        ),
-    ];
-
-    #[test]
-    fn mistakes_name_the_field_and_the_nearest_name() {
-        let message =
-            |kind: &str, fields: Value| layer_from_config(kind, &fields).unwrap_err().to_string();
-        for (kind, fields, expected) in MISTAKES {
-            let fields = serde_json::from_str(fields).unwrap();
-            assert_eq!(message(kind, fields), expected);
-        }
-        let wrong = message("dense", json!({"units": "ten"}));
-        assert_eq!(
-            wrong,
-            "dense: `units` must be a whole number from 1 to 2147483647, got \"ten\""
-        );
-        let wrong = message("dense", json!([1]));
-        assert!(wrong.starts_with("dense: expected fields"), "{wrong}");
-    }
-}
+#[path = "registry_tests.rs"]
+mod tests;

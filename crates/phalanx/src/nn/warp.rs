@@ -4,15 +4,13 @@ use std::f64::consts::TAU;
 
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::factor::{Factor, drawn};
-use super::layer::Layer;
+use super::picture_layer::{ANY, CHANCE, by_chance, picture_layer};
 use super::precision::widened;
-use super::preprocess::as_float;
-use super::sizes::{check_range, one_picture};
+use super::sizes::check_range;
 use super::{Cx, Interpolation};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{Component, Described, Field, Kind};
 use crate::image::Fill;
 
 /// How pixels between two of an image, and beyond its edges, are found.
@@ -41,6 +39,10 @@ impl Lookup {
             "what is seen beyond the edges where `fill_mode` is constant",
         ),
     ];
+
+    fn check(self) -> Result<(), String> {
+        check_range("`fill_value`", self.fill_value, f64::MIN..=f64::MAX)
+    }
 }
 
 /// Keras' defaults.
@@ -106,36 +108,18 @@ macro_rules! random_warp {
             const SHARED: &'static [Field] = Lookup::FIELDS;
         }
 
-        impl Layer for $name {
-            fn kind(&self) -> &'static str {
-                $kind
-            }
+        picture_layer!($name, $kind, ANY, seen);
 
-            fn config(&self) -> Value {
-                config::write(self.kind(), self)
-            }
-
-            /// Pixels are not rounded before they are blended.
-            fn converts_inputs(&self) -> bool {
-                false
-            }
-
-            fn check_settings(&self) -> Result<(), String> {
-                check_range("`fill_value`", self.lookup.fill_value, f64::MIN..=f64::MAX)?;
+        impl $name {
+            fn check_fields(&self) -> Result<(), String> {
+                self.lookup.check()?;
                 self.check_factors()
             }
 
-            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-                one_picture(inputs).map(|_| ())
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                let x = as_float(&inputs[0]);
-                if !cx.training() {
-                    return x;
-                }
+            #[track_caller]
+            fn seen(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
                 let from = self.drawn_map(cx, &x.dims());
-                seen_through(&x, &from, self.lookup)
+                seen_through(x, &from, self.lookup)
             }
         }
     };
@@ -217,6 +201,51 @@ impl RandomTranslation {
 }
 
 random_warp! {
+    /// Moves the rows of images, and their columns, the further the later they come, in training alone; kind `random_shear`.
+    ///
+    /// Both the same way: half of the images lean one way, and half the other, where the factors are of one sign.
+    RandomShear { x_factor: Factor, y_factor: Factor }, "random_shear", "leans images over by random amounts in training",
+    &[
+        Field::optional("x_factor", Factor::KIND, "how far a row is moved, in parts of its distance from the first"),
+        Field::optional("y_factor", Factor::KIND, "how far a column is moved, in parts of its distance from the first"),
+    ]
+}
+
+impl RandomShear {
+    /// Leans over by up to parts of the distance either way, or between two.
+    #[must_use]
+    pub fn new(x_factor: impl Into<Factor>, y_factor: impl Into<Factor>) -> Self {
+        Self {
+            x_factor: x_factor.into(),
+            y_factor: y_factor.into(),
+            lookup: Lookup::default(),
+        }
+    }
+
+    fn check_factors(&self) -> Result<(), String> {
+        self.x_factor.check("x_factor", -1.0..=1.0)?;
+        self.y_factor.check("y_factor", -1.0..=1.0)
+    }
+
+    #[track_caller]
+    fn drawn_map(&self, cx: &mut Cx, dims: &[usize]) -> Affine {
+        let way = drawn(cx, dims[0], [0.0, 1.0]);
+        let is_back = way.greater(&way.like(0.5));
+        let mut shear = |factor: Factor| {
+            let by = drawn(cx, dims[0], factor.ends());
+            is_back.select(&-&by, &by)
+        };
+        let (x, y) = (shear(self.x_factor), shear(self.y_factor));
+        let none = x.zeros_like();
+        let whole = &none + 1.0;
+        Affine {
+            x: [whole.clone(), x, none.clone()],
+            y: [y, whole, none],
+        }
+    }
+}
+
+random_warp! {
     /// Zooms into images, and out of them, by random amounts, in training alone; kind `random_zoom`.
     RandomZoom { height_factor: Factor, width_factor: Option<Factor> }, "random_zoom", "zooms images by random amounts in training",
     &[
@@ -277,6 +306,126 @@ impl RandomZoom {
     }
 }
 
+/// Looks at images from a side, at random, in training alone; kind `random_perspective`.
+///
+/// Images `[batch, height, width, channels]` of any element type become floats of the same dims. The corner at the top left stays; the right one
+/// beside it moves along its edge, the left one below along its own, and the last one both ways, by up to half of `scale` of the distance. As in
+/// Keras the chance of it is drawn for each image. Pixels have the numbers of Keras on TensorFlow, up to the rounding of its linear equations. What is
+/// drawn depends on the step's key, the layer and the number of the example, not on how a batch is divided over replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RandomPerspective {
+    factor: Factor,
+    scale: f64,
+    interpolation: Interpolation,
+    fill_value: f64,
+}
+
+impl RandomPerspective {
+    /// Corners are moved by up to half of this part of the distance; of half of the images, as in Keras' defaults.
+    #[must_use]
+    pub const fn new(scale: f64) -> Self {
+        Self {
+            factor: Factor::UpTo(1.0),
+            scale,
+            interpolation: Interpolation::Bilinear,
+            fill_value: 0.0,
+        }
+    }
+
+    /// Sets the chance of it, which is drawn up to a number or between two: up to 1 by default.
+    #[must_use]
+    pub fn factor(mut self, factor: impl Into<Factor>) -> Self {
+        self.factor = factor.into();
+        self
+    }
+
+    /// Sets how the pixels in between are found, bilinear by default.
+    #[must_use]
+    pub const fn interpolation(mut self, interpolation: Interpolation) -> Self {
+        self.interpolation = interpolation;
+        self
+    }
+
+    /// Sets what is seen beyond the edges, 0 by default.
+    #[must_use]
+    pub const fn fill_value(mut self, fill_value: f64) -> Self {
+        self.fill_value = fill_value;
+        self
+    }
+
+    const fn lookup(&self) -> Lookup {
+        Lookup {
+            fill_mode: Fill::Constant,
+            interpolation: self.interpolation,
+            fill_value: self.fill_value,
+        }
+    }
+
+    fn check_fields(&self) -> Result<(), String> {
+        self.factor.check("factor", 0.0..=1.0)?;
+        check_range("`scale`", self.scale, 0.0..=1.0)?;
+        self.lookup().check()
+    }
+
+    #[track_caller]
+    fn seen_from_a_side(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let half = self.scale * 0.5;
+        let corners = [0; 4].map(|_| drawn(cx, x.dim(0), [-half, half]));
+        let seen = seen_from(x, &corners, self.lookup());
+        by_chance(cx, self.factor, x, &seen)
+    }
+}
+
+impl Described for RandomPerspective {
+    const COMPONENT: Component = Component {
+        name: "random_perspective",
+        doc: "looks at images from a random side in training",
+        fields: &[
+            CHANCE,
+            Field::optional(
+                "scale",
+                Kind::SHARE,
+                "how far corners move at most, in parts of twice the distance",
+            ),
+            Lookup::FIELDS[1],
+            Field::optional("fill_value", Kind::REAL, "what is seen beyond the edges"),
+        ],
+    };
+}
+
+picture_layer!(
+    RandomPerspective,
+    "random_perspective",
+    ANY,
+    seen_from_a_side
+);
+
+/// Images whose corners are further from the first one by these parts: the second from the left, the third from the top, and the last from both.
+///
+/// The homography that leads back from there: the edges at the first corner stay where they are, which leaves four equations.
+#[track_caller]
+fn seen_from(
+    images: &Tensor,
+    [right, below, across, down]: &[Tensor; 4],
+    lookup: Lookup,
+) -> Tensor {
+    let dims = &images.dims()[..3];
+    // Of one row or column nothing moves.
+    let [height, width] = [dims[1], dims[2]].map(|size| (size as f64 - 1.0).max(1.0));
+    let (p, q) = ((right + 1.0) * width, (below + 1.0) * height);
+    let (r, s) = ((across + 1.0) * width, (down + 1.0) * height);
+    let by_x = (&s / &q - 1.0) / &r;
+    let by_y = (&r / &p - 1.0) / &s;
+    let to_each = |numbers: &Tensor| numbers.broadcast_in(dims, &[0]);
+    let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
+    let (x, y) = (count(2), count(1));
+    let far = to_each(&by_x) * &x + to_each(&by_y) * &y + 1.0;
+    let from_x = to_each(&((by_x + 1.0 / p) * width)) * x / &far;
+    let from_y = to_each(&((by_y + 1.0 / q) * height)) * y / far;
+    looked_up(images, [from_y, from_x], lookup)
+}
+
 /// The middle of images, from the top and from the left.
 fn middle(dims: &[usize]) -> [f64; 2] {
     [dims[1], dims[2]].map(|size| (size as f64 - 1.0) / 2.0)
@@ -286,15 +435,21 @@ fn middle(dims: &[usize]) -> [f64; 2] {
 #[track_caller]
 fn seen_through(images: &Tensor, from: &Affine, lookup: Lookup) -> Tensor {
     let dims = &images.dims()[..3];
-    let sizes = [dims[1], dims[2]];
     let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
     let (x, y) = (count(2), count(1));
     let place = |map: &[Tensor; 3]| {
         let [by_x, by_y, offset] = [0, 1, 2].map(|i| map[i].broadcast_in(dims, &[0]));
         by_x * &x + by_y * &y + offset
     };
-    let at = [(&from.y, sizes[0]), (&from.x, sizes[1])]
-        .map(|(map, size)| moved_inside(&place(map), size, lookup.fill_mode));
+    looked_up(images, [place(&from.y), place(&from.x)], lookup)
+}
+
+/// Images whose pixels come from places `[y, x]`, `f32[batch, height, width]`.
+#[track_caller]
+fn looked_up(images: &Tensor, [y, x]: [Tensor; 2], lookup: Lookup) -> Tensor {
+    let sizes = [images.dim(1), images.dim(2)];
+    let at = [(y, sizes[0]), (x, sizes[1])]
+        .map(|(place, size)| moved_inside(&place, size, lookup.fill_mode));
     let source = SourcePixels::of(images, lookup);
     match lookup.interpolation {
         Interpolation::Nearest => source.at([&to_whole(&at[0]), &to_whole(&at[1])]),

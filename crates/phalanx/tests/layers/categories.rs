@@ -1,20 +1,21 @@
 //! Layers of categories: Keras' numbers, and NaN where Keras ends with an error or says nothing.
 
 use phalanx::nn::{
-    CategoryEncoding, CategoryOutput, Cx, Discretization, Embedding, Hashing, Input, IntegerLookup,
-    LayerSpec, Policy, Sequential, layer_from_config,
+    CategoryEncoding, CategoryOutput, Cx, Discretization, Embedding, HashedCrossing, Hashing,
+    Input, IntegerLookup, LayerSpec, Network, Policy, Sequential, layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
 
-use crate::{Checks, array, call, golden};
+use crate::{Checks, array, arrays, call, golden};
 
 fn kind(keras: &str) -> &'static str {
     match keras {
         "Discretization" => "discretization",
         "CategoryEncoding" => "category_encoding",
         "Hashing" => "hashing",
+        "HashedCrossing" => "hashed_crossing",
         "IntegerLookup" => "integer_lookup",
         other => panic!("no layer for Keras' {other}"),
     }
@@ -35,11 +36,20 @@ fn of(layer: impl Into<LayerSpec>, x: &HostTensor) -> HostTensor {
 fn check_record(checks: &mut Checks, record: &Value) {
     let kind = kind(record["layer"].as_str().unwrap());
     let layer = layer_from_config(kind, &record["config"]).unwrap();
-    let x = array(&record["input"]);
-    let model = stack(layer, &x).build().unwrap();
-    let input = checks.given(&x);
+    let given = match record["inputs"].is_array() {
+        true => arrays(&record["inputs"]),
+        false => vec![array(&record["input"])],
+    };
+    let mut net = Network::new();
+    let nodes = given
+        .iter()
+        .map(|x| net.input(Input::new(&x.dims()[1..]).dtype(x.dtype())));
+    let nodes: Vec<_> = nodes.collect();
+    let output = net.add(layer, &nodes);
+    let model = net.build(&nodes, &[output]).unwrap();
+    let inputs: Vec<_> = given.iter().map(|x| checks.given(x)).collect();
     let mut cx = Cx::new(&checks.graph, &model, &[]);
-    let output = model.call(&mut cx, &[input]).swap_remove(0);
+    let output = model.call(&mut cx, &inputs).swap_remove(0);
     let name = record["name"].as_str().unwrap().to_owned();
     checks.expect(name, &output, array(&record["output"]));
 }
@@ -100,6 +110,31 @@ fn what_is_no_number_is_in_the_last_bin_and_infinities_at_the_ends() {
         &HostTensor::new([4], &x),
     );
     assert_eq!(bins, HostTensor::new([4], &[3i32, 3, 0, 3]));
+}
+
+#[test]
+fn columns_that_cannot_be_crossed_are_told() {
+    let crossed = |shapes: &[(&[usize], DType)]| {
+        let mut net = Network::new();
+        let inputs = shapes
+            .iter()
+            .map(|&(dims, dtype)| net.input(Input::new(dims).dtype(dtype)));
+        let inputs: Vec<_> = inputs.collect();
+        let output = net.add(HashedCrossing::new(9), &inputs);
+        net.build(&inputs, &[output]).unwrap_err().to_string()
+    };
+    let whole: (&[usize], DType) = (&[1], DType::I32);
+    for shapes in [
+        vec![whole],
+        vec![whole, (&[1], DType::F32)],
+        vec![whole, (&[], DType::I32)],
+        vec![(&[2], DType::I32); 2],
+    ] {
+        let error = crossed(&shapes);
+        let expected =
+            "expected 2 inputs or more of whole numbers, all [batch] or all [batch, 1], got i32[";
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 /// 0.1 of 64 bits is below 0.1 of 32, to which Keras brings both.

@@ -158,6 +158,45 @@ fn convolutions_and_pools_of_volumes() {
 }
 
 #[test]
+fn pools_to_a_number_of_windows() {
+    for pool in ["max", "average"] {
+        let of = |dims: &[usize], settings: Value| {
+            let kind = format!("adaptive_{pool}_pool{}d", dims.len() - 1);
+            check_each(dims, &[(&kind, settings)]);
+        };
+        of(&[7, 2], json!({"output_size": 3}));
+        of(&[3, 4, 2], json!({"output_size": [2, 5]}));
+        of(&[2, 3, 4, 1], json!({"output_size": [2, 2, 3]}));
+    }
+}
+
+#[test]
+fn spectrograms() {
+    // The derivatives of an angle are not those of the polynomial that finds it: Keras' numbers have them.
+    let modes = ["log", "magnitude", "psd", "real", "imag", "stft"];
+    for mode in modes {
+        let settings =
+            json!({"mode": mode, "frame_length": 4, "frame_step": 3, "expand_dims": true});
+        check_each(&[8, 2], &[("stft_spectrogram", settings)]);
+    }
+    let frames = |mut settings: Value| {
+        settings["num_mel_bins"] = 3.into();
+        settings["min_freq"] = 100.0.into();
+        ("mel_spectrogram", settings)
+    };
+    check_each(
+        &[20],
+        &[
+            frames(json!({"fft_length": 12, "sequence_stride": 5})),
+            frames(
+                json!({"fft_length": 7, "sequence_stride": 4, "power_to_db": false, "mag_exp": 1.0}),
+            ),
+            frames(json!({"fft_length": 16, "sequence_stride": 9, "top_db": 2.0})),
+        ],
+    );
+}
+
+#[test]
 fn convolutions_of_each_channel_of_sequences() {
     check_each(
         &[5, 2],

@@ -11,7 +11,9 @@ mod initializers;
 mod modes;
 mod normalizations;
 mod pictures;
+mod signals;
 mod time_distributed;
+mod tones;
 mod types;
 mod volumes;
 
@@ -208,9 +210,17 @@ fn kind(keras: &str) -> &'static str {
     }
 }
 
-/// Of layers at the end of residual branches.
+/// Of layers at the end of residual branches, of signals, and of poolings to a number of windows.
 fn kind_in_branches(keras: &str) -> &'static str {
     match keras {
+        "STFTSpectrogram" => "stft_spectrogram",
+        "MelSpectrogram" => "mel_spectrogram",
+        "AdaptiveMaxPooling1D" => "adaptive_max_pool1d",
+        "AdaptiveMaxPooling2D" => "adaptive_max_pool2d",
+        "AdaptiveMaxPooling3D" => "adaptive_max_pool3d",
+        "AdaptiveAveragePooling1D" => "adaptive_average_pool1d",
+        "AdaptiveAveragePooling2D" => "adaptive_average_pool2d",
+        "AdaptiveAveragePooling3D" => "adaptive_average_pool3d",
         "LayerScale" => "layer_scale",
         "StochasticDepth" => "stochastic_depth",
         "CustomScaleLayer" => "scaled_add",

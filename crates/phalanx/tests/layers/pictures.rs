@@ -2,10 +2,12 @@
 
 use phalanx::image::Fill;
 use phalanx::nn::{
-    AutoContrast, Cx, Flip, Input, LayerSpec, Network, Policy, RandomBrightness,
-    RandomColorDegeneration, RandomContrast, RandomCrop, RandomFlip, RandomGrayscale, RandomHue,
-    RandomInvert, RandomRotation, RandomSaturation, RandomSharpness, RandomTranslation, RandomZoom,
-    Resizing, Sequential, layer_from_config,
+    AutoContrast, Cx, Equalization, Flip, Input, LayerSpec, Network, Policy, RandAugment,
+    RandomBrightness, RandomColorDegeneration, RandomColorJitter, RandomContrast, RandomCrop,
+    RandomErasing, RandomFlip, RandomGaussianBlur, RandomGrayscale, RandomHue, RandomInvert,
+    RandomPerspective, RandomPosterization, RandomRotation, RandomSaturation, RandomSharpness,
+    RandomShear, RandomTranslation, RandomZoom, Resizing, Sequential, Solarization,
+    layer_from_config,
 };
 use phalanx_graph::{DType, HostTensor, Shape};
 use phalanx_testkit::assert_relatively_close;
@@ -31,6 +33,11 @@ fn kind(keras: &str) -> &'static str {
         "RandomInvert" => "random_invert",
         "RandomGrayscale" => "random_grayscale",
         "AutoContrast" => "auto_contrast",
+        "RandomPosterization" => "random_posterization",
+        "Solarization" => "solarization",
+        "Equalization" => "equalization",
+        "RandomGaussianBlur" => "random_gaussian_blur",
+        "RandomColorJitter" => "random_color_jitter",
         other => panic!("no layer for Keras' {other}"),
     }
 }
@@ -62,21 +69,21 @@ fn check_picture(checks: &mut Checks, record: &Value) {
 fn pictures_are_keras() {
     let mut checks = Checks::default();
     let records = golden("image_layers.json");
-    assert!(records.len() > 170);
-    // Which way a hue is turned is drawn.
-    let is_fixed = |record: &&Value| record["layer"] != "RandomHue";
+    assert!(records.len() > 200);
+    // Which way a hue is turned is drawn, and where corners are.
+    let of_draws = ["RandomHue", "RandomShear", "RandomPerspective"];
+    let is_fixed = |record: &&Value| !of_draws.contains(&record["layer"].as_str().unwrap());
     for record in records.iter().filter(is_fixed) {
         check_picture(&mut checks, record);
     }
     checks.verify(2e-5);
 }
 
-/// Keras' numbers where each image of many has its hue turned one way or the other.
-#[test]
-fn hues_are_turned_either_way() {
+/// Keras' numbers where each image of many is changed one way or the other.
+fn check_ways(kind: &str, most: impl Fn(&Value) -> f64) {
     let records = golden("image_layers.json");
     let turned = |way: &str| {
-        let start = format!("random_hue_{way}_");
+        let start = format!("{kind}_{way}_");
         let of_way = move |record: &&Value| record["name"].as_str().unwrap().starts_with(&start);
         records.iter().filter(of_way).collect::<Vec<_>>()
     };
@@ -85,9 +92,9 @@ fn hues_are_turned_either_way() {
         let ways = [on, back].map(|record| array(&record["output"]).to_f64());
         let size = ways[0].len();
         let many = HostTensor::new([200, 5, 7, 3], &input.f32s().repeat(100));
-        let layer = layer_from_config("random_hue", &on["config"]).unwrap();
+        let layer = layer_from_config(kind, &on["config"]).unwrap();
         let found = noisy(layer, &many, [1, 2], 0).to_f64();
-        let most = on["config"]["value_range"][1].as_f64().unwrap();
+        let most = most(on);
         let is = |image: usize, way: usize| {
             let half = size / 2;
             let expected = &ways[way][image % 2 * half..][..half];
@@ -95,9 +102,22 @@ fn hues_are_turned_either_way() {
             let mut pairs = found.iter().zip(expected);
             pairs.all(|(found, expected)| (found - expected).abs() < 1e-5 * most)
         };
-        assert!((0..200).all(|image| is(image, 0) || is(image, 1)));
-        check_share("turned back", 0.5, (0..200).map(|image| is(image, 1)));
+        let name = &on["name"];
+        assert!((0..200).all(|image| is(image, 0) || is(image, 1)), "{name}");
+        check_share(kind, 0.5, (0..200).map(|image| is(image, 1)));
     }
+}
+
+#[test]
+fn hues_are_turned_either_way() {
+    check_ways("random_hue", |record| {
+        record["config"]["value_range"][1].as_f64().unwrap()
+    });
+}
+
+#[test]
+fn images_lean_over_either_way() {
+    check_ways("random_shear", |_| 255.0);
 }
 
 #[test]
@@ -290,8 +310,20 @@ fn brightness_is_drawn_in_parts_of_the_range_and_clipped() {
 }
 
 /// Layers of three channels that draw numbers, and one that draws none.
-fn of_colours() -> [LayerSpec; 7] {
+fn of_colours() -> [LayerSpec; 14] {
     [
+        RandomPosterization::new([1.0, 8.0]).into(),
+        Solarization::new(0.5, 1.0).into(),
+        Equalization::new([0.0, 255.0]).into(),
+        RandomGaussianBlur::new(3, 1.0).into(),
+        RandomErasing::new(1.0).into(),
+        RandomColorJitter::new([0.0, 255.0])
+            .brightness(0.2)
+            .contrast(0.2)
+            .saturation([0.4, 0.6])
+            .hue(0.2)
+            .into(),
+        RandAugment::new(0.5).into(),
         RandomHue::new(0.4).into(),
         RandomSaturation::new([0.3, 0.7]).into(),
         RandomColorDegeneration::new(0.5).into(),
@@ -308,7 +340,7 @@ fn what_is_drawn_for_colours_depends_on_the_key_and_the_row() {
     let x = HostTensor::new([20, 4, 5, 3], &values);
     for layer in of_colours() {
         let kind = layer.kind();
-        let draws = kind != "auto_contrast";
+        let draws = !["auto_contrast", "equalization"].contains(&kind);
         let whole = noisy(layer.clone(), &x, [1, 2], 100);
         let half = noisy(layer.clone(), &x.slice_rows(10, 20), [1, 2], 110);
         let of_whole = whole.slice_rows(10, 20).f32s();
@@ -321,7 +353,7 @@ fn what_is_drawn_for_colours_depends_on_the_key_and_the_row() {
         assert_eq!(mixed.convert(DType::F32), exact, "{kind}");
         let model = Sequential::new([4, 5, 3]).add(layer).build().unwrap();
         let (kept, ..) = call(&model, &[], std::slice::from_ref(&x), |_, cx| cx);
-        assert_eq!(kept[0] == x, draws, "{kind}");
+        assert_eq!(kept[0] == x, kind != "auto_contrast", "{kind}");
     }
     let four = Sequential::new([4, 5, 4]).add(RandomHue::new(0.1)).build();
     let four = four.unwrap_err().to_string();
@@ -332,8 +364,10 @@ fn what_is_drawn_for_colours_depends_on_the_key_and_the_row() {
 }
 
 /// Each layer that draws numbers.
-fn all() -> [LayerSpec; 7] {
+fn all() -> [LayerSpec; 9] {
     [
+        RandomShear::new(0.2, 0.3).into(),
+        RandomPerspective::new(0.5).into(),
         RandomFlip::default().into(),
         RandomRotation::new(0.1).into(),
         RandomTranslation::new(0.2, [-0.1, 0.3])

@@ -14,6 +14,7 @@ use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::{Scratch, assert_close};
 use serde_json::{Value, json};
 
+use super::archive_models::{einsums, frames, signals, spectral};
 use super::oracle::{Batch, array, engine, formula_value, name, records, uniform};
 use super::{LoadWeights, zeroed};
 
@@ -37,6 +38,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         einsums(),
         frames(),
         spectral(),
+        signals(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();
@@ -129,6 +131,15 @@ fn pictures() -> Value {
         {"random_invert": {"factor": 0.2}},
         {"random_grayscale": {"factor": 0.2}},
         {"auto_contrast": {"value_range": [-1.0, 1.0]}},
+        {"random_shear": {"x_factor": [0.0, 0.2], "y_factor": [0.1, 0.3], "fill_mode": "nearest"}},
+        {"random_perspective": {"factor": [0.2, 0.5], "scale": 0.3, "interpolation": "nearest", "fill_value": 2.0}},
+        {"random_gaussian_blur": {"kernel_size": [3, 5], "sigma": 0.5}},
+        {"random_erasing": {"scale": 0.2, "fill_value": [1.0, 2.0, 3.0]}},
+        {"random_erasing": {"factor": 0.5}},
+        {"random_posterization": {"factor": 5}},
+        {"solarization": {"addition_factor": [0.1, 0.2], "threshold_factor": 0.5}},
+        {"random_color_jitter": {"brightness_factor": 0.1, "contrast_factor": 0.2, "saturation_factor": 0.3, "hue_factor": 0.4}},
+        {"rand_augment": {"factor": 0.3, "num_ops": 1}},
         {"center_crop": {"height": 6, "width": 13}},
         {"random_crop": {"height": 6, "width": 13}},
         {"flatten": null},
@@ -397,43 +408,6 @@ fn grouped() -> Value {
         "outputs": ["between", "mean"]})
 }
 
-/// Dense layers by equations.
-fn einsums() -> Value {
-    json!({"name": "einsums", "input": {"name": "steps", "shape": [5, 4], "dtype": "f32"}, "layers": [
-        {"einsum_dense": {"equation": "abc,cde->abde", "output_shape": [null, 2, 3], "bias_axes": "d", "activation": "tanh",
-            "kernel_regularizer": {"l2": {"l2": 0.1}}, "bias_constraint": "non_neg"}},
-        {"einsum_dense": {"equation": "...de,ed->...d", "output_shape": 2, "activity_regularizer": {"l1": {"l1": 0.1}}}},
-        {"einsum_dense": {"equation": "ab...,bc->ac...", "output_shape": [3], "bias_axes": "c", "trainable": false}},
-        {"time_distributed": {"layer": {"einsum_dense": {"equation": "ab,bc->ac", "output_shape": [2]}}}},
-        {"flatten": null}
-    ]})
-}
-
-/// Recurrent layers of convolutions.
-fn frames() -> Value {
-    json!({"name": "frames", "input": {"name": "film", "shape": [3, 6, 5, 2], "dtype": "f32"}, "layers": [
-        {"conv_lstm2d": {"filters": 3, "kernel_size": [2, 3], "padding": "same", "return_sequences": true, "recurrent_activation": "hard_sigmoid",
-            "recurrent_regularizer": {"l2": {"l2": 0.1}}, "kernel_constraint": {"max_norm": {"max_value": 3}}, "dropout": 0.5}},
-        {"bidirectional": {"layer": {"conv_lstm2d": {"filters": 2, "kernel_size": 3, "strides": [1, 2], "padding": "same", "return_sequences": true}}}},
-        {"reshape": {"target_shape": [3, 18, 4]}},
-        {"conv_lstm1d": {"filters": 2, "kernel_size": 3, "return_sequences": true, "go_backwards": true, "dilation_rate": 2}},
-        {"reshape": {"target_shape": [3, 7, 2, 2, 1]}},
-        {"conv_lstm3d": {"filters": 2, "kernel_size": [2, 1, 2], "use_bias": false, "unit_forget_bias": false, "recurrent_dropout": 0.5}},
-        {"flatten": null}
-    ]})
-}
-
-/// Kernels that are divided by their largest singular values.
-fn spectral() -> Value {
-    json!({"name": "spectral", "input": {"name": "pixels", "shape": [6, 5, 2], "dtype": "f32"}, "layers": [
-        {"spectral_norm": {"layer": {"conv2d": {"filters": 3, "kernel_size": 2, "activation": "relu", "kernel_regularizer": {"l2": {"l2": 0.1}}}}}},
-        {"spectral_norm": {"layer": {"conv2d_transpose": {"filters": 2, "kernel_size": 2, "use_bias": false}}, "power_iterations": 3, "trainable": false}},
-        {"spectral_norm": {"layer": {"depthwise_conv2d": {"kernel_size": 2}}}},
-        {"global_average_pool2d": null},
-        {"spectral_norm": {"layer": {"dense": {"units": 2}}, "name": "classes"}}
-    ]})
-}
-
 /// The model with values by the formula.
 pub(super) fn filled(model: &Model) -> SavedModel {
     let value = |variable: &phalanx::nn::Variable| {
@@ -517,6 +491,27 @@ fn a_random_crop_of_other_dims_is_not_written_for_keras() {
     assert!(
         error.contains("`RandomCrop` cuts nothing out in prediction"),
         "{error}"
+    );
+}
+
+/// Nor are others with which Keras fails.
+#[test]
+fn layers_with_which_keras_makes_no_model_are_not_written() {
+    let folder = Scratch::temporary("no-model");
+    let refused = |layer: phalanx::nn::LayerSpec| {
+        let model = Sequential::new([2, 2, 3]).add(layer).build().unwrap();
+        let error = filled(&model).save_keras(folder.join("m.keras"));
+        error.unwrap_err().to_string()
+    };
+    let equal = refused(phalanx::nn::Equalization::new([0.0, 255.0]).into());
+    assert!(
+        equal.contains("Keras makes no model with its `Equalization`"),
+        "{equal}"
+    );
+    let back = refused(phalanx::nn::RandomShear::new([-0.1, 0.3], 0.0).into());
+    assert!(
+        back.contains("Keras' `RandomShear` takes no two factors of which one is below 0"),
+        "{back}"
     );
 }
 

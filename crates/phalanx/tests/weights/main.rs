@@ -1,5 +1,6 @@
 //! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same; and what we write for others.
 
+mod archive_models;
 mod archives;
 mod keras_compiled;
 mod keras_models;

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::classes::CLASSES;
 use super::read_limits::{constraint, regularizer};
 use super::read_starts::initializer;
-use super::{CLASSES, Settings, Translated, categories, is_never_frozen};
+use super::{Settings, Translated, categories, is_never_frozen, pictures};
 use crate::nn::Policy;
 
 /// Settings that change nothing of what a layer computes.
@@ -266,7 +267,8 @@ impl<'a> KerasLayer<'a> {
     /// Settings of some kinds that are more than a name and a value.
     fn finish(&self, kind: &str, settings: &mut Settings) -> Translated<()> {
         match kind {
-            "category_encoding" | "discretization" | "hashing" | "integer_lookup" => {
+            "category_encoding" | "discretization" | "hashing" | "hashed_crossing"
+            | "integer_lookup" => {
                 categories::of_keras(kind, settings)?;
             }
             "lstm" | "conv_lstm1d" | "conv_lstm2d" | "conv_lstm3d"
@@ -288,9 +290,8 @@ impl<'a> KerasLayer<'a> {
                 // Keras has no other but `constant`.
                 settings.remove("fill_mode");
             }
-            // The two parts of a contrast have no order.
-            "random_contrast" => {}
-            _ if kind.starts_with("random_") => in_ascending_order(settings),
+            "mel_spectrogram" | "stft_spectrogram" => self.finish_spectrogram(settings),
+            _ if kind.starts_with("random_") => pictures::of_keras(kind, settings),
             "dot" => {
                 let axes = self.setting("axes");
                 if axes.is_number() {
@@ -325,6 +326,15 @@ impl<'a> KerasLayer<'a> {
         Ok(())
     }
 
+    /// No window is none.
+    fn finish_spectrogram(&self, settings: &mut Settings) {
+        for field in ["window", "scaling"] {
+            if self.settings.get(field).is_some_and(Value::is_null) {
+                settings.insert(field.into(), Value::Null);
+            }
+        }
+    }
+
     /// A layer of both directions is one layer here, which reads both ways.
     fn finish_bidirectional(&self, settings: &mut Settings) -> Translated<()> {
         if self.setting("merge_mode").is_null() {
@@ -352,23 +362,6 @@ impl<'a> KerasLayer<'a> {
         }
         settings.insert("layer".into(), forward);
         Ok(())
-    }
-}
-
-/// Ranges of random numbers as Keras reads them: the ends in either order, and one number as far either way.
-fn in_ascending_order(settings: &mut Settings) {
-    let ranges = ["factor", "height_factor", "width_factor"];
-    for (_, range) in settings
-        .iter_mut()
-        .filter(|(name, _)| ranges.contains(&name.as_str()))
-    {
-        *range = match (range.as_f64(), range.as_array().map(Vec::as_slice)) {
-            (Some(most), _) => most.abs().into(),
-            (_, Some([first, second])) if first.as_f64() > second.as_f64() => {
-                json!([second, first])
-            }
-            _ => range.clone(),
-        };
     }
 }
 
