@@ -88,6 +88,21 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
         "ConvLSTM2D: {filters: 2, kernel_size: 3}",
         Means("conv_lstm2d", r#"{"filters":2,"kernel_size":3}"#),
     ),
+    (
+        At::Layer,
+        "AdaptiveAvgPool2d: {output_size: 2}",
+        Means("adaptive_average_pool2d", r#"{"output_size":2}"#),
+    ),
+    (
+        At::Layer,
+        "AdaptiveMaxPooling1D: {output_size: 2}",
+        Means("adaptive_max_pool1d", r#"{"output_size":2}"#),
+    ),
+    (
+        At::Layer,
+        "STFTSpectrogram: {frame_length: 8}",
+        Means("stft_spectrogram", r#"{"frame_length":8}"#),
+    ),
     (At::Layer, "InstanceNorm2d", Hint("write `group_norm: {groups: -1}`")),
     (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),
     (At::Layer, "MaxPooling2D: {pool_size: 2}", Means("max_pool2d", r#"{"pool_size":2}"#)),

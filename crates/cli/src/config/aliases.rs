@@ -22,15 +22,10 @@ enum Meaning {
 /// A spelling, with underscores and in lower case, and what it stands for.
 type Alias = (&'static str, Meaning);
 
+#[rustfmt::skip]
 const LAYERS: &[Alias] = &[
-    (
-        "string_lookup",
-        Hint("name the column in `category` of `data`, and take it by `inputs`"),
-    ),
-    (
-        "text_vectorization",
-        Hint("name the column in `text` of `data`"),
-    ),
+    ("string_lookup", Hint("name the column in `category` of `data`, and take it by `inputs`")),
+    ("text_vectorization", Hint("name the column in `text` of `data`")),
     ("batch_normalization", Same("batch_norm")),
     ("batch_norm2d", Same("batch_norm")),
     ("batch_norm3d", Same("batch_norm")),
@@ -45,6 +40,15 @@ const LAYERS: &[Alias] = &[
     ("average_pooling2d", Same("average_pool2d")),
     ("avg_pool2d", Same("average_pool2d")),
     ("max_pooling3d", Same("max_pool3d")),
+    ("adaptive_average_pooling1d", Same("adaptive_average_pool1d")),
+    ("adaptive_average_pooling2d", Same("adaptive_average_pool2d")),
+    ("adaptive_average_pooling3d", Same("adaptive_average_pool3d")),
+    ("adaptive_avg_pool1d", Same("adaptive_average_pool1d")),
+    ("adaptive_avg_pool2d", Same("adaptive_average_pool2d")),
+    ("adaptive_avg_pool3d", Same("adaptive_average_pool3d")),
+    ("adaptive_max_pooling1d", Same("adaptive_max_pool1d")),
+    ("adaptive_max_pooling2d", Same("adaptive_max_pool2d")),
+    ("adaptive_max_pooling3d", Same("adaptive_max_pool3d")),
     ("average_pooling3d", Same("average_pool3d")),
     ("avg_pool3d", Same("average_pool3d")),
     ("global_max_pooling3d", Same("global_max_pool3d")),
