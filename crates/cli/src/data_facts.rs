@@ -6,6 +6,7 @@ use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::categories::CategoryFact;
+use crate::output_labels::LabelFact;
 use crate::scaling::Scaling;
 use crate::texts::TextFact;
 use crate::windows::WindowFact;
@@ -102,6 +103,9 @@ pub struct Facts {
     pub weight: Option<WeightFact>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
     pub classes: Vec<String>,
+    /// The labels of a model with several outputs, in their order; empty for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<LabelFact>,
     /// What is done to features.
     pub scaling: Scaling,
     /// How many examples there were before a part was held out; `None` of trainings by a version that did not keep it.
@@ -128,7 +132,12 @@ impl Facts {
             let of = |fact: &TextFact| format!("{}: {}", fact.shown(), fact.vectorizer.shown());
             facts.texts.iter().map(of).collect()
         };
+        let labels = |facts: &Self| -> Vec<String> {
+            let of = |fact: &LabelFact| format!("{}: {}", fact.name, fact.classes.join(", "));
+            facts.labels.iter().map(of).collect()
+        };
         let lists = [
+            ("labels", labels(self), labels(now)),
             ("classes", self.classes.clone(), now.classes.clone()),
             ("words", words(self), words(now)),
             ("one-hot values", values(self), values(now)),
@@ -170,6 +179,7 @@ impl Default for Facts {
             label: None,
             weight: None,
             classes: Vec::new(),
+            labels: Vec::new(),
             scaling: Scaling {
                 divide_by: 1.0,
                 ..Scaling::default()

@@ -23,6 +23,7 @@ mod machine;
 pub mod model;
 mod named_columns;
 mod output;
+pub mod output_labels;
 pub mod predictions;
 mod preemption;
 mod record;

@@ -6,7 +6,7 @@ use phalanx::models;
 use phalanx::nn::{Input, LayerSpec, Model, Network, Node, Sequential, layer_from_config};
 use phalanx::saved::SavedModel;
 
-use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConfig};
+use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConfig, name_of};
 
 /// The model of the layers, or the saved one, for these inputs.
 ///
@@ -14,7 +14,7 @@ use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConf
 /// A layer that does not take what it is given, at its line; or a model that cannot be read.
 pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> {
     if let ModelSource::Saved(file) = &config.model {
-        let model = saved(&file.value, inputs);
+        let model = saved(&file.value, inputs, &config.output_names());
         let model = model.map_err(|(message, next)| {
             config.problems(vec![Problem::new(file.at, message, next)])
         })?;
@@ -27,7 +27,7 @@ pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> 
     };
     let first = |count: usize| match &sources {
         None => stacked(&layers[..count], &inputs[0]),
-        Some(sources) => connected(&layers[..count], sources, inputs),
+        Some(sources) => connected(&layers[..count], sources, inputs, &config.output_names()),
     };
     let failed = match first(layers.len()) {
         Ok(model) => return frozen(config, model),
@@ -51,7 +51,7 @@ pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> 
 }
 
 /// The architecture of a saved model, which takes what the data give; or what is wrong, and what to do.
-fn saved(path: &Path, inputs: &[Input]) -> Result<Model, (String, &'static str)> {
+fn saved(path: &Path, inputs: &[Input], outputs: &[&str]) -> Result<Model, (String, &'static str)> {
     let model = SavedModel::architecture(path).map_err(|error| {
         let next = "give the path of a model that Keras or this program saved, or list the layers";
         (error.to_string(), next)
@@ -69,6 +69,17 @@ fn saved(path: &Path, inputs: &[Input]) -> Result<Model, (String, &'static str)>
             inputs.len()
         );
         let next = "name the columns of these, in this order, by `inputs` of `data`";
+        return Err((message, next));
+    }
+    let made = model.output_names();
+    if !outputs.is_empty() && made != outputs {
+        let (made, path) = (made.join(", "), path.display());
+        let message = format!(
+            "{path} has the outputs {made}, and the data have labels of {}",
+            outputs.join(", ")
+        );
+        let next =
+            "name the columns of the label of each of these, in this order, by `labels` of `data`";
         return Err((message, next));
     }
     let model = model.with_inputs(inputs);
@@ -107,11 +118,12 @@ fn stacked(layers: &[Component], input: &Input) -> phalanx::Result<Model> {
     stack.build()
 }
 
-/// The model whose outputs are what no layer takes: the last layer, where the model is whole.
+/// The model whose outputs are the layers of these names, and what no layer takes: the last layer, where the model is whole and no outputs are named.
 fn connected(
     layers: &[Component],
     sources: &[Vec<Source>],
     inputs: &[Input],
+    named: &[&str],
 ) -> phalanx::Result<Model> {
     let mut net = Network::new();
     let given: Vec<Node> = inputs
@@ -133,8 +145,12 @@ fn connected(
         made.push(net.add(layer, &nodes));
     }
     let taken: Vec<Source> = sources[..layers.len()].concat();
+    let of_name = |name: &&str| layers.iter().position(|layer| name_of(layer) == Some(name));
+    let mut outputs: Vec<usize> = named.iter().filter_map(of_name).collect();
     let untaken = (0..made.len()).filter(|&place| !taken.contains(&Source::Layer(place)));
-    let outputs: Vec<Node> = untaken.map(|place| made[place]).collect();
+    let unnamed: Vec<usize> = untaken.filter(|place| !outputs.contains(place)).collect();
+    outputs.extend(unnamed);
+    let outputs: Vec<Node> = outputs.into_iter().map(|place| made[place]).collect();
     net.build(&given, &outputs)
 }
 

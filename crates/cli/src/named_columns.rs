@@ -1,4 +1,4 @@
-//! The columns of texts, of categories and of weights, as the first CSV file has them.
+//! The columns of texts, of categories, of weights and of the labels of outputs, as the first CSV file has them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use phalanx::data::{CsvOptions, csv_header};
 use crate::config::{Column, Csv, Located, Position, Problem};
 use crate::data_facts::WeightFact;
 
-/// Whether the first file has the columns of texts, of categories and of weights by their names.
+/// Whether the first file has these columns by their names.
 ///
 /// # Errors
 /// The first that it has not, at its line. That it cannot be read is for its reader to say.
@@ -22,7 +22,15 @@ pub(crate) fn check(data: &Csv, options: &CsvOptions) -> Result<(), Problem> {
     let weights = data.weight.iter().map(|weight| (weight, "weights"));
     let categories = data.category.iter();
     let categories = categories.map(|category| (&category.column, "categories"));
-    let mut columns = texts.chain(categories).chain(weights);
+    let of_outputs = data.labels.value.iter().flat_map(|output| &output.columns);
+    let of_outputs: Vec<_> = of_outputs
+        .map(|name| Located {
+            value: Column::Name(name.clone()),
+            at: data.labels.at,
+        })
+        .collect();
+    let labels = of_outputs.iter().map(|column| (column, "labels"));
+    let mut columns = texts.chain(categories).chain(weights).chain(labels);
     columns.try_for_each(|(column, what)| check_column(path, &header, column, what))
 }
 

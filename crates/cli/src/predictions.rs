@@ -13,31 +13,44 @@ pub enum Format {
     Jsonl,
 }
 
-/// Writes a line for each row of `outputs`, `[rows, ..]`.
+/// What a model gives of one output.
+#[derive(Debug, Clone, Copy)]
+pub struct Predicted<'a> {
+    /// The name of the output, where a model has several; all it has is called after it.
+    pub output: Option<&'a str>,
+    /// `[rows, ..]`.
+    pub values: &'a HostTensor,
+    /// The names of the classes where the label is one, none where they are numbers; `None` where it is a value.
+    pub classes: Option<&'a [String]>,
+}
+
+/// Writes a line for each row of the outputs.
 ///
-/// First comes the `file` of a row where rows have `names`; `class` is the name or, where `classes` has none, the index of the
-/// greatest score, first among equals, where the label is a class and a row has several scores; it is empty where none of them is a
-/// number. Then come the scores. Where a row is one number, it is `value`. JSON has no NaN and no infinity: they are null.
+/// First comes the `file` of a row where rows have `names`, then each output: `class`, the name or, where `classes` has none, the index of
+/// the greatest score, first among equals, where the label is a class and a row has several scores; it is empty where none of them is a
+/// number. Then come the scores. Where a row is one number, it is `value`. With names of outputs these are `NAME_class` and so on, and in
+/// JSON an object of each name. JSON has no NaN and no infinity: they are null.
 #[must_use]
-pub fn lines(
-    outputs: &HostTensor,
-    classes: Option<&[String]>,
-    names: Option<&[String]>,
-    format: Format,
-) -> String {
-    let values = outputs.f32s();
-    let width = row_width(outputs);
-    // Names of another number of classes name nothing.
-    let classes = classes.map(|classes| if classes.len() == width { classes } else { &[] });
+pub fn lines(outputs: &[Predicted<'_>], names: Option<&[String]>, format: Format) -> String {
+    let columns: Vec<Columns<'_>> = outputs.iter().map(Columns::new).collect();
     let mut text = match format {
-        Format::Csv => header(width, classes, names.is_some()),
+        Format::Csv => {
+            let file = names.map(|_| "file".to_owned());
+            let fields = columns.iter().flat_map(Columns::header);
+            file.into_iter().chain(fields).collect::<Vec<_>>().join(",") + "\n"
+        }
         Format::Jsonl => String::new(),
     };
-    for (i, row) in values.chunks(width.max(1)).enumerate() {
-        let name = names.and_then(|names| names.get(i));
+    let rows = outputs.first().map_or(0, |output| output.values.rows());
+    for row in 0..rows {
+        let name = names.and_then(|names| names.get(row));
         let line = match format {
-            Format::Csv => csv(name, row, classes),
-            Format::Jsonl => object(name, row, classes).to_string(),
+            Format::Csv => {
+                let file = name.map(|name| quoted(name));
+                let fields = columns.iter().flat_map(|columns| columns.csv(row));
+                file.into_iter().chain(fields).collect::<Vec<_>>().join(",")
+            }
+            Format::Jsonl => object(name, &columns, row).to_string(),
         };
         text.push_str(&line);
         text.push('\n');
@@ -59,28 +72,89 @@ fn row_width(outputs: &HostTensor) -> usize {
     all.checked_div(outputs.rows()).unwrap_or_default()
 }
 
-fn header(width: usize, classes: Option<&[String]>, names: bool) -> String {
-    let mut columns = Vec::new();
-    if names {
-        columns.push("file".to_owned());
-    }
-    if width == 1 {
-        columns.push("value".into());
-    } else {
-        columns.extend(classes.map(|_| "class".into()));
-        columns.extend((0..width).map(|index| quoted(&format!("score_{}", class(index, classes)))));
-    }
-    columns.join(",") + "\n"
+/// The numbers of an output, row by row.
+struct Columns<'a> {
+    output: Option<&'a str>,
+    values: Vec<f32>,
+    width: usize,
+    classes: Option<&'a [String]>,
 }
 
-fn csv(name: Option<&String>, row: &[f32], classes: Option<&[String]>) -> String {
-    let mut fields: Vec<String> = name.map(|name| quoted(name)).into_iter().collect();
-    if classes.is_some() && row.len() > 1 {
-        let best = greatest(row).map(|best| class(best, classes));
-        fields.push(quoted(&best.unwrap_or_default()));
+impl<'a> Columns<'a> {
+    fn new(of: &Predicted<'a>) -> Self {
+        let width = row_width(of.values);
+        // Names of another number of classes name nothing.
+        let named = |classes: &'a [String]| if classes.len() == width { classes } else { &[] };
+        Self {
+            output: of.output,
+            values: of.values.f32s(),
+            width,
+            classes: of.classes.map(named),
+        }
     }
-    fields.extend(row.iter().map(ToString::to_string));
-    fields.join(",")
+
+    fn header(&self) -> Vec<String> {
+        let mut columns = Vec::new();
+        if self.width == 1 {
+            columns.push("value".into());
+        } else {
+            columns.extend(self.classes.map(|_| "class".into()));
+            let scores =
+                (0..self.width).map(|index| format!("score_{}", class(index, self.classes)));
+            columns.extend(scores);
+        }
+        let of_output = self
+            .output
+            .map_or_else(String::new, |output| format!("{output}_"));
+        let columns = columns.into_iter();
+        columns
+            .map(|column| quoted(&format!("{of_output}{column}")))
+            .collect()
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.width..(row + 1) * self.width]
+    }
+
+    fn csv(&self, row: usize) -> Vec<String> {
+        let scores = self.row(row);
+        let mut fields = Vec::new();
+        if self.classes.is_some() && scores.len() > 1 {
+            let best = greatest(scores).map(|best| class(best, self.classes));
+            fields.push(quoted(&best.unwrap_or_default()));
+        }
+        fields.extend(scores.iter().map(ToString::to_string));
+        fields
+    }
+
+    fn object(&self, row: usize) -> Value {
+        let row = self.row(row);
+        let scores: Vec<f64> = row.iter().map(|value| shortest(*value)).collect();
+        match (&scores[..], self.classes) {
+            ([value], _) => json!({ "value": value }),
+            (_, Some([])) => json!({ "class": greatest(row), "scores": scores }),
+            (_, Some(_)) => {
+                let best = greatest(row).map(|best| class(best, self.classes));
+                json!({ "class": best, "scores": scores })
+            }
+            (_, None) => json!({ "scores": scores }),
+        }
+    }
+}
+
+/// A row of all outputs: of one without a name, or of each under its name.
+fn object(name: Option<&String>, outputs: &[Columns<'_>], row: usize) -> Value {
+    let mut all = json!({});
+    for columns in outputs {
+        match columns.output {
+            Some(output) => all[output] = columns.object(row),
+            None => all = columns.object(row),
+        }
+    }
+    if let Some(name) = name {
+        all["file"] = json!(name);
+    }
+    all
 }
 
 /// The name of a class, or its number.
@@ -96,23 +170,6 @@ fn quoted(text: &str) -> String {
     } else {
         text.to_owned()
     }
-}
-
-fn object(name: Option<&String>, row: &[f32], classes: Option<&[String]>) -> Value {
-    let scores: Vec<f64> = row.iter().map(|value| shortest(*value)).collect();
-    let mut object = match &scores[..] {
-        [value] => json!({ "value": value }),
-        _ if classes.is_some_and(|classes| !classes.is_empty()) => {
-            let best = greatest(row).map(|best| class(best, classes));
-            json!({ "class": best, "scores": scores })
-        }
-        _ if classes.is_some() => json!({ "class": greatest(row), "scores": scores }),
-        _ => json!({ "scores": scores }),
-    };
-    if let Some(name) = name {
-        object["file"] = json!(name);
-    }
-    object
 }
 
 /// The f64 that is written with the digits of an f32: 0.1 and not 0.10000000149.
@@ -135,6 +192,50 @@ fn greatest(row: &[f32]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lines of one output without a name.
+    fn lines(
+        values: &HostTensor,
+        classes: Option<&[String]>,
+        names: Option<&[String]>,
+        format: Format,
+    ) -> String {
+        let output = None;
+        super::lines(
+            &[Predicted {
+                output,
+                values,
+                classes,
+            }],
+            names,
+            format,
+        )
+    }
+
+    #[test]
+    fn several_outputs_stand_side_by_side_under_their_names() {
+        let kinds = HostTensor::new([2, 2], &[0.25f32, 0.75, 1.0, 0.0]);
+        let sizes = HostTensor::new([2, 1], &[3.5f32, -1.0]);
+        let names = ["cat".to_owned(), "dog".to_owned()];
+        let outputs = [
+            Predicted {
+                output: Some("kind"),
+                values: &kinds,
+                classes: Some(&names),
+            },
+            Predicted {
+                output: Some("size"),
+                values: &sizes,
+                classes: None,
+            },
+        ];
+        let csv =
+            "kind_class,kind_score_cat,kind_score_dog,size_value\ndog,0.25,0.75,3.5\ncat,1,0,-1\n";
+        assert_eq!(super::lines(&outputs, None, Format::Csv), csv);
+        let json = super::lines(&outputs, None, Format::Jsonl);
+        let first = r#"{"kind":{"class":"dog","scores":[0.25,0.75]},"size":{"value":3.5}}"#;
+        assert_eq!(json.lines().next(), Some(first));
+    }
 
     #[test]
     fn classes_come_with_their_scores() {

@@ -266,6 +266,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("features", format!("{:?}", csv.features.value)),
         ("label", format!("{:?}", csv.label.value)),
         ("label_type", format!("{:?}", csv.label_type)),
+        ("labels", format!("{:?}", csv.labels.value)),
         (
             "weight",
             format!("{:?}", csv.weight.as_ref().map(|weight| &weight.value)),

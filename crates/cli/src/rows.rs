@@ -18,6 +18,7 @@ use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
 use crate::example_rows;
 use crate::image_rows;
 use crate::named_columns;
+use crate::output_labels;
 use crate::scaling::{Scaling, length};
 use crate::split::{check_test, tested};
 use crate::texts;
@@ -148,6 +149,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     let header = csv_header(&first.value, &options).map_err(wrong)?;
     let columns = csv_width(&first.value, &options).map_err(wrong)?;
     let label = match &data.label.value {
+        Label::None => None,
         Label::Last => columns.checked_sub(1),
         Label::Index(index) => Some(*index),
         Label::Name(name) => header.iter().position(|other| other == name),
@@ -169,6 +171,8 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
             let features = header.iter().enumerate();
             let others = [label.filter(|_| !options.label_is_feature), weight];
             let features = features.filter(|(column, _)| !others.contains(&Some(*column)));
+            let of_outputs = output_labels::columns(data);
+            let features = features.filter(|(_, name)| !of_outputs.contains(name));
             features.map(|(_, name)| name.clone()).collect()
         }
         false => {
@@ -199,6 +203,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     if data.label_type == LabelType::Class {
         facts.classes = classes_of(data, &options).map_err(wrong)?;
     }
+    facts.labels = output_labels::found(data, &options).map_err(|error| (data.labels.at, error))?;
     Ok(facts)
 }
 
@@ -351,6 +356,7 @@ pub(crate) fn by_positions(data: &Csv, facts: &Facts) -> CsvOptions {
         header: header(data, facts),
         features: facts.dims.clone(),
         classes: facts.classes.clone(),
+        labels: output_labels::options(&facts.labels),
         one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
         ..options(data)
     }
@@ -384,7 +390,10 @@ fn header(data: &Csv, facts: &Facts) -> Header {
         return of_file;
     };
     let used = match data.columns.len() {
-        0 => (layout.columns).saturating_sub(1 + usize::from(facts.weight.is_some())),
+        0 => {
+            let labels = output_labels::columns(data).len().max(1);
+            (layout.columns).saturating_sub(labels + usize::from(facts.weight.is_some()))
+        }
         some => some,
     };
     match (
@@ -458,6 +467,7 @@ impl Files<'_> {
         let facts = &self.facts;
         let mut read = CsvOptions {
             classes: facts.classes.clone(),
+            labels: output_labels::options(&facts.labels),
             one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
             ..options(self.data)
         };
@@ -515,8 +525,9 @@ fn options(data: &Csv) -> CsvOptions {
     let indices = indices.flat_map(|input| input.columns.iter().map(csv_column));
     CsvOptions {
         header: match data.header {
-            None => Header::Auto,
-            Some(true) => Header::Yes,
+            None if data.labels.value.is_empty() => Header::Auto,
+            // Labels of outputs are columns by their names.
+            None | Some(true) => Header::Yes,
             Some(false) => Header::No,
         },
         label: label_column(&data.label.value),
@@ -544,6 +555,7 @@ fn options(data: &Csv) -> CsvOptions {
 
 pub(crate) fn label_column(label: &Label) -> LabelColumn {
     match label {
+        Label::None => LabelColumn::None,
         Label::Last => LabelColumn::Last,
         Label::Index(index) => LabelColumn::Index(*index),
         Label::Name(name) => LabelColumn::Name(name.clone()),

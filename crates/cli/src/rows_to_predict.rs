@@ -78,6 +78,7 @@ fn check_names(options: CsvOptions, facts: &Facts, path: &Path) -> Read<()> {
 fn without_label(options: CsvOptions) -> CsvOptions {
     CsvOptions {
         label: LabelColumn::None,
+        labels: Vec::new(),
         weight: None,
         ..options
     }
@@ -89,6 +90,10 @@ fn choose_columns(
     (data, facts): (&Csv, &Facts),
     path: &Path,
 ) -> Read<()> {
+    if !facts.labels.is_empty() {
+        // Files of several labels have names of columns.
+        return Ok(());
+    }
     let columns = match facts.layout {
         Some(layout) => layout.columns,
         None if !options.columns.is_empty() => return Ok(()),
@@ -172,6 +177,7 @@ fn position(column: &mut CsvColumn) -> Option<&mut usize> {
 fn label_of_training(data: &Csv, facts: &Facts, columns: usize) -> Option<usize> {
     let kept = facts.layout.and_then(|layout| layout.label);
     kept.or(match &data.label.value {
+        Label::None => None,
         Label::Last => columns.checked_sub(1),
         Label::Index(index) => Some(*index),
         Label::Name(_) => None,

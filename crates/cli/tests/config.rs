@@ -119,8 +119,10 @@ fn every_key_of_models_and_their_training_is_read() {
         (config.optimizer.name.as_str(), &config.optimizer.settings),
         ("adam", &json!({"learning_rate": 0.01}))
     );
-    assert_eq!(config.loss.name, "mean_squared_error");
-    assert_eq!(names(&config.metrics), ["mean_absolute_error", "auc"]);
+    assert_eq!(config.losses[0].component.name, "mean_squared_error");
+    let metrics = config.metrics.iter().map(|metric| metric.component.clone());
+    let metrics: Vec<Component> = metrics.collect();
+    assert_eq!(names(&metrics), ["mean_absolute_error", "auc"]);
     let fit = &config.fit;
     assert_eq!(
         (fit.epochs, fit.batch_size, fit.shuffle, fit.seed),

@@ -270,8 +270,8 @@ fn each_is_understood_or_answered_with_a_hint() {
             (Means(name, settings), Ok(config)) => {
                 let component = match at {
                     At::Layer => &config.layers()[0],
-                    At::Loss => &config.loss,
-                    At::Metric => &config.metrics[0],
+                    At::Loss => &config.losses[0].component,
+                    At::Metric => &config.metrics[0].component,
                     At::Optimizer => &config.optimizer,
                     _ => config.strategy.as_ref().expect("a strategy"),
                 };

@@ -2,13 +2,16 @@
 
 use std::fs;
 
+use phalanx::data::HostTensor;
+
 use super::Context;
 use super::session::failed;
 use super::trained_model::used;
 use crate::args::PredictArgs;
-use crate::config::{Data, LabelType};
+use crate::config::{Data, LabelType, TrainConfig};
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
-use crate::predictions::{lines, without_scores};
+use crate::predictions::{Predicted, lines, without_scores};
 
 /// Prints a prediction for each row, or writes them to a file.
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
@@ -21,22 +24,21 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
         .trainer
         .predict(&batches)
         .map_err(|error| failed(&error))?;
-    let Some(outputs) = outputs.first() else {
+    let Some(first) = outputs.first() else {
         return Err(Failure::new(Exit::Failed, "the model has no output").next("train it again"));
     };
-    let unknown = without_scores(outputs);
+    let unknown = outputs.iter().map(without_scores).max().unwrap_or_default();
     if unknown > 0 {
         context.warn(&format!(
             "{unknown} of {} rows have no score that is a number: look at the values of these rows, and at the loss of the training",
-            outputs.rows()
+            first.rows()
         ));
     }
-    let classes = match &used.config.data {
-        Data::Csv(data) if data.label_type == LabelType::Value => None,
-        Data::Examples(data) if data.label_type == LabelType::Value => None,
-        _ => Some(&facts.classes[..]),
-    };
-    let text = lines(outputs, classes, names.as_deref(), args.format);
+    let text = lines(
+        &predicted(&used.config, &facts, &outputs),
+        names.as_deref(),
+        args.format,
+    );
     let Some(path) = &args.to else {
         return context.output.bytes(text.as_bytes());
     };
@@ -47,4 +49,32 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
         )
         .next("choose another --to")
     })
+}
+
+/// The outputs under their names where the data name several; else the first, which is all that was trained.
+fn predicted<'a>(
+    config: &TrainConfig,
+    facts: &'a Facts,
+    outputs: &'a [HostTensor],
+) -> Vec<Predicted<'a>> {
+    if !facts.labels.is_empty() {
+        let named = facts.labels.iter().zip(outputs);
+        let named = named.map(|(label, values)| Predicted {
+            output: Some(&label.name),
+            values,
+            classes: label.is_class.then_some(&label.classes[..]),
+        });
+        return named.collect();
+    }
+    let classes = match &config.data {
+        Data::Csv(data) if data.label_type == LabelType::Value => None,
+        Data::Examples(data) if data.label_type == LabelType::Value => None,
+        _ => Some(&facts.classes[..]),
+    };
+    let first = outputs.first().map(|values| Predicted {
+        output: None,
+        values,
+        classes,
+    });
+    first.into_iter().collect()
 }

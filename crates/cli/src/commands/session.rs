@@ -19,7 +19,7 @@ use phalanx_pjrt::{Platform, PluginSearch, idle_gpus};
 
 use super::Context;
 use crate::config::{
-    self, Component, Data, FirstWeights, Located, Position, Problem, Problems, TrainConfig,
+    self, Data, FirstWeights, Located, OfOutput, Position, Problem, Problems, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
@@ -250,17 +250,26 @@ fn file_of_weights(path: &Path) -> PathBuf {
 }
 
 fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
-    let made = |metrics: &[Component]| {
-        let made = metrics
-            .iter()
-            .map(|metric| metric.make(Metric::from_config));
-        let made = made.map(|metric| metric.map(OutputMetric::from));
+    let made = |metrics: &[OfOutput]| {
+        let made = metrics.iter().map(|of| {
+            let metric = of.component.make(Metric::from_config)?;
+            Ok(OutputMetric::of(of.output, metric))
+        });
         made.collect::<Result<Vec<_>, Problem>>()
     };
+    let mut losses = Losses::default();
+    for OfOutput { output, component } in &config.losses {
+        let weight = config.loss_weights.get(*output).copied();
+        losses = losses.and(
+            *output,
+            component.make(Loss::from_config)?,
+            weight.unwrap_or(1.0),
+        );
+    }
     Ok(Compile {
         loss_scale: config.scale_of_loss(),
         optimizer: config.optimizer.make(Optimizer::from_config)?,
-        loss: Losses::from(config.loss.make(Loss::from_config)?),
+        loss: losses,
         metrics: made(&config.metrics)?,
         weighted_metrics: made(&config.weighted_metrics)?,
         seed: config.fit.seed,

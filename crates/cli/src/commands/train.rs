@@ -211,7 +211,7 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
         return context.output.line(json!({
             "event": "data", "train": train, "validation": validation, "test": test,
             "left_out": rows.dropped, "dims": facts.example_dims(), "columns": facts.columns, "classes": facts.classes,
-            "texts": texts.collect::<Vec<_>>(), "categories": categories.collect::<Vec<_>>(),
+            "labels": facts.labels, "texts": texts.collect::<Vec<_>>(), "categories": categories.collect::<Vec<_>>(),
         }));
     }
     if !context.global.shows_text() {
@@ -225,13 +225,14 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
     }
     line += &format!("; each of {}", facts.shown_dims());
     if !facts.classes.is_empty() {
-        let shown: Vec<&str> = facts.classes.iter().take(5).map(String::as_str).collect();
-        let more = if facts.classes.len() > 5 { ", .." } else { "" };
-        line += &format!(
-            "; {} classes: {}{more}",
-            facts.classes.len(),
-            shown.join(", ")
-        );
+        line += &format!("; {}", shown_classes(&facts.classes));
+    }
+    for label in facts
+        .labels
+        .iter()
+        .filter(|label| !label.classes.is_empty())
+    {
+        line += &format!("; {} of {}", label.name, shown_classes(&label.classes));
     }
     for text in &facts.texts {
         let (shown, size, unit) = (text.shown(), text.size(), text.unit());
@@ -251,6 +252,12 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
         line += &format!("; {} rows with missing values left out", rows.dropped);
     }
     context.output.line(line)
+}
+
+fn shown_classes(classes: &[String]) -> String {
+    let shown: Vec<&str> = classes.iter().take(5).map(String::as_str).collect();
+    let more = if classes.len() > 5 { ", .." } else { "" };
+    format!("{} classes: {}{more}", classes.len(), shown.join(", "))
 }
 
 fn check(
@@ -415,6 +422,11 @@ fn data_settings(config: &TrainConfig) -> String {
 fn hparams(config: &TrainConfig) -> Vec<(String, HParam)> {
     let text = |text: &str| HParam::Text(text.to_owned());
     let number = |number: u64| HParam::Number(number as f64);
+    let losses: Vec<&str> = config
+        .losses
+        .iter()
+        .map(|loss| &*loss.component.name)
+        .collect();
     let mut settings = vec![
         ("epochs".to_owned(), number(config.fit.epochs as u64)),
         (
@@ -422,7 +434,7 @@ fn hparams(config: &TrainConfig) -> Vec<(String, HParam)> {
             number(config.fit.batch_size as u64),
         ),
         ("seed".to_owned(), number(config.fit.seed)),
-        ("loss".to_owned(), text(&config.loss.name)),
+        ("loss".to_owned(), text(&losses.join(", "))),
         ("optimizer".to_owned(), text(&config.optimizer.name)),
     ];
     let own = config.optimizer.settings.as_object().into_iter().flatten();

@@ -260,6 +260,9 @@ impl Used {
                     false => "the names of the categories",
                 }));
             }
+            if !csv.labels.value.is_empty() {
+                return Err(self.lacks("the classes of the labels"));
+            }
             if let Some(window) = &csv.window {
                 facts.window = Some(window.into());
                 facts.dims = facts.dims.split_off(1.min(facts.dims.len()));

@@ -10,7 +10,7 @@ use super::training_file::{
     AUGMENTED, CLASSES, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, MISSING,
     ONE_HOT, REQUIRED_IMAGE_SIZE, SCALE, STANDARDIZE, WEIGHT,
 };
-use super::{categories, texts, windows};
+use super::{categories, labels, texts, windows};
 
 const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
 const DIVIDE_BY: Field = Field::new(
@@ -249,6 +249,7 @@ pub(crate) const PARQUET: &[Field] = &[
     .example("[petal_length, petal_width]"),
     LABEL,
     LABEL_TYPE,
+    labels::OF_CSV,
     DIMS,
     DIVIDE_BY,
     INPUTS,
@@ -264,8 +265,9 @@ pub(crate) const PARQUET: &[Field] = &[
 ];
 
 /// The keys with which Parquet files are read as tables in memory.
-pub(crate) const PARQUET_TABLE: [&str; 9] = [
+pub(crate) const PARQUET_TABLE: [&str; 10] = [
     INPUTS.name,
+    labels::OF_CSV.name,
     ONE_HOT.name,
     texts::OF_CSV.name,
     categories::OF_CSV.name,

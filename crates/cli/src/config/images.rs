@@ -14,11 +14,12 @@ use phalanx_yaml::{Node, Value};
 
 impl Reader {
     /// Mixed images have shares of several classes.
-    pub(super) fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
+    pub(super) fn check_mix(&mut self, TrainConfig { data, losses, .. }: &TrainConfig) {
         let mix = data.images().and_then(|images| images.mix.as_ref());
-        let Some(Located { at, .. }) = mix else {
+        let (Some(Located { at, .. }), [of]) = (mix, &losses[..]) else {
             return;
         };
+        let loss = &of.component;
         if loss.name != "categorical_crossentropy" {
             self.problem(
                 *at,

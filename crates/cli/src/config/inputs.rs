@@ -6,6 +6,7 @@ use phalanx::config::{DefaultValue, Field, Kind, suggest};
 use phalanx_yaml::{Key, Node, Problem, Value, shown};
 
 use super::component::Component;
+use super::labels::check_layers;
 use super::reader::{Reader, Section, list, text};
 use super::training_file::MAX_FEATURES;
 use super::{
@@ -83,7 +84,8 @@ impl TrainConfig {
 
     /// Whether each layer takes what the one before gives, and the first the only input, which has no name.
     pub(crate) fn is_stack(&self) -> bool {
-        self.named_inputs().is_none() && self.layers().iter().all(|layer| layer.inputs.is_none())
+        let is_in_line = self.layers().iter().all(|layer| layer.inputs.is_none());
+        is_in_line && self.named_inputs().is_none() && self.outputs().is_empty()
     }
 
     /// What each layer takes.
@@ -111,6 +113,8 @@ impl TrainConfig {
                 known.entry(name).or_insert(Source::Layer(place));
             }
         }
+        let layers: Vec<&str> = self.layers().iter().filter_map(name_of).collect();
+        problems.extend(check_layers(self, &layers));
         if problems.is_empty() {
             problems = self.untaken(&sources);
         }
@@ -175,12 +179,24 @@ impl TrainConfig {
                 }
             }
         }
-        let before_last = self.layers().len().saturating_sub(1);
-        for (place, layer) in self.layers()[..before_last].iter().enumerate() {
-            if !is_taken(Source::Layer(place)) {
+        let outputs = self.output_names();
+        let last = self.layers().len().saturating_sub(1);
+        for (place, layer) in self.layers().iter().enumerate() {
+            let is_output = match outputs.is_empty() {
+                true => place == last,
+                false => name_of(layer).is_some_and(|name| outputs.contains(&name)),
+            };
+            if !is_output && !is_taken(Source::Layer(place)) {
                 let next = match name_of(layer) {
                     Some(name) => format!("name it in the `inputs` of a later layer: {name}"),
                     None => "give it a `name`, and name it in the `inputs` of a later layer".into(),
+                };
+                let next = match outputs.is_empty() {
+                    true => next,
+                    false => format!(
+                        "{next}; or in `labels` of `data`, which has {}",
+                        outputs.join(", ")
+                    ),
                 };
                 let message = format!("no layer takes what this {} gives", shown(&layer.name));
                 problems.push(Problem::new(layer.at, message, next));
@@ -232,7 +248,7 @@ fn sources_of(
 }
 
 /// The name that the file gives a layer.
-fn name_of(layer: &Component) -> Option<&str> {
+pub(crate) fn name_of(layer: &Component) -> Option<&str> {
     layer.settings.get("name").and_then(|name| name.as_str())
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::data::BucketCopy;
 use phalanx::fit::Compile;
+use phalanx::saved::SavedModel;
 use phalanx_yaml::{Position, Problem, Problems};
 
 use super::{overrides, paths};
@@ -23,7 +24,10 @@ pub fn left_to_keras(
     let Some((path, at, absent)) = model_and_absent(bytes, origin, overridden) else {
         return Ok(Vec::new());
     };
-    let settings = Compile::of_keras(&path).and_then(|compile| compile.settings());
+    let settings = Compile::of_keras(&path).and_then(|compile| {
+        let outputs = SavedModel::architecture(&path)?.output_names();
+        compile.settings(&outputs)
+    });
     let settings = settings.map_err(|error| {
         let next = "add `optimizer: adam`, `loss: ...` and `metrics: [...]` to the training file, whichever the model was trained with";
         let problem = Problem::new(at, error.to_string(), next);
@@ -64,7 +68,7 @@ fn model_and_absent(
     }
     if absent.contains(&"loss") {
         absent.extend(
-            ["metrics", "weighted_metrics"]
+            ["loss_weights", "metrics", "weighted_metrics"]
                 .iter()
                 .filter(|key| is_absent(key)),
         );

@@ -19,6 +19,7 @@ mod images;
 mod inputs;
 pub mod json_schema;
 mod keras_compile;
+mod labels;
 mod loss_scale;
 mod overrides;
 mod paths;
@@ -44,8 +45,9 @@ pub use feature_inputs::{FeatureInput, InputFeatures};
 pub use fine_tune::FirstWeights;
 pub use fit::{Cloud, Fit, SaveFreq, Validation};
 pub use inputs::CsvInput;
-pub(crate) use inputs::Source;
+pub(crate) use inputs::{Source, name_of};
 pub use keras_compile::left_to_keras;
+pub use labels::{CsvOutput, OfOutput};
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
 pub use texts::CsvText;
@@ -70,12 +72,14 @@ pub struct TrainConfig {
     pub first_weights: Option<FirstWeights>,
     /// The optimizer.
     pub optimizer: Component,
-    /// The loss.
-    pub loss: Component,
+    /// The loss of each output, in their order.
+    pub losses: Vec<OfOutput>,
+    /// What the loss of each output counts in the total; empty where all count alike.
+    pub loss_weights: Vec<f64>,
     /// The metrics.
-    pub metrics: Vec<Component>,
+    pub metrics: Vec<OfOutput>,
     /// Those in which weights count.
-    pub weighted_metrics: Vec<Component>,
+    pub weighted_metrics: Vec<OfOutput>,
     /// How to train.
     pub fit: Fit,
     /// What is called on the way.
@@ -123,11 +127,13 @@ impl TrainConfig {
     /// Puts the names of logs in place of other spellings where a log is named: `val_mae` is `val_mean_absolute_error`.
     fn use_names_of_logs(&mut self) {
         let own = self.metrics.iter().chain(&self.weighted_metrics);
-        let own = own.filter_map(|metric| metric.settings["name"].as_str());
+        let own = own.filter_map(|metric| metric.component.settings["name"].as_str());
         let own: Vec<String> = own.map(str::to_owned).collect();
+        let outputs = self.outputs().to_vec();
         let name = |log: &str| {
-            let prefix = if log.starts_with("val_") { "val_" } else { "" };
-            let written = &log[prefix.len()..];
+            let written = log.strip_prefix("val_").unwrap_or(log);
+            let written = labels::of_log(&outputs, written).map_or(written, |(_, rest)| rest);
+            let prefix = &log[..log.len() - written.len()];
             let meant = component::metric(written).filter(|_| own.iter().all(|own| own != written));
             meant.map(|name| format!("{prefix}{name}"))
         };
@@ -204,6 +210,8 @@ pub struct Csv {
     pub window: Option<CsvWindow>,
     /// Columns that name something, which are inputs of their own.
     pub category: Vec<CsvCategory>,
+    /// The labels of a model with several outputs, in place of `label`; empty for one.
+    pub labels: Located<Vec<CsvOutput>>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.
     pub classes: Located<Vec<String>>,
     /// Lines at the start of each file that are not read.
@@ -395,6 +403,8 @@ pub enum ImageTest {
 /// The column of the label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Label {
+    /// There is none: outputs have labels of their own.
+    None,
     /// The last.
     Last,
     /// The one at an index, from 0.

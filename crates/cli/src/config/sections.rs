@@ -10,12 +10,13 @@ use super::example_table::{PARQUET, PARQUET_TABLE, PARQUET_TEST};
 use super::fit_table::{BATCH_SIZE, FIT};
 use super::inputs::column;
 use super::keras_compile::ANSWERED;
+use super::labels;
 use super::paths;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::training_file::{self, CSV, FILE, TEST};
 use super::{
-    Cloud, Column, Csv, Data, FirstWeights, Fit, Label, LabelType, Located, Missing, ModelSource,
-    SaveFreq, Test, TrainConfig,
+    Cloud, Column, Csv, CsvOutput, Data, FirstWeights, Fit, Label, LabelType, Located, Missing,
+    ModelSource, SaveFreq, Test, TrainConfig,
 };
 use phalanx_yaml::{Node, Value};
 use phalanx_yaml::{Position, shown};
@@ -51,11 +52,12 @@ impl Reader {
             }
         }
         let optimizer = self.one(&file, "optimizer", Family::Optimizer);
-        let loss = self.one(&file, "loss", Family::Loss);
-        let [metrics, weighted_metrics] = ["metrics", "weighted_metrics"].map(|name| {
-            self.list_of(&file, name, Family::Metric)
-                .unwrap_or_default()
-        });
+        let named = data.as_ref().and_then(labels::outputs);
+        let outputs = named.map_or(&[][..], |labels| &labels.value);
+        let losses = self.losses(&file, outputs);
+        let loss_weights = self.loss_weights(&file, outputs).unwrap_or_default();
+        let [metrics, weighted_metrics] = ["metrics", "weighted_metrics"]
+            .map(|name| self.metrics(&file, name, outputs).unwrap_or_default());
         let callbacks = self
             .list_of(&file, "callbacks", Family::Callback)
             .unwrap_or_default();
@@ -84,7 +86,8 @@ impl Reader {
             model: model?,
             first_weights,
             optimizer: optimizer?,
-            loss: loss?,
+            losses: losses?,
+            loss_weights,
             metrics,
             weighted_metrics,
             fit,
@@ -124,7 +127,7 @@ impl Reader {
     }
 
     /// Components of a list; a model has at least one layer.
-    fn list_of(
+    pub(super) fn list_of(
         &mut self,
         file: &Section<'_>,
         name: &str,
@@ -166,6 +169,7 @@ impl Reader {
         let section = self.section(node, "data", fields)?;
         let at = section.at;
         let csv = self.value(&section, key, |node| several(node, folder));
+        let labels = self.csv_labels(&section);
         let label = self.value(&section, "label", located(label));
         let features = self.value(&section, "features", located(dims));
         let classes = self.value(&section, "classes", located(class_names));
@@ -184,13 +188,11 @@ impl Reader {
             .and_then(|node| self.test(node, (key, test), folder));
         Some(Data::Csv(Csv {
             header: self.value(&section, "header", header).unwrap_or_default(),
-            label: label.unwrap_or(Located {
-                value: Label::Last,
-                at,
-            }),
+            label: label.unwrap_or_else(|| label_of(&labels)),
             label_type: self
                 .value(&section, "label_type", label_type)
                 .unwrap_or(LabelType::Class),
+            labels,
             weight: self.value(&section, "weight", located(column)),
             delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
             features: features.unwrap_or_else(|| nothing(at)),
@@ -344,10 +346,9 @@ impl Reader {
             self.check_categories(csv);
             self.check_window(csv);
             self.check_weight(csv);
-            self.check_label(
-                csv,
-                config.fit.class_weight.as_ref().map(|weights| weights.at),
-            );
+            let class_weight = config.fit.class_weight.as_ref().map(|weights| weights.at);
+            self.check_label(csv, class_weight);
+            self.check_labels(csv, class_weight);
         }
     }
 
@@ -417,6 +418,18 @@ impl Default for Fit {
             tensorboard: None,
             class_weight: None,
         }
+    }
+}
+
+/// The label where the file says none: the last column, unless outputs have labels.
+fn label_of(labels: &Located<Vec<CsvOutput>>) -> Located<Label> {
+    let value = match labels.value.is_empty() {
+        true => Label::Last,
+        false => Label::None,
+    };
+    Located {
+        value,
+        at: labels.at,
     }
 }
 

@@ -13,12 +13,27 @@ use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
 use super::loss_scale::{LOSS_SCALE, LOSS_SCALE_KIND};
-use super::{categories, texts, windows};
+use super::{categories, labels, texts, windows};
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
 /// Most layers of a model, and most metrics.
 const MAX_COMPONENTS: usize = 4096;
+
+/// What a loss counts among those of several outputs.
+pub(super) const LOSS_WEIGHT: Kind = Kind::Number(Included(0.0), Included(1e30));
+
+/// Metrics of the one output, or of each.
+const METRICS: Kind = Kind::Worded(
+    "a list of metrics, or one for each output",
+    &Kind::Either(&[
+        Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+        Kind::Map(&Kind::Either(&[
+            Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+            Kind::Component(Family::Metric),
+        ])),
+    ]),
+);
 
 /// Without a file of Keras they are required.
 const OF_KERAS: DefaultValue =
@@ -80,21 +95,37 @@ pub(crate) const FILE: &[Field] = &[
     .example("adam"),
     Field::new(
         "loss",
-        Kind::Component(Family::Loss),
+        Kind::Worded(
+            "a loss, or one for each output",
+            &Kind::Either(&[
+                Kind::Component(Family::Loss),
+                Kind::Map(&Kind::Component(Family::Loss)),
+            ]),
+        ),
         OF_KERAS,
-        "what training makes small",
+        "what training makes small; where `data` has `labels`, a loss for each of these outputs, `{kind: sparse_categorical_crossentropy, size: mean_squared_error}`, logged as `kind_loss` and `size_loss`, of which `loss` is the sum",
     )
     .example("sparse_categorical_crossentropy"),
     Field::new(
+        "loss_weights",
+        Kind::Worded(
+            "names of outputs, each with a number from 0 to 1e30",
+            &Kind::Map(&LOSS_WEIGHT),
+        ),
+        DefaultValue::Words("1 for each"),
+        "what the loss of an output counts in the sum",
+    )
+    .example("{size: 0.1}"),
+    Field::new(
         "metrics",
-        Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+        METRICS,
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
-        "what is logged beside the loss; weights do not count in it",
+        "what is logged beside the loss; weights do not count in it. Where `data` has `labels`, metrics of these outputs, `{kind: [accuracy]}`, logged as `kind_accuracy`",
     )
     .example("[accuracy]"),
     Field::new(
         "weighted_metrics",
-        Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+        METRICS,
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
         "the same, where the weights of examples count: the numbers in the column `weight` of CSV files and, in training, the weights of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
     )
@@ -261,6 +292,7 @@ pub(crate) const CSV: &[Field] = &[
     LABEL,
     LABEL_TYPE,
     WEIGHT,
+    labels::OF_CSV,
     Field::new(
         "delimiter",
         Kind::Worded(

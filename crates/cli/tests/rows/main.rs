@@ -1,6 +1,7 @@
 //! The rows that a `train.yaml` speaks of.
 
 mod categories;
+mod labels;
 mod predicted;
 mod texts;
 mod weights;

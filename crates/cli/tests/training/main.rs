@@ -5,6 +5,7 @@ mod checkpoints;
 mod images;
 mod inputs;
 mod meanings;
+mod outputs;
 mod processes;
 mod runs;
 mod saved_models;

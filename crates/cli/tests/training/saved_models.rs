@@ -126,8 +126,8 @@ fn what_a_training_file_cannot_leave_to_keras_is_told() {
     let folder = compiled("not-compiled", "several.keras");
     let train = ["train", "short.yaml", "--output", "new"];
     let told = [
-        "short.yaml:2:8: the model was not compiled with one loss",
-        "add `optimizer: adam`, `loss: ...`",
+        "`loss` has the keys \"a\", \"z\", as of several outputs, and `data` names none",
+        "by `labels` of `data`",
     ];
     folder.fail(&train, 2, &told);
     run(&folder, "train t.yaml --quiet --epochs 1");

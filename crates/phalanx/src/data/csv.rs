@@ -10,6 +10,7 @@ use std::io::Read;
 
 use phalanx_graph::HostTensor;
 
+use super::csv_labels::CsvLabel;
 use super::csv_lines::{CsvLines, RowPlace, shown};
 use super::csv_one_hot::{OneHotColumn, TextColumn};
 use super::csv_table::{CsvTable, is_missing};
@@ -30,6 +31,9 @@ pub struct CsvOptions {
     /// The names of the classes, where the label is a name or a number that is none from 0: the first is class 0. Empty where
     /// labels are the classes themselves.
     pub classes: Vec<String>,
+    /// The labels of a model with several outputs, each an array of y after the one of `label`, which is [`LabelColumn::None`] where
+    /// there is no other.
+    pub labels: Vec<CsvLabel>,
     /// The columns of the features, in this order; empty for all but the label, in the order of the file.
     pub columns: Vec<CsvColumn>,
     /// Whether the column of the label may be among the features, and is where `columns` is empty: a series that is forecast from itself.
@@ -72,6 +76,7 @@ impl Default for CsvOptions {
             kind: LabelKind::Class,
             weight: None,
             classes: Vec::new(),
+            labels: Vec::new(),
             columns: Vec::new(),
             label_is_feature: false,
             one_hot: Vec::new(),
@@ -163,7 +168,7 @@ pub enum LabelKind {
 }
 
 /// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, then i32 `[rows]` for each column of
-/// indices and of texts; y i32 or f32 `[rows]`; with a column of weights, these f32 `[rows]`.
+/// indices and of texts; y i32 or f32 `[rows]`, or as [`CsvLabel`] says; with a column of weights, these f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines (of one column see
 /// [`CsvOptions::missing`]), spaces around numbers and quoted fields are accepted; missing values, NaN and infinity are not, and

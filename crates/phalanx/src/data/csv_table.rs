@@ -1,12 +1,11 @@
 //! The rows of a CSV file as arrays.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use phalanx_graph::HostTensor;
+use std::borrow::Cow;
 
 use super::Batch;
-use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, LabelKind, MissingValues};
+use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, MissingValues};
+use super::csv_labels::{LabelValues, label_values};
 use super::csv_lines::{RowPlace, shown};
 use super::csv_one_hot::{FeatureColumn, feature_columns, unknown_value};
 use crate::{Error, Result};
@@ -16,9 +15,8 @@ pub(super) struct CsvTable<'a> {
     options: &'a CsvOptions,
     pub(super) names: Vec<String>,
     columns: usize,
-    label: Option<usize>,
+    labels: Vec<LabelValues<'a>>,
     weight: Option<usize>,
-    classes_by_name: HashMap<&'a str, i32>,
     /// The columns of the features, in their order.
     chosen: Vec<FeatureColumn<'a>>,
     rows: usize,
@@ -28,8 +26,6 @@ pub(super) struct CsvTable<'a> {
     indices: Vec<Vec<i32>>,
     /// The texts of each column of texts, and the names of each of categories.
     texts: Vec<Vec<String>>,
-    classes: Vec<i32>,
-    values: Vec<f32>,
     weights: Vec<f32>,
 }
 
@@ -46,9 +42,13 @@ impl<'a> CsvTable<'a> {
                 options.max_columns
             )));
         }
-        let label = label_column(row, &names, columns, &options.label)?;
-        let weight = weight_column(row, &names, columns, options, label)?;
-        let chosen = columns_of_features(row, &names, columns, options, [label, weight])?;
+        let labels = label_values(row, &names, columns, options)?;
+        let of_labels: Vec<usize> = labels
+            .iter()
+            .flat_map(|label| label.columns.clone())
+            .collect();
+        let weight = weight_column(row, &names, columns, options, &of_labels)?;
+        let chosen = columns_of_features(row, &names, columns, options, (&of_labels, weight))?;
         let chosen = feature_columns(row, &names, columns, &chosen, options)?;
         if chosen.is_empty() {
             return Err(row.error(match weight {
@@ -62,22 +62,14 @@ impl<'a> CsvTable<'a> {
             options,
             names,
             columns,
-            label,
+            labels,
             weight,
-            classes_by_name: options
-                .classes
-                .iter()
-                .map(String::as_str)
-                .zip(0..)
-                .collect(),
             chosen,
             rows: 0,
             dropped: 0,
             features: Vec::new(),
             indices: vec![Vec::new(); options.indices.len()],
             texts: vec![Vec::new(); options.texts.len() + options.categories.len()],
-            classes: Vec::new(),
-            values: Vec::new(),
             weights: Vec::new(),
         })
     }
@@ -86,7 +78,8 @@ impl<'a> CsvTable<'a> {
     #[cfg(feature = "parquet")]
     pub(super) fn used(&self) -> Vec<usize> {
         let features = self.chosen.iter().map(FeatureColumn::index);
-        features.chain(self.label).chain(self.weight).collect()
+        let labels = self.labels.iter().flat_map(|label| &label.columns);
+        features.chain(labels.copied()).chain(self.weight).collect()
     }
 
     /// Whether the file has a single column.
@@ -114,8 +107,8 @@ impl<'a> CsvTable<'a> {
             let column = self.chosen[chosen].index();
             is_whole &= self.push_features(row, chosen, &fields[column])?;
         }
-        if let Some(label) = self.label {
-            is_whole &= self.push_label(row, label, &fields[label])?;
+        for label in 0..self.labels.len() {
+            is_whole &= self.push_label(row, label, fields)?;
         }
         if let Some(weight) = self.weight {
             is_whole &= self.push_weight(row, weight, &fields[weight])?;
@@ -131,8 +124,10 @@ impl<'a> CsvTable<'a> {
             self.texts
                 .iter_mut()
                 .for_each(|list| list.truncate(self.rows));
-            self.classes.truncate(self.rows);
-            self.values.truncate(self.rows);
+            let rows = self.rows;
+            self.labels
+                .iter_mut()
+                .for_each(|label| label.truncate(rows));
             self.weights.truncate(self.rows);
         }
         Ok(())
@@ -155,21 +150,22 @@ impl<'a> CsvTable<'a> {
         Ok(true)
     }
 
-    /// Adds a label; `false` where it is missing.
-    fn push_label(&mut self, row: &dyn RowPlace, column: usize, field: &str) -> Result<bool> {
-        if self.options.looks_for_missing() && is_missing(field.trim()) {
-            return Ok(false);
-        }
-        let read = match self.options.kind {
-            LabelKind::Value => number(field, ADVICE).map(|value| self.values.push(value)),
-            LabelKind::Class if !self.options.classes.is_empty() => {
-                let class = self.classes_by_name.get(field.trim());
-                let class = class.ok_or_else(|| unknown_class(field, &self.options.classes));
-                class.map(|&class| self.classes.push(class))
+    /// Adds a label; `false` where a column of it is missing.
+    fn push_label(
+        &mut self,
+        row: &dyn RowPlace,
+        label: usize,
+        fields: &[Cow<'_, str>],
+    ) -> Result<bool> {
+        for place in 0..self.labels[label].columns.len() {
+            let column = self.labels[label].columns[place];
+            let field = &fields[column];
+            if self.options.looks_for_missing() && is_missing(field.trim()) {
+                return Ok(false);
             }
-            LabelKind::Class => class(field).map(|class| self.classes.push(class)),
-        };
-        read.map_err(|message| self.error(row, column, &message))?;
+            let pushed = self.labels[label].push(field);
+            pushed.map_err(|message| self.error(row, column, &message))?;
+        }
         Ok(true)
     }
 
@@ -253,11 +249,7 @@ impl<'a> CsvTable<'a> {
             [] => vec![rows, self.features.len() / rows],
             features => [&[rows], features].concat(),
         };
-        let y = match (self.label, self.options.kind) {
-            (None, _) => Vec::new(),
-            (Some(_), LabelKind::Class) => vec![HostTensor::new([rows], &self.classes)],
-            (Some(_), LabelKind::Value) => vec![HostTensor::new([rows], &self.values)],
-        };
+        let y = self.labels.iter().map(|label| label.array(rows));
         let weight = self.weight.map(|_| HostTensor::new([rows], &self.weights));
         let has_numbers = self.chosen.iter().any(|column| column.width() > 0);
         let numbers = has_numbers.then(|| HostTensor::new(dims, &self.features));
@@ -279,7 +271,7 @@ impl<'a> CsvTable<'a> {
             names: self.names,
             rows: Batch {
                 x: numbers.into_iter().chain(indices).collect(),
-                y,
+                y: y.collect(),
                 weight,
                 first: 0,
             },
@@ -295,15 +287,14 @@ fn weight_column(
     names: &[String],
     columns: usize,
     options: &CsvOptions,
-    label: Option<usize>,
+    labels: &[usize],
 ) -> Result<Option<usize>> {
     let weight = options.weight.iter();
     let weight = weight.map(|column| column_of(row, names, columns, column, "weight column"));
     let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
-    if weight.is_some() && weight == label {
-        return Err(
-            row.error("the column of the weights is also the label; say which column is the label")
-        );
+    if weight.is_some_and(|weight| labels.contains(&weight)) {
+        return Err(row
+            .error("the column of the weights is also the label; say which column is the label"));
     }
     Ok(weight)
 }
@@ -314,15 +305,19 @@ fn columns_of_features(
     names: &[String],
     columns: usize,
     options: &CsvOptions,
-    [label, weight]: [Option<usize>; 2],
+    (labels, weight): (&[usize], Option<usize>),
 ) -> Result<Vec<usize>> {
     let chosen = options.columns.iter();
     let chosen = chosen.map(|column| column_of(row, names, columns, column, "column"));
     let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
-    let label = label.filter(|_| !options.label_is_feature);
-    let no_features = [("label is", label), ("weights are", weight)];
-    for (what, column) in no_features {
-        if column.is_some_and(|column| chosen.contains(&column)) {
+    let labels = if options.label_is_feature {
+        &[]
+    } else {
+        labels
+    };
+    let weights: Vec<usize> = weight.into_iter().collect();
+    for (what, columns) in [("label is", labels), ("weights are", &weights)] {
+        if columns.iter().any(|column| chosen.contains(column)) {
             return Err(row.error(&format!(
                 "the {what} also among the columns of the features; leave the column out of them"
             )));
@@ -336,7 +331,7 @@ fn columns_of_features(
         )));
     }
     if chosen.is_empty() {
-        let is_feature = |column: &usize| label != Some(*column) && weight != Some(*column);
+        let is_feature = |column: &usize| !labels.contains(column) && weight != Some(*column);
         chosen = (0..columns).filter(is_feature).collect();
     }
     Ok(chosen)
@@ -378,7 +373,12 @@ pub(super) fn column_of(
 }
 
 /// The column of this name; `what` it is in messages.
-fn named_column(row: &dyn RowPlace, names: &[String], name: &str, what: &str) -> Result<usize> {
+pub(super) fn named_column(
+    row: &dyn RowPlace,
+    names: &[String],
+    name: &str,
+    what: &str,
+) -> Result<usize> {
     let found: Vec<usize> = (0..names.len())
         .filter(|&column| names[column] == name)
         .collect();
@@ -415,7 +415,7 @@ fn check_features(row: &dyn RowPlace, columns: usize, options: &CsvOptions) -> R
     Ok(())
 }
 
-fn number(field: &str, about_words: &'static str) -> std::result::Result<f32, String> {
+pub(super) fn number(field: &str, about_words: &'static str) -> std::result::Result<f32, String> {
     let text = field.trim();
     match text.parse::<f32>() {
         Ok(value) if value.is_finite() => Ok(value),
@@ -427,7 +427,7 @@ fn number(field: &str, about_words: &'static str) -> std::result::Result<f32, St
     }
 }
 
-fn class(field: &str) -> std::result::Result<i32, String> {
+pub(super) fn class(field: &str) -> std::result::Result<i32, String> {
     let text = field.trim();
     let value = text.parse::<f64>().unwrap_or(f64::NAN);
     if value.fract() == 0.0 && value >= 0.0 && value <= f64::from(i32::MAX) {
@@ -468,7 +468,7 @@ fn index(field: &str) -> std::result::Result<i32, String> {
     ))
 }
 
-fn unknown_class(field: &str, classes: &[String]) -> String {
+pub(super) fn unknown_class(field: &str, classes: &[String]) -> String {
     format!(
         "found {}, expected one of the classes {}; correct the label, or add it to the classes",
         shown(field),
@@ -491,7 +491,7 @@ pub(super) fn is_missing(text: &str) -> bool {
 
 const NO_TEXT: &str = "found no text; write one, or leave such rows out (`missing: drop`), or read it as padding alone (`missing: 0`)";
 const NO_NAME: &str = "found nothing that names something; fill it in, or leave such rows out (`missing: drop`), or read it as the number 0 (`missing: 0`)";
-const ADVICE: &str = "correct the value, or encode text as numbers";
+pub(super) const ADVICE: &str = "correct the value, or encode text as numbers";
 const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds sentences";
 
 /// What to do about a field that is no finite number; `about_words` where it is some other word.

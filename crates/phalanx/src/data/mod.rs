@@ -31,6 +31,7 @@ mod buffer_pool;
 mod cache_file;
 mod concat_files;
 mod csv;
+mod csv_labels;
 mod csv_lines;
 mod csv_one_hot;
 mod csv_table;
@@ -73,6 +74,7 @@ pub use csv::{
     CsvColumn, CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, MissingValues, parse_csv,
     parse_csv_with,
 };
+pub use csv_labels::CsvLabel;
 pub use csv_one_hot::OneHotColumn;
 pub use dataset::Dataset;
 pub use example::{Batch, Example};

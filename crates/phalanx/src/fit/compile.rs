@@ -54,45 +54,98 @@ impl Default for Compile {
 
 impl Compile {
     /// Optimizer, loss and metrics as a training file has them: `{"optimizer": {"adam": {..}}, "loss": {..}, "metrics": [..],
-    /// "weighted_metrics": [..]}`.
+    /// "weighted_metrics": [..]}`; of a model with several `outputs`, which these are the names of, `"loss": {"a": {..}, "b": {..}}`, with
+    /// `"loss_weights": {"a": 1.0, "b": 0.5}`, and metrics of each.
     ///
     /// # Errors
-    /// There is not one loss, of the first output, that counts once; or a loss, a metric, the optimizer or its schedule is of the program.
-    /// A training file has no words for these.
-    pub fn settings(&self) -> Result<Map<String, Value>> {
-        let refused = |what: &str| {
-            let next = "train by a program, or name optimizer, loss and metrics in the file";
-            Error::user(format!(
-                "{what}, for which a training file has no words; {next}"
-            ))
-        };
-        let [term] = &self.loss.terms[..] else {
-            return Err(refused("the model was not compiled with one loss"));
-        };
-        if (term.output, term.weight) != (0, 1.0) {
-            return Err(refused("the loss has a weight or another output"));
-        }
-        let named = |kind: &str, is_custom: bool, settings: Value| match is_custom {
-            true => Err(refused(&format!("`{kind}` is of a program of its own"))),
-            false => Ok(json!({ kind: settings })),
-        };
-        let (optimizer, loss) = (&self.optimizer, &term.loss);
-        let metrics = |metrics: &[OutputMetric]| {
-            let each = metrics.iter().map(|of| &of.metric);
-            let each = each.map(|of| named(of.kind(), of.is_custom(), of.config()));
-            each.collect::<Result<Value>>()
-        };
+    /// There is not one loss of each output, or it has a weight where there is one output; or a loss, a metric, the optimizer or its
+    /// schedule is of the program. A training file has no words for these.
+    pub fn settings(&self, outputs: &[String]) -> Result<Map<String, Value>> {
+        let optimizer = &self.optimizer;
         let optimizer = named(optimizer.kind(), optimizer.is_custom(), optimizer.config())?;
-        let is_custom = matches!(loss, Loss::Custom(_));
-        let settings = [
-            ("optimizer", optimizer),
-            ("loss", named(loss.name(), is_custom, loss.config())?),
-            ("metrics", metrics(&self.metrics)?),
-            ("weighted_metrics", metrics(&self.weighted_metrics)?),
-        ];
-        let settings = settings.map(|(key, value)| (key.to_owned(), value));
-        Ok(Map::from_iter(settings))
+        let mut settings = Map::from_iter([("optimizer".to_owned(), optimizer)]);
+        settings.extend(self.loss_settings(outputs)?);
+        for (key, metrics) in [
+            ("metrics", &self.metrics),
+            ("weighted_metrics", &self.weighted_metrics),
+        ] {
+            settings.insert(key.to_owned(), metric_settings(metrics, outputs)?);
+        }
+        Ok(settings)
     }
+
+    fn loss_settings(&self, outputs: &[String]) -> Result<Map<String, Value>> {
+        let of = |term: &LossTerm| {
+            let is_custom = matches!(term.loss, Loss::Custom(_));
+            named(term.loss.name(), is_custom, term.loss.config())
+        };
+        let terms = &self.loss.terms[..];
+        if let ([_], [term]) = (outputs, terms)
+            && term.weight != 1.0
+        {
+            return Err(refused("the loss has a weight"));
+        }
+        let mut each = Vec::new();
+        for (place, output) in outputs.iter().enumerate() {
+            let mut own = terms.iter().filter(|term| term.output == place);
+            let (Some(term), None) = (own.next(), own.next()) else {
+                let what = format!("the output `{output}` was not compiled with one loss");
+                return Err(refused(&what));
+            };
+            each.push((output, of(term)?, term.weight));
+        }
+        if let ([_], Some((_, loss, _))) = (outputs, each.first()) {
+            return Ok(Map::from_iter([("loss".to_owned(), loss.clone())]));
+        }
+        let losses = each
+            .iter()
+            .map(|(output, loss, _)| ((*output).clone(), loss.clone()));
+        let weights = each
+            .iter()
+            .map(|(output, _, weight)| ((*output).clone(), json!(weight)));
+        let [losses, weights] = [losses.collect(), weights.collect()].map(Value::Object);
+        Ok(Map::from_iter([
+            ("loss".to_owned(), losses),
+            ("loss_weights".to_owned(), weights),
+        ]))
+    }
+}
+
+/// Metrics as a list, or of several outputs a list of each that has some.
+fn metric_settings(metrics: &[OutputMetric], outputs: &[String]) -> Result<Value> {
+    let of = |output: usize| {
+        let own = metrics
+            .iter()
+            .filter(move |of| of.output == output)
+            .map(|of| &of.metric);
+        let own = own.map(|of| named(of.kind(), of.is_custom(), of.config()));
+        own.collect::<Result<Vec<Value>>>()
+    };
+    if let [_] = outputs {
+        return of(0).map(Value::Array);
+    }
+    let mut each = Map::new();
+    for (place, output) in outputs.iter().enumerate() {
+        let own = of(place)?;
+        if !own.is_empty() {
+            each.insert(output.clone(), Value::Array(own));
+        }
+    }
+    Ok(Value::Object(each))
+}
+
+fn named(kind: &str, is_custom: bool, settings: Value) -> Result<Value> {
+    match is_custom {
+        true => Err(refused(&format!("`{kind}` is of a program of its own"))),
+        false => Ok(json!({ kind: settings })),
+    }
+}
+
+fn refused(what: &str) -> Error {
+    let next = "train by a program, or name optimizer, loss and metrics in the file";
+    Error::user(format!(
+        "{what}, for which a training file has no words; {next}"
+    ))
 }
 
 /// The losses of a model's outputs and what each counts in the total.

@@ -251,6 +251,9 @@ fn settings_of_a_file_are_refused() {
         (compile(Sgd::new(rate).into()), "`sgd`"),
         (metrics, "`within`"),
     ] {
-        check(&compile.settings().unwrap_err().to_string(), kind);
+        check(
+            &compile.settings(&["y".to_owned()]).unwrap_err().to_string(),
+            kind,
+        );
     }
 }
