@@ -36,7 +36,7 @@ mod tensor;
 
 pub use cost::{Cost, NodeCost};
 pub use dtype::DType;
-pub use grad::{Pullback, Scattered, gradients};
+pub use grad::{Pullback, Scattered, batch_jacobian, gradients, jacobian};
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostBytes, HostTensor};
 pub use kernel::lstm::LstmSteps;

@@ -4,6 +4,7 @@
 //! printed, simplified and differentiated again.
 
 pub(crate) mod convolution;
+mod jacobian;
 mod linear;
 mod lstm;
 mod pullback;
@@ -18,6 +19,7 @@ use std::collections::HashMap;
 use recompute::Recomputed;
 use scattered::total;
 
+pub use jacobian::{batch_jacobian, jacobian};
 pub use pullback::Pullback;
 pub use scattered::Scattered;
 

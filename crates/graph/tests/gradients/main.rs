@@ -3,6 +3,7 @@
 #![allow(clippy::type_complexity, reason = "tables of functions")]
 
 mod images;
+mod jacobians;
 mod loops;
 mod own;
 mod rearrangement;

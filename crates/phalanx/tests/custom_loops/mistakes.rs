@@ -422,6 +422,16 @@ fn derivatives_that_do_not_exist_are_told() {
         cx.derivatives(&batch.x[0].sum_all(), &[&other]).remove(0)
     });
     assert_says(none, &["does not depend on it", "f32[2,1]"]);
+    let none = traced(|cx, _, batch| {
+        let other = &batch.x[0] * 2.0;
+        cx.jacobian(&batch.x[0], &[&other]).remove(0).sum_all()
+    });
+    assert_says(none, &["the target does not depend on it", "f32[2,1]"]);
+    let rows = traced(|cx, _, batch| {
+        let one = batch.x[0].sum_all();
+        cx.batch_jacobian(&batch.x[0], &[&one]).remove(0).sum_all()
+    });
+    assert_says(rows, &["expected tensors of as many rows as the target"]);
     let maximum = traced(|cx, _, batch| {
         let loss = cx.all_reduce(ReduceOp::Max, &batch.x[0].sum_all());
         cx.derivatives(&loss, &[&batch.x[0]]).remove(0)

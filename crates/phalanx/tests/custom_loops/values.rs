@@ -78,6 +78,32 @@ fn functions_take_values_that_were_made_for_each_replica() {
     assert_near("mean", &mean.to_f64(), &[19.0 / 3.0], 1e-6);
 }
 
+/// `d x^2 w / d x` of each row, by itself and among all rows, and what the derivative of their sum is.
+#[test]
+fn jacobians_are_of_the_rows_of_a_replica() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(1).unwrap();
+    let weights = HostTensor::new([1, 3], &[1.0f32, -2.0, 0.5]);
+    let mut function = strategy.function(|cx, batch: Inputs| {
+        let x = &batch.x[0];
+        let y = x.square().matmul(&x.graph().constant(weights.clone()));
+        let own = cx.batch_jacobian(&y, &[x]).remove(0);
+        let whole = cx.jacobian(&y, &[x]).remove(0);
+        let of_sum = cx.derivatives(&whole.sum_all(), &[x]).remove(0);
+        [cx.per_example(&own), cx.per_example(&of_sum)]
+    });
+    let batch = strategy
+        .distribute_batch(&column(&[1.0, 2.0, 3.0, -4.0]))
+        .unwrap();
+    let [own, of_sum] = function.call(&mut state, &batch).unwrap();
+    let own = strategy.gather(&own, 0).unwrap();
+    assert_eq!(own.dims(), [4, 3, 1]);
+    let expected = [1.0f32, 2.0, 3.0, -4.0].map(|x| [2.0 * x, -4.0 * x, x]);
+    assert_eq!(own.f32s(), expected.concat());
+    // The sum of `2 x w` over the weights and the row itself alone.
+    assert_eq!(strategy.gather(&of_sum, 0).unwrap().f32s(), [-1.0; 4]);
+}
+
 #[test]
 fn a_models_variables_are_read_set_and_saved() {
     let strategy = mirrored(2);

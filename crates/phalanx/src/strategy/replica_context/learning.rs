@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Tensor, gradients};
+use phalanx_graph::{DType, Shape, Tensor, batch_jacobian, gradients, jacobian};
 
 use super::ReplicaCx;
 use crate::fit::LossScale;
@@ -165,24 +165,60 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn derivatives(&self, loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        let found = gradients(loss, wrt).into_iter().zip(wrt).enumerate();
-        let mut derivatives = Vec::with_capacity(wrt.len());
-        for (index, (found, tensor)) in found {
-            if found.is_none() && self.graph.error().is_none() {
+        let found = self.connected("derivatives", "loss", gradients(loss, wrt), wrt);
+        zeros_for_none(found, wrt, Tensor::dims)
+    }
+
+    /// The derivative of each element of `target` with respect to tensors that it was computed from, `[dims of the target.., dims of the
+    /// tensor..]`, of this replica's rows: TensorFlow's `GradientTape.jacobian`. One loop of the program goes over the elements.
+    ///
+    /// It is a mistake when the target does not depend on one of them.
+    #[must_use]
+    #[track_caller]
+    pub fn jacobian(&self, target: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+        let found = self.connected("jacobian", "target", jacobian(target, wrt), wrt);
+        let dims = |x: &Tensor| [target.dims(), x.dims()].concat();
+        zeros_for_none(found, wrt, dims)
+    }
+
+    /// The derivative of each element of `target`, `[rows, ..]`, with respect to its own row of tensors, `[rows, ..]`: `[rows, other dims of
+    /// the target.., other dims of the tensor..]`. TensorFlow's `GradientTape.batch_jacobian`, where no row depends on another row, which
+    /// is not checked.
+    ///
+    /// It is a mistake when the target does not depend on one of them.
+    #[must_use]
+    #[track_caller]
+    pub fn batch_jacobian(&self, target: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+        let found = self.connected("batch_jacobian", "target", batch_jacobian(target, wrt), wrt);
+        let dims =
+            |x: &Tensor| [&target.dims()[..], x.dims().get(1..).unwrap_or_default()].concat();
+        zeros_for_none(found, wrt, dims)
+    }
+
+    /// Notes a tensor that has no derivative.
+    #[track_caller]
+    fn connected(
+        &self,
+        name: &'static str,
+        what: &str,
+        found: Vec<Option<Tensor>>,
+        wrt: &[&Tensor],
+    ) -> Vec<Option<Tensor>> {
+        for (index, tensor) in wrt.iter().enumerate() {
+            if found[index].is_none() && self.graph.error().is_none() {
                 let why = match tensor.dtype().is_float() {
                     true => "does not depend on it",
                     false => {
                         "cannot be differentiated with respect to a tensor that is not floating-point"
                     }
                 };
-                self.graph.fail("derivatives", format!(
-                    "the loss {why}: tensor {index}, {}; compute the loss from this very tensor",
+                self.graph.fail(name, format!(
+                    "the {what} {why}: tensor {index}, {}; compute the {what} from this very tensor",
                     tensor.shape()
                 ));
             }
-            derivatives.push(found.unwrap_or_else(|| tensor.zeros_like()));
         }
-        derivatives
+        found
     }
 
     /// The sums over replicas of gradients, as the strategy reduces them. They travel scaled by a dynamic loss scale, which is for
@@ -315,4 +351,17 @@ fn times(gradient: Tensor, factor: Option<&Tensor>) -> Tensor {
         Some(factor) => gradient.map_gradient(|part| part * factor.convert(part.dtype())),
         None => gradient,
     }
+}
+
+/// Zeros of these dims in place of what a mistake was noted for.
+#[track_caller]
+fn zeros_for_none(
+    found: Vec<Option<Tensor>>,
+    wrt: &[&Tensor],
+    dims: impl Fn(&Tensor) -> Vec<usize>,
+) -> Vec<Tensor> {
+    let all = found.into_iter().zip(wrt).map(|(found, x)| {
+        found.unwrap_or_else(|| x.graph().full(&Shape::new(x.dtype(), dims(x)), 0.0))
+    });
+    all.collect()
 }
