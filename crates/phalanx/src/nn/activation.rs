@@ -1,5 +1,6 @@
 //! Elementwise activations, as functions and as a layer.
 
+use std::cell::RefCell;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::fmt;
 use std::ptr::fn_addr_eq;
@@ -120,7 +121,8 @@ impl Activation {
     /// A function of your own, which traces values of the dims that it is given; it captures nothing. For settings, a [`Layer`] of your own
     /// is the place.
     ///
-    /// A model with it is written by its program alone: files have the name, and reading them is an error that says so.
+    /// Files of models have the name; [`Registry::with_activation`](super::Registry::with_activation) finds the function for it when they are
+    /// read.
     ///
     /// ```
     /// use phalanx::nn::{Activation, Dense, Sequential};
@@ -210,6 +212,11 @@ impl Activation {
 }
 
 impl CustomActivation {
+    /// The name in files.
+    pub(super) const fn name(self) -> &'static str {
+        self.name
+    }
+
     #[track_caller]
     fn apply(self, x: &Tensor) -> Tensor {
         let y = (self.function)(x);
@@ -269,6 +276,22 @@ fn softplus_of(x: &Tensor) -> Tensor {
     let zero = x.like(0.0);
     let away = x.greater(&zero).select(&-x, x);
     x.maximum(&zero) + away.exp().log1p()
+}
+
+thread_local! {
+    /// The functions of the program that can be read by their names: those of the registry that reads a layer on this thread.
+    static KNOWN: RefCell<Vec<CustomActivation>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Reads with these functions of the program, which activations are found among; inside of that with none, the same are.
+pub(super) fn with_known<T>(known: &[CustomActivation], read: impl FnOnce() -> T) -> T {
+    if known.is_empty() {
+        return read();
+    }
+    let before = KNOWN.replace(known.to_vec());
+    let result = read();
+    KNOWN.set(before);
+    result
 }
 
 /// What stands before the name of a function of the program in files.
@@ -426,9 +449,13 @@ impl<'de> Deserialize<'de> for Activation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         if let Some(name) = value.get(CUSTOM) {
-            return Err(D::Error::custom(format!(
-                "the activation {name} is a function of the program that wrote the model; build the model there, and load the weights alone (`SavedModel::load_weights`)"
-            )));
+            let found =
+                KNOWN.with_borrow(|known| known.iter().find(|own| own.name == *name).copied());
+            return found.map(Self::Custom).ok_or_else(|| {
+                D::Error::custom(format!(
+                    "the activation {name} is a function of the program that wrote the model, and not registered here; add it by `Registry::with_activation` and read the model by `SavedModel::load_with`, or build the model there and load the weights alone (`SavedModel::load_weights`)"
+                ))
+            });
         }
         let value = named_variant(value, "activation", ACTIVATIONS).map_err(D::Error::custom)?;
         Self::deserialize(value).map_err(D::Error::custom)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::activation::{CustomActivation, with_known};
 use super::layer::{Layer, LayerSpec};
 use super::model::NamedLayer;
 use super::names::check_name;
@@ -17,10 +18,11 @@ type MakeLayer = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Syn
 /// Describes a layer, when it is asked for: its defaults take a while to write.
 type Describe = Arc<dyn Fn() -> Description + Send + Sync>;
 
-/// The kinds of layers that can be read from JSON: ours, and those you add.
+/// The kinds of layers that can be read from JSON: ours, and those you add, with activations of yours.
 #[derive(Clone)]
 pub struct Registry {
     kinds: Vec<(String, MakeLayer)>,
+    activations: Vec<CustomActivation>,
     descriptions: Vec<Describe>,
 }
 
@@ -40,6 +42,7 @@ impl Registry {
     pub fn standard() -> Self {
         let mut registry = Self {
             kinds: Vec::new(),
+            activations: Vec::new(),
             descriptions: Vec::new(),
         };
         registry.add_layers_of_images();
@@ -211,6 +214,37 @@ impl Registry {
         Ok(self)
     }
 
+    /// Adds an activation of your own, [`Activation::custom`], which files have by its name: Keras' `register_keras_serializable` of a function.
+    ///
+    /// ```
+    /// use phalanx::nn::{Activation, Registry};
+    /// let squared = Activation::custom("squared_relu", |x| x.maximum(&x.like(0.0)).square());
+    /// let registry = Registry::standard().with_activation(squared)?;
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it is one of this library, or one of this name is there already.
+    pub fn with_activation(mut self, activation: Activation) -> Result<Self> {
+        let Activation::Custom(own) = activation else {
+            return Err(Error::user(format!(
+                "expected an activation of the program, got {activation:?}, which every registry has; add those that `Activation::custom` makes"
+            )));
+        };
+        if self
+            .activations
+            .iter()
+            .any(|known| known.name() == own.name())
+        {
+            return Err(Error::user(format!(
+                "there is an activation `{}` already; give yours another name",
+                own.name()
+            )));
+        }
+        self.activations.push(own);
+        Ok(self)
+    }
+
     /// The kinds, ours first.
     pub fn kinds(&self) -> impl Iterator<Item = &str> + Clone {
         self.kinds.iter().map(|(kind, _)| kind.as_str())
@@ -251,7 +285,7 @@ impl Registry {
         let mut fields = fields.clone();
         let outer = fields.as_object_mut().map(Outer::take);
         let outer = outer.unwrap_or_default();
-        let layer = make(owner, &fields)?;
+        let layer = with_known(&self.activations, || make(owner, &fields))?;
         let checked = layer.check_settings();
         checked.map_err(|message| Error::user(format!("{owner}: {message}")))?;
         outer.apply(owner, LayerSpec::shared(layer))
