@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod bins;
 pub mod categories;
 mod checks;
 pub mod clicks;

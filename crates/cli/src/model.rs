@@ -6,7 +6,19 @@ use phalanx::models;
 use phalanx::nn::{Input, LayerSpec, Model, Network, Node, Sequential, layer_from_config};
 use phalanx::saved::SavedModel;
 
+use crate::bins;
 use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConfig, name_of};
+use crate::data_facts::Facts;
+
+/// The model for data of which these facts are known.
+///
+/// # Errors
+/// As [`build`], and a layer whose bins were not found.
+pub fn of_data(config: &TrainConfig, facts: &Facts) -> Result<Model, Problems> {
+    let filled = bins::filled_in(config, &facts.scaling.bins);
+    let filled = filled.map_err(|problem| config.problems(vec![problem]))?;
+    build(&filled, &facts.model_inputs())
+}
 
 /// The model of the layers, or the saved one, for these inputs.
 ///

@@ -9,6 +9,7 @@ use phalanx::data::{
 };
 use phalanx::{Error, Result as Read};
 
+use crate::bins;
 use crate::categories;
 use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems,
@@ -114,7 +115,9 @@ fn read_csv(
         };
         files.find_words(config, &train)?;
     }
-    let Files { facts, columns, .. } = files;
+    let Files {
+        mut facts, columns, ..
+    } = files;
     windows::check_gaps(data, columns.dropped())?;
     let of_texts = columns.texts();
     let scaled = |name: &str, rows: Option<Dataset>| {
@@ -130,10 +133,15 @@ fn read_csv(
     };
     let none = || Problem::new(data.csv[0].at, "no row is left to train on", "add rows");
     let plain = scaled("training", Some(train))?.ok_or_else(none)?;
+    let validation = scaled("validation", validation)?;
+    let test = scaled("test", test)?;
+    if known.is_none() && scaling.is_none() {
+        facts.scaling.bins = bins::found(config, &plain)?;
+    }
     Ok(Rows {
         train: prepared(config, &plain)?,
-        validation: scaled("validation", validation)?,
-        test: scaled("test", test)?,
+        validation,
+        test,
         plain,
         dropped: columns.dropped(),
         warnings: Vec::new(),

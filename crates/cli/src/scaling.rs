@@ -5,6 +5,7 @@ use phalanx::data::{Batch, CsvColumns, Dataset, HostTensor};
 use phalanx::{DType, Error, Result as Read};
 use serde::{Deserialize, Serialize};
 
+use crate::bins::LayerBins;
 use crate::config::{Csv, Missing};
 
 /// What features become, in this order.
@@ -19,6 +20,9 @@ pub struct Scaling {
     /// The mean and the standard deviation of each feature, which become 0 and 1.
     #[serde(default)]
     pub standard: Option<(Vec<f32>, Vec<f32>)>,
+    /// The bins of layers that ask for some of these numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bins: Vec<LayerBins>,
 }
 
 impl Scaling {
@@ -31,6 +35,7 @@ impl Scaling {
             fill: None,
             divide_by: data.divide_by,
             standard: None,
+            bins: Vec::new(),
         };
         if data.missing == Missing::Fail && !data.standardize {
             return Ok(scaling);

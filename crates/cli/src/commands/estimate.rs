@@ -24,7 +24,7 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let is_per_replica = config.fit.is_per_replica;
     buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
-    let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
+    let model = model::of_data(&config, &rows.facts).map_err(session::wrong)?;
     let step = session::estimator(context, &mut config, model)?;
     let batch = first_batch(&config, step.model(), &rows)?;
     let estimate = step.estimate(&batch, config.fit.batch_size);

@@ -23,7 +23,7 @@ pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure
     let mut config = session::config(&args.file, &args.set)?;
     buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
-    let model = model::build(&config, &rows.facts.model_inputs()).map_err(session::wrong)?;
+    let model = model::of_data(&config, &rows.facts).map_err(session::wrong)?;
     let mut session = Session::start(context, &config, model)?;
     let (after, steps) = (args.after.get(), args.steps.get());
     let train = session.to_train(&rows.train)?;

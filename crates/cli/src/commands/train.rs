@@ -158,7 +158,7 @@ pub(super) fn data_and_model(
     let kept = kept.transpose()?.flatten();
     let rows = rows::load_on(config, kept.as_ref()).map_err(session::wrong)?;
     describe(context, &rows)?;
-    let model = model::build(config, &rows.facts.model_inputs()).map_err(session::wrong)?;
+    let model = model::of_data(config, &rows.facts).map_err(session::wrong)?;
     if context.global.shows_text() {
         context.output.line(model.summary())?;
     }

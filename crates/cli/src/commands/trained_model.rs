@@ -222,7 +222,7 @@ impl Used {
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));
         };
-        model::build(&self.config, &record.facts.model_inputs()).map_err(wrong)
+        model::of_data(&self.config, &record.facts).map_err(wrong)
     }
 
     /// What is kept of its training.

@@ -16,6 +16,7 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::Located;
 use super::aliases;
+use super::bins;
 use super::inputs::OF_LAYERS;
 use super::reader::Reader;
 use phalanx_yaml::{Key, Node, Value};
@@ -49,6 +50,8 @@ pub struct Component {
     pub at: Position,
     /// What a layer takes, where it says so.
     pub inputs: Option<Vec<Located<String>>>,
+    /// How many bins a layer has whose boundaries are found in the data.
+    pub num_bins: Option<Located<usize>>,
     /// The name of every setting, also of inner mappings, and where it is written.
     keys: Vec<(String, Position)>,
 }
@@ -63,6 +66,13 @@ impl Component {
         from_config: impl Fn(&str, &Json) -> phalanx::Result<T>,
     ) -> Result<T, Problem> {
         from_config(&self.name, &self.settings).map_err(|error| self.problem(&error.to_string()))
+    }
+
+    /// Where a setting is written; else where the name is.
+    pub(super) fn place(&self, setting: &str) -> Position {
+        let mut keys = self.keys.iter();
+        keys.find(|(key, _)| key == setting)
+            .map_or(self.at, |(_, at)| *at)
     }
 
     /// Whether the library knows the name and the settings.
@@ -149,6 +159,7 @@ impl Component {
             settings,
             keys: std::mem::take(&mut self.keys),
             inputs: None,
+            num_bins: None,
             ..*self
         };
         layer.use_known_names();
@@ -254,9 +265,13 @@ impl Reader {
             settings: object,
             at,
             inputs: inputs.flatten(),
+            num_bins: None,
             keys,
         };
         component.use_known_names();
+        if is_layer && component.name == bins::LAYER {
+            self.num_bins(&mut component);
+        }
         // The library is asked of what it can be asked of.
         if self.problems.len() == before {
             self.problems.extend(component.check().err());

@@ -9,6 +9,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
+use super::bins::{self, NUM_BINS};
 use super::inputs::OF_LAYERS;
 use super::keras_compile::ANSWERED;
 use super::training_file::FILE;
@@ -47,6 +48,16 @@ fn define(family: Family, definitions: &mut Map<String, Json>) {
         let mut schema = settings(component);
         if family == Family::Layer {
             schema["properties"][OF_LAYERS.name] = described(&OF_LAYERS);
+        }
+        if family == Family::Layer && component.name == bins::LAYER {
+            let one_of = |name: &str| json!({ "type": "object", "required": [name] });
+            let names = schema["required"].take();
+            schema["anyOf"] = json!([
+                one_of(names[0].as_str().unwrap_or_default()),
+                one_of(NUM_BINS.name)
+            ]);
+            schema["required"] = json!([]);
+            schema["properties"][NUM_BINS.name] = described(&NUM_BINS);
         }
         definitions.insert(id.clone(), schema);
         properties.insert(

@@ -7,6 +7,7 @@
 //! Parsing touches no file. It collects every mistake, each with its position and what to do about it.
 
 mod aliases;
+mod bins;
 mod categories;
 mod component;
 mod example_table;

@@ -6,6 +6,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
+use super::bins::{self, NUM_BINS};
 use super::inputs::OF_LAYERS;
 use super::{
     aliases, categories, example_table, feature_inputs, fine_tune, fit_table, loss_scale, texts,
@@ -105,6 +106,13 @@ fn listed(family: Family, all: &[Description]) -> String {
         let own = component.settings.iter();
         for setting in own.filter(|setting| !shared.contains(&setting.field.name)) {
             let _ = write!(text, "\n| {}", row(setting));
+        }
+        if family == Family::Layer && component.name == bins::LAYER {
+            let setting = Setting {
+                field: NUM_BINS,
+                default: Json::Null,
+            };
+            let _ = write!(text, "\n| {}", row(&setting));
         }
     }
     if !shared.is_empty() && family != Family::Layer {

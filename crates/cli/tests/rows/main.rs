@@ -1,5 +1,6 @@
 //! The rows that a `train.yaml` speaks of.
 
+mod bins;
 mod categories;
 mod labels;
 mod predicted;

@@ -1,5 +1,6 @@
 //! `train`, `evaluate` and `predict` from end to end, on the CPU plugin.
 
+mod bins;
 mod categories;
 mod checkpoints;
 mod images;
