@@ -21,7 +21,7 @@ pub(super) const OF_CSV: Field = Field::new(
         ])),
     ),
     DefaultValue::Words("one label, which `label` says"),
-    "the labels of a model that has several outputs, in place of `label`, `label_type` and `classes`; the outputs are layers by their `name`, and `loss` has one for each. A column alone holds a class for each example: a whole number from 0, or a text, of which the classes are those of the files in alphabetical order. A list of columns holds values. `test: {split: ..}` draws of each class of the first of them the same share",
+    "the labels of a model that has several outputs, in place of `label`, `label_type` and `classes`; the outputs are layers by their `name`, and `loss` has one for each. A column alone holds a class for each example: a whole number from 0, or a text, of which the classes are all in the files, in alphabetical order. A list of columns holds values. `test: {split: ..}` draws of each class of the first of them the same share",
 )
 .example("{kind: species, size: [length, width]}");
 
@@ -118,7 +118,7 @@ impl Reader {
         }
     }
 
-    /// The loss, or that of each output.
+    /// The loss, or one for each output.
     pub(super) fn losses(
         &mut self,
         file: &Section<'_>,
@@ -173,7 +173,7 @@ impl Reader {
         }
     }
 
-    /// The metrics under a key, or those of each output.
+    /// The metrics under a key, or a list for each output.
     pub(super) fn metrics(
         &mut self,
         file: &Section<'_>,

@@ -20,7 +20,7 @@ pub(crate) const MAX_FEATURES: i64 = 1 << 18;
 /// Most layers of a model, and most metrics.
 const MAX_COMPONENTS: usize = 4096;
 
-/// What a loss counts among those of several outputs.
+/// What the loss of one of several outputs counts.
 pub(super) const LOSS_WEIGHT: Kind = Kind::Number(Included(0.0), Included(1e30));
 
 /// Metrics of the one output, or of each.

@@ -94,7 +94,7 @@ fn is_differentiable(name: &'static str, target: &Tensor, wrt: &[&Tensor]) -> bo
 }
 
 /// What each of `count` cotangents gives the tensors, stacked: `chosen(row, places)` says which elements of the target are in one, from its number
-/// and those of all.
+/// and the numbers of all.
 #[track_caller]
 fn rows(
     target: &Tensor,

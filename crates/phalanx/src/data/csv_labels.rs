@@ -32,7 +32,7 @@ pub(super) struct LabelValues<'a> {
     values: Vec<f32>,
 }
 
-/// The label and those of outputs, in this order.
+/// The label and the labels of outputs, in this order.
 pub(super) fn label_values<'a>(
     row: &dyn RowPlace,
     names: &[String],

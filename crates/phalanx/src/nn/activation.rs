@@ -279,7 +279,7 @@ fn softplus_of(x: &Tensor) -> Tensor {
 }
 
 thread_local! {
-    /// The functions of the program that can be read by their names: those of the registry that reads a layer on this thread.
+    /// The functions of the program that can be read by their names, of the registry that reads a layer on this thread.
     static KNOWN: RefCell<Vec<CustomActivation>> = const { RefCell::new(Vec::new()) };
 }
 
