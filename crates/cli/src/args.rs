@@ -177,6 +177,9 @@ pub struct TrainArgs {
     /// Check the file, the data, and that a step of the model can be compiled; train nothing and write nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Try the file: train two steps, validate on a batch, write a checkpoint and the model, all in a folder that is removed again
+    #[arg(long, conflicts_with_all = ["dry_run", "resume", "overwrite", "output", "epochs", "steps_per_epoch"])]
+    pub smoke: bool,
 }
 
 /// What to start, and how.

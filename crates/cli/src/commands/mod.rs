@@ -20,6 +20,7 @@ mod plugin;
 mod predict;
 mod schema;
 pub(crate) mod session;
+mod smoke;
 mod trace;
 mod train;
 mod trained_model;

@@ -14,6 +14,7 @@ use super::buckets;
 use super::estimate::first_batch;
 use super::follow;
 use super::session::{self, Session, failed};
+use super::smoke;
 use crate::args::TrainArgs;
 use crate::config::{SaveFreq, TrainConfig};
 use crate::data_facts::Facts;
@@ -48,6 +49,19 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     if context.is_server() {
         return session::serve(context, &config);
     }
+    if args.smoke {
+        return smoke::run(context, config, args);
+    }
+    let (folder, tested) = train(context, config, args)?;
+    report(context, &folder, tested.as_ref())
+}
+
+/// The training, and what the trained model is on the test rows.
+pub(super) fn train(
+    context: &mut Context,
+    mut config: TrainConfig,
+    args: &TrainArgs,
+) -> Result<(RunFolder, Option<Logs>), Failure> {
     // Before the training, which may be long.
     let (folder, _lock) = run_folder(context, &config, args)?;
     buckets::fetch(context, &mut config)?;
@@ -79,9 +93,12 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let history = fit(context, &mut session, &rows, plan, args, &folder)?;
     save(context, &session, &folder, &record)?;
     folder.write_history(&history)?;
-    let tested = test(&mut session, &rows)?;
+    let tested = match args.smoke {
+        true => smoke::check(&history)?,
+        false => test(&mut session, &rows)?,
+    };
     folder.write_test(tested.as_ref())?;
-    report(context, &folder, tested.as_ref())
+    Ok((folder, tested))
 }
 
 /// Saves the model with its record, where this process writes.

@@ -1,6 +1,7 @@
 //! What the folder of a training says of it, and what is said of folders with parts of two.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -197,6 +198,68 @@ fn devices_that_a_mesh_has_no_place_for_are_told() {
     let told = String::from_utf8(told).unwrap();
     let warning = "there are 3, of which cpu:2 stay idle";
     assert!(told.contains(warning), "{told}");
+}
+
+/// A training file is tried without leaving anything, whether or not it is sound.
+#[test]
+fn a_file_is_tried_in_a_folder_that_is_removed() {
+    let folder = Folder::new("smoke", "{sgd: {learning_rate: 0.1}}");
+    let temporary = folder.0.join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let before = fs::read_dir(&folder.0).unwrap().count();
+    let run = |more: &[&str]| {
+        let arguments = [&["train", "t.yaml", "--smoke", "--progress", "plain"], more].concat();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let command = command
+            .args(arguments)
+            .current_dir(&folder.0)
+            .env("TMPDIR", &temporary);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{more:?}");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), before, "{more:?}");
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), said.concat())
+    };
+    // Steps of several batches, a schedule of validations and a callback change nothing of it.
+    let long = [
+        "--set",
+        "fit.steps_per_execution=8",
+        "--set",
+        "fit.validation_freq=3",
+    ];
+    let logger = ["--set", "callbacks=[csv_logger: {filename: log.csv}]"];
+    for more in [&[][..], &long, &logger] {
+        let (code, said) = run(more);
+        assert_eq!(code, Some(0), "{said}");
+        let told = "smoke: t.yaml is sound: 2 steps were trained, validated on a batch, a checkpoint and the model written";
+        assert!(
+            said.contains(told) && said.contains("epoch 1/1: loss"),
+            "{said}"
+        );
+    }
+    let logits = "loss={sparse_categorical_crossentropy: {from_logits: true}}";
+    let (code, said) = run(&[
+        "--set",
+        logits,
+        "--set",
+        "model.1.dense.activation=linear",
+        "--set",
+        "optimizer.sgd.learning_rate=1e38",
+    ]);
+    assert!(code == Some(1) && !said.contains("sound"), "{said}");
+    let (code, said) = run(&["--set", "model.1.dense.units=1"]);
+    assert!(code == Some(2) && said.contains("the class 1"), "{said}");
+    let json = folder.succeed(&["train", "t.yaml", "--smoke", "--progress", "json"]);
+    let last: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        last,
+        serde_json::json!({"event": "smoke", "steps": 2, "validated": true})
+    );
+    folder.fail(
+        &["train", "t.yaml", "--smoke", "--resume"],
+        2,
+        &["cannot be used with"],
+    );
 }
 
 #[test]
