@@ -1,13 +1,15 @@
 //! The columns of texts, of categories, of weights and of the labels of outputs, as the first CSV file has them.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use phalanx::Error;
 use phalanx::config::suggest;
 use phalanx::data::{CsvOptions, csv_header};
+use phalanx::{Error, Result as Read};
 
 use crate::config::{Column, Csv, Located, Position, Problem};
-use crate::data_facts::WeightFact;
+use crate::data_facts::{Facts, InputFact, WeightFact};
+use crate::output_labels;
 
 /// Whether the first file has these columns by their names.
 ///
@@ -81,4 +83,66 @@ pub(crate) fn weight(
     }
     let name = header.get(index).cloned().unwrap_or_default();
     Ok(Some(WeightFact { index, name }))
+}
+
+/// The names of the columns of the features in files with this header, without the positions of `others`, where all the rest are.
+pub(crate) fn of_features(
+    data: &Csv,
+    header: &[String],
+    others: [Option<usize>; 2],
+) -> Vec<String> {
+    match data.columns.is_empty() {
+        true => {
+            let features = header.iter().enumerate();
+            let features = features.filter(|(column, _)| !others.contains(&Some(*column)));
+            let of_outputs = output_labels::columns(data);
+            let features = features.filter(|(_, name)| !of_outputs.contains(name));
+            features.map(|(_, name)| name.clone()).collect()
+        }
+        false => {
+            let name = |column: &Column| match column {
+                Column::Name(name) => Some(name.clone()),
+                Column::Index(index) => header.get(*index).cloned(),
+            };
+            let names: Option<Vec<String>> = data.columns.iter().map(name).collect();
+            names.unwrap_or_default()
+        }
+    }
+}
+
+/// The inputs that `data` names, of files with this header.
+pub(crate) fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> {
+    let position = |column: &Column| match column {
+        Column::Index(index) => Some(*index),
+        Column::Name(name) => header.iter().position(|other| other == name),
+    };
+    let mut seen = HashSet::new();
+    let mut inputs = Vec::new();
+    for input in &data.inputs.value {
+        let (mut width, mut columns) = (0, Vec::new());
+        for position in input.columns.iter().filter_map(position) {
+            let name = header.get(position);
+            if !seen.insert(position) {
+                let name = name.map_or_else(String::new, |name| format!(" ({name:?})"));
+                return Err(Error::User(format!(
+                    "the inputs have the column at position {position}{name} twice; name it once: several layers may take one input"
+                )));
+            }
+            columns.extend(name.cloned());
+            let mut one_hot = facts.one_hot.iter();
+            width += one_hot
+                .find(|fact| fact.index == position)
+                .map_or(1, |fact| fact.values.len());
+        }
+        inputs.push(InputFact {
+            name: input.name.clone(),
+            columns,
+            width: (!input.is_index).then_some(width),
+            text: data.text_of(input),
+            category: data.category_of(input),
+            length: None,
+            any_length: false,
+        });
+    }
+    Ok(inputs)
 }

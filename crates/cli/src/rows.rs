@@ -15,7 +15,7 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems,
     TrainConfig, Validation,
 };
-use crate::data_facts::{Facts, FileLayout, InputFact, OneHotFact};
+use crate::data_facts::{Facts, FileLayout, OneHotFact};
 use crate::example_rows;
 use crate::image_rows;
 use crate::named_columns;
@@ -122,14 +122,7 @@ fn read_csv(
     let of_texts = columns.texts();
     let scaled = |name: &str, rows: Option<Dataset>| {
         let made = rows.map(|rows| facts.prepared(&rows, of_texts));
-        made.transpose()
-            .map_err(|error| match (&data.window, error) {
-                (Some(window), Error::User(message)) => {
-                    let next = "change `window`, or the parts of the data";
-                    Problem::new(window.at, format!("the {name} rows: {message}"), next)
-                }
-                (_, error) => wrong(error),
-            })
+        made.transpose().map_err(|error| unfit(data, name, &error))
     };
     let none = || Problem::new(data.csv[0].at, "no row is left to train on", "add rows");
     let plain = scaled("training", Some(train))?.ok_or_else(none)?;
@@ -147,6 +140,17 @@ fn read_csv(
         warnings: Vec::new(),
         facts,
     })
+}
+
+/// What is wrong with a part of the rows.
+fn unfit(data: &Csv, name: &str, error: &Error) -> Problem {
+    match (&data.window, error) {
+        (Some(window), Error::User(message)) => {
+            let next = "change `window`, or the parts of the data";
+            Problem::new(window.at, format!("the {name} rows: {message}"), next)
+        }
+        _ => unreadable(data.csv[0].at, error),
+    }
 }
 
 /// What the first file says of all: the names of the columns, and the classes where labels are texts.
@@ -174,24 +178,8 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     facts.window = data.window.as_ref().map(WindowFact::from);
     facts.weight = named_columns::weight(data, &header, columns)?;
     let weight = facts.weight.as_ref().map(|fact| fact.index);
-    facts.columns = match data.columns.is_empty() {
-        true => {
-            let features = header.iter().enumerate();
-            let others = [label.filter(|_| !options.label_is_feature), weight];
-            let features = features.filter(|(column, _)| !others.contains(&Some(*column)));
-            let of_outputs = output_labels::columns(data);
-            let features = features.filter(|(_, name)| !of_outputs.contains(name));
-            features.map(|(_, name)| name.clone()).collect()
-        }
-        false => {
-            let name = |column: &Column| match column {
-                Column::Name(name) => Some(name.clone()),
-                Column::Index(index) => header.get(*index).cloned(),
-            };
-            let names: Option<Vec<String>> = data.columns.iter().map(name).collect();
-            names.unwrap_or_default()
-        }
-    };
+    let others = [label.filter(|_| !options.label_is_feature), weight];
+    facts.columns = named_columns::of_features(data, &header, others);
     // A name that is there twice finds no column.
     let different: HashSet<&String> = facts.columns.iter().collect();
     if different.len() < facts.columns.len() {
@@ -207,7 +195,8 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
             .one_hot
             .push(one_hot(data, &header, column, &options).map_err(wrong)?);
     }
-    facts.inputs = inputs(data, &header, &facts).map_err(|error| (data.inputs.at, error))?;
+    facts.inputs =
+        named_columns::inputs(data, &header, &facts).map_err(|error| (data.inputs.at, error))?;
     if data.label_type == LabelType::Class {
         facts.classes = classes_of(data, &options).map_err(wrong)?;
     }
@@ -266,43 +255,6 @@ fn one_hot(
         name: header.get(index).cloned().unwrap_or_default(),
         values,
     })
-}
-
-/// The inputs that `data` names, of files with this header.
-fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> {
-    let position = |column: &Column| match column {
-        Column::Index(index) => Some(*index),
-        Column::Name(name) => header.iter().position(|other| other == name),
-    };
-    let mut seen = HashSet::new();
-    let mut inputs = Vec::new();
-    for input in &data.inputs.value {
-        let (mut width, mut columns) = (0, Vec::new());
-        for position in input.columns.iter().filter_map(position) {
-            let name = header.get(position);
-            if !seen.insert(position) {
-                let name = name.map_or_else(String::new, |name| format!(" ({name:?})"));
-                return Err(Error::User(format!(
-                    "the inputs have the column at position {position}{name} twice; name it once: several layers may take one input"
-                )));
-            }
-            columns.extend(name.cloned());
-            let mut one_hot = facts.one_hot.iter();
-            width += one_hot
-                .find(|fact| fact.index == position)
-                .map_or(1, |fact| fact.values.len());
-        }
-        inputs.push(InputFact {
-            name: input.name.clone(),
-            columns,
-            width: (!input.is_index).then_some(width),
-            text: data.text_of(input),
-            category: data.category_of(input),
-            length: None,
-            any_length: false,
-        });
-    }
-    Ok(inputs)
 }
 
 /// What is left to train on, and what is validated on.

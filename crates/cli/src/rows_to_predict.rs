@@ -21,7 +21,11 @@ use crate::texts::in_rows;
 pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     let mut options = without_label(by_positions(data, facts));
     // First, as it decides which columns may hold texts in a line that is no header.
-    let fits = choose_columns(&mut options, (data, facts), path);
+    let fits = match facts.labels.is_empty() {
+        true => choose_columns(&mut options, (data, facts), path),
+        // Files of several labels have names of columns.
+        false => Ok(()),
+    };
     let header = csv_header(path, &options)?;
     options.header = match header.is_empty() {
         true => Header::No,
@@ -90,10 +94,6 @@ fn choose_columns(
     (data, facts): (&Csv, &Facts),
     path: &Path,
 ) -> Read<()> {
-    if !facts.labels.is_empty() {
-        // Files of several labels have names of columns.
-        return Ok(());
-    }
     let columns = match facts.layout {
         Some(layout) => layout.columns,
         None if !options.columns.is_empty() => return Ok(()),

@@ -72,9 +72,7 @@ impl Reader {
         let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
         let output = output.unwrap_or_else(|| Path::new("runs").join(stem(origin)));
         let checkpoint = self.value(&file, "checkpoint", |node| text(node).map(PathBuf::from));
-        let precision = self.value(&file, "precision", |node| {
-            Policy::from_name(text(node)?).ok()
-        });
+        let precision = self.precision(&file);
         let fit = fit?;
         let mut config = TrainConfig {
             loss_scale: self.loss_scale(&file),
@@ -100,6 +98,12 @@ impl Reader {
         config.use_names_of_logs();
         self.check_together(&config);
         Some(config)
+    }
+
+    fn precision(&mut self, file: &Section<'_>) -> Option<Policy> {
+        self.value(file, "precision", |node| {
+            Policy::from_name(text(node)?).ok()
+        })
     }
 
     /// Layers, or the path of a saved model.

@@ -9,11 +9,12 @@ fn labels(dataset: &Dataset) -> Vec<HostTensor> {
     dataset.batch(100).get(0, 0).unwrap().y
 }
 
+const ROWS: &str =
+    "x,name,width,y,length\n1,b,0.5,2,10\n3,a,-1,4,20\n5,,1,6,30\n7,b,,8,40\n9,c,2,0,50\n";
+
 #[test]
 fn each_output_has_its_columns_and_no_feature_is_one_of_them() {
-    let text =
-        "x,name,width,y,length\n1,b,0.5,2,10\n3,a,-1,4,20\n5,,1,6,30\n7,b,,8,40\n9,c,2,0,50\n";
-    let folder = Folder::new("labels", &[("l.csv", text)]);
+    let folder = Folder::new("labels", &[("l.csv", ROWS)]);
     let data =
         "csv: l.csv, labels: {kind: name, size: [length, width]}, missing: drop, test: {last: 1}";
     let rows = folder.load_for(REST, data, "").unwrap();
@@ -44,6 +45,11 @@ fn each_output_has_its_columns_and_no_feature_is_one_of_them() {
         HostTensor::new([5], &[2, 4, 6, 8, 0])
     );
     assert_eq!(labels(&rows.plain)[1].dims(), [5, 1]);
+}
+
+#[test]
+fn columns_that_cannot_be_labels_are_refused() {
+    let folder = Folder::new("labels-refused", &[("l.csv", ROWS)]);
     for (data, told) in [
         (
             "csv: l.csv, labels: {kind: name, size: [length, name]}",

@@ -180,94 +180,96 @@ fn an_output_is_monitored_under_its_names() {
     assert_eq!(history.lines().count(), 4);
 }
 
+/// What of the file is written otherwise, how, and what is told.
+const MISTAKES: [(&str, &str, &[&str]); 13] = [
+    (
+        "name: kind}",
+        "name: kin}",
+        &[
+            "`labels` names the output \"kind\", and no layer has this `name`",
+            "did you mean `kin`?",
+        ],
+    ),
+    (
+        "loss: {size: mse",
+        "loss: {sise: mse",
+        &[
+            "`loss` names \"sise\", and the outputs are kind, size",
+            "did you mean `size`?",
+            "`loss` has none for the output \"size\"",
+        ],
+    ),
+    (
+        "{size: mse, kind: sparse_categorical_crossentropy}",
+        "mse",
+        &[
+            "`loss` is the text \"mse\"",
+            "expected a mapping of the outputs kind, size",
+        ],
+    ),
+    (
+        "loss_weights: {kind",
+        "loss_weights: {kid",
+        &[
+            "`loss_weights` names \"kid\", and the outputs are kind, size",
+            "did you mean `kind`?",
+        ],
+    ),
+    (
+        "size: 0.25",
+        "size: many",
+        &["`loss_weights` of the file is", "from 0 to 1e30"],
+    ),
+    (
+        "metrics: {size: mae",
+        "metrics: {other: mae",
+        &["`metrics` names \"other\"", "kind, size"],
+    ),
+    (
+        "metrics: {size: mae, kind: [accuracy]}",
+        "metrics: [mae]",
+        &["expected a mapping of the outputs kind, size"],
+    ),
+    (
+        "labels: {",
+        "label: who, labels: {",
+        &["`labels` has a label for each output, and `label` is about one"],
+    ),
+    (
+        "batch_size: 8",
+        "batch_size: 8, class_weight: {0: 2}",
+        &["`class_weight` weighs the classes of one output"],
+    ),
+    (
+        "labels: {kind: species, size: [length, width]}, ",
+        "",
+        &[
+            "`loss` has the keys \"size\", \"kind\", as of several outputs, and `data` names none",
+            "by `labels` of `data`",
+        ],
+    ),
+    (
+        "name: size}",
+        "name: other}",
+        &["`labels` names the output \"size\", and no layer has this `name`"],
+    ),
+    (
+        "[trunk, kind]}\n",
+        "[trunk, kind]}\n- dense: {inputs: trunk, units: 2}\n",
+        &["no layer takes what this \"concatenate\" gives"],
+    ),
+    (
+        "size: [length, width]",
+        "size: [length, wide]",
+        &["rows.csv has no column \"wide\" of labels"],
+    ),
+];
+
 #[test]
 fn what_does_not_fit_the_outputs_is_told_with_those_that_there_are() {
     let folder = with_outputs("outputs-mistakes");
     let text = fs::read_to_string(folder.0.join("layers.yaml")).unwrap();
-    let cases: [(&str, &str, &[&str]); 13] = [
-        (
-            "name: kind}",
-            "name: kin}",
-            &[
-                "`labels` names the output \"kind\", and no layer has this `name`",
-                "did you mean `kin`?",
-            ],
-        ),
-        (
-            "loss: {size: mse",
-            "loss: {sise: mse",
-            &[
-                "`loss` names \"sise\", and the outputs are kind, size",
-                "did you mean `size`?",
-                "`loss` has none for the output \"size\"",
-            ],
-        ),
-        (
-            "{size: mse, kind: sparse_categorical_crossentropy}",
-            "mse",
-            &[
-                "`loss` is the text \"mse\"",
-                "expected a mapping of the outputs kind, size",
-            ],
-        ),
-        (
-            "loss_weights: {kind",
-            "loss_weights: {kid",
-            &[
-                "`loss_weights` names \"kid\", and the outputs are kind, size",
-                "did you mean `kind`?",
-            ],
-        ),
-        (
-            "size: 0.25",
-            "size: many",
-            &["`loss_weights` of the file is", "from 0 to 1e30"],
-        ),
-        (
-            "metrics: {size: mae",
-            "metrics: {other: mae",
-            &["`metrics` names \"other\"", "kind, size"],
-        ),
-        (
-            "metrics: {size: mae, kind: [accuracy]}",
-            "metrics: [mae]",
-            &["expected a mapping of the outputs kind, size"],
-        ),
-        (
-            "labels: {",
-            "label: who, labels: {",
-            &["`labels` has a label for each output, and `label` is about one"],
-        ),
-        (
-            "batch_size: 8",
-            "batch_size: 8, class_weight: {0: 2}",
-            &["`class_weight` weighs the classes of one output"],
-        ),
-        (
-            "labels: {kind: species, size: [length, width]}, ",
-            "",
-            &[
-                "`loss` has the keys \"size\", \"kind\", as of several outputs, and `data` names none",
-                "by `labels` of `data`",
-            ],
-        ),
-        (
-            "name: size}",
-            "name: other}",
-            &["`labels` names the output \"size\", and no layer has this `name`"],
-        ),
-        (
-            "[trunk, kind]}\n",
-            "[trunk, kind]}\n- dense: {inputs: trunk, units: 2}\n",
-            &["no layer takes what this \"concatenate\" gives"],
-        ),
-        (
-            "size: [length, width]",
-            "size: [length, wide]",
-            &["rows.csv has no column \"wide\" of labels"],
-        ),
-    ];
-    for (from, to, told) in cases {
+    for (from, to, told) in MISTAKES {
         assert!(text.contains(from), "{from}");
         fs::write(folder.0.join("wrong.yaml"), text.replace(from, to)).unwrap();
         folder.fail(&["train", "wrong.yaml", "--output", "new"], 2, told);
