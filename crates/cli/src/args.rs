@@ -165,7 +165,7 @@ pub struct TrainArgs {
     /// The folder of the model and the logs, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Where several workers meet: host:port of the first one, or etcd://host:2379
+    /// Where several workers meet: host:port of the first one, etcd://host:2379, or etcds://host:2379 by TLS
     #[arg(long, value_name = "ADDRESS")]
     pub rendezvous: Option<String>,
     /// Go on from the checkpoint in that folder if there is one, and write one after each epoch

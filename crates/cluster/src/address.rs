@@ -49,14 +49,9 @@ pub enum AddressError {
     Host,
     /// A user and a password before the host.
     #[error(
-        "a user with a password for etcd is not supported: let an etcd that only the machines of the job reach take them without"
+        "a user with a password does not belong into an address, which is shown: PHALANX_ETCD_USER names the user, PHALANX_ETCD_PASSWORD_FILE the file of the password"
     )]
     User,
-    /// TLS is asked for.
-    #[error(
-        "etcd over TLS is not supported: use an etcd that the machines of the job reach by plain HTTP, and a secret of the job, which every entry proves to know"
-    )]
-    Tls,
     /// An IPv6 address without brackets.
     #[error("an IPv6 address must stand in brackets")]
     Brackets,

@@ -14,6 +14,7 @@
 mod address;
 pub mod coordination;
 mod env;
+mod etcd_cluster;
 pub mod launch;
 mod listen;
 mod membership;
@@ -28,6 +29,7 @@ pub use env::{
     membership_from_env,
 };
 pub use env::{host_list, tf_config};
+pub use etcd_cluster::{EtcdCluster, EtcdTls, EtcdUser};
 pub use listen::own_host;
 pub use membership::{LocalRank, Membership, OutsideCoordinator, Rendezvous, Source};
 pub use spec::{ClusterSpec, Task, TaskKind};

@@ -38,7 +38,7 @@ impl Membership {
     /// The IP address of the interface that reaches the coordinator; unspecified where that is not known.
     fn interface(&self) -> IpAddr {
         let host = &self.rendezvous.address.host;
-        if self.worker > 0 || !self.rendezvous.etcd.is_empty() {
+        if self.worker > 0 || self.rendezvous.etcd.is_some() {
             let resolved = (host.as_str(), self.rendezvous.address.port).to_socket_addrs();
             return reaching(host, resolved.into_iter().flatten()).unwrap_or(ANY);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use phalanx_proof::Secret;
 
-use crate::{Address, AddressError, ClusterSpec, Task, TaskKind};
+use crate::{Address, ClusterSpec, EtcdCluster, Task, TaskKind};
 
 /// What told a process its place in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,8 +59,8 @@ pub struct Rendezvous {
     pub address: Address,
     /// How many ports after the first may be taken instead, where the first was calculated and another program may have it.
     pub spare_ports: u16,
-    /// The members of an etcd cluster that coordinates instead of worker 0; empty for none. The address is the first of them.
-    pub etcd: Vec<Address>,
+    /// The etcd cluster that coordinates instead of worker 0, if one does. The address is its first member.
+    pub etcd: Option<EtcdCluster>,
 }
 
 impl Rendezvous {
@@ -70,25 +70,18 @@ impl Rendezvous {
         Self {
             address,
             spare_ports: 0,
-            etcd: Vec::new(),
+            etcd: None,
         }
     }
 
-    /// An etcd cluster, by the addresses of some of its members: `host:2379,other:2379`.
-    ///
-    /// # Errors
-    /// What is wrong with an address.
-    pub fn at_etcd(members: &str) -> Result<Self, AddressError> {
-        if members.contains('@') {
-            return Err(AddressError::User);
+    /// An etcd cluster.
+    #[must_use]
+    pub fn at_etcd(cluster: EtcdCluster) -> Self {
+        let first = Self::at(cluster.members()[0].clone());
+        Self {
+            etcd: Some(cluster),
+            ..first
         }
-        let members = members.trim_end_matches('/').split(',');
-        let members: Vec<Address> = members.map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self {
-            address: members[0].clone(),
-            spare_ports: 0,
-            etcd: members,
-        })
     }
 
     /// Whether it says where: MPI's launchers do not tell where rank 0 runs, and rank 0 tells the others.
@@ -106,7 +99,7 @@ impl Rendezvous {
 
 impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.etcd.is_empty() {
+        if self.etcd.is_some() {
             return write!(f, "etcd at {}", self.address);
         }
         match self.is_known() {

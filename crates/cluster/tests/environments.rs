@@ -214,7 +214,7 @@ fn contradictions_name_both_variables() {
 }
 
 /// Variables, and what the error says.
-const MISSING_OR_WRONG: [(&str, [&str; 2]); 17] = [
+const MISSING_OR_WRONG: [(&str, [&str; 2]); 22] = [
     ("RANK=1", ["WORLD_SIZE is missing", "RANK=1"]),
     (
         "RANK=one WORLD_SIZE=2",
@@ -277,11 +277,34 @@ const MISSING_OR_WRONG: [(&str, [&str; 2]); 17] = [
     ),
     (
         "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://me:word@node1:2379",
-        ["PHALANX_RENDEZVOUS", "without"],
+        ["a value with `@`", "PHALANX_ETCD_PASSWORD_FILE"],
     ),
     (
         "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://me:word@node1:2379",
-        ["etcd over TLS is not supported", "plain HTTP"],
+        ["a value with `@`", "PHALANX_ETCD_USER"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379",
+        ["PHALANX_ETCD_CA is missing", "asks for TLS"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379 PHALANX_ETCD_CA=ca PHALANX_ETCD_KEY=k",
+        [
+            "PHALANX_ETCD_CERTIFICATE is missing",
+            "PHALANX_ETCD_KEY is set",
+        ],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://node1:2379 PHALANX_ETCD_USER=me",
+        ["PHALANX_ETCD_PASSWORD_FILE is missing", "set both"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://node1:2379 PHALANX_ETCD_CA=ca",
+        ["PHALANX_ETCD_CA=ca", "write etcds://"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=https://node1:2379",
+        ["expected an address such as", "etcds://host:2379"],
     ),
 ];
 

@@ -42,10 +42,11 @@ pub(crate) fn environment(found: Result<Option<&Membership>, &EnvError>) -> Chec
 fn known_addresses(membership: &Membership) -> Vec<(String, Address)> {
     let rendezvous = &membership.rendezvous;
     let mut all: Vec<(String, Address)> = Vec::new();
-    for member in &rendezvous.etcd {
+    let etcd = rendezvous.etcd.iter();
+    for member in etcd.flat_map(|cluster| cluster.members()) {
         all.push(("etcd".into(), member.clone()));
     }
-    if rendezvous.etcd.is_empty() && rendezvous.is_known() {
+    if rendezvous.etcd.is_none() && rendezvous.is_known() {
         let whose = match membership.launcher {
             Some(_) => "the launcher",
             None => "worker 0",
@@ -121,7 +122,7 @@ pub(crate) fn ports(membership: &Membership) -> Check {
     let own = membership.addresses.as_ref();
     let own = own.and_then(|addresses| addresses.get(worker)).cloned();
     let coordinates =
-        worker == 0 && membership.launcher.is_none() && membership.rendezvous.etcd.is_empty();
+        worker == 0 && membership.launcher.is_none() && membership.rendezvous.etcd.is_none();
     let places: Vec<Address> = match coordinates {
         true => membership.rendezvous.addresses().collect(),
         false => own.into_iter().filter(|_| worker > 0).collect(),

@@ -56,11 +56,11 @@ impl Place {
     const fn of(membership: &Membership) -> Self {
         match (
             membership.launcher.is_some(),
-            membership.rendezvous.etcd.is_empty(),
+            membership.rendezvous.etcd.is_some(),
         ) {
             (true, _) => Self::Launcher,
-            (false, false) => Self::Etcd,
-            (false, true) => Self::FirstWorker,
+            (false, true) => Self::Etcd,
+            (false, false) => Self::FirstWorker,
         }
     }
 }

@@ -18,7 +18,7 @@ use super::report::{IN_LOBBY, Report, dial, reach};
 use super::request::{JoinRequest, Roster, Timing};
 use super::service::{Hosted, Service, prepare};
 use super::{ClusterError, Missing};
-use crate::{Membership, listen};
+use crate::{EtcdCluster, Membership, listen};
 
 /// How waiting for all ended, if not in an error.
 enum Waited {
@@ -47,10 +47,10 @@ pub(super) fn join(
     }
     let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
     let mut report = Report::new(membership, (request.deadline, request.stop.clone()), tell);
+    if let Some(cluster) = &membership.rendezvous.etcd {
+        return meet_in_etcd(cluster, membership, &request, &mut report);
+    }
     match membership.worker {
-        _ if !membership.rendezvous.etcd.is_empty() => {
-            meet_in_etcd(membership, &request, &mut report)
-        }
         0 if membership.launcher.is_none() => {
             let service = host(membership, &request, &mut report)?;
             enter_own(service, membership, &request, &mut report)
@@ -128,16 +128,22 @@ fn enter_own(
 /// Every worker is a part of the service where etcd keeps its state; tries again where etcd, or a run that ends, has no place yet.
 #[cfg(feature = "etcd")]
 fn meet_in_etcd(
+    cluster: &EtcdCluster,
     membership: &Membership,
     request: &JoinRequest,
     report: &mut Report,
 ) -> Result<(Coordinator, Roster), ClusterError> {
     let settings = settings(membership, request);
     loop {
-        let members = &membership.rendezvous.etcd;
-        let entered = super::etcd::Run::enter(members, &settings, request.secret.clone());
+        let entered = super::etcd::Run::enter(cluster, &settings, request.secret.clone());
         let why = match entered {
-            Err(why) => why,
+            Err(no_answer) if no_answer.lasts() => {
+                return Err(ClusterError::User(format!(
+                    "worker {} cannot meet the others: {}",
+                    membership.worker, no_answer.why
+                )));
+            }
+            Err(no_answer) => no_answer.why,
             Ok(run) => match enter_run(run, membership, request, report)? {
                 Ok(joined) => return Ok(joined),
                 Err(why) => why,
@@ -157,6 +163,7 @@ fn meet_in_etcd(
 
 #[cfg(not(feature = "etcd"))]
 fn meet_in_etcd(
+    _cluster: &EtcdCluster,
     membership: &Membership,
     _request: &JoinRequest,
     _report: &mut Report,

@@ -67,6 +67,11 @@ pub(super) enum Input {
         key: String,
         value: Vec<u8>,
     },
+    /// What must be changed before etcd shows its log to this process again.
+    #[cfg(feature = "etcd")]
+    Unreadable {
+        why: String,
+    },
     /// Nobody tells the time of the job in etcd.
     #[cfg(feature = "etcd")]
     ClockIsFree,
@@ -352,7 +357,7 @@ fn serve(settings: Settings, inputs: &Receiver<Input>, status: &Mutex<Status>, m
             Ok(Input::Gone { worker }) => Event::Gone { worker },
             // Of a service whose state is in etcd, which this one is not.
             #[cfg(feature = "etcd")]
-            Ok(Input::Written { .. } | Input::ClockIsFree) => continue,
+            Ok(Input::Written { .. } | Input::Unreadable { .. } | Input::ClockIsFree) => continue,
             Err(RecvTimeoutError::Timeout) => Event::Tick,
             Err(RecvTimeoutError::Disconnected) => return,
         };

@@ -5,6 +5,7 @@
 //! mpirun or torchrun) speaks of other processes and is not compared.
 
 mod error;
+mod etcd;
 mod explain;
 pub mod host_list;
 mod kubernetes;

@@ -118,7 +118,7 @@ fn rendezvous(reader: &mut Reader<'_>, membership: &Membership) -> Result<Rendez
         None => Rendezvous {
             address: Address::new(host, port_of_job(&membership.job)),
             spare_ports: SPARE_PORTS - 1,
-            etcd: Vec::new(),
+            etcd: None,
         },
     })
 }

@@ -117,7 +117,7 @@ fn rendezvous(reader: &mut Reader<'_>, nodes: &Nodes, job: &str) -> Result<Rende
             None => Rendezvous {
                 address: Address::new(host, port_of_job(job)),
                 spare_ports: SPARE_PORTS - 1,
-                etcd: Vec::new(),
+                etcd: None,
             },
         },
     )

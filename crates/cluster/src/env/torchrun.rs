@@ -64,7 +64,7 @@ fn rendezvous(reader: &mut Reader<'_>, workers: usize) -> Result<Rendezvous, Env
         Some("True") => Rendezvous {
             address: Address::new(host, port.checked_add(1).unwrap_or(61_000)),
             spare_ports: super::SPARE_PORTS,
-            etcd: Vec::new(),
+            etcd: None,
         },
         _ => Rendezvous::at(Address::new(host, port)),
     })

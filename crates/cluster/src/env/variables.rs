@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{EnvError, Found, Read, Said};
-use crate::{AddressError, Rendezvous, Source};
+use crate::Source;
 
 /// The variables of a process, as a value. An empty one counts as not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -174,35 +174,6 @@ impl<'a> Reader<'a> {
             Some(time) => Ok(Some(time)),
             None => Err(wrong(name, value, "a number of seconds, 0 or more")),
         }
-    }
-
-    pub(super) fn rendezvous(&mut self) -> Result<Option<Rendezvous>, EnvError> {
-        const NAME: &str = "PHALANX_RENDEZVOUS";
-        let Some(value) = self.text(NAME, "where workers meet") else {
-            return Ok(None);
-        };
-        let read = match value.strip_prefix("etcd://") {
-            Some(members) => Rendezvous::at_etcd(members),
-            None if ["etcds://", "https://"]
-                .iter()
-                .any(|tls| value.starts_with(tls)) =>
-            {
-                Err(AddressError::Tls)
-            }
-            None => value.parse().map(Rendezvous::at),
-        };
-        let wrong = |why| EnvError::Value {
-            variable: NAME,
-            place: String::new(),
-            got: match value.contains('@') {
-                // A password does not belong into a log.
-                true => format!("a value with `@` ({why})"),
-                false => format!("{value:?} ({why})"),
-            },
-            expected: "an address such as node1:2222, or etcd://host:2379".into(),
-            next: "correct it".into(),
-        };
-        read.map(Some).map_err(wrong)
     }
 }
 

@@ -1,15 +1,18 @@
-//! The few calls of etcd that are needed, through its JSON gateway: plain HTTP, in 0.5 to 0.9 ms a call.
+//! The few calls of etcd that are needed, through its JSON gateway: HTTP, in 0.5 to 0.9 ms a call.
 
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use ureq::Agent;
+use ureq::typestate::WithBody;
+use ureq::{Agent, RequestBuilder};
 
-use crate::Address;
+use super::access::{NoAnswer, Until, agent, of_connection, of_status, password, tls_config};
+use crate::EtcdCluster;
 
 /// How long a call may take.
 const CALL_WITHIN: Duration = Duration::from_secs(2);
@@ -18,11 +21,15 @@ const WATCH_FOR: Duration = Duration::from_secs(10);
 
 /// The members of an etcd cluster, and the keys of one job.
 pub(super) struct Etcd {
+    cluster: EtcdCluster,
+    /// Of the cluster's members.
     urls: Vec<String>,
     /// The member that answered last.
     preferred: AtomicUsize,
     calls: Agent,
     watches: Agent,
+    /// What etcd gave for the user's password; none before it is asked for.
+    token: Mutex<Option<String>>,
     prefix: String,
 }
 
@@ -43,39 +50,38 @@ pub(super) struct KeyList {
 }
 
 impl Etcd {
-    /// The keys in a folder of this cluster.
-    pub(super) fn new(members: &[Address], folder: &str) -> Self {
-        let agent = |within| {
-            let config = Agent::config_builder()
-                .proxy(None)
-                .http_status_as_error(false)
-                .timeout_global(Some(within));
-            config.build().new_agent()
-        };
-        Self {
-            urls: members.iter().map(|at| format!("http://{at}")).collect(),
+    /// The keys in a folder of this cluster. The error is why files of TLS cannot be used.
+    pub(super) fn new(cluster: &EtcdCluster, folder: &str) -> Result<Self, NoAnswer> {
+        let tls = cluster.tls.as_ref().map(tls_config).transpose()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let urls = cluster.members().iter();
+        Ok(Self {
+            cluster: cluster.clone(),
+            urls: urls.map(|at| format!("{scheme}://{at}")).collect(),
             preferred: AtomicUsize::new(0),
-            calls: agent(CALL_WITHIN),
-            watches: agent(WATCH_FOR),
+            calls: agent(CALL_WITHIN, tls.as_ref()),
+            watches: agent(WATCH_FOR, tls.as_ref()),
+            token: Mutex::default(),
             prefix: format!("/phalanx/{folder}/"),
-        }
+        })
     }
 
     /// A lease of this length; etcd may make it longer.
-    pub(super) fn grant(&self, length: Duration) -> Result<i64, String> {
+    pub(super) fn grant(&self, length: Duration) -> Result<i64, NoAnswer> {
         let seconds = length.as_secs_f64().ceil().max(1.0) as i64;
         let answer = self.call("lease/grant", &json!({ "TTL": seconds }))?;
-        number(&answer["ID"]).ok_or_else(|| format!("it grants no lease: {answer}"))
+        let lease = number(&answer["ID"]);
+        lease.ok_or_else(|| NoAnswer::now(format!("it grants no lease: {answer}")))
     }
 
     /// Whether the lease is still there, and now for its full length.
-    pub(super) fn keep(&self, lease: i64) -> Result<bool, String> {
+    pub(super) fn keep(&self, lease: i64) -> Result<bool, NoAnswer> {
         let answer = self.call("lease/keepalive", &json!({ "ID": lease.to_string() }))?;
         Ok(number(&answer["result"]["TTL"]).is_some_and(|left| left > 0))
     }
 
     /// Ends a lease, and the keys that hang on it.
-    pub(super) fn revoke(&self, lease: i64) -> Result<(), String> {
+    pub(super) fn revoke(&self, lease: i64) -> Result<(), NoAnswer> {
         let body = json!({ "ID": lease.to_string() });
         self.call("lease/revoke", &body).map(drop)
     }
@@ -109,7 +115,7 @@ impl Etcd {
     }
 
     /// A key, if it is there.
-    pub(super) fn get(&self, key: &str) -> Result<Option<Entry>, String> {
+    pub(super) fn get(&self, key: &str) -> Result<Option<Entry>, NoAnswer> {
         let answer = self.call("kv/range", &json!({ "key": self.encoded(key) }))?;
         Ok(self.entry(&answer["kvs"][0], false))
     }
@@ -119,7 +125,7 @@ impl Etcd {
         &self,
         conditions: &[Value],
         changes: &[Value],
-    ) -> Result<Option<i64>, String> {
+    ) -> Result<Option<i64>, NoAnswer> {
         let body = json!({ "compare": conditions, "success": changes, "failure": [] });
         let answer = self.call("kv/txn", &body)?;
         let done = answer["succeeded"].as_bool().unwrap_or(false);
@@ -127,7 +133,12 @@ impl Etcd {
     }
 
     /// The keys that begin so and were written from this revision on; without values where only keys are wanted.
-    pub(super) fn list(&self, start: &str, from: i64, keys_only: bool) -> Result<KeyList, String> {
+    pub(super) fn list(
+        &self,
+        start: &str,
+        from: i64,
+        keys_only: bool,
+    ) -> Result<KeyList, NoAnswer> {
         let [key, range_end] = self.range(start);
         let answer = self.call(
             "kv/range",
@@ -152,8 +163,7 @@ impl Etcd {
         }});
         let url = &self.urls[self.preferred.load(Ordering::Relaxed)];
         let sent = self
-            .watches
-            .post(format!("{url}/v3/watch"))
+            .request(&self.watches, &format!("{url}/v3/watch"))
             .send(body.to_string());
         let Ok(response) = sent else { return };
         // A failure is the end of the time, or of the connection.
@@ -173,8 +183,18 @@ impl Etcd {
         }
     }
 
-    /// Calls the member that answered last, then the others.
-    fn call(&self, path: &str, body: &Value) -> Result<Value, String> {
+    /// Calls the member that answered last, then the others; with a new token where etcd wants one.
+    fn call(&self, path: &str, body: &Value) -> Result<Value, NoAnswer> {
+        match self.call_any(path, body) {
+            Err(no_answer) if no_answer.until == Until::Token => {
+                self.authenticate()?;
+                self.call_any(path, body)
+            }
+            other => other,
+        }
+    }
+
+    fn call_any(&self, path: &str, body: &Value) -> Result<Value, NoAnswer> {
         let body = body.to_string();
         let (first, count) = (self.preferred.load(Ordering::Relaxed), self.urls.len());
         let mut problems = Vec::new();
@@ -185,23 +205,72 @@ impl Etcd {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(problem) => problems.push(format!("{url}: {problem}")),
+                Err(problem) => problems.push((url, problem)),
             }
         }
-        Err(format!("etcd at {}", problems.join("; ")))
+        // A member that only does not answer now may take what another refuses.
+        let until = problems.iter().map(|(_, problem)| problem.until).max();
+        let why = problems
+            .iter()
+            .map(|(url, problem)| format!("{url}: {}", problem.why));
+        Err(NoAnswer {
+            why: format!("etcd at {}", why.collect::<Vec<_>>().join("; ")),
+            until: until.unwrap_or(Until::Later),
+        })
     }
 
-    fn call_at(&self, url: &str, body: &str) -> Result<Value, String> {
-        let sent = self.calls.post(url).send(body);
-        let mut response = sent.map_err(|error| error.to_string())?;
+    fn call_at(&self, url: &str, body: &str) -> Result<Value, NoAnswer> {
+        let failed = |error| of_connection(&error, self.cluster.tls.as_ref());
+        let mut response = self.request(&self.calls, url).send(body).map_err(failed)?;
         let text = response.body_mut().with_config().limit(MOST_BYTES);
-        let text = text.read_to_string().map_err(|error| error.to_string())?;
+        let text = text.read_to_string().map_err(failed)?;
         if !response.status().is_success() {
-            return Err(format!("{} {}", response.status(), text.trim()));
+            return Err(of_status(
+                response.status(),
+                &text,
+                self.cluster.user.as_ref(),
+            ));
         }
         // Answers of streaming calls are one to a line.
         let first = text.lines().next().unwrap_or_default();
-        serde_json::from_str(first).map_err(|error| format!("it is no etcd: {error}"))
+        let answer: Value = serde_json::from_str(first)
+            .map_err(|error| NoAnswer::now(format!("it is no etcd: {error}")))?;
+        match answer["error"].is_null() {
+            true => Ok(answer),
+            false => {
+                let error = answer["error"].to_string();
+                Err(of_status(
+                    response.status(),
+                    &error,
+                    self.cluster.user.as_ref(),
+                ))
+            }
+        }
+    }
+
+    fn request(&self, agent: &Agent, url: &str) -> RequestBuilder<WithBody> {
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*token {
+            Some(token) => agent.post(url).header("Authorization", token),
+            None => agent.post(url),
+        }
+    }
+
+    /// Has etcd give a token for the user's password. Tokens end with the process that gave them, and after minutes without a call.
+    fn authenticate(&self) -> Result<(), NoAnswer> {
+        let Some(user) = &self.cluster.user else {
+            return Ok(());
+        };
+        let body = json!({ "name": user.name, "password": password(user)? });
+        // With one that is not valid any more, it would be refused.
+        self.set_token(None);
+        let answer = self.call_any("auth/authenticate", &body)?;
+        self.set_token(answer["token"].as_str().map(str::to_owned));
+        Ok(())
+    }
+
+    fn set_token(&self, token: Option<String>) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
     fn encoded(&self, key: &str) -> String {

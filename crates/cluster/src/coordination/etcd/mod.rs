@@ -10,6 +10,7 @@
 //!   follows from the time, the end of connections whose key is gone, and now and then what the time is.
 //! - A log that ended in a failure, or whose writers are all gone, is of a run that is over: who comes first begins another.
 
+mod access;
 mod client;
 mod entry;
 mod replica;
@@ -28,6 +29,7 @@ use super::event::{Recovery, Settings};
 use super::generations::Coordination;
 use super::message::millis;
 use super::service::{Input, Status, Tell, spawn};
+pub(super) use access::NoAnswer;
 use client::Etcd;
 use replica::{Replica, apply};
 
@@ -63,12 +65,12 @@ pub(super) struct Run {
 impl Run {
     /// Takes part in the run of the job, or begins one. The error is why not yet.
     pub(super) fn enter(
-        members: &[crate::Address],
+        cluster: &crate::EtcdCluster,
         settings: &Settings,
         secret: Option<Secret>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NoAnswer> {
         let keys = place(&settings.job, secret.as_ref());
-        let etcd = Arc::new(Etcd::new(members, &keys));
+        let etcd = Arc::new(Etcd::new(cluster, &keys)?);
         let lease = etcd.grant(settings.lease)?;
         let run = Self::enter_with(&etcd, lease, settings, secret);
         if run.is_err() {
@@ -83,7 +85,7 @@ impl Run {
         lease: i64,
         settings: &Settings,
         secret: Option<Secret>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NoAnswer> {
         let process = etcd.put(&format!("process/{lease}"), b"", lease);
         let found = etcd.get("run")?;
         let began = found.as_ref().map_or(0, |run| run.revision);
@@ -105,7 +107,7 @@ impl Run {
             };
             if !run.is_over()? {
                 let entered = etcd.transact(&[etcd.is_of("run", began)], &[process])?;
-                return entered.map(|_| run).ok_or_else(|| MOVED.to_owned());
+                return entered.map(|_| run).ok_or_else(moved);
             }
         }
         let anew = [
@@ -125,12 +127,12 @@ impl Run {
                 ..settings.clone()
             },
             lease: Arc::new(AtomicI64::new(lease)),
-            began: began.ok_or_else(|| MOVED.to_owned())?,
+            began: began.ok_or_else(moved)?,
         })
     }
 
     /// Whether the log ended in a failure, or all its workers have left.
-    fn is_over(&self) -> Result<bool, String> {
+    fn is_over(&self) -> Result<bool, NoAnswer> {
         let mut replica = Coordination::new(self.settings.clone());
         let mut opened = BTreeSet::new();
         let mut now = Duration::ZERO;
@@ -197,7 +199,7 @@ struct KeptLease {
 impl KeptLease {
     /// Keeps it for its full length; where it has ended, because this process slept or was cut off, takes another, with which it comes
     /// back. What hung on the old one is gone: the others have gone on without it.
-    fn keep(&self) -> Result<(), String> {
+    fn keep(&self) -> Result<(), NoAnswer> {
         if self.etcd.keep(self.number.load(Ordering::Acquire))? {
             return Ok(());
         }
@@ -224,7 +226,9 @@ fn place(job: &str, secret: Option<&Secret>) -> String {
     }
 }
 
-const MOVED: &str = "another worker began a run at the same time";
+fn moved() -> NoAnswer {
+    NoAnswer::now("another worker began a run at the same time")
+}
 
 /// What all replicas of a run must have the same.
 fn write_settings(settings: &Settings) -> Vec<u8> {
@@ -265,9 +269,16 @@ fn follow(etcd: &Etcd, ended: &AtomicBool, to: &Sender<Input>) {
     let mut seen = 0;
     while !ended.load(Ordering::Acquire) {
         // Also after a watch ended: it may have missed something, and etcd may have forgotten changes since.
-        let Ok(listed) = etcd.list("log/", seen + 1, false) else {
-            std::thread::sleep(RETRY);
-            continue;
+        let listed = match etcd.list("log/", seen + 1, false) {
+            Ok(listed) => listed,
+            Err(no_answer) => {
+                if no_answer.lasts() {
+                    // Nobody reads it once the service has ended.
+                    let _ = to.send(Input::Unreadable { why: no_answer.why });
+                }
+                std::thread::sleep(RETRY);
+                continue;
+            }
         };
         let hand_over = |entry: client::Entry| {
             let sent = match entry.key.starts_with("log/") {

@@ -5,18 +5,21 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use super::super::Failure;
 use super::super::event::{Action, Connection, Event};
 use super::super::generations::Coordination;
 use super::super::message::{Reply, Request};
 use super::super::service::{Input, Replies, Status, Tell, note, tick};
 use super::entry::{self, Happened};
-use super::{CLOCK, HOLDER, RETRY, Run};
+use super::{CLOCK, HOLDER, NoAnswer, RETRY, Run};
 
 /// One connection of this process.
 struct Own {
     /// The number that all know it by; none until etcd has given it one.
     number: Option<Connection>,
     replies: Replies,
+    /// The worker that it is of, once it has said so.
+    worker: usize,
     /// Entries written.
     written: u64,
     /// Whether it says nothing any more, and waits to read why.
@@ -117,6 +120,7 @@ impl Replica {
                 let own = Own {
                     number: None,
                     replies,
+                    worker: 0,
                     written: 0,
                     is_silent: false,
                 };
@@ -134,11 +138,18 @@ impl Replica {
                 request,
                 bytes,
                 ..
-            } => self.pending.push_back(Unwritten::Say {
-                connection,
-                request,
-                bytes,
-            }),
+            } => {
+                if let (Request::Hello(hello), Some(own)) =
+                    (&request, self.own.get_mut(&connection))
+                {
+                    own.worker = hello.worker;
+                }
+                self.pending.push_back(Unwritten::Say {
+                    connection,
+                    request,
+                    bytes,
+                });
+            }
             Input::Closed { connection, why } => {
                 self.pending.push_back(Unwritten::Close { connection, why });
                 self.write_pending();
@@ -146,6 +157,7 @@ impl Replica {
                 return self.own.is_empty();
             }
             Input::Written { key, value } => self.apply(&key, &value),
+            Input::Unreadable { why } => self.give_up(&why),
             Input::ClockIsFree => self.next_claim = Instant::now(),
             // Only a service that others connect to has these.
             Input::Gone { .. } | Input::Unproven { .. } => {}
@@ -200,14 +212,30 @@ impl Replica {
                 }
                 Unwritten::Close { connection, why } => self.close(*connection, why.clone()),
             };
-            if done.is_err() {
+            if let Err(no_answer) = done {
+                if no_answer.lasts() {
+                    self.give_up(&no_answer.why);
+                }
                 return;
             }
             self.pending.pop_front();
         }
     }
 
-    fn open(&mut self, connection: u64) -> Result<(), String> {
+    /// Ends the part of this process, as trying again is in vain.
+    fn give_up(&mut self, why: &str) {
+        self.pending.clear();
+        for (&connection, own) in &self.own {
+            let failure = Failure {
+                worker: own.worker,
+                reason: format!("cannot use etcd any more: {why}"),
+                next: None,
+            };
+            self.deliver(connection, Reply::Failed(failure), Vec::new());
+        }
+    }
+
+    fn open(&mut self, connection: u64) -> Result<(), NoAnswer> {
         if !self.own.contains_key(&connection) {
             return Ok(());
         }
@@ -233,7 +261,7 @@ impl Replica {
         Ok(())
     }
 
-    fn say(&mut self, connection: u64, request: Request, bytes: Vec<u8>) -> Result<(), String> {
+    fn say(&mut self, connection: u64, request: Request, bytes: Vec<u8>) -> Result<(), NoAnswer> {
         let at = self.time();
         let Some(own) = self.own.get_mut(&connection) else {
             return Ok(());
@@ -273,12 +301,12 @@ impl Replica {
     }
 
     /// Whether the run that this process is in is the job's.
-    fn is_of_run(&self) -> Result<bool, String> {
+    fn is_of_run(&self) -> Result<bool, NoAnswer> {
         let run = self.run.etcd.get("run")?;
         Ok(run.is_some_and(|run| run.revision == self.run.began))
     }
 
-    fn close(&mut self, connection: u64, why: String) -> Result<(), String> {
+    fn close(&mut self, connection: u64, why: String) -> Result<(), NoAnswer> {
         let number = self.own.get(&connection).and_then(|own| own.number);
         match number {
             Some(number) => self.end(number, why).map(drop),
@@ -287,7 +315,7 @@ impl Replica {
     }
 
     /// Writes that a connection ended, once.
-    fn end(&self, connection: Connection, why: String) -> Result<bool, String> {
+    fn end(&self, connection: Connection, why: String) -> Result<bool, NoAnswer> {
         let event = Event::Closed { connection, why };
         let at = self.time();
         self.append(
@@ -298,7 +326,12 @@ impl Replica {
     }
 
     /// Appends to the log; false where the run is another, or the member is gone. What was written before is not written again.
-    fn append(&self, key: &str, member: Option<&str>, happened: &Happened) -> Result<bool, String> {
+    fn append(
+        &self,
+        key: &str,
+        member: Option<&str>,
+        happened: &Happened,
+    ) -> Result<bool, NoAnswer> {
         let etcd = &self.run.etcd;
         let Some(value) = entry::write(happened, key, self.run.secret.as_ref()) else {
             return Ok(true);
@@ -315,7 +348,7 @@ impl Replica {
         Ok(etcd.get(key)?.is_some())
     }
 
-    fn tick(&mut self) -> Result<(), String> {
+    fn tick(&mut self) -> Result<(), NoAnswer> {
         if Instant::now() >= self.next_claim {
             self.next_claim = Instant::now() + self.run.settings.lease / 2;
             match self.holds_clock {
@@ -351,7 +384,7 @@ impl Replica {
     }
 
     /// Takes the clock if nobody has it, and goes on with the time it was.
-    fn claim_clock(&mut self) -> Result<(), String> {
+    fn claim_clock(&mut self) -> Result<(), NoAnswer> {
         let etcd = &self.run.etcd;
         let holder = etcd.put(HOLDER, b"", self.run.lease());
         let taken = etcd.transact(&[etcd.is_of(HOLDER, 0)], &[holder])?;
@@ -360,7 +393,7 @@ impl Replica {
     }
 
     /// For workers that come later.
-    fn tell_time(&self) -> Result<(), String> {
+    fn tell_time(&self) -> Result<(), NoAnswer> {
         let (etcd, time) = (&self.run.etcd, self.time().as_millis() as u64);
         let put = etcd.put(CLOCK, &time.to_le_bytes(), 0);
         etcd.transact(&[etcd.is_there(HOLDER)], &[put]).map(drop)

@@ -1,20 +1,22 @@
 //! Workers that meet in a real etcd, which is killed and started again.
 #![cfg(feature = "etcd")]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod access;
+mod server;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::coordination::rewritten_log_entry;
-use phalanx_cluster::launch::ReservedPorts;
 use phalanx_cluster::{
-    ClusterError, Coordinator, JoinRequest, Membership, Rendezvous, Timing, Variables,
+    ClusterError, Coordinator, EtcdCluster, JoinRequest, Membership, Rendezvous, Timing,
     membership_from_env,
 };
 use phalanx_proof::Secret;
+use server::Etcd;
 
 const SOON: Duration = Duration::from_secs(60);
 const TIMING: Timing = Timing {
@@ -28,141 +30,17 @@ const PATIENT: Timing = Timing {
     ..TIMING
 };
 
-/// Where a file is safe at once: etcd waits for its disk, which on a busy machine takes longer than a lease.
-fn memory_folder() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    if memory.is_dir() {
-        memory
-    } else {
-        std::env::temp_dir()
-    }
-}
-
-/// A member of an etcd, with a folder of its own.
-struct Etcd {
-    folder: PathBuf,
-    name: String,
-    /// Of clients and of the other members.
-    ports: ReservedPorts,
-    /// Names and addresses of all members.
-    members: String,
-    flags: &'static [&'static str],
-    process: Option<Child>,
-}
-
-impl Etcd {
-    /// The only member; none where etcd is not installed.
-    fn start(name: &str) -> Option<Self> {
-        Self::start_members(name, 1, &[])?.pop()
-    }
-
-    /// The members of one etcd; none where it is not installed.
-    fn start_members(
-        name: &str,
-        count: usize,
-        flags: &'static [&'static str],
-    ) -> Option<Vec<Self>> {
-        let ports = (0..count).map(|_| ReservedPorts::new(2, None).unwrap());
-        let ports: Vec<ReservedPorts> = ports.collect();
-        let of_peer = |(index, ports): (usize, &ReservedPorts)| {
-            format!("e{index}=http://127.0.0.1:{}", ports.of_workers()[1])
-        };
-        let members: Vec<String> = ports.iter().enumerate().map(of_peer).collect();
-        let mut all = Vec::new();
-        for (index, ports) in ports.into_iter().enumerate() {
-            let folder = format!("phalanx-etcd-{name}-{index}-{}", std::process::id());
-            let folder = memory_folder().join(folder);
-            let _ = std::fs::remove_dir_all(&folder);
-            let mut member = Self {
-                folder,
-                name: format!("e{index}"),
-                ports,
-                members: members.join(","),
-                flags,
-                process: None,
-            };
-            if !member.start_again() {
-                return None;
-            }
-            all.push(member);
-        }
-        Some(all)
-    }
-
-    fn start_again(&mut self) -> bool {
-        let url = |of: usize| format!("http://127.0.0.1:{}", self.ports.of_workers()[of]);
-        let [client, peer] = [0, 1].map(url);
-        let mut command = Command::new("etcd");
-        command.args(["--name", &self.name]);
-        command.arg("--data-dir").arg(&self.folder);
-        for flag in ["--listen-client-urls", "--advertise-client-urls"] {
-            command.args([flag, &client]);
-        }
-        for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-            command.args([flag, &peer]);
-        }
-        command.args(["--initial-cluster", &self.members]);
-        command.args(self.flags);
-        match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
-            Ok(child) => self.process = Some(child),
-            Err(_) => {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "skipped: no etcd; it is in Debian's package etcd-server"
-                );
-                return false;
-            }
-        }
-        true
-    }
-
-    fn client_port(&self) -> u16 {
-        self.ports.of_workers()[0]
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.process.as_ref().unwrap().id().to_string();
-        let done = Command::new("kill").args([name, &id]).status();
-        assert!(done.unwrap().success());
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.process.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    /// Whether this member leads, by its own account; none while nobody does or it does not answer.
-    fn leads(&self) -> Option<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.client_port())).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        let request =
-            "POST /v3/maintenance/status HTTP/1.0\r\nHost: etcd\r\nContent-Length: 2\r\n\r\n{}";
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let field = |name: &str| {
-            let (_, rest) = answer.split_once(&format!("\"{name}\":\""))?;
-            Some(rest.split_once('"')?.0.to_owned())
-        };
-        let leader = field("leader").filter(|leader| leader != "0")?;
-        Some(leader == field("member_id")?)
-    }
-
-    fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.client_port())
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 fn membership(url: &str, job: &str, workers: usize, worker: usize) -> Membership {
+    membership_with(url, job, workers, worker, &[])
+}
+
+fn membership_with(
+    url: &str,
+    job: &str,
+    workers: usize,
+    worker: usize,
+    more: &[(&str, String)],
+) -> Membership {
     let variables = [
         ("RANK", worker.to_string()),
         ("WORLD_SIZE", workers.to_string()),
@@ -171,7 +49,8 @@ fn membership(url: &str, job: &str, workers: usize, worker: usize) -> Membership
         ("PHALANX_RENDEZVOUS", url.into()),
         ("PHALANX_JOB_ID", job.into()),
     ];
-    let found = membership_from_env(&Variables::from_iter(variables));
+    let variables = variables.into_iter().chain(more.iter().cloned());
+    let found = membership_from_env(&variables.collect());
     found.unwrap().unwrap()
 }
 
@@ -473,8 +352,9 @@ fn who_does_not_know_the_secret_is_not_heard() {
 
 #[test]
 fn addresses_of_etcd_are_read() {
-    let rendezvous = Rendezvous::at_etcd("a:1,b:2").unwrap();
-    assert_eq!(rendezvous.etcd.len(), 2);
+    let cluster = EtcdCluster::at("a:1,b:2").unwrap();
+    assert_eq!(cluster.members().len(), 2);
+    let rendezvous = Rendezvous::at_etcd(cluster);
     assert_eq!(rendezvous.to_string(), "etcd at a:1");
-    assert!(Rendezvous::at_etcd("").is_err());
+    assert!(EtcdCluster::at("").is_err());
 }
