@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use std::{env, io};
+use std::{env, io, thread};
 
 use phalanx::Result;
 use phalanx::fit::preemption::{
@@ -11,6 +11,7 @@ use phalanx::fit::preemption::{
 };
 
 use crate::config::Cloud;
+use crate::failure::{Exit, Failure};
 use crate::output::notice_over_bar;
 
 /// The host and port of a server that is asked in place of the cloud's own.
@@ -31,18 +32,63 @@ pub(crate) fn watch(
     stop: &Arc<AtomicBool>,
     is_quiet: bool,
 ) -> Result<PreemptionWatcher> {
-    let server = env::var(SERVER).ok();
-    let notice: Box<dyn PreemptionNotice> = match cloud {
-        Cloud::Gce => Box::new(server.map_or_else(GceNotice::new, GceNotice::at)),
-        Cloud::Aws => Box::new(server.map_or_else(AwsNotice::new, AwsNotice::at)),
-        Cloud::Azure => Box::new(server.map_or_else(AzureNotice::new, AzureNotice::at)),
-    };
     let shown = ShownNotice {
-        notice,
+        notice: notice_of(cloud),
         cloud,
         answered: (!is_quiet).then(Instant::now),
     };
     PreemptionWatcher::start(shown, EVERY, stop)
+}
+
+fn notice_of(cloud: Cloud) -> Box<dyn PreemptionNotice> {
+    let server = env::var(SERVER).ok();
+    match cloud {
+        Cloud::Gce => Box::new(server.map_or_else(GceNotice::new, GceNotice::at)),
+        Cloud::Aws => Box::new(server.map_or_else(AwsNotice::new, AwsNotice::at)),
+        Cloud::Azure => Box::new(server.map_or_else(AzureNotice::new, AzureNotice::at)),
+    }
+}
+
+/// Less than the other processes of a training wait for one that has not come (five minutes).
+const WITHDRAWN_WITHIN: Duration = Duration::from_secs(240);
+
+/// Waits while the end of this machine is announced, and says so: who started a training again at once that had ended by the notice has no
+/// more of it than a step, again and again.
+///
+/// # Errors
+/// It still is after four minutes.
+pub(crate) fn wait_until_withdrawn(cloud: Cloud) -> std::result::Result<(), Failure> {
+    let mut notice = notice_of(cloud);
+    let is_given = || notice.is_given().unwrap_or(false);
+    is_withdrawn(cloud.name(), is_given, WITHDRAWN_WITHIN)
+}
+
+/// A server that does not answer announces nothing.
+fn is_withdrawn(
+    cloud: &str,
+    mut is_given: impl FnMut() -> bool,
+    within: Duration,
+) -> std::result::Result<(), Failure> {
+    let begun = Instant::now();
+    let mut was_said = false;
+    while is_given() {
+        let seconds = within.as_secs_f64();
+        if begun.elapsed() >= within {
+            let message = format!(
+                "the end of this machine is announced (`preemption_notice: {cloud}`), still after {seconds} s, and nothing was trained"
+            );
+            return Err(Failure::new(Exit::Terminated, message)
+                .next("start it again on another machine, or leave the key out"));
+        }
+        if !was_said {
+            was_said = true;
+            notice_over_bar(format_args!(
+                "the end of this machine is announced (`preemption_notice: {cloud}`): the training waits {seconds} s for that to be taken back, and does not begin before"
+            ));
+        }
+        thread::sleep(EVERY.min(within));
+    }
+    Ok(())
 }
 
 /// A notice that the user hears of.
@@ -105,6 +151,21 @@ mod tests {
             assert!(!notice.is_unanswered(at(late + 1)), "it is said twice");
             assert!(!answered(None).is_unanswered(at(late)), "it is quiet");
         }
+    }
+
+    #[test]
+    fn a_training_does_not_begin_while_its_machine_is_about_to_end() {
+        let mut left = 3;
+        let is_given = || {
+            left -= 1;
+            left > 0
+        };
+        assert!(is_withdrawn("gce", is_given, EVERY * 60).is_ok());
+        assert_eq!(left, 0);
+        let within = Duration::from_millis(20);
+        let failure = is_withdrawn("aws", || true, within).unwrap_err();
+        assert_eq!(failure.exit, Exit::Terminated);
+        assert!(failure.message.contains("aws") && failure.message.contains("0.02 s"));
     }
 
     /// Answers that come to a question, and none after them.

@@ -3,6 +3,7 @@
 //! PHALANX_TEST_TRIALS says how often, PHALANX_TEST_SEED where the random numbers begin.
 #![cfg(unix)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -230,6 +231,62 @@ fn a_notice_of_one_workers_machine_ends_all_workers_after_one_step() {
 }
 
 #[test]
+fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_checkpoint() {
+    let (folder, server, none) = (Folder::new("servers"), MetadataServer::new(), closed_port());
+    let more = "strategy: parameter_server\n";
+    folder.describe(100_000, ", preemption_notice: gce", more);
+    // Not the first one, which has the control.
+    let kinds = [
+        ("worker", &*none),
+        ("worker", &none),
+        ("ps", &none),
+        ("ps", server.address()),
+    ];
+    let [mut first, second, control, other] = tasks(&folder, kinds);
+    let history = folder.0.join("out/history.jsonl");
+    let has_epochs = || fs::metadata(&history).is_ok_and(|file| file.len() > 0);
+    wait_for("an epoch", &mut first, has_epochs);
+    server.announce(true);
+    let outputs = [first, second].map(|worker| worker.wait_with_output().unwrap());
+    let codes = outputs.each_ref().map(|output| output.status.code());
+    assert_eq!(codes, [Some(143); 2], "{}", told(&outputs[0]));
+    let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
+    assert!(state.iterations() > 0);
+    let said = told(&outputs[0]);
+    assert!(
+        said.contains("the machine of parameter server 1 is announced"),
+        "{said}"
+    );
+    for server in [control, other] {
+        let output = server.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    }
+}
+
+#[test]
+fn a_training_that_is_started_again_before_its_machine_has_ended_waits() {
+    let (folder, server) = (Folder::new("again"), MetadataServer::new());
+    folder.describe(2, "", "");
+    folder.succeed(&["train", "t.yaml", "--output", "whole"]);
+    folder.describe(2, ", preemption_notice: aws", "");
+    server.announce(true);
+    let mut command = folder.command(&["train", "t.yaml"]);
+    let mut child = command.env(SERVER, server.address()).spawn().unwrap();
+    sleep(Duration::from_secs(2));
+    assert_eq!(child.try_wait().unwrap(), None);
+    assert!(!folder.0.join("out").exists(), "it has begun");
+    server.announce(false);
+    let output = child.wait_with_output().unwrap();
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("waits 240 s for that to be taken back"),
+        "{said}"
+    );
+    folder.check();
+}
+
+#[test]
 fn a_signal_to_one_worker_ends_all_workers_after_one_step() {
     ended_with_the_second("signal", |second, _| send("TERM", second));
 }
@@ -296,16 +353,27 @@ fn server_that_says(answer: Option<&'static str>) -> String {
 
 /// Two workers of a training, each with its metadata server.
 fn two_workers(folder: &Folder, servers: [&str; 2]) -> [Child; 2] {
-    let ports = ReservedPorts::new(2, None).unwrap();
-    let addresses: Vec<String> = (ports.of_workers().iter())
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    [0, 1].map(|index| {
-        let config = format!(
-            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
-        );
+    tasks(folder, [("worker", servers[0]), ("worker", servers[1])])
+}
+
+/// Tasks of a cluster by their kinds, each on a machine with its own metadata server.
+fn tasks<const N: usize>(folder: &Folder, tasks: [(&str, &str); N]) -> [Child; N] {
+    let ports = ReservedPorts::new(N, None).unwrap();
+    let mut cluster: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let places = std::array::from_fn::<_, N, _>(|task| {
+        let of_kind = cluster.entry(tasks[task].0).or_default();
+        of_kind.push(format!("127.0.0.1:{}", ports.of_workers()[task]));
+        of_kind.len() - 1
+    });
+    std::array::from_fn(|task| {
+        let (kind, server) = tasks[task];
+        let config = serde_json::json!({
+            "cluster": cluster, "task": { "type": kind, "index": places[task] },
+        });
         let mut command = folder.command(&["train", "t.yaml"]);
-        command.env("TF_CONFIG", config).env(SERVER, servers[index]);
+        command
+            .env("TF_CONFIG", config.to_string())
+            .env(SERVER, server);
         command.spawn().unwrap()
     })
 }

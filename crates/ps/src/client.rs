@@ -81,6 +81,13 @@ impl News {
         })
     }
 
+    /// Asks this worker to stop, if it can be; whether nobody had asked before.
+    fn ask_to_stop(&self) -> bool {
+        let stop = locked(&self.stop);
+        stop.as_ref()
+            .is_some_and(|stop| !stop.swap(true, Ordering::Relaxed))
+    }
+
     fn is_to_stop(&self) -> bool {
         let stop = locked(&self.stop);
         stop.as_ref()

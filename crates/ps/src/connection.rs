@@ -195,7 +195,7 @@ impl Connection {
                 }
                 Ok((Reply::Done, Vec::new()))
             }
-            Request::Heartbeat => Ok((Reply::Done, Vec::new())),
+            Request::Heartbeat => Ok((self.shared.options.of_heartbeat(), Vec::new())),
             _ => {
                 state.settle(worker, request, bytes, &self.shared.options)?;
                 self.shared.changed.notify_all();

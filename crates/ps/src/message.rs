@@ -278,6 +278,8 @@ pub enum Reply {
     },
     /// It is done.
     Done,
+    /// I live, and my machine is about to end: stop after the work that you have begun.
+    Ending,
     /// The name of the phase that the job began last.
     LastPhase(Option<String>),
     /// What you are to do.

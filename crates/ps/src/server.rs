@@ -16,6 +16,7 @@ use crate::PsError;
 use crate::connection::Connection;
 use crate::durable::{ControlState, ShardState};
 use crate::log::{Broken, Durability, Log, claim};
+use crate::message::Reply;
 use crate::pushes::Values;
 
 /// How a server is run.
@@ -45,6 +46,8 @@ pub struct ServerOptions {
     pub control_snapshot_bytes: u64,
     /// What workers must prove to know.
     pub secret: Option<Secret>,
+    /// Set when the machine of this server is about to end: workers hear of it by their next heartbeat, and stop.
+    pub ending: Option<Arc<AtomicBool>>,
     /// Where it is said who was refused.
     pub tell: Tell,
 }
@@ -74,12 +77,22 @@ impl Default for ServerOptions {
             snapshot_bytes: 256 << 20,
             control_snapshot_bytes: 16 << 20,
             secret: None,
+            ending: None,
             tell: Tell(Arc::new(|line| eprintln!("{line}"))),
         }
     }
 }
 
 impl ServerOptions {
+    /// The answer to a worker that says that it is alive.
+    pub(crate) fn of_heartbeat(&self) -> Reply {
+        let ending = self.ending.as_ref();
+        match ending.is_some_and(|ending| ending.load(Ordering::Relaxed)) {
+            true => Reply::Ending,
+            false => Reply::Done,
+        }
+    }
+
     /// The folder of what was acknowledged, if it is kept.
     fn kept_in(&self) -> Option<&Path> {
         let folder = self.folder.as_deref();

@@ -25,7 +25,7 @@ use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::record::Record;
 use crate::run_folder::RunFolder;
-use crate::{image_rows, locate, output, texts};
+use crate::{image_rows, locate, output, preemption, texts};
 
 /// A model on a device and what it was asked for.
 pub(crate) struct Session {
@@ -306,7 +306,11 @@ fn strategy(context: &Context, config: &TrainConfig) -> Result<NamedStrategy, Pr
 pub(crate) fn serve(context: &Context, config: &TrainConfig) -> Result<(), Failure> {
     let at_fault = |problem| wrong(config.problems(vec![problem]));
     let strategy = strategy(context, config).map_err(at_fault)?;
-    match strategy.start(engine_options(context, &strategy)?) {
+    let ending = Arc::default();
+    let cloud = config.fit.preemption_notice;
+    let watcher = cloud.map(|cloud| preemption::watch(cloud, &ending, context.global.quiet));
+    let _watcher = watcher.transpose().map_err(|error| failed(&error))?;
+    match strategy.start_ending_when(engine_options(context, &strategy)?, &ending) {
         Err(Error::Stopped(_)) => Ok(()),
         Ok(_) => Err(Failure::new(
             Exit::Usage,

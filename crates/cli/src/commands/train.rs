@@ -46,6 +46,9 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     if context.is_evaluator {
         return follow::beside(context, &mut config, args.resume);
     }
+    if let Some(cloud) = config.fit.preemption_notice {
+        preemption::wait_until_withdrawn(cloud)?;
+    }
     if context.is_server() {
         return session::serve(context, &config);
     }

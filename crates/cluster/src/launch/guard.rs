@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::process_group::{self, patiently};
+
 /// Time to save something before the end.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long nobody must be seen: a process that is being started has no variables yet.
@@ -30,15 +32,15 @@ impl Guard {
     /// # Errors
     /// When the program cannot be started.
     pub fn start(mut command: Command, job: &str) -> io::Result<Self> {
-        let mut child = command
+        command
             .arg(job)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             // Neither a Ctrl-C nor the guard of an outer launch may end it.
             .process_group(0)
-            .env_remove("PHALANX_JOB_ID")
-            .spawn()?;
+            .env_remove("PHALANX_JOB_ID");
+        let mut child = patiently(process_group::PATIENCE, || command.spawn())?;
         let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { child, pipe })
     }

@@ -3,12 +3,45 @@
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use rustix::thread::CpuSet;
 
 use super::cores;
+
+/// How long a place for one more process is waited for: processes that end at the same time take a moment.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// The wait before the second try; each next one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+
+/// Starts a process, again and again while there is no place for one more (EAGAIN).
+pub(super) fn patiently<T>(
+    within: Duration,
+    mut start: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let (begun, mut wait) = (Instant::now(), FIRST_WAIT);
+    loop {
+        match start() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if begun.elapsed() + wait > within {
+                    return Err(io::Error::new(
+                        error.kind(),
+                        format!(
+                            "the system had no place for one more process within {} s ({error}); raise the limit of processes (ulimit -u, or pids.max of its control group) or end others",
+                            within.as_secs_f64()
+                        ),
+                    ));
+                }
+            }
+            other => return other,
+        }
+        thread::sleep(wait);
+        wait *= 2;
+    }
+}
 
 /// A process of this machine that leads a group, with all that it has started in that group.
 #[derive(Debug)]
@@ -21,7 +54,8 @@ pub struct ProcessGroup {
 pub type Output = (ChildStdout, ChildStderr);
 
 impl ProcessGroup {
-    /// Starts a command without input on these processors (on any without them), and gives what it writes.
+    /// Starts a command without input on these processors (on any without them), and gives what it writes. Where the system has no place
+    /// for one more process it is tried again for ten seconds.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -31,7 +65,7 @@ impl ProcessGroup {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = cores::on(processors, || command.spawn())?;
+        let mut child = patiently(PATIENCE, || cores::on(processors, || command.spawn()))?;
         let output = child.stdout.take().zip(child.stderr.take());
         let output = output.ok_or(io::ErrorKind::BrokenPipe)?;
         let group = Pid::from_child(&child);
@@ -68,5 +102,45 @@ impl ProcessGroup {
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_place() -> io::Error {
+        Errno::AGAIN.into()
+    }
+
+    #[test]
+    fn a_place_that_comes_free_is_taken_and_one_that_does_not_is_waited_for_no_longer_than_it_may()
+    {
+        let mut left = 3;
+        let started = patiently(PATIENCE, || match left {
+            0 => Ok("started"),
+            _ => {
+                left -= 1;
+                Err(no_place())
+            }
+        });
+        assert_eq!(started.unwrap(), "started");
+        let (begun, within) = (Instant::now(), Duration::from_millis(100));
+        let never: io::Result<()> = patiently(within, || Err(no_place()));
+        let error = never.unwrap_err().to_string();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(
+            error.contains("within 0.1 s") && error.contains("ulimit -u"),
+            "{error}"
+        );
+        let mut tries = 0;
+        let absent: io::Result<()> = patiently(PATIENCE, || {
+            tries += 1;
+            Err(io::ErrorKind::NotFound.into())
+        });
+        assert_eq!(
+            (absent.unwrap_err().kind(), tries),
+            (io::ErrorKind::NotFound, 1)
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! Strategies as training files write them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use phalanx_graph::Mesh;
 use serde::{Deserialize, Serialize};
@@ -276,6 +278,29 @@ impl NamedStrategy {
     /// # Errors
     /// When the devices do not start (see [`Engine::new`]), one that is named is not there, or shares do not fit them.
     pub fn start(&self, options: EngineOptions) -> Result<Box<dyn Strategy>> {
+        self.started(options, None)
+    }
+
+    /// The same, of which a parameter server says to its workers that its machine is about to end once a flag is set; see
+    /// [`ParameterServerOptions::ending_when`].
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_ending_when(
+        &self,
+        options: EngineOptions,
+        ending: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Strategy>> {
+        self.started(options, Some(ending))
+    }
+}
+
+impl NamedStrategy {
+    fn started(
+        &self,
+        options: EngineOptions,
+        ending: Option<&Arc<AtomicBool>>,
+    ) -> Result<Box<dyn Strategy>> {
         let options = match &self.devices {
             Some(devices) => devices.options(options),
             None => EngineOptions {
@@ -314,6 +339,9 @@ impl NamedStrategy {
             ),
             StrategyKind::ParameterServer => {
                 let options = self.settings.on_servers()?;
+                let options = ending
+                    .into_iter()
+                    .fold(options, ParameterServerOptions::ending_when);
                 let placement = Placement::on(&engine, &devices)?;
                 let worker = ParameterServerStrategy::from_env_on(placement, &options)?;
                 Box::new(worker.ok_or_else(|| Error::Stopped("the job is over".into()))?)
@@ -325,9 +353,7 @@ impl NamedStrategy {
             StrategyKind::Pipeline => Box::new(self.settings.pipeline(&engine, &names)?),
         })
     }
-}
 
-impl NamedStrategy {
     /// How many parts the CPU is divided into for a mesh or a pipeline.
     fn cpu_devices(&self) -> Result<Option<usize>> {
         let places = self.settings.places();

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use phalanx_cluster::{Membership, Task, TaskKind, Variables, membership_from_env};
@@ -48,6 +49,7 @@ pub struct ParameterServerOptions {
     join_timeout: Duration,
     lease: Duration,
     secret: Option<Secret>,
+    ending: Option<Arc<AtomicBool>>,
     optimizers: Vec<Optimizer>,
 }
 
@@ -72,6 +74,7 @@ impl Default for ParameterServerOptions {
             join_timeout: Duration::from_secs(300),
             lease: Duration::from_secs(10),
             secret: None,
+            ending: None,
             optimizers: Vec::new(),
         }
     }
@@ -200,6 +203,15 @@ impl ParameterServerOptions {
     #[must_use]
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = Some(Secret::new(secret));
+        self
+    }
+
+    /// Has a server whose machine is about to end say so: once the flag is set in its process, the workers hear of it within a second and end
+    /// the training as by their own [`Fit::stop_when`](crate::fit::Fit::stop_when), which they must have. For a
+    /// [`PreemptionWatcher`](crate::fit::preemption::PreemptionWatcher) in the process of a server.
+    #[must_use]
+    pub fn ending_when(mut self, flag: &Arc<AtomicBool>) -> Self {
+        self.ending = Some(Arc::clone(flag));
         self
     }
 
@@ -398,6 +410,7 @@ impl ParameterServerStrategy {
                 lease: options.lease,
                 alone_within: options.join_timeout,
                 secret: options.secret_of(membership)?,
+                ending: options.ending.clone(),
                 tell: Tell(engine.notice_handle()),
                 ..ServerOptions::default()
             },

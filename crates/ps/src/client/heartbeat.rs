@@ -42,6 +42,11 @@ impl Heartbeat {
                 if let Ok((Reply::Failed { who, why }, _)) = &beat {
                     locked(&news.failure).get_or_insert((who.clone(), why.clone()));
                 }
+                if matches!(beat, Ok((Reply::Ending, _))) && news.ask_to_stop() {
+                    (options.tell.0)(&format!(
+                        "the end of the machine of parameter server {server} is announced: the training ends after the work that is begun, with a checkpoint"
+                    ));
+                }
                 if beat.is_ok() {
                     heard = Instant::now();
                 } else if heard.elapsed() > options.server_within {
