@@ -36,6 +36,7 @@ mod runs;
 pub mod scaling;
 mod sibling_program;
 mod signals;
+mod speed_log;
 mod split;
 mod synth;
 pub mod texts;

@@ -1,4 +1,4 @@
-//! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `test.json`, `training.json`.
+//! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `speed.jsonl`, `test.json`, `training.json`.
 
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
@@ -15,6 +15,8 @@ use crate::commands::session::failed;
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
 
+/// The speed within epochs.
+const SPEED: &str = "speed.jsonl";
 /// The name that a launcher gives a job.
 const JOB: &str = "PHALANX_JOB_ID";
 /// What follows it in `.job` once the model is saved. The model alone does not say it: `--overwrite` leaves the one before until then.
@@ -228,12 +230,24 @@ impl RunFolder {
         }
         let path = self.path.join("history.jsonl");
         drop_from(&path, epoch.epoch as u64 + 1)?;
-        let mut file = File::options().append(true).create(true).open(path)?;
-        let length = file.metadata()?.len();
-        file.write_all(line(epoch).as_bytes()).or_else(|error| {
-            file.set_len(length)?;
-            Err(error)
-        })
+        append(&path, &line(epoch))
+    }
+
+    /// Adds a line of the speed of some steps, whole or not at all.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn append_speed(&self, line: &Value) -> io::Result<()> {
+        match self.writes() {
+            true => append(&self.path.join(SPEED), &format!("{line}\n")),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes what a training before has written of its speed.
+    pub(crate) fn forget_speed(&self) {
+        // What is not there needs no removal.
+        let _ = fs::remove_file(self.path.join(SPEED));
     }
 
     /// Writes the results of the test rows, if there are any.
@@ -267,6 +281,16 @@ impl RunFolder {
         )
         .next("choose another folder with --output")
     }
+}
+
+/// Adds to a file, all of the text or none of it.
+fn append(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().append(true).create(true).open(path)?;
+    let length = file.metadata()?.len();
+    file.write_all(text.as_bytes()).or_else(|error| {
+        file.set_len(length)?;
+        Err(error)
+    })
 }
 
 /// Whether a folder is of a saved model.

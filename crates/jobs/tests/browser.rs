@@ -132,6 +132,23 @@ fn the_speed_of_a_training_is_drawn_apart_from_its_curves() {
     // From 0 at the bottom of the chart, 172, to the most, 200, at its top, 22.
     let points = "document.querySelectorAll('#speed polyline')[1].getAttribute('points')";
     assert_eq!(browser.value(points), "52,97 242,22 432,134.5");
+
+    // Within the first epoch, over steps 10, 30 and 50.
+    let line = |(step, rate): (u32, f64)| {
+        let line =
+            json!({"step": step, "steps_per_second": rate, "examples_per_second": 32.0 * rate});
+        format!("{line}\n")
+    };
+    let speed: String = [10, 30, 50].into_iter().zip(rates).map(line).collect();
+    fs::write(service.folder.join("speed.jsonl"), speed).unwrap();
+    let script = "mkdir -p runs/within; cp speed.jsonl runs/within";
+    service.script("within", &[], script);
+    service.end("within");
+    browser.open(&format!("{}#within", service.ok(&["dashboard"]).trim()));
+    browser.until("document.querySelectorAll('#speed figure').length === 2");
+    assert_eq!(browser.value(points), "52,97 242,22 432,134.5");
+    let ends = "Array.from(document.querySelectorAll('#speed svg')[1].querySelectorAll('text'), (one) => one.textContent).slice(-2).join(' to ')";
+    assert_eq!(browser.value(ends), "10 to 50");
 }
 
 /// No script ran, no markup came to be, and nothing was fetched from elsewhere.

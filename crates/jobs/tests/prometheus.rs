@@ -215,6 +215,11 @@ fn what_prometheus_refuses_is_refused_here() {
     }
 }
 
+/// In the third epoch.
+const SPEED: &str = r#"{"step":9,"steps_per_second":4.0,"examples_per_second":128.0}
+{"step":13,"steps_per_second":5.0,"examples_per_second":160.0}
+"#;
+
 const HISTORY: &str = r#"{"epoch":1,"steps":5,"throughput":{"steps_per_second":2.0,"examples_per_second":64.0},"logs":{"loss":2.5}}
 {"epoch":2,"steps":5,"throughput":{"steps_per_second":4.0,"examples_per_second":128.0},"logs":{"loss":0.5,"val_loss":0.75}}
 "#;
@@ -241,9 +246,9 @@ fn check_of_demo(page: &Page, since: f64) {
         ("task_restarts_total", 0.0),
         ("workers_lost", 0.0),
         ("epochs_total", 2.0),
-        ("steps_total", 10.0),
-        ("steps_per_second", 4.0),
-        ("examples_per_second", 128.0),
+        ("steps_total", 13.0),
+        ("steps_per_second", 5.0),
+        ("examples_per_second", 160.0),
     ] {
         assert_eq!(page.of_demo(name), Some(expected), "{name}");
     }
@@ -291,10 +296,11 @@ fn jobs_are_told_to_prometheus_while_they_wait_run_and_end() {
     }
     assert_eq!(empty.of_demo("tasks"), None);
     fs::write(service.folder.join("history.jsonl"), HISTORY).unwrap();
+    fs::write(service.folder.join("speed.jsonl"), SPEED).unwrap();
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - 1.0;
     // The first start ends as one that was told to, and the second finds its results.
     let script = "[ $PHALANX_RESTART_COUNT = 0 ] && exit 143
-        mkdir -p runs/demo/checkpoint; cp history.jsonl runs/demo; echo {} >runs/demo/checkpoint/checkpoint.json
+        mkdir -p runs/demo/checkpoint; cp history.jsonl speed.jsonl runs/demo; echo {} >runs/demo/checkpoint/checkpoint.json
         exec sleep 1000";
     service.script("demo", &[], script);
     service.state("demo", "RUNNING");

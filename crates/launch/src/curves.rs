@@ -1,4 +1,4 @@
-//! The curves of a job's metrics: from `history.jsonl` and event files of its folder, and of the folders of its trials.
+//! The curves of a job's metrics: from `history.jsonl`, `speed.jsonl` and event files of its folder, and of the folders of its trials.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -35,22 +35,22 @@ impl Curve {
     }
 }
 
-/// What curves of speed are called that histories give.
+/// What curves of speed are called that histories and logs of speed give.
 const STEP_TIME: &str = "time of a step, ms";
 const EXAMPLES: &str = "examples per second";
 
-/// How far a training is, by the lines of its history: none is known of another program.
+/// How far a training is, by the lines of its history and of its speed: none is known of another program.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Pace {
     /// Epochs done.
     pub epochs: i64,
-    /// Steps of all of them.
+    /// Steps done: where the speed within epochs is known, those of an epoch that is not done too.
     pub steps: u64,
-    /// When the last of them ended, in seconds since 1970.
-    pub at: f64,
-    /// Steps a second of the last epoch, without compilation and validation.
+    /// When the last epoch ended, in seconds since 1970.
+    pub at: Option<f64>,
+    /// Steps a second, without compilation and validation: of the last seconds of steps, or else of the last epoch.
     pub steps_per_second: Option<f64>,
-    /// Examples a second of the last epoch, over all workers.
+    /// Examples a second of the same time, over all workers.
     pub examples_per_second: Option<f64>,
     /// The loss of the last epoch.
     pub loss: Option<f64>,
@@ -80,16 +80,24 @@ impl CurveReader {
         all
     }
 
-    /// How far the training in a folder is, where it has a history.
+    /// How far the training in a folder is, where it has written of that.
     pub fn pace(&mut self, folder: &Path) -> Option<Pace> {
         let path = folder.join("history.jsonl");
-        let pace = self.history(&path).pace.clone()?;
-        let at = fs::metadata(path).ok()?.modified().ok()?;
-        let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        Some(Pace {
-            at: at.as_secs_f64(),
+        let epochs = self.history(&path).pace.clone();
+        let speed = self.history(&folder.join("speed.jsonl")).pace.clone();
+        let epochs = epochs.map(|pace| Pace {
+            at: written(&path),
             ..pace
-        })
+        });
+        match (epochs, speed) {
+            (Some(epochs), Some(speed)) => Some(Pace {
+                steps: epochs.steps.max(speed.steps),
+                steps_per_second: speed.steps_per_second,
+                examples_per_second: speed.examples_per_second,
+                ..epochs
+            }),
+            (epochs, speed) => epochs.or(speed),
+        }
     }
 
     /// The history in a file as it is now; an empty one where it cannot be read.
@@ -102,8 +110,11 @@ impl CurveReader {
     }
 
     fn of_folder(&mut self, folder: &Path, name: &str) -> Vec<Curve> {
-        let history = self.history(&folder.join("history.jsonl"));
-        let all = shown(&history.lines, name);
+        let mut all = shown(&self.history(&folder.join("history.jsonl")).lines, name);
+        let speed = shown(&self.history(&folder.join("speed.jsonl")).lines, name);
+        // Over the steps, where a training writes that, and not over the epochs.
+        all.retain(|of_epochs| speed.is_empty() || !of_epochs.is_of_speed());
+        all.extend(speed);
         if !all.is_empty() || !name.is_empty() {
             return all;
         }
@@ -122,6 +133,13 @@ impl CurveReader {
         }
         all
     }
+}
+
+/// When a file was written, in seconds since 1970.
+fn written(path: &Path) -> Option<f64> {
+    let at = fs::metadata(path).ok()?.modified().ok()?;
+    let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(at.as_secs_f64())
 }
 
 fn stamp(files: impl IntoIterator<Item = PathBuf>) -> Stamp {
@@ -147,7 +165,8 @@ fn shown(lines: &Lines, name: &str) -> Vec<Curve> {
 /// Lines by metric and run.
 type Lines = BTreeMap<(String, String), Thinned>;
 
-/// A `history.jsonl` as far as it was read: a line for each epoch, with the metrics of validation under `val_`.
+/// A `history.jsonl` as far as it was read, a line for each epoch, with the metrics of validation under `val_`; or a `speed.jsonl`, a line
+/// for some seconds of steps.
 #[derive(Debug, Default)]
 struct History {
     lines: Lines,
@@ -191,6 +210,9 @@ impl History {
         let Ok(Json::Object(line)) = serde_json::from_slice(line) else {
             return;
         };
+        if let Some(step) = step_of_speed(&line) {
+            return self.add_speed(step, &line);
+        }
         let epoch = line.get("epoch").and_then(Json::as_i64);
         let epoch = epoch.unwrap_or(self.count);
         let logs = line.get("logs").and_then(Json::as_object).unwrap_or(&line);
@@ -218,12 +240,30 @@ impl History {
         let pace = Pace {
             epochs: epoch,
             steps: before + steps,
-            at: 0.0,
+            at: None,
             steps_per_second: number("steps_per_second"),
             examples_per_second: number("examples_per_second"),
             loss: log("loss"),
             val_loss: log("val_loss"),
         };
+        self.draw_speed(epoch, &pace);
+        self.pace = Some(pace);
+    }
+
+    /// What a line says of the steps up to this one.
+    fn add_speed(&mut self, step: i64, line: &serde_json::Map<String, Json>) {
+        let number = |name: &str| line.get(name)?.as_f64();
+        let pace = Pace {
+            steps: step.unsigned_abs(),
+            steps_per_second: number("steps_per_second"),
+            examples_per_second: number("examples_per_second"),
+            ..Pace::default()
+        };
+        self.draw_speed(step, &pace);
+        self.pace = Some(pace);
+    }
+
+    fn draw_speed(&mut self, at: i64, pace: &Pace) {
         let step_time = pace.steps_per_second.filter(|rate| *rate > 0.0);
         let speed = [
             (STEP_TIME, step_time.map(|rate| 1e3 / rate)),
@@ -232,10 +272,16 @@ impl History {
         for (metric, value) in speed {
             let Some(value) = value else { continue };
             let key = (metric.to_owned(), "train".to_owned());
-            self.lines.entry(key).or_default().push(epoch, value);
+            self.lines.entry(key).or_default().push(at, value);
         }
-        self.pace = Some(pace);
     }
+}
+
+/// The step of a line that is of the speed up to a step; none of a line of an epoch.
+fn step_of_speed(line: &serde_json::Map<String, Json>) -> Option<i64> {
+    let is_of_speed = line.contains_key("steps_per_second") && !line.contains_key("epoch");
+    let step = line.get("step")?.as_i64();
+    step.filter(|step| is_of_speed && *step >= 0)
 }
 
 /// The scalars of one run.
@@ -462,7 +508,7 @@ mod tests {
         assert_eq!((pace.loss, pace.val_loss), (None, Some(0.25)));
         let rates = (pace.steps_per_second, pace.examples_per_second);
         assert_eq!(rates, (Some(4.0), Some(128.0)));
-        let age = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - pace.at;
+        let age = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - pace.at.unwrap();
         assert!((-1.0..60.0).contains(&age), "{age}");
         let curves = reader.read(&scratch.0, &[]);
         let speed = curves.iter().filter(|curve| curve.is_of_speed());
@@ -477,6 +523,58 @@ mod tests {
         // An epoch that is made again takes the place of its line and of what was counted of it.
         fs::write(&path, format!("{first}\n")).unwrap();
         assert_eq!(reader.pace(&scratch.0).unwrap().steps, 10);
+    }
+
+    #[test]
+    fn within_an_epoch_the_speed_is_that_of_the_last_steps() {
+        let scratch = Scratch::new("speed");
+        let write = |name: &str, text: &str| fs::write(scratch.0.join(name), text).unwrap();
+        let mut reader = CurveReader::default();
+        let line = |step: u64, rate: f64| {
+            format!(
+                "{{\"step\":{step},\"steps_per_second\":{rate},\"examples_per_second\":{}}}\n",
+                32.0 * rate
+            )
+        };
+        // In the first epoch, of which there is no line.
+        write("speed.jsonl", &line(20, 10.0));
+        let pace = reader.pace(&scratch.0).unwrap();
+        assert_eq!((pace.epochs, pace.steps, pace.at), (0, 20, None));
+        let first = r#"{"epoch":1,"steps":30,"throughput":{"steps_per_second":9.0,"examples_per_second":288.0},"logs":{"loss":2.0}}"#;
+        write("history.jsonl", &format!("{first}\n"));
+        assert_eq!(reader.pace(&scratch.0).unwrap().steps, 30);
+        write(
+            "speed.jsonl",
+            &format!("{}{}", line(20, 10.0), line(45, 4.0)),
+        );
+        let pace = reader.pace(&scratch.0).unwrap();
+        assert_eq!((pace.epochs, pace.steps, pace.loss), (1, 45, Some(2.0)));
+        let rates = (pace.steps_per_second, pace.examples_per_second);
+        assert_eq!(rates, (Some(4.0), Some(128.0)));
+        let curves = reader.read(&scratch.0, &[]);
+        let shown = curves
+            .iter()
+            .map(|curve| (&curve.metric[..], &curve.points[..]));
+        let expected = [
+            (EXAMPLES, &[(20, 320.0), (45, 128.0)][..]),
+            ("loss", &[(1, 2.0)]),
+            (STEP_TIME, &[(20, 100.0), (45, 250.0)]),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        // Steps that are made again after a restart.
+        let again = [line(20, 10.0), line(45, 4.0), line(30, 8.0)].concat();
+        write("speed.jsonl", &again);
+        let points = &reader.read(&scratch.0, &[])[0].points;
+        assert_eq!(points, &[(20, 320.0), (30, 256.0)]);
+        // Another program's history may have these names.
+        let other = r#"{"epoch":3,"step":7,"steps_per_second":1.0,"loss":0.5}"#;
+        write("history.jsonl", &format!("{other}\n"));
+        assert!(
+            reader
+                .read(&scratch.0, &[])
+                .iter()
+                .any(|curve| curve.points == [(3, 0.5)])
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::scaling::Scaling;
 use crate::signals::Signals;
+use crate::speed_log::SpeedLog;
 use crate::split::check_parts;
 use crate::{args, checks, model, output, preemption};
 
@@ -83,6 +84,7 @@ pub(super) fn train(
     if !resumed && is_chief {
         // One of another training, which was to be replaced.
         TrainingState::remove(folder.checkpoint()).map_err(|error| failed(&error))?;
+        folder.forget_speed();
     }
     let record = context.record(&config, &rows.facts);
     if is_chief {
@@ -403,6 +405,12 @@ fn plan(
         }
         Ok(())
     });
+    // Workers of parameter servers call the hooks of many batches one after the other.
+    let strategy = session.config.strategy.as_ref();
+    if strategy.is_none_or(|strategy| strategy.name != "parameter_server") {
+        let (batch_size, is_alone) = (session.config.fit.batch_size, context.worker.is_none());
+        fit = fit.callback(SpeedLog::new(folder.clone(), batch_size, is_alone));
+    }
     if let Some(log) = &session.config.fit.keep_best {
         fit = fit.keep_best(&log.value);
     }

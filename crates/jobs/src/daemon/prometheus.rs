@@ -81,17 +81,17 @@ const METRICS: &[(&str, &str, &str)] = &[
     (
         "phalanx_job_steps_total",
         "counter",
-        "Steps of the epochs that the training has done.",
+        "Steps that the training has done, as far as it has written of them.",
     ),
     (
         "phalanx_job_steps_per_second",
         "gauge",
-        "Steps a second of the last epoch, without compilation and validation.",
+        "Steps a second of the last seconds of steps, or else of the last epoch, without compilation and validation.",
     ),
     (
         "phalanx_job_examples_per_second",
         "gauge",
-        "Examples a second of the last epoch, over all workers.",
+        "Examples a second of the same time, over all workers.",
     ),
     ("phalanx_job_loss", "gauge", "The loss of the last epoch."),
     (
@@ -269,13 +269,13 @@ fn of_pace(samples: &mut Samples, job: (&'static str, &str), pace: &Pace) {
     let job = [job];
     samples.add("phalanx_job_epochs_total", &job, pace.epochs as f64);
     samples.add("phalanx_job_steps_total", &job, pace.steps as f64);
-    samples.add("phalanx_job_last_epoch_timestamp_seconds", &job, pace.at);
     for (name, labels, value) in [
         (
-            "phalanx_job_steps_per_second",
+            "phalanx_job_last_epoch_timestamp_seconds",
             &job[..],
-            pace.steps_per_second,
+            pace.at,
         ),
+        ("phalanx_job_steps_per_second", &job, pace.steps_per_second),
         (
             "phalanx_job_examples_per_second",
             &job,
