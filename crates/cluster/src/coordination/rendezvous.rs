@@ -47,11 +47,9 @@ pub(super) fn join(
     }
     let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
     let mut report = Report::new(membership, (request.deadline, request.stop.clone()), tell);
-    if let Some(cluster) = &membership.rendezvous.etcd {
-        return meet_in_etcd(cluster, membership, &request, &mut report);
-    }
-    match membership.worker {
-        0 if membership.launcher.is_none() => {
+    match (&membership.rendezvous.etcd, membership.worker) {
+        (Some(cluster), _) => meet_in_etcd(cluster, membership, &request, &mut report),
+        (None, 0) if membership.launcher.is_none() => {
             let service = host(membership, &request, &mut report)?;
             enter_own(service, membership, &request, &mut report)
         }
@@ -137,13 +135,7 @@ fn meet_in_etcd(
     loop {
         let entered = super::etcd::Run::enter(cluster, &settings, request.secret.clone());
         let why = match entered {
-            Err(no_answer) if no_answer.lasts() => {
-                return Err(ClusterError::User(format!(
-                    "worker {} cannot meet the others: {}",
-                    membership.worker, no_answer.why
-                )));
-            }
-            Err(no_answer) => no_answer.why,
+            Err(no_answer) => no_answer.later(membership.worker)?,
             Ok(run) => match enter_run(run, membership, request, report)? {
                 Ok(joined) => return Ok(joined),
                 Err(why) => why,

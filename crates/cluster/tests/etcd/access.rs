@@ -255,45 +255,70 @@ fn until_it_listens(etcd: &Etcd) {
     }
 }
 
+type Variables = Vec<(&'static str, String)>;
+
+/// What a process shows whose certificate is `of`, as this user.
+fn shown(all: &Certificates, of: Option<&str>, user: Option<(&str, &str)>) -> Variables {
+    let mut variables = all.variables("ca", of);
+    let user = user.into_iter();
+    variables.extend(user.flat_map(|(name, password)| all.user(name, password)));
+    variables
+}
+
+const KNOWN: Option<(&str, &str)> = Some(("trainer", PASSWORD));
+
+/// The right variables, but for the file of one.
+fn with_file(all: &Certificates, variable: &str, file: &str) -> Variables {
+    let mut variables = shown(all, Some("client"), KNOWN);
+    let one = variables.iter_mut().find(|(name, _)| *name == variable);
+    one.unwrap().1 = all.path(file);
+    variables
+}
+
+/// Each is refused, with an error that has these parts and no password.
+fn check_refusals<const N: usize>(url: &str, cases: [(Variables, [&str; 2]); N]) {
+    for (variables, parts) in cases {
+        let error = refusal(url, &variables);
+        let has_all = parts.iter().all(|part| error.contains(part));
+        assert!(has_all, "no {parts:?} in {error}");
+        assert!(
+            !error.contains(PASSWORD) && !error.contains("wrong\""),
+            "{error}"
+        );
+    }
+}
+
 #[test]
-fn each_refusal_says_at_once_what_to_change() {
-    let Some((mut etcd, all)) = secured("refusals") else {
+fn each_refusal_of_a_certificate_says_at_once_what_to_change() {
+    let Some((etcd, all)) = secured("refusals") else {
         return;
     };
     until_it_listens(&etcd);
-    let url = etcd.url();
-    let with = |of: Option<&str>, user: Option<(&str, &str)>| {
-        let mut variables = all.variables("ca", of);
-        variables.extend(
-            user.into_iter()
-                .flat_map(|(name, password)| all.user(name, password)),
-        );
-        variables
-    };
-    let known = Some(("trainer", PASSWORD));
-    let mut other_key = with(Some("client"), known);
-    other_key[2].1 = all.path("server.key");
-    let mut no_file = with(Some("client"), known);
-    no_file[0].1 = all.path("none.pem");
-    let mut no_certificate = with(Some("client"), known);
-    no_certificate[0].1 = all.path("serial");
-    let mut no_password = with(Some("client"), known);
-    no_password[4].1 = all.path("none");
-    for (variables, parts) in [
+    let of = |name| shown(&all, Some(name), KNOWN);
+    let stranger = with_file(&all, "PHALANX_ETCD_CA", "stranger.pem");
+    let none = shown(&all, None, KNOWN);
+    let other_key = with_file(&all, "PHALANX_ETCD_KEY", "server.key");
+    let no_file = with_file(&all, "PHALANX_ETCD_CA", "none.pem");
+    let no_certificate = with_file(&all, "PHALANX_ETCD_CA", "serial");
+    let cases = [
+        (stranger, ["no authority in", "PHALANX_ETCD_CA"]),
         (
-            all.variables("stranger", Some("client")),
-            ["no authority in", "PHALANX_ETCD_CA"],
-        ),
-        (
-            with(None, known),
+            none,
             [
                 "wants a certificate of its clients",
                 "PHALANX_ETCD_CERTIFICATE",
             ],
         ),
         (
-            with(Some("late"), known),
+            of("late"),
             ["refuses the certificate of this process", "late.pem"],
+        ),
+        (
+            of("named"),
+            [
+                "certificate that has a common name",
+                "PHALANX_ETCD_CERTIFICATE",
+            ],
         ),
         (
             other_key,
@@ -310,39 +335,49 @@ fn each_refusal_says_at_once_what_to_change() {
             no_certificate,
             ["which PHALANX_ETCD_CA names", "it has no certificate"],
         ),
+    ];
+    check_refusals(&etcd.url(), cases);
+}
+
+#[test]
+fn each_refusal_of_a_user_says_at_once_what_to_change() {
+    let Some((etcd, all)) = secured("users") else {
+        return;
+    };
+    until_it_listens(&etcd);
+    let of = |user| shown(&all, Some("client"), user);
+    let no_password = with_file(&all, "PHALANX_ETCD_PASSWORD_FILE", "none");
+    let (wrong, guest) = (
+        of(Some(("trainer", "wrong"))),
+        of(Some(("guest", PASSWORD))),
+    );
+    let grant = "grant-permission ROLE --prefix=true readwrite /phalanx/";
+    let cases = [
+        (of(None), ["it wants a user", "PHALANX_ETCD_USER"]),
         (
-            no_password,
-            ["which PHALANX_ETCD_PASSWORD_FILE names", "No such file"],
-        ),
-        (
-            with(Some("client"), None),
-            ["it wants a user", "PHALANX_ETCD_USER"],
-        ),
-        (
-            with(Some("client"), Some(("trainer", "wrong"))),
+            wrong,
             [
                 "the user \"trainer\" with this password",
                 "PHALANX_ETCD_PASSWORD_FILE",
             ],
         ),
+        (guest, ["refuses the user \"guest\"", grant]),
         (
-            with(Some("client"), Some(("guest", PASSWORD))),
-            [
-                "refuses the user \"guest\"",
-                "grant-permission ROLE --prefix=true readwrite /phalanx/",
-            ],
+            no_password,
+            ["which PHALANX_ETCD_PASSWORD_FILE names", "No such file"],
         ),
-    ] {
-        let error = refusal(&url, &variables);
-        assert!(
-            parts.iter().all(|part| error.contains(part)),
-            "no {parts:?} in {error}"
-        );
-        assert!(
-            !error.contains(PASSWORD) && !error.contains("wrong\""),
-            "{error}"
-        );
-    }
+    ];
+    check_refusals(&etcd.url(), cases);
+}
+
+#[test]
+fn a_server_with_another_certificate_or_without_tls_is_told_from_one_that_is_away() {
+    let Some((mut etcd, all)) = secured("schemes") else {
+        return;
+    };
+    until_it_listens(&etcd);
+    let url = etcd.url();
+    let right = shown(&all, Some("client"), KNOWN);
     let error = late(&url.replace("etcds", "etcd"), &[]);
     assert!(
         error.contains("where it takes TLS, write etcds://"),
@@ -352,13 +387,15 @@ fn each_refusal_says_at_once_what_to_change() {
     etcd.flags = all.flags("late");
     assert!(etcd.start_again());
     until_it_listens(&etcd);
-    let error = refusal(&url, &with(Some("client"), known));
-    assert!(error.contains("its certificate has expired"), "{error}");
+    check_refusals(
+        &url,
+        [(right.clone(), ["its certificate has expired", "renew it"])],
+    );
     etcd.kill();
     (etcd.scheme, etcd.flags) = ("http", Vec::new());
     assert!(etcd.start_again());
     until_it_listens(&etcd);
-    let error = late(&url, &with(Some("client"), known));
+    let error = late(&url, &right);
     assert!(
         error.contains("where it takes no TLS, write etcd://"),
         "{error}"

@@ -15,12 +15,12 @@ use ureq::tls::{
     Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, TlsProvider, parse_pem,
 };
 
-use crate::{EtcdTls, EtcdUser};
+use crate::{ClusterError, EtcdTls, EtcdUser};
 
 /// Why a call to etcd has no answer.
 #[derive(Debug)]
 pub(in super::super) struct NoAnswer {
-    pub(in super::super) why: String,
+    pub(super) why: String,
     pub(super) until: Until,
 }
 
@@ -51,8 +51,19 @@ impl NoAnswer {
     }
 
     /// Whether trying again is in vain.
-    pub(in super::super) fn lasts(&self) -> bool {
+    pub(super) fn lasts(&self) -> bool {
         self.until == Until::Changed
+    }
+
+    /// Why this worker has to wait, or the error that it cannot meet the others.
+    pub(in super::super) fn later(self, worker: usize) -> Result<String, ClusterError> {
+        match self.lasts() {
+            false => Ok(self.why),
+            true => Err(ClusterError::User(format!(
+                "worker {worker} cannot meet the others: {}",
+                self.why
+            ))),
+        }
     }
 }
 
