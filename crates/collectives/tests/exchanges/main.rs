@@ -4,4 +4,5 @@ mod damage;
 mod failures;
 mod groups;
 mod order;
+mod strangers;
 mod values;
