@@ -12,8 +12,8 @@ use crate::run_folder::RunFolder;
 /// The time of steps that a line is of, at least.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Writes the speed of the last steps, by the host's clock alone: it waits for no result. Only so many steps are in flight that over
-/// seconds the host is as fast as the device.
+/// Writes the speed of the last steps, by the host's clock alone: it waits for no result. The number of steps in flight is
+/// bounded, so over seconds the host is as fast as the device.
 pub(crate) struct SpeedLog {
     folder: RunFolder,
     /// Of all workers.

@@ -44,7 +44,7 @@ const EXAMPLES: &str = "examples per second";
 pub struct Pace {
     /// Epochs done.
     pub epochs: i64,
-    /// Steps done: where the speed within epochs is known, those of an epoch that is not done too.
+    /// Steps done, with the steps of an epoch that is not done where its speed is known.
     pub steps: u64,
     /// When the last epoch ended, in seconds since 1970.
     pub at: Option<f64>,
