@@ -249,7 +249,10 @@ fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_chec
     server.announce(true);
     let outputs = [first, second].map(|worker| worker.wait_with_output().unwrap());
     let codes = outputs.each_ref().map(|output| output.status.code());
-    assert_eq!(codes, [Some(143); 2], "{}", told(&outputs[0]));
+    assert_eq!(codes[0], Some(143), "{}", told(&outputs[0]));
+    // It may see that the first one has ended before its own end, as after any stop.
+    let of_others = [Some(143), Some(75)];
+    assert!(of_others.contains(&codes[1]), "{}", told(&outputs[1]));
     let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
     assert!(state.iterations() > 0);
     let said = told(&outputs[0]);
@@ -259,7 +262,8 @@ fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_chec
     );
     for server in [control, other] {
         let output = server.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+        let codes = [Some(0), Some(75)];
+        assert!(codes.contains(&output.status.code()), "{}", told(&output));
     }
 }
 
