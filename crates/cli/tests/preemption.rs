@@ -255,7 +255,8 @@ fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_chec
     assert!(of_others.contains(&codes[1]), "{}", told(&outputs[1]));
     let (state, _) = TrainingState::load_newest(folder.0.join("out/checkpoint")).unwrap();
     assert!(state.iterations() > 0);
-    let said = told(&outputs[0]);
+    // Whoever hears of it first asks the others.
+    let said = outputs.each_ref().map(told).concat();
     assert!(
         said.contains("the machine of parameter server 1 is announced"),
         "{said}"
