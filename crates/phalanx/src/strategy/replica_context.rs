@@ -28,7 +28,8 @@ pub(super) use sending::SentShapes;
 ///
 /// Building does not return `Result`: the first mistake is kept, with the line of your source, and returned by the
 /// call of the function. State reads as it was last set in the same function: a model called after
-/// [`apply`](Self::apply) has the new variables.
+/// [`apply`](Self::apply) has the new variables. As in Keras these are values, and no gradient goes on into what set them: not from a
+/// generator's loss, say, through the update of the critic that judges it.
 pub struct ReplicaCx<'a> {
     pub(super) graph: Graph,
     pub(super) state: &'a State,
@@ -380,7 +381,7 @@ impl ReplicaCx<'_> {
             return;
         }
         self.read(value.entry);
-        self.write(value.entry, to.clone(), Location::caller());
+        self.write(value.entry, to, Location::caller());
     }
 
     /// Sets the variables of a model, in its order: to the averages of another's, say.
@@ -400,7 +401,7 @@ impl ReplicaCx<'_> {
         }
         if self.graph.error().is_none() {
             for (index, value) in to.iter().enumerate() {
-                self.write(model.first + index, value.clone(), Location::caller());
+                self.write(model.first + index, value, Location::caller());
             }
         }
     }
@@ -456,7 +457,7 @@ impl ReplicaCx<'_> {
     #[track_caller]
     fn step_key(&mut self) -> Tensor {
         let (seed, draws) = (self.read(SEED), self.read(DRAWS));
-        self.write(DRAWS, &draws + 1.0, Location::caller());
+        self.write(DRAWS, &(&draws + 1.0), Location::caller());
         step_key(&self.graph, &seed, &draws)
     }
 }
@@ -518,9 +519,16 @@ impl ReplicaCx<'_> {
         value
     }
 
-    /// Sets an entry that was read.
+    /// Sets an entry that was read, to a value alone: gradients of what is computed from it do not go on into how it was computed, as
+    /// those of Keras' variables do not.
     #[track_caller]
-    fn write(&mut self, entry: usize, value: Tensor, from: &'static Location<'static>) {
+    fn write(&mut self, entry: usize, value: &Tensor, from: &'static Location<'static>) {
+        self.put(entry, value.stop_gradient(), from);
+    }
+
+    /// Sets an entry that was read, to a value that gradients go through.
+    #[track_caller]
+    fn put(&mut self, entry: usize, value: Tensor, from: &'static Location<'static>) {
         let spec = &self.state.entries[entry];
         if value.shape() != spec.shape {
             let (name, expected, got) = (&spec.name, &spec.shape, value.shape());

@@ -1,7 +1,10 @@
 //! Training loops of one's own: functions of replicas, values, distributed data, and what is said of mistakes.
 
 mod batches;
+mod keras;
 mod mistakes;
+#[path = "../oracle/mod.rs"]
+mod oracle;
 mod pipelines;
 mod spectral;
 mod trained;

@@ -139,10 +139,10 @@ impl ReplicaCx<'_> {
             let before = self.settled.get(&entry);
             let before = before.unwrap_or(&self.originals[&entry]);
             let kept = check.finite.select(&self.values[&entry], before);
-            self.write(entry, kept, caller);
+            self.write(entry, &kept, caller);
         }
         for (entry, value) in optimizer.scale_entries().zip(check.slots) {
-            self.write(entry, value, caller);
+            self.write(entry, &value, caller);
         }
     }
 
@@ -300,12 +300,12 @@ impl ReplicaCx<'_> {
             .apply(&specs, &iterations, &params, &given, &state);
         let caller = Location::caller();
         for (&param, value) in connected.iter().zip(applied.params) {
-            self.write(optimizer.params[param].1, value, caller);
+            self.write(optimizer.params[param].1, &value, caller);
         }
         for (&slot, value) in kept.iter().zip(applied.slots) {
-            self.write(optimizer.first + 1 + slot, value, caller);
+            self.write(optimizer.first + 1 + slot, &value, caller);
         }
-        self.write(optimizer.first, iterations + 1.0, caller);
+        self.write(optimizer.first, &(iterations + 1.0), caller);
         self.skip_unless_finite(optimizer, &given);
         for entry in self.set_by(optimizer) {
             self.settled.insert(entry, self.values[&entry].clone());
@@ -339,7 +339,7 @@ impl ReplicaCx<'_> {
                 ));
             }
             let sum = self.read(entry) + added.convert(DType::F64);
-            self.write(entry, sum, Location::caller());
+            self.write(entry, &sum, Location::caller());
         }
     }
 }

@@ -22,7 +22,7 @@ impl ReplicaCx<'_> {
         let (indices, values): (Vec<usize>, Vec<Tensor>) = own.into_iter().unzip();
         let caller = Location::caller();
         for (index, value) in indices.iter().zip(self.agreed(&values, of_batch)) {
-            self.write(model.first + index, value, caller);
+            self.write(model.first + index, &value, caller);
         }
         for (index, value) in replaced {
             self.replace(model.first + index, value, caller);
@@ -45,7 +45,7 @@ impl ReplicaCx<'_> {
             return self.graph.fail("train", message);
         }
         let root = self.root(entry);
-        self.write(entry, value, from);
+        self.put(entry, value, from);
         self.roots.insert(entry, root);
     }
 
