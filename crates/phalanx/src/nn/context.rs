@@ -1,17 +1,18 @@
 //! The context of a call: where layers get variables, modes and random bits from.
 
+mod random;
 mod replaced;
 
 use std::collections::{HashMap, HashSet};
 
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
+use phalanx_graph::{DType, Graph, Shape, Tensor, Value};
 
 use super::layer::{Layer, check_outputs};
 use super::masks::{rows_to_each, settle_masks};
 use super::precision::{wide, widened};
-use super::sampling::path_hash;
 use super::sizes::check_dims;
 use super::{Initializer, Model, Policy, Regularizer, Variable};
+use random::RandomKeys;
 
 /// The context of one call of a model in one graph.
 ///
@@ -55,14 +56,6 @@ struct Slot {
     spec: Variable,
     value: Tensor,
     updated: bool,
-}
-
-struct RandomKeys {
-    key: Tensor,
-    first_row: Tensor,
-    /// The rows of the batch, once the model is called.
-    rows: Option<usize>,
-    uses: HashMap<String, usize>,
 }
 
 /// A layer being called.
@@ -142,20 +135,6 @@ impl Cx {
     #[must_use]
     pub const fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
-        self
-    }
-
-    /// Gives layers randomness: a `u32[2]` key, new for each step, and the number of the first row of the batch
-    /// among all examples of the step (a u32 scalar), so that a row draws the same bits in any split of a batch.
-    #[must_use]
-    pub fn with_random(mut self, key: Tensor, first_row: Tensor) -> Self {
-        let uses = HashMap::new();
-        self.random = Some(RandomKeys {
-            key,
-            first_row,
-            rows: None,
-            uses,
-        });
         self
     }
 
@@ -342,30 +321,6 @@ impl Cx {
             loss.shape()
         );
         self.graph.fail("add_loss", message);
-    }
-
-    /// Random u32 numbers: a function of the step's key, this layer, how often it asked before, the number of the
-    /// row (dim 0) among the step's examples, and the place in the row. Rows several to an example, as of a batch whose
-    /// steps were folded into its rows, count on: a row's number is its example's times the number of steps.
-    #[must_use]
-    #[track_caller]
-    pub fn random_bits(&mut self, dims: &[usize]) -> Tensor {
-        let path = self.path().to_owned();
-        let Some(random) = &mut self.random else {
-            return self.fail("needs random bits, but the caller gave no key".into());
-        };
-        let uses = random.uses.entry(path.clone()).or_default();
-        let stream = path_hash(&format!("{path}#{uses}"));
-        *uses += 1;
-        let halves = [(stream >> 32) as u32, stream as u32];
-        let stream = self.graph.constant(HostTensor::new([2], &halves));
-        let key = random.key.xor(&stream);
-        let rows = dims.first().zip(random.rows);
-        let first = match rows.and_then(|(&own, rows)| rows_to_each(own, rows)) {
-            Some(many) => &random.first_row * many as f64,
-            None => random.first_row.clone(),
-        };
-        self.graph.random_bits(&key, &first, dims)
     }
 
     /// Records a mistake of the layer being called; the result stands in for a tensor so that building goes on.

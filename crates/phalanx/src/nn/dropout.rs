@@ -8,7 +8,6 @@ use super::Cx;
 use super::activation::{SELU_ALPHA, SELU_SCALE};
 use super::layer::Layer;
 use super::position::one_sequence;
-use super::random_numbers::normal_numbers;
 use super::sizes::{MAX_RANK, check_range, one_float, one_image, one_volume};
 use crate::config::{self, Component, Described, Field, Kind};
 
@@ -275,20 +274,13 @@ fn without(cx: &mut Cx, x: &Tensor, rate: f64, drawn: &[usize]) -> Tensor {
 
 #[track_caller]
 fn with_noise(cx: &mut Cx, x: &Tensor, stddev: f64) -> Tensor {
-    x + (normals(cx, x) * stddev).convert(x.dtype())
+    x + (cx.normal(&x.dims()) * stddev).convert(x.dtype())
 }
 
 #[track_caller]
 fn with_factors(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
     let stddev = (rate / (1.0 - rate)).sqrt();
-    x * (normals(cx, x) * stddev + 1.0).convert(x.dtype())
-}
-
-/// An f32 of mean 0 and variance 1 for each element.
-#[track_caller]
-fn normals(cx: &mut Cx, x: &Tensor) -> Tensor {
-    let [one, other] = [(); 2].map(|()| cx.random_bits(&x.dims()));
-    normal_numbers([&one, &other])
+    x * (cx.normal(&x.dims()) * stddev + 1.0).convert(x.dtype())
 }
 
 #[track_caller]

@@ -4,7 +4,6 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::Cx;
-use super::random_numbers::uniform_numbers;
 use super::sizes::check_range;
 use crate::config::Kind;
 
@@ -84,6 +83,5 @@ impl std::fmt::Display for Factor {
 /// One f32 for each of `rows`, evenly distributed from one number to another: `[rows]`.
 #[track_caller]
 pub(super) fn drawn(cx: &mut Cx, rows: usize, [least, most]: [f64; 2]) -> Tensor {
-    let shares = uniform_numbers(&cx.random_bits(&[rows]));
-    shares * (most - least) + least
+    cx.uniform(&[rows]) * (most - least) + least
 }

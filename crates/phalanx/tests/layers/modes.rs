@@ -378,7 +378,7 @@ fn dropout_in_training_asks_for_a_key() {
     let _ = model.call(&mut cx, &[x]);
     let error = graph.error().unwrap().to_string();
     assert!(
-        error.contains("needs random bits, but the caller gave no key, in dropout"),
+        error.contains("so ask for them where `Cx::training` is true alone, in dropout"),
         "{error}"
     );
 }
