@@ -10,6 +10,7 @@ use super::precision::widened;
 use super::preprocess::as_float;
 use super::sizes::{check_range, one_input};
 use super::{Cx, Initializer};
+use crate::Error;
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// `(x - mean) / max(sqrt(variance), 1e-7)` with a mean and a variance of the data for each element of some dims, as f32 when the
@@ -17,15 +18,18 @@ use crate::config::{self, Component, Described, Field, Kind};
 ///
 /// Mean and variance are settings, or else variables that training leaves as they are: `mean` and `variance` of the kept dims, first 0
 /// and 1, and `count`, an i64 that only Keras' files have, of which EfficientNet's hold all three. Fields and defaults are Keras';
-/// instead of its `adapt`, give [`statistics`](Self::statistics) of the data. Unlike Keras, variances below 0 are refused, and the
-/// batch is no axis.
+/// [`adapt`](Self::adapt) makes another layer of the data, and [`statistics`](Self::statistics) takes what is known of them. Unlike
+/// Keras, variances below 0 are refused, and the batch is no axis.
 ///
 /// ```
 /// use phalanx::nn::{Normalization, Sequential};
 /// use phalanx_graph::HostTensor;
 ///
-/// let (mean, variance) = (HostTensor::new([2], &[0.5f32, 3.0]), HostTensor::new([2], &[0.04f32, 2.0]));
-/// let model = Sequential::new([2]).add(Normalization::new().statistics(&mean, &variance)).build()?;
+/// let rows = HostTensor::new([3, 2], &[1.0f32, 30.0, 2.0, 20.0, 3.0, 10.0]);
+/// let adapted = Normalization::new().adapt(&rows)?;
+/// let (mean, variance) = (HostTensor::new([2], &[2.0f64, 20.0]), HostTensor::new([2], &[2.0 / 3.0, 200.0 / 3.0]));
+/// assert_eq!(adapted, Normalization::new().statistics(&mean, &variance));
+/// let model = Sequential::new([2]).add(adapted).build()?;
 /// assert!(model.variables().is_empty());
 /// # Ok::<(), phalanx::Error>(())
 /// ```
@@ -79,6 +83,33 @@ impl Normalization {
         self
     }
 
+    /// Sets mean and variance to those of data `[rows, ..]`, of the training examples alone, over all dims but the axes: Keras' `adapt`.
+    ///
+    /// # Errors
+    /// When an axis is none of the data's, or there is no number, or one that is not finite.
+    pub fn adapt(self, data: &HostTensor) -> crate::Result<Self> {
+        let kept = self.kept(data.dims().len());
+        let kept = kept.map_err(|message| Error::user(format!("cannot adapt: {message}")))?;
+        let values = data.to_f64();
+        if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
+            return Err(Error::user(format!(
+                "cannot adapt to the data {}: expected finite numbers, one at least; leave out or fill what is missing",
+                data.shape()
+            )));
+        }
+        let sizes: Vec<usize> = kept.iter().map(|&dim| data.dims()[dim]).collect();
+        let cells = cells(data.dims(), &kept);
+        let mean = means(&values, &cells, sizes.iter().product());
+        let squares = values.iter().zip(&cells);
+        let squares: Vec<f64> = squares
+            .map(|(value, &cell)| (value - mean[cell]).powi(2))
+            .collect();
+        let variance = means(&squares, &cells, mean.len());
+        let [mean, variance] =
+            [mean, variance].map(|values| HostTensor::new(sizes.clone(), &values));
+        Ok(self.statistics(&mean, &variance))
+    }
+
     /// Sets whether the layer undoes what it would do otherwise: `x max(sqrt(variance), 1e-7) + mean`.
     #[must_use]
     pub const fn invert(mut self, invert: bool) -> Self {
@@ -105,6 +136,27 @@ impl Normalization {
         let _ = cx.state("count", Shape::new(DType::I64, []), &Initializer::Zeros);
         [mean, variance]
     }
+}
+
+/// For each element of an array of these dims the number of its place in the kept ones.
+fn cells(dims: &[usize], kept: &[usize]) -> Vec<usize> {
+    let inner = |dim: usize| dims[dim + 1..].iter().product::<usize>();
+    let kept: Vec<[usize; 2]> = kept.iter().map(|&dim| [dims[dim], inner(dim)]).collect();
+    let cell = |at: usize| {
+        let places = kept.iter();
+        places.fold(0, |cell, [size, inner]| cell * size + at / inner % size)
+    };
+    (0..dims.iter().product()).map(cell).collect()
+}
+
+/// The mean of the values of each cell.
+fn means(values: &[f64], cells: &[usize], count: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; count];
+    for (value, &cell) in values.iter().zip(cells) {
+        sums[cell] += value;
+    }
+    let each = values.len() / count;
+    sums.iter().map(|sum| sum / each as f64).collect()
 }
 
 /// A number, or an array of them: in JSON and YAML lists in lists.

@@ -81,3 +81,46 @@ fn groups_that_do_not_divide_the_channels_are_told() {
         assert!(error.contains(message), "{error}");
     }
 }
+
+/// What the layer makes of its own data has the mean 0 and the variance 1 of each element of the axes.
+#[test]
+fn data_that_a_layer_was_adapted_to_are_normal() {
+    let dims = [6, 2, 3];
+    let values: Vec<f32> = (0..36).map(|i| ((i * i) % 17) as f32 + 100.0).collect();
+    let data = HostTensor::new(dims, &values);
+    let cell_of = |axes: &[usize], i: usize| {
+        let places = [i / 6, i / 3 % 2, i % 3];
+        axes.iter()
+            .fold(0, |cell, &axis| cell * dims[axis] + places[axis])
+    };
+    for axes in [&[][..], &[1], &[2], &[1, 2], &[2, 1]] {
+        let layer = Normalization::new();
+        let layer = layer.axes(axes.iter().map(|&axis| axis as i64).collect::<Vec<_>>());
+        let got = under(Policy::Float32, layer.adapt(&data).unwrap(), &data);
+        let count: usize = axes.iter().map(|&axis| dims[axis]).product();
+        for cell in 0..count {
+            let of_cell = (0..36).filter(|&i| cell_of(axes, i) == cell);
+            let of_cell: Vec<f64> = of_cell.map(|i| got[i]).collect();
+            let mean = |power: i32| {
+                let powers = of_cell.iter().map(|value| value.powi(power));
+                powers.sum::<f64>() / of_cell.len() as f64
+            };
+            let moments = [mean(1), mean(2)];
+            assert_close(&format!("{axes:?}, {cell}"), &moments, &[0.0, 1.0], 1e-5);
+        }
+    }
+}
+
+#[test]
+fn a_layer_adapts_to_finite_numbers_of_its_axes_alone() {
+    let error =
+        |layer: Normalization, data: HostTensor| layer.adapt(&data).unwrap_err().to_string();
+    let missing = HostTensor::new([2, 1], &[1.0f32, f32::NAN]);
+    let message = error(Normalization::new(), missing);
+    assert!(message.contains("expected finite numbers"), "{message}");
+    let none = HostTensor::new([0, 1], &[0.0f32; 0]);
+    assert!(error(Normalization::new(), none).contains("one at least"));
+    let rows = HostTensor::new([2, 1], &[1.0f32; 2]);
+    let message = error(Normalization::new().axes([2]), rows);
+    assert!(message.contains("cannot adapt: "), "{message}");
+}
