@@ -30,6 +30,8 @@ pub struct State {
     /// Tells handles of this state from handles of other states.
     pub(super) state_id: StateId,
     pub(super) seed: u64,
+    /// How many models there are.
+    models: u64,
     pub(super) in_flight: InFlight,
     /// The entries that parameter servers have, from the first optimizer on.
     shared: Option<SharedEntries>,
@@ -152,6 +154,11 @@ impl OptimizerRef {
 pub(super) const SEED: usize = 0;
 pub(super) const DRAWS: usize = 1;
 
+/// The seed of a model's first values: of the first model the state's.
+const fn seed_of(state: u64, model: u64) -> u64 {
+    state.wrapping_add(model.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
 /// Adding.
 impl State {
     pub(super) fn new(strategy: StrategyHandle, seed: u64) -> Result<Self> {
@@ -164,6 +171,7 @@ impl State {
             entries: Vec::new(),
             state_id: StateId(Arc::new(())),
             seed,
+            models: 0,
             in_flight: InFlight::default(),
             shared: None,
         };
@@ -174,9 +182,9 @@ impl State {
         Ok(state)
     }
 
-    /// Adds a model under a name, with a saved model's own values or first ones from the state's seed.
-    ///
-    /// Two models of the same layers begin with the same values; give one of them others as a [`SavedModel`](crate::saved::SavedModel).
+    /// Adds a model under a name, with a saved model's own values or first ones from the state's seed and the number of models before it:
+    /// as in Keras, models of the same layers begin with values of their own. A copy, such as a target network, is added as what
+    /// [`saved_model`](Self::saved_model) gives.
     ///
     /// # Errors
     /// When its layers do not fit together, the state has a model of this name, or the device has not the memory.
@@ -188,7 +196,7 @@ impl State {
                 model.check_values(&values)?;
                 values
             }
-            None => model.init(self.seed)?,
+            None => model.init(seed_of(self.seed, self.models))?,
         };
         let prefix = format!("{name}/");
         if name.is_empty() || self.entries.iter().any(|e| e.name.starts_with(&prefix)) {
@@ -201,6 +209,7 @@ impl State {
             let name = format!("{name}/{}", variable.name);
             self.add_of_first(name, value, ValueKind::Replicated)?;
         }
+        self.models += 1;
         Ok(ModelRef {
             state_id: self.state_id.clone(),
             name: name.into(),

@@ -1,11 +1,12 @@
 //! Values of a state, and variables of its models.
 
+use phalanx::import::LoadWeights;
 use phalanx::prelude::*;
 use phalanx::strategy::{State, ValueKind};
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
 
-use crate::{assert_near, column, mirrored, mlp};
+use crate::{assert_near, assert_says, column, mirrored, mlp};
 
 #[test]
 fn values_of_ones_own_are_read_as_their_kind_says() {
@@ -149,4 +150,127 @@ fn a_model_of_any_layers_is_saved_and_read_back() {
     let read = SavedModel::load(&path).unwrap();
     std::fs::remove_dir_all(&path).unwrap();
     assert_eq!(read.values(), state.saved_model(&model).unwrap().values());
+}
+
+/// Two critics that begin alike and learn alike would be one. The first model begins as by `compile`.
+#[test]
+fn models_of_the_same_layers_begin_with_values_of_their_own() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(5).unwrap();
+    let models = ["a", "b", "c"].map(|name| state.add_model(name, mlp()).unwrap());
+    let [a, b, c] = models
+        .each_ref()
+        .map(|model| state.saved_model(model).unwrap());
+    assert_eq!(a.values(), mlp().build().unwrap().init(5).unwrap());
+    let kernels = [&a, &b, &c].map(|model| model.value("dense/kernel").unwrap().f32s());
+    assert!(kernels[0] != kernels[1] && kernels[1] != kernels[2] && kernels[0] != kernels[2]);
+    let copy = state.add_model("copy", b.clone()).unwrap();
+    assert_eq!(state.saved_model(&copy).unwrap().values(), b.values());
+}
+
+#[test]
+fn a_model_takes_the_weights_of_a_file() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(1).unwrap();
+    let model = state.add_model("mlp", mlp()).unwrap();
+    let other = state.add_model("other", mlp()).unwrap();
+    let narrow = Sequential::new([4]).add(Dense::new(2).named("narrow"));
+    let narrow = state.add_model("narrow", narrow).unwrap();
+    let first = state.saved_model(&model).unwrap();
+    assert_ne!(first.values(), state.saved_model(&other).unwrap().values());
+    for ending in ["weights.h5", "safetensors"] {
+        let name = format!("phalanx-loops-{}.{ending}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        first.save_weights(&path).unwrap();
+        let others = [("dense/bias", HostTensor::new([8], &[7.0f32; 8]))];
+        state.set_variables(&other, &others).unwrap();
+        let read = state.load_weights(&other, &path, LoadWeights::default());
+        assert!(read.unwrap().is_complete());
+        let before = state.variables(&narrow).unwrap();
+        let refused = state.load_weights(&narrow, &path, LoadWeights::default());
+        std::fs::remove_file(&path).unwrap();
+        assert_says(refused, &["`narrow/kernel`"]);
+        assert_eq!(state.variables(&narrow).unwrap(), before);
+        let same = state.saved_model(&other).unwrap();
+        assert_eq!(first.values(), same.values(), "{ending}");
+    }
+}
+
+/// Gives two normal numbers and one from 0 to 1 for each example, in training.
+#[derive(Debug)]
+struct Draws;
+
+impl Layer for Draws {
+    fn kind(&self) -> &'static str {
+        "draws"
+    }
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        if !cx.training() {
+            return inputs[0].clone();
+        }
+        let rows = inputs[0].dim(0);
+        let [normal, uniform] = [cx.normal(&[rows, 2]), cx.uniform(&[rows, 1])];
+        Tensor::concat(&[&normal, &uniform], 1)
+    }
+}
+
+#[test]
+fn what_layers_draw_is_normal_or_even_and_the_same_however_a_batch_is_divided() {
+    const ROWS: usize = 4001;
+    let drawn = |replicas: usize| {
+        let strategy = mirrored(replicas);
+        let mut state = strategy.state(3).unwrap();
+        let model = state
+            .add_model("draws", Sequential::new([3]).add(Draws))
+            .unwrap();
+        let mut step = strategy.function(|cx, batch: Inputs| {
+            let drawn = cx.train(&model, &batch.x).remove(0);
+            [cx.per_example(&drawn)]
+        });
+        let mut batch = column(&vec![0.0; 3 * ROWS]);
+        batch.x[0] = batch.x[0].reshape([ROWS, 3]).unwrap();
+        let batch = strategy.distribute_batch(&batch).unwrap();
+        let mut values = || {
+            let [drawn] = step.call(&mut state, &batch).unwrap();
+            strategy.gather(&drawn, 0).unwrap().to_f64()
+        };
+        [values(), values()]
+    };
+    let [first, second] = drawn(1);
+    assert_eq!(drawn(2), [first.clone(), second.clone()]);
+    assert_ne!(first, second);
+    let column = |at: usize| -> Vec<f64> { first.chunks(3).map(|row| row[at]).collect() };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / ROWS as f64;
+    let moment = |values: &[f64], power: i32| {
+        mean(
+            &values
+                .iter()
+                .map(|value| value.powi(power))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let (a, b, even) = (column(0), column(1), column(2));
+    // Five standard errors of the moments of a normal distribution.
+    let within = |what: &str, got: f64, expected: f64, variance: f64| {
+        let error = 5.0 * (variance / ROWS as f64).sqrt();
+        assert!((got - expected).abs() < error, "{what}: {got}");
+    };
+    for normal in [&a, &b] {
+        within("mean", mean(normal), 0.0, 1.0);
+        within("variance", moment(normal, 2), 1.0, 2.0);
+        within("kurtosis", moment(normal, 4), 3.0, 96.0);
+    }
+    let products: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a * b).collect();
+    within("correlation", mean(&products), 0.0, 1.0);
+    within("mean of the even ones", mean(&even), 0.5, 1.0 / 12.0);
+    within(
+        "square of the even ones",
+        moment(&even, 2),
+        1.0 / 3.0,
+        4.0 / 45.0,
+    );
+    assert!(even.iter().all(|value| (0.0..1.0).contains(value)));
 }

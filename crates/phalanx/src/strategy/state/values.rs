@@ -8,6 +8,7 @@ use super::{
     MetricRef, ModelRef, OptimizerRef, State, StateArray, StateId, ValueKind, ValueRef, foreign,
 };
 use crate::fit::LossScale;
+use crate::import::{self, LoadReport, LoadWeights};
 use crate::optim::Optimizer;
 use crate::saved::SavedModel;
 use crate::strategy::all_workers::{of_all_replicas, of_first_worker};
@@ -59,6 +60,27 @@ impl State {
         placed
             .into_iter()
             .try_for_each(|(entry, value)| self.write(entry, value))
+    }
+
+    /// Takes values of a model from a file of weights of ours, of Keras or of PyTorch, as
+    /// [`Trainer::load_weights`](crate::fit::Trainer::load_weights) does; the optimizer's state stays as it is. Of several processes
+    /// all read the file.
+    ///
+    /// # Errors
+    /// As for [`set_variables`](Self::set_variables), or when the file cannot be read, or a variable finds no value of its shape in it and
+    /// `skip_mismatch` is not set; nothing is changed then.
+    pub fn load_weights(
+        &mut self,
+        model: &ModelRef,
+        path: impl AsRef<Path>,
+        options: LoadWeights,
+    ) -> Result<LoadReport> {
+        let (values, report) = import::load(&model.model, path.as_ref(), options)?;
+        let variables = model.model.variables();
+        let named = values.into_iter();
+        let named = named.map(|(index, value)| (variables[index].name.as_str(), value));
+        self.set_variables(model, &named.collect::<Vec<_>>())?;
+        Ok(report)
     }
 
     /// A model with its present values, apart from the devices: a plain one, whatever the strategy.
