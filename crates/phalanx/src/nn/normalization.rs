@@ -83,7 +83,8 @@ impl Normalization {
         self
     }
 
-    /// Sets mean and variance to those of data `[rows, ..]`, of the training examples alone, over all dims but the axes: Keras' `adapt`.
+    /// Sets mean and variance to the mean and variance of data `[rows, ..]`, the training examples alone, over all dims but the axes:
+    /// Keras' `adapt`.
     ///
     /// # Errors
     /// When an axis is none of the data's, or there is no number, or one that is not finite.

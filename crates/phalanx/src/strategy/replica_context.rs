@@ -519,8 +519,8 @@ impl ReplicaCx<'_> {
         value
     }
 
-    /// Sets an entry that was read, to a value alone: gradients of what is computed from it do not go on into how it was computed, as
-    /// those of Keras' variables do not.
+    /// Sets an entry that was read, to a value alone: gradients of what is computed from it do not go on into how it was computed, as in
+    /// Keras.
     #[track_caller]
     fn write(&mut self, entry: usize, value: &Tensor, from: &'static Location<'static>) {
         self.put(entry, value.stop_gradient(), from);
