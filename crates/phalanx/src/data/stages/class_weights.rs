@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::slice::from_ref;
 
-use phalanx_graph::HostTensor;
+use phalanx_graph::{HostTensor, Shape};
 
 use super::{Sharded, Stage};
 use crate::data::buffer_pool::BufferPool;
@@ -14,6 +14,10 @@ use crate::{Error, Result};
 ///
 /// The class is the integer label, or the index of the greatest value of a one-hot label. A class that is not
 /// listed has weight 1. Unlike Keras 3, which refuses both at once, sample weights and class weights multiply.
+///
+/// Labels of more dims are of steps or pixels, each of which [`Batches::class_weights`](crate::data::Batches::class_weights) weighs,
+/// unlike Keras. The last dim is 1 where a number is a class, `[rows, height, width, 1]`, and else the number of classes. Labels `[rows, steps]` of
+/// whole numbers that are not one-hot are an error, where Keras takes the step of the greatest number for the class.
 ///
 /// The loss of a step is divided by the weights of its batch, as in PyTorch, where Keras divides by the number of examples: weights
 /// tell the examples of a batch apart, least in small batches, and with one example a step they change nothing.
@@ -26,7 +30,8 @@ struct ClassWeighted {
 }
 
 impl Dataset {
-    /// The sample weights multiplied by a weight per class (Keras' `class_weight`); see [`ClassWeights`].
+    /// The sample weights multiplied by a weight per class (Keras' `class_weight`); see [`ClassWeights`]. Of labels of steps or pixels
+    /// [`Batches::class_weights`](crate::data::Batches::class_weights) does it.
     #[must_use]
     pub fn class_weights(&self, weights: ClassWeights) -> Self {
         let input = self.clone();
@@ -52,6 +57,7 @@ impl Stage for ClassWeighted {
             // All of its examples were left out.
             return Ok(batch);
         }
+        check_one_each(only_label(&batch.y)?)?;
         self.weights.apply_to_batch(batch)
     }
 
@@ -91,17 +97,16 @@ impl ClassWeights {
         Ok(Self(by_class))
     }
 
-    /// Multiplies the sample weights of a batch by the weights of their classes, of weights of steps `[rows, steps]` each of a row.
+    /// Multiplies the sample weights of a batch by the weights of their classes: a weight for each row, or for each step or pixel of it
+    /// where the labels or the weights of the batch are of these.
     ///
     /// # Errors
-    /// When the batch has not exactly one output, or that output is no class label (one number or one row per example), or the
-    /// weights are of another number of rows.
+    /// When the batch has not exactly one output, that output is no class label, or the weights are of another number of rows or steps.
     pub fn apply_to_batch(&self, mut batch: Batch) -> Result<Batch> {
         let labels = only_label(&batch.y)?;
-        let rows = batch.rows();
-        let weights = self.of_labels(labels, labels.dims().get(1..).unwrap_or(&[]), rows)?;
+        let weights = self.of_labels(labels)?;
         batch.weight = Some(match &batch.weight {
-            None => HostTensor::new([rows], &weights),
+            None => weights,
             Some(given) => multiplied(given, &weights)?,
         });
         Ok(batch)
@@ -110,53 +115,83 @@ impl ClassWeights {
     /// Multiplies the weight of an example by the weight of its class.
     ///
     /// # Errors
-    /// As [`apply_to_batch`](Self::apply_to_batch).
+    /// As [`apply_to_batch`](Self::apply_to_batch), or when the example has several labels.
     pub fn apply(&self, mut example: Example) -> Result<Example> {
         let label = only_label(&example.y)?;
-        let weight = self.of_labels(label, label.dims(), 1)?[0];
-        example.weight = Some(example.weight.unwrap_or(1.0) * weight);
+        let row = [&[1], label.dims()].concat();
+        let row = label.reshape(row).unwrap_or_else(|| label.clone());
+        check_one_each(&row)?;
+        example.weight = Some(example.weight.unwrap_or(1.0) * self.of_labels(&row)?.f32s()[0]);
         Ok(example)
     }
 
-    fn of_labels(&self, labels: &HostTensor, dims: &[usize], rows: usize) -> Result<Vec<f32>> {
-        if dims.len() > 1 {
-            return Err(Error::User(format!(
-                "class weights need one label per example, an integer or a one-hot row, got labels {}; \
-                 use sample weights instead",
-                labels.shape()
-            )));
-        }
-        let values = labels.to_f64();
-        let width = (values.len() / rows.max(1)).max(1);
+    /// The weights of labels `[rows, ..]`, without their last dim if they have more.
+    fn of_labels(&self, labels: &HostTensor) -> Result<HostTensor> {
+        let (width, dims) = match labels.dims() {
+            [dims @ .., width] if !dims.is_empty() => (*width, dims),
+            dims => (1, dims),
+        };
         if let Some(class) = self.0.keys().find(|&&class| !is_within(class, width)) {
             return Err(Error::User(format!(
                 "class {class} has a weight, and labels of {width} classes are from 0 to {}; correct or remove the weight",
-                width - 1
+                width.saturating_sub(1)
             )));
         }
-        let classes = values.chunks_exact(width).map(class_of_label);
-        Ok(classes
-            .map(|class| self.0.get(&class).copied().unwrap_or(1.0))
-            .collect())
+        let values = labels.to_f64();
+        let mut weights = Vec::with_capacity(values.len() / width.max(1));
+        for label in values.chunks_exact(width.max(1)) {
+            check_shares(label, labels.shape())?;
+            let class = class_of_label(label);
+            weights.push(self.0.get(&class).copied().unwrap_or(1.0));
+        }
+        Ok(HostTensor::new(dims, &weights))
     }
 }
 
-/// Weights of samples, or of the steps of each row, times a number for each row.
-fn multiplied(given: &HostTensor, of_rows: &[f32]) -> Result<HostTensor> {
-    if given.dims().first() != Some(&of_rows.len()) {
+/// Refuses labels `[rows, ..]` of several classes for each row.
+fn check_one_each(labels: &HostTensor) -> Result<()> {
+    if labels.dims().len() <= 2 {
+        return Ok(());
+    }
+    Err(Error::User(format!(
+        "an example has one weight, and labels {} are a class for each of its steps or pixels; weigh whole batches, by `Batches::class_weights`",
+        labels.shape()
+    )))
+}
+
+/// Refuses a label of several numbers that are no shares of classes: one 1 and zeros where they are whole numbers.
+fn check_shares(label: &[f64], shape: &Shape) -> Result<()> {
+    let is_share = |value: &f64| (-1e-3..=1.001).contains(value);
+    let is_one_hot = shape.dtype.is_float() || label.iter().sum::<f64>() == 1.0;
+    if label.len() == 1 || label.iter().all(is_share) && is_one_hot {
+        return Ok(());
+    }
+    Err(Error::User(format!(
+        "class weights need a class for each row, or of several numbers one that is 1 and zeros, got labels {shape} with the row {label:?}; give classes of steps or pixels a last dim of 1, and else use sample weights"
+    )))
+}
+
+/// Weights of samples, of steps or of pixels times others, of which each of the fewer dims counts for all that are behind it.
+fn multiplied(given: &HostTensor, of_classes: &HostTensor) -> Result<HostTensor> {
+    let (long, short) = match given.dims().len() < of_classes.dims().len() {
+        true => (of_classes, given),
+        false => (given, of_classes),
+    };
+    if !long.dims().starts_with(short.dims()) {
         return Err(Error::User(format!(
-            "the batch has {} rows and weights {}, expected weights of each row; correct the weights",
-            of_rows.len(),
-            given.shape()
+            "the batch has {} rows and weights {}, and its labels have classes {:?}, expected weights of each row or of each class; correct the weights",
+            of_classes.rows(),
+            given.shape(),
+            of_classes.dims()
         )));
     }
-    let values = given.to_f64();
-    let each = (values.len() / of_rows.len().max(1)).max(1);
-    let rows = values.chunks(each).zip(of_rows);
+    let each = (long.shape().len() / short.shape().len().max(1)).max(1);
+    let (long_values, short_values) = (long.to_f64(), short.to_f64());
+    let rows = long_values.chunks(each).zip(&short_values);
     let products =
-        rows.flat_map(|(row, weight)| row.iter().map(move |value| *value as f32 * weight));
+        rows.flat_map(|(row, weight)| row.iter().map(move |value| (value * weight) as f32));
     Ok(HostTensor::new(
-        given.dims(),
+        long.dims(),
         &products.collect::<Vec<f32>>(),
     ))
 }
@@ -188,8 +223,6 @@ fn class_of_label(label: &[f64]) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_graph::Shape;
-
     use super::*;
 
     fn example(x: &[f32], weight: Option<f32>) -> Example {
@@ -252,11 +285,54 @@ mod tests {
         let error = absent.apply_to_batch(batch.clone()).unwrap_err();
         let expected = "class 3 has a weight, and labels of 3 classes are from 0 to 2; correct or remove the weight";
         assert_eq!(error.to_string(), expected);
-        batch.y = vec![HostTensor::zeros(Shape::f32([3, 2, 2]))];
-        assert!(weights.apply_to_batch(batch).is_err());
         let mut one = example(&[1.0], Some(3.0));
         one.y = vec![HostTensor::new([3], &[0.0f32, 0.0, 1.0])];
         assert_eq!(weights.apply(one).unwrap().weight, Some(1.5));
+    }
+
+    /// By Keras' rule, which it applies to one class for each example: the last dim is taken away.
+    #[test]
+    fn steps_and_pixels_have_weights_of_their_own() {
+        let weights = ClassWeights::new([(0, 2.0), (1, 0.5)]).unwrap();
+        let weighed = |y: HostTensor, weight: Option<HostTensor>| {
+            let batch = Batch {
+                x: Vec::new(),
+                y: vec![y],
+                weight,
+                first: 0,
+            };
+            Ok::<_, Error>(weights.apply_to_batch(batch)?.weight.unwrap())
+        };
+        let pixels = HostTensor::new([2, 1, 2, 1], &[0i32, 1, 2, 0]);
+        let got = weighed(pixels.clone(), None).unwrap();
+        assert_eq!(
+            (got.dims(), got.f32s()),
+            (&[2, 1, 2][..], vec![2.0, 0.5, 1.0, 2.0])
+        );
+        let rows = HostTensor::new([2], &[1.0f32, 3.0]);
+        let got = weighed(pixels.clone(), Some(rows)).unwrap();
+        assert_eq!(
+            (got.dims(), got.f32s()),
+            (&[2, 1, 2][..], vec![2.0, 0.5, 3.0, 6.0])
+        );
+        let one_hot = HostTensor::new([1, 2, 2], &[0.0f32, 1.0, 1.0, 0.0]);
+        let got = weighed(one_hot, None).unwrap();
+        assert_eq!((got.dims(), got.f32s()), (&[1, 2][..], vec![0.5, 2.0]));
+        let steps = HostTensor::new([1, 3], &[0i32, 1, 1]);
+        let error = weighed(steps, None).unwrap_err().to_string();
+        let expected = "one that is 1 and zeros, got labels i32[1,3] with the row [0.0, 1.0, 1.0]; give classes of steps or pixels a last dim of 1";
+        assert!(error.contains(expected), "{error}");
+        assert!(weighed(HostTensor::new([1, 2], &[2.0f32, 0.0]), None).is_err());
+        let data = Dataset::from_arrays(HostTensor::new([2], &[0.0f32; 2]), pixels).unwrap();
+        let error = data
+            .class_weights(weights.clone())
+            .batch(2)
+            .get(0, 0)
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("`Batches::class_weights`"),
+            "{error}"
+        );
     }
 
     #[test]
