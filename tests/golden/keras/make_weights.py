@@ -55,6 +55,22 @@ def recurrent():
     ], name="recurrent")
 
 
+def functional_stacks():
+    """Stacks that the functional interface built, one around two others, with automatic names that do not begin at 0."""
+    for _ in range(2):
+        layers.Dense(1)
+
+    def stack(width, inner=()):
+        x = given = keras.Input((6,))
+        for layer in [layers.Dense(width, activation="tanh"), *inner, layers.Dense(6)]:
+            x = layer(x)
+        return keras.Model(given, x)
+
+    base = stack(6, [stack(4), stack(4)])
+    x = keras.Input((6,))
+    return keras.Model(x, layers.Dense(2)(base(x)))
+
+
 def branches():
     """Automatic names in another order than that of the layers: a head that is made before the body, a branch before a longer one."""
     head = layers.Dense(6, activation="tanh")
@@ -184,6 +200,11 @@ if __name__ == "__main__":
     answer(model, "branches", 2, 5, 6)
     model.save_weights(OUT / "branches.weights.h5")
     model.save(OUT / "branches.h5")
+    keras.utils.clear_session()
+    model = functional_stacks()
+    fill(model, "functional_stacks")
+    answer(model, "functional_stacks", 3, 6)
+    model.save_weights(OUT / "functional_stacks.weights.h5")
     keras.utils.clear_session()
     model = exported()
     fill_all(model, "exported")

@@ -9,6 +9,8 @@ pub(crate) struct ModelLayer {
     pub(crate) path: String,
     /// Its classes, numbered, joined by `/`; empty where Keras would have no such layer.
     pub(super) place: String,
+    /// The same where Keras has functional models alone in the model, which may be stacks as well.
+    pub(super) functional_place: String,
     /// The group of Keras' files that is its own, and the one below it with its variables.
     pub(crate) group: String,
     pub(crate) vars: String,
@@ -21,7 +23,8 @@ pub(crate) struct ModelLayer {
 
 /// The variables of the model by the layer they are in; for a file of Keras in its order of the layers.
 pub(crate) fn owners(model: &Model, file: Option<KerasFile>) -> Vec<ModelLayer> {
-    let places = places(model, file.unwrap_or(KerasFile::Read));
+    let file_or_read = file.unwrap_or(KerasFile::Read);
+    let places = places(model, file_or_read, |kind| kind);
     let mut owners: Vec<ModelLayer> = Vec::new();
     for (index, variable) in model.variables().iter().enumerate() {
         let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
@@ -30,8 +33,10 @@ pub(crate) fn owners(model: &Model, file: Option<KerasFile>) -> Vec<ModelLayer> 
             None => owners.push(ModelLayer::new(path, index, &places)),
         }
     }
+    let functional = self::places(model, file_or_read, functional);
     for owner in &mut owners {
         owner.kind = direction_kind(model, owner).unwrap_or(owner.kind);
+        owner.functional_place = place_of(&owner.path, &functional).place;
     }
     if file.is_some() {
         owners.sort_by_key(|owner| owner.number);
@@ -69,17 +74,11 @@ impl ModelLayer {
 
     /// A layer, or a part of one such as one direction of two, with its first variable.
     fn new(path: &str, variable: usize, places: &HashMap<String, KerasPlace>) -> Self {
-        let known = match (places.get(path), path.rsplit_once('/')) {
-            (Some(known), _) => known.clone(),
-            (None, Some((layer, part))) => {
-                let part = |known: &KerasPlace| known.part(part);
-                places.get(layer).map(part).unwrap_or_default()
-            }
-            (None, None) => KerasPlace::default(),
-        };
+        let known = place_of(path, places);
         Self {
             path: path.to_owned(),
             place: known.place,
+            functional_place: String::new(),
             vars: if known.has_cell {
                 format!("{}/cell/vars", known.group)
             } else {
@@ -90,6 +89,26 @@ impl ModelLayer {
             kind: known.kind,
             variables: vec![variable],
         }
+    }
+}
+
+/// The place of a layer, or of a part of one.
+fn place_of(path: &str, places: &HashMap<String, KerasPlace>) -> KerasPlace {
+    match (places.get(path), path.rsplit_once('/')) {
+        (Some(known), _) => known.clone(),
+        (None, Some((layer, part))) => {
+            let part = |known: &KerasPlace| known.part(part);
+            places.get(layer).map(part).unwrap_or_default()
+        }
+        (None, None) => KerasPlace::default(),
+    }
+}
+
+/// A stack of layers as Keras' functional interface builds it.
+fn functional(kind: &'static str) -> &'static str {
+    match kind {
+        "sequential" => "functional",
+        other => other,
     }
 }
 
@@ -151,16 +170,21 @@ impl KerasPlace {
 
 /// Path and group in a file of Keras of every layer and of every model in the model, in any order.
 pub(crate) fn groups(model: &Model, file: KerasFile) -> impl Iterator<Item = (String, String)> {
-    let places = places(model, file).into_iter();
+    let places = places(model, file, |kind| kind).into_iter();
     places.map(|(path, place)| (path, place.group))
 }
 
-/// By path of a layer: where Keras would keep it.
-fn places(model: &Model, file: KerasFile) -> HashMap<String, KerasPlace> {
+/// By path of a layer: where Keras would keep it, if its kind is what `kind_of` makes of ours.
+fn places(
+    model: &Model,
+    file: KerasFile,
+    kind_of: fn(&'static str) -> &'static str,
+) -> HashMap<String, KerasPlace> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     let mut places: HashMap<String, KerasPlace> = HashMap::new();
     // A model comes before its layers.
     for (number, (path, kind)) in model.layer_kinds(file).into_iter().enumerate() {
+        let kind = kind_of(kind);
         let above = path
             .rsplit_once('/')
             .and_then(|(above, _)| places.get(above));

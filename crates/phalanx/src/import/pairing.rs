@@ -54,13 +54,15 @@ enum MatchRule {
     TorchTransformer,
     /// Classes are equal, and the numbers within them.
     Place,
+    /// The same where stacks in the model are Keras' functional models: a chain of layers says not how it was built.
+    FunctionalPlace,
     /// Numbers among all layers are equal.
     Order,
 }
 
 impl MatchRule {
     fn of(matching: Matching) -> &'static [Self] {
-        const ALL: [MatchRule; 8] = [
+        const ALL: [MatchRule; 9] = [
             MatchRule::Path,
             MatchRule::Joined,
             MatchRule::Leaf,
@@ -68,6 +70,7 @@ impl MatchRule {
             MatchRule::TorchvisionMobileNet,
             MatchRule::TorchTransformer,
             MatchRule::Place,
+            MatchRule::FunctionalPlace,
             MatchRule::Order,
         ];
         match matching {
@@ -83,7 +86,7 @@ impl MatchRule {
             Self::TorchvisionResNet | Self::TorchvisionMobileNet | Self::TorchTransformer => {
                 PairedBy::Map
             }
-            Self::Place | Self::Order => PairedBy::Order,
+            Self::Place | Self::FunctionalPlace | Self::Order => PairedBy::Order,
         }
     }
 
@@ -96,6 +99,7 @@ impl MatchRule {
             Self::TorchvisionMobileNet => mobilenet_name(last(&layer.path)),
             Self::TorchTransformer => transformer_name(&layer.path),
             Self::Place => Some(layer.place.clone()),
+            Self::FunctionalPlace => Some(layer.functional_place.clone()),
             Self::Order => Some(index.to_string()),
         }
     }
@@ -116,7 +120,9 @@ impl MatchRule {
             Self::TorchTransformer => {
                 (layer.convention == Convention::Torch).then(|| within_encoder(&layer.path))
             }
-            Self::Place => (!layer.place.is_empty()).then(|| layer.place.clone()),
+            Self::Place | Self::FunctionalPlace => {
+                (!layer.place.is_empty()).then(|| layer.place.clone())
+            }
             // A tree of classes has no order but that within each.
             Self::Order => layer.place.is_empty().then(|| index.to_string()),
         }

@@ -259,6 +259,36 @@ fn branches(name: Option<fn(&str) -> String>) -> Model {
     network.build(&[x], &[out]).unwrap()
 }
 
+/// Keras keeps what its functional interface built under another class than a stack, and a chain of ours may be either.
+#[test]
+fn functional_stacks_of_keras_are_read_however_ours_are_built() {
+    let golden = read_json("keras/weights/functional_stacks.json");
+    let expected = array(&golden["output"]).unwrap().to_f64();
+    let stack = |width: usize, inner: Vec<Model>| {
+        let first = Sequential::new([6]).add(Dense::new(width).activation(phalanx::nn::tanh));
+        let all = inner.into_iter().fold(first, Sequential::add);
+        all.add(Dense::new(6)).build().unwrap()
+    };
+    let base = || {
+        let inner = ["a", "b"].map(|_| stack(4, Vec::new()));
+        stack(6, inner.into())
+    };
+    let mut network = Network::new();
+    let x = network.input([6]);
+    let y = network.add(base(), &[x]);
+    let y = network.add(Dense::new(2), &[y]);
+    let by_network = network.build(&[x], &[y]).unwrap();
+    let by_stack = Sequential::new([6]).add(base()).add(Dense::new(2));
+    for model in [by_network, by_stack.build().unwrap()] {
+        let mut saved = fresh(model);
+        let report = load(&mut saved, "keras/weights/functional_stacks.weights.h5").unwrap();
+        let expected_report = "14 of 14 variables have values, by order";
+        assert_eq!(report.to_string(), expected_report);
+        let got = answer(&saved, array(&golden["input"]).unwrap());
+        assert_close("functional stacks", &got, &expected, 1e-5);
+    }
+}
+
 /// Keras numbers names as layers are created, and reads its own files in the order of the layers.
 #[test]
 fn automatic_names_of_keras_do_not_win_over_the_order_of_layers() {
