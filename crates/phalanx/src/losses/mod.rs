@@ -220,6 +220,9 @@ type LossFunction = dyn Fn(&Tensor, &Tensor) -> Tensor + Send + Sync;
 
 impl Loss {
     /// A loss of the user's own: `function(y_true, y_pred)` traces one number per example, `[batch, ..]`.
+    ///
+    /// Both come as they are: Keras gives targets `[batch]` of predictions `[batch, 1]` a last dim, and here their difference would be
+    /// `[batch, batch]`, which is refused.
     #[must_use]
     pub fn custom(
         name: &str,
@@ -264,7 +267,7 @@ impl Loss {
             return y_pred.clone();
         }
         match (self, self.provided()) {
-            (Self::Custom(loss), _) => (loss.function)(y_true, y_pred),
+            (Self::Custom(loss), _) => loss.of(y_true, y_pred),
             (_, Some(loss)) => provided(loss),
             (_, None) => y_pred.clone(),
         }
@@ -363,6 +366,22 @@ impl Loss {
     /// The losses with their settings and defaults.
     pub(crate) fn descriptions() -> Vec<Description> {
         Entry::descriptions(&Self::entries())
+    }
+}
+
+impl CustomLoss {
+    /// The traced function, which gives no more numbers than there are predictions: more are of dims that were broadcast.
+    #[track_caller]
+    fn of(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let values = (self.function)(y_true, y_pred);
+        if values.shape().len() > y_pred.shape().len() {
+            let (got, y_true, y_pred) = (values.shape(), y_true.shape(), y_pred.shape());
+            let message = format!(
+                "it gave {got} of targets {y_true} and predictions {y_pred}, expected a number for each example: dims that differ are broadcast as in NumPy; begin with `let y_true = y_true.reshape(&y_pred.dims());`"
+            );
+            values.graph().fail(&self.name, message);
+        }
+        values
     }
 }
 

@@ -382,6 +382,26 @@ fn wrong_settings_of_a_training_are_refused_with_a_next_action() {
     }
 }
 
+/// Keras gives such targets a last dim; as they are, each would be compared with every prediction.
+#[test]
+fn a_loss_that_compares_each_example_with_all_is_refused() {
+    let squares = Loss::custom("squares", |y_true, y_pred| {
+        (y_true.convert(y_pred.dtype()) - y_pred).square()
+    });
+    let compile = Compile {
+        loss: squares.into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let mut trainer = trainer(Sequential::new([6]).add(Dense::new(1)), compile);
+    let mut rows = batch(4, None);
+    let text = message(trainer.train_on_batch(&rows));
+    let expected = "it gave f32[4,4] of targets i32[4] and predictions f32[4,1], expected a number for each example";
+    assert!(text.contains(expected), "{text}");
+    rows.y[0] = rows.y[0].reshape([4, 1]).unwrap();
+    trainer.train_on_batch(&rows).unwrap();
+}
+
 #[test]
 fn a_loss_without_gradient_is_refused() {
     let constant = Loss::custom("constant", |_, y_pred| y_pred.stop_gradient().sum(&[1]));
