@@ -171,16 +171,23 @@ impl Tensor {
         x.less(&best).select(&none, &places).min(&[dim])
     }
 
-    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; in f32 for 16-bit floats.
+    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; in f32 for 16-bit floats. No terms, all -inf, give -inf, with a
+    /// gradient of 0.
     #[must_use]
     #[track_caller]
     pub fn logsumexp(&self, dim: usize) -> Self {
         let x = self.convert(self.wide());
         let largest = x.max(&[dim]).stop_gradient();
-        // Infinities are not subtracted from themselves: no terms give -inf.
+        // Infinities are not subtracted from themselves.
         let shift = largest.is_finite().select(&largest, &largest.like(0.0));
         let shifted = x - &shift.keep_dims(&[dim]);
-        (shifted.exp().sum(&[dim]).log() + shift).convert(self.dtype())
+        let sum = shifted.exp().sum(&[dim]);
+        // The derivative of the logarithm of 0 is infinite.
+        let is_empty = largest.equal(&largest.like(f64::NEG_INFINITY));
+        let log = is_empty.select(&sum.like(1.0), &sum).log();
+        is_empty
+            .select(&largest, &(log + shift))
+            .convert(self.dtype())
     }
 
     /// `x - logsumexp(x)` along `dim`; in f32 for 16-bit floats.

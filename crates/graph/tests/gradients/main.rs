@@ -242,6 +242,24 @@ fn ties_and_edges_have_the_documented_derivative() {
     );
 }
 
+/// A row without terms has a gradient of 0 where its result is not used.
+#[test]
+fn rows_without_terms_have_no_part_in_a_gradient() {
+    let none = f64::NEG_INFINITY;
+    let inputs = [HostTensor::new([2, 2], &[none, none, 0.0, 1.0])];
+    let program = program(&inputs, &|x| {
+        let y = x[0].logsumexp(1);
+        y.is_finite().select(&y, &y.like(0.0))
+    });
+    let found = run(&compile(&program), &inputs)[1].to_f64();
+    assert_eq!(found[..2], [0.0; 2]);
+    let weight = scrambled(&[2]).to_f64()[1] + 2.5;
+    let share = 1.0 / (1.0 + std::f64::consts::E);
+    for (got, expected) in found[2..].iter().zip([share, 1.0 - share]) {
+        assert!((got - expected * weight).abs() < 1e-12, "{found:?}");
+    }
+}
+
 #[test]
 fn select_convert_stop() {
     check("select", &[scrambled(&[2, 3]), scrambled(&[3])], &|x| {
