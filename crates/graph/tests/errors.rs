@@ -75,6 +75,23 @@ const ELEMENTWISE: &[(Mistake, &str)] = &[
         "expected a condition of bool[2,3], got f32[2,3]",
     ),
     (
+        |v| v.i.convert(DType::U32) + -1.0,
+        "add: u32[3] does not hold -1; convert first",
+    ),
+    (
+        |v| v.i.convert(DType::U8) * (1.0 / 255.0),
+        "multiply: u8[3] does not hold 0.00392",
+    ),
+    (
+        |v| 0.5 - &v.i,
+        "subtract: i32[3] does not hold 0.5; convert first",
+    ),
+    (|v| &v.i % f64::NAN, "remainder: i32[3] does not hold NaN"),
+    (
+        |v| v.g.full(&Shape::new(DType::U8, [300]), 200.0).mean(&[0]),
+        "mean: u8[] does not hold 300; convert first",
+    ),
+    (
         |v| v.x.bitcast(DType::F64),
         "f32[2,3] and f64 differ in element size",
     ),
@@ -472,6 +489,19 @@ const LOOPS: &[(Mistake, &str)] = &[
 #[test]
 fn loops_replicas_and_graphs() {
     check(LOOPS);
+}
+
+/// Numbers that an integer holds, and ranges that end beyond it.
+#[test]
+fn integers_hold_whole_numbers() {
+    let v = values();
+    let bytes = v.i.convert(DType::U8);
+    let _ = (&v.i + -3.0) * 2.0 % 7.0 / 2.0;
+    let _ = 255.0 - (bytes * 255.0);
+    let _ = v.i.clamp(0.5, f64::INFINITY);
+    let _ = v.i.convert(DType::U32) + f64::from(u32::MAX);
+    let _ = v.x.convert(DType::F16) * 1e-9;
+    assert!(v.g.error().is_none(), "{:?}", v.g.error());
 }
 
 #[test]

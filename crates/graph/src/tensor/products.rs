@@ -111,7 +111,7 @@ impl Tensor {
         self.sum(&(0..self.rank()).collect::<Vec<_>>())
     }
 
-    /// Mean over dims; 16-bit floats are added in f32 and rounded once.
+    /// Mean over dims; 16-bit floats are added in f32 and rounded once. Integers are added and divided as such, and must hold the count.
     #[must_use]
     #[track_caller]
     pub fn mean(&self, dims: &[usize]) -> Self {
@@ -119,7 +119,7 @@ impl Tensor {
         let named = (0..own.rank()).filter(|dim| dims.contains(dim));
         let count: f64 = named.map(|dim| own.dims[dim] as f64).product();
         let total = self.convert(self.wide()).sum(dims);
-        (&total / total.like(count)).convert(own.dtype)
+        (&total / total.operand("mean", count)).convert(own.dtype)
     }
 
     /// Mean of every element.
