@@ -122,7 +122,7 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
         Kernel::ConvBias { dims, .. } => Ok(vec![conv_bias(dims, inputs)?]),
         Kernel::BatchNorm { .. } => {
             let channels = check_normal(first)?;
-            let dtype = statistic_dtype(first, operand(inputs, 1)?);
+            let dtype = first.dtype.wide();
             for at in 1..3 {
                 check_channels(operand(inputs, at)?, dtype, channels)?;
             }
@@ -136,7 +136,7 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             let x = same(inputs)?;
             let channels = check_normal(x)?;
             let of_channels = if matches!(mask, Mask::Beta(_)) { 6 } else { 5 };
-            let dtype = statistic_dtype(x, operand(inputs, 2)?);
+            let dtype = x.dtype.wide();
             for at in 2..of_channels {
                 check_channels(operand(inputs, at)?, dtype, channels)?;
             }
@@ -168,14 +168,6 @@ fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Infer
         return Err(format!("expected the places {place}, got {found}"));
     }
     Ok(vec![x])
-}
-
-/// What the numbers for each channel are: the type of x, or f32 if they are given so for an x of 16-bit floats.
-fn statistic_dtype(x: &Shape, given: &Shape) -> DType {
-    match (x.dtype, given.dtype) {
-        (DType::Bf16 | DType::F16, DType::F32) => DType::F32,
-        (own, _) => own,
-    }
 }
 
 /// The number of channels of what can be normalized over all dims but the last.

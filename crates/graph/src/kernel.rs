@@ -41,7 +41,7 @@ pub enum Kernel {
     },
     /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
     /// the population variance of `x`, scaled, shifted, the residual added, then [`FusedActivation`]; the last two are made by fusion.
-    /// `gamma` and `beta` of an `x` of 16-bit floats may be f32: then all is computed in f32, and `y` is rounded once.
+    /// All but `x`, the residual and `y` are f32 where those are 16-bit floats: all is computed in f32, and `y` is rounded once.
     BatchNorm {
         /// What is added to the variance.
         epsilon: f64,
@@ -195,18 +195,12 @@ impl Kernel {
                 epsilon,
                 activation,
             } => {
-                let (stored, kept) = (x[0].dtype(), x[1].dtype());
-                let wide = |tensor: &Tensor| tensor.convert(kept.wide());
-                let (input, gamma, beta) = (wide(&x[0]), wide(&x[1]), wide(&x[2]));
-                let (y, mean, variance) = batch_norm(&input, &gamma, &beta, *epsilon);
+                let wide = |tensor: &Tensor| tensor.convert(tensor.wide());
+                let (y, mean, variance) = batch_norm(&wide(&x[0]), &x[1], &x[2], *epsilon);
                 let sum = x
                     .get(3)
                     .map_or_else(|| y.clone(), |residual| &y + wide(residual));
-                vec![
-                    activation.apply(&sum).convert(stored),
-                    mean.convert(kept),
-                    variance.convert(kept),
-                ]
+                vec![activation.apply(&sum).convert(x[0].dtype()), mean, variance]
             }
             Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
@@ -239,11 +233,9 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let [g, x, mean, variance, gamma, by @ ..] = given else {
         unreachable!("five operands or more were inferred")
     };
-    let (stored, kept) = (x.dtype(), gamma.dtype());
+    let stored = x.dtype();
     // f16 does not hold the number of elements of a channel, nor bf16 all of its digits.
-    let wide = |tensor: &Tensor| tensor.convert(kept.wide());
-    let (g, x, gamma) = (&wide(g), &wide(x), &wide(gamma));
-    let (mean, variance) = (&wide(mean), &wide(variance));
+    let (g, x) = (&g.convert(gamma.dtype()), &x.convert(gamma.dtype()));
     let channel = x.rank() - 1;
     let others: Vec<usize> = (0..channel).collect();
     let count: f64 = others.iter().map(|&dim| x.dim(dim) as f64).product();
@@ -253,7 +245,7 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let passes = match mask {
         Mask::None => None,
         Mask::Beta(activation) => {
-            Some(activation.slopes(&(&normal * spread(gamma) + spread(&wide(&by[0])))))
+            Some(activation.slopes(&(&normal * spread(gamma) + spread(&by[0]))))
         }
         Mask::Output => Some(FusedActivation::Relu.slopes(&by[0])),
     };
@@ -261,11 +253,7 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
     let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
     let to_x = centred * spread(&(gamma * &inverse));
-    let mut found = vec![
-        to_x.convert(stored),
-        to_gamma.convert(kept),
-        to_beta.convert(kept),
-    ];
+    let mut found = vec![to_x.convert(stored), to_gamma, to_beta];
     found.extend((mask == Mask::Output).then(|| g.convert(stored)));
     found
 }

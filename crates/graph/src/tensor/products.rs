@@ -64,7 +64,7 @@ impl Tensor {
     /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` over all dims but the last, with the mean and population
     /// variance of each channel, which follow the result.
     ///
-    /// Of 16-bit floats `gamma` and `beta` may be f32: then mean and variance are too, and all is computed in f32.
+    /// For 16-bit floats mean and variance are f32, as `gamma` and `beta` may be, and all is computed in f32.
     #[must_use]
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Self, beta: &Self, epsilon: f64) -> [Self; 3] {
@@ -73,7 +73,9 @@ impl Tensor {
             epsilon,
             activation,
         });
-        let results = self.graph.push_many(op, &[self, gamma, beta]);
+        // The gradient is of the statistics that are given back: rounded to 16 bits they would be others.
+        let (gamma, beta) = (gamma.convert(gamma.wide()), beta.convert(beta.wide()));
+        let results = self.graph.push_many(op, &[self, &gamma, &beta]);
         let result = |at: usize| results.get(at).unwrap_or(self).clone();
         [result(0), result(1), result(2)]
     }

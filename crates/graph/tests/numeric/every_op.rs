@@ -440,7 +440,11 @@ fn poolings(dtype: DType) -> Kernels {
 
 fn normalisations(dtype: DType) -> Kernels {
     const EPSILON: f64 = 1e-3;
-    let (x, channel) = (Shape::new(dtype, [2, 3, 4]), Shape::new(dtype, [4]));
+    let kept = match dtype {
+        DType::Bf16 | DType::F16 => DType::F32,
+        own => own,
+    };
+    let (x, channel) = (Shape::new(dtype, [2, 3, 4]), Shape::new(kept, [4]));
     let results = [&x, &channel, &channel, &x];
     let shapes = [&x, &channel, &channel, &x];
     let mut all = Kernels::of(&shapes.map(Clone::clone));

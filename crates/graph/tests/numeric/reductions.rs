@@ -288,6 +288,49 @@ fn batch_norm_in_f16_counts_more_elements_than_it_holds() {
     cases.check();
 }
 
+/// Of numbers far from 0 f16 holds the mean with an error as large as what is normalized.
+#[test]
+fn gradients_of_batch_norm_in_f16_are_of_statistics_in_f32() {
+    const EPSILON: f64 = 1e-3;
+    let numbers = [1000.0, 1000.5, 1001.0, 1002.0];
+    let cotangents = [0.5, 1.0, -0.25, 2.0];
+    let scale = 1.5;
+    let mean = |of: &dyn Fn(usize) -> f64| (0..4).map(of).sum::<f64>() / 4.0;
+    let middle = mean(&|i| numbers[i]);
+    let variance = mean(&|i| (numbers[i] - middle).powi(2));
+    let inverse = 1.0 / (variance + EPSILON).sqrt();
+    let z = |i: usize| (numbers[i] - middle) * inverse;
+    let (to_beta, to_gamma) = (mean(&|i| cotangents[i]), mean(&|i| cotangents[i] * z(i)));
+    let to_x = [0, 1, 2, 3].map(|i| scale * inverse * (cotangents[i] - to_beta - z(i) * to_gamma));
+
+    let mut cases = Cases::new();
+    let mut list = |values: &[f64], dims: &[usize]| {
+        cases.input(&HostTensor::new(dims, values).convert(DType::F16))
+    };
+    let (x, gamma, beta) = (
+        list(&numbers, &[4, 1]),
+        list(&[scale], &[1]),
+        list(&[0.5], &[1]),
+    );
+    let given = list(&cotangents, &[4, 1]);
+    let [y, ..] = x.batch_norm(&gamma, &beta, EPSILON);
+    let found = gradients(
+        &(y * given).convert(DType::F32).sum_all(),
+        &[&x, &gamma, &beta],
+    );
+    let expected = [
+        ("x", Array::new(&[4, 1], &to_x)),
+        ("gamma", Array::new(&[1], &[4.0 * to_gamma])),
+        ("beta", Array::new(&[1], &[4.0 * to_beta])),
+    ];
+    for ((name, expected), found) in expected.into_iter().zip(found) {
+        let found = found.unwrap();
+        assert_eq!(found.dtype(), DType::F16);
+        cases.near(name, &found, expected, 1e-3);
+    }
+    cases.check();
+}
+
 #[test]
 fn what_the_shorthands_promise() {
     let mut cases = Cases::new();
