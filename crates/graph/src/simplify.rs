@@ -93,7 +93,8 @@ fn live(nodes: &[Node], outputs: &[Value]) -> Vec<bool> {
     live
 }
 
-fn is_root(op: &Op) -> bool {
+/// Whether a node is needed though nothing uses it: a parameter, or what has a side effect.
+pub(crate) fn is_root(op: &Op) -> bool {
     let inside = |body: &Subgraph| {
         let effect = |node: &Node| !matches!(node.op, Op::Parameter(_)) && is_root(&node.op);
         body.nodes.iter().any(effect)

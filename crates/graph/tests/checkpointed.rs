@@ -127,6 +127,34 @@ fn regions_inside_one_another_and_side_effects() {
 }
 
 #[test]
+fn side_effects_in_branches_and_loops_are_not_repeated() {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([4]));
+    let acts = |x: &Tensor| {
+        let call = CustomCall {
+            target: "effect".into(),
+            outputs: vec![Shape::f32([4])],
+            attributes: Vec::new(),
+            has_side_effect: true,
+        };
+        x.graph().custom_call(call, &[x]).remove(0)
+    };
+    let y = g.checkpointed(&[&x], || {
+        let inner = x.exp();
+        let first = g.scalar(DType::I32, 0.0);
+        let chosen = g.case(&first, &[&inner], 1, |_, x| vec![acts(&x[0])]);
+        let (_, rows) = g.scan(2, &[], &[], &[&inner], |_, _, x| {
+            (vec![], vec![acts(&x[0])])
+        });
+        inner.sin() * chosen[0].stop_gradient() * rows[0].sum(&[0]).stop_gradient()
+    });
+    let gradient = gradients(&y.sum_all(), &[&x]).remove(0).unwrap();
+    let program = g.finish(&[("gradient", &gradient)]).unwrap().simplified();
+    let bodies = |node: &&phalanx_graph::op::Node| matches!(node.op, Op::Case(_) | Op::Scan(_));
+    assert_eq!(program.nodes.iter().filter(bodies).count(), 2);
+}
+
+#[test]
 fn a_barrier_passes_values_and_gradients() {
     let g = Graph::new();
     let (x, i) = (

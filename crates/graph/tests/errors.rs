@@ -1,6 +1,8 @@
 //! Every mistake has a message that says what was asked, what was expected, and where.
 
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim};
+use phalanx_graph::op::{
+    ConvDims, ConvSpec, CustomCall, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim,
+};
 use phalanx_graph::{DType, Graph, Shape, Tensor, gradients};
 
 type Mistake = fn(&Values) -> Tensor;
@@ -502,6 +504,31 @@ fn integers_hold_whole_numbers() {
     let _ = v.i.convert(DType::U32) + f64::from(u32::MAX);
     let _ = v.x.convert(DType::F16) * 1e-9;
     assert!(v.g.error().is_none(), "{:?}", v.g.error());
+}
+
+/// A step would act once more on the way back.
+#[test]
+fn a_scan_that_acts_has_no_derivative() {
+    let v = values();
+    let call = CustomCall {
+        target: "effect".into(),
+        outputs: Vec::new(),
+        attributes: Vec::new(),
+        has_side_effect: true,
+    };
+    let start = v.x.sum_all();
+    let (last, _) = v.g.scan(3, &[&start], &[], &[], |carry, _, _| {
+        let _ = carry[0].graph().custom_call(call, &[&carry[0]]);
+        (vec![carry[0].sin()], vec![])
+    });
+    assert!(v.g.error().is_none(), "{:?}", v.g.error());
+    let _ = gradients(&last[0], &[&v.x]);
+    let text = v.g.error().unwrap().to_string();
+    assert!(
+        text.contains("gradients: a scan whose steps have side effects has no derivative"),
+        "{text}"
+    );
+    assert!(text.contains("tests/errors.rs:"), "{text}");
 }
 
 #[test]

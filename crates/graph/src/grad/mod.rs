@@ -228,7 +228,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::Kernel(kernel) => Ok(kernel_op(step, kernel)),
         Op::Reduce { kind, dims } => Ok(vec![window::reduce(*kind, dims, step, &g)]),
         Op::ReduceWindow { kind, window } => window::reduce_window(*kind, window, step, &g),
-        Op::Scan(dims) => Ok(scan::scan(step, dims)),
+        Op::Scan(dims) => scan::scan(step, dims),
         Op::AllReduce {
             kind: ReduceOp::Sum,
             via,

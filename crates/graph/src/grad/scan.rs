@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::{Step, backpropagate, lets_gradients_pass};
+use super::{Gradients, Step, backpropagate, lets_gradients_pass};
 use crate::op::{BinaryOp, DotDims, Op, ReduceOp, ScanDims, Subgraph, Value};
+use crate::simplify::is_root;
 use crate::{Graph, Shape, Tensor};
 
 /// What the reverse loop reads, and which parts of it have a gradient.
@@ -22,7 +23,11 @@ struct Roles {
     ys: Vec<(usize, Tensor)>,
 }
 
-pub(super) fn scan(step: &Step, dims: &ScanDims) -> Vec<Option<Tensor>> {
+pub(super) fn scan(step: &Step, dims: &ScanDims) -> Gradients {
+    // A step is computed again on the way back, and so would act again.
+    if is_root(&step.node.op) {
+        return Err("a scan whose steps have side effects has no derivative; make the calls behind it, on the rows that it gives".into());
+    }
     let input = |range: std::ops::Range<usize>| range.map(|i| step.input(i)).collect();
     let (carry, xs, all) = (dims.carry, dims.xs, step.node.inputs.len());
     let products = products(dims);
@@ -40,9 +45,9 @@ pub(super) fn scan(step: &Step, dims: &ScanDims) -> Vec<Option<Tensor>> {
             .collect(),
     };
     let gradient = reversed(step, dims, &roles);
-    (0..all)
+    Ok((0..all)
         .map(|i| gradient(i).filter(|_| step.wants(i)))
-        .collect()
+        .collect())
 }
 
 /// The carried values at the start of a step.

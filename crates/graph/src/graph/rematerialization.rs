@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::Graph;
 use crate::Tensor;
-use crate::op::{Op, Value};
+use crate::op::Value;
+use crate::simplify::is_root;
 
 /// Nodes that derivatives compute again; their inputs in so far as they were named.
 #[derive(Clone)]
@@ -60,8 +61,7 @@ impl Graph {
         let mut copies = HashMap::new();
         for index in region.nodes.clone() {
             let mut node = self.node(index);
-            let acts = matches!(&node.op, Op::CustomCall(call) if call.has_side_effect);
-            if acts || !node.inputs.iter().any(|input| values.contains_key(input)) {
+            if is_root(&node.op) || !node.inputs.iter().any(|input| values.contains_key(input)) {
                 continue;
             }
             for input in &mut node.inputs {
