@@ -99,7 +99,8 @@ impl Graph {
         self.push_many(Op::AllReduce { kind, via }, tensors)
     }
 
-    /// Means over the replicas of floating-point tensors, in one exchange of all of them.
+    /// Means over the replicas of floating-point tensors, in one exchange of all of them; 16-bit floats are sent in f32, for their sum may
+    /// be beyond what 16 bits hold.
     #[must_use]
     #[track_caller]
     pub fn all_mean(&self, tensors: &[&Tensor], via: Via) -> Vec<Tensor> {
@@ -108,13 +109,16 @@ impl Graph {
             self.fail("all_mean", message);
             return tensors.iter().map(|&tensor| tensor.clone()).collect();
         }
-        let mut means = self.all_reduce(tensors, ReduceOp::Sum, via);
-        if self.replicas() > 1 {
-            let count = self.replicas() as f64;
-            // No closure: it would be the caller that the nodes remember.
-            for mean in &mut means {
-                *mean = mean.clone() / count;
-            }
+        let count = self.replicas() as f64;
+        // No closures: they would be the callers that the nodes remember.
+        let mut wide = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            wide.push(tensor.convert(tensor.wide()));
+        }
+        let sums = self.all_reduce(&wide.iter().collect::<Vec<_>>(), ReduceOp::Sum, via);
+        let mut means = Vec::with_capacity(sums.len());
+        for (sum, own) in sums.iter().zip(tensors) {
+            means.push((sum / count).convert(own.dtype()));
         }
         means
     }

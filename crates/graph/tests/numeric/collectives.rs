@@ -288,6 +288,26 @@ fn replicas_exchange_slices() {
     }
 }
 
+/// The sum is beyond what f16 holds, the mean is not.
+#[test]
+fn means_of_f16_do_not_overflow() {
+    let g = Graph::with_replicas(2);
+    let x = g.parameter("x", Shape::new(DType::F16, [2]));
+    let mut means = VIAS
+        .map(|via| g.all_mean(&[&x], via).swap_remove(0))
+        .to_vec();
+    means.push(x.all_mean());
+    let named: Vec<_> = means.iter().map(|mean| ("mean", mean)).collect();
+    let program = g.finish(&named).unwrap();
+    let lists = [[40_000.0, 65_504.0], [40_000.0, 65_504.0]];
+    let lists = lists.map(|x| vec![HostTensor::new([2], &x).convert(DType::F16)]);
+    for results in support::run_replicas(&program, &lists) {
+        for mean in results {
+            assert_eq!(mean, lists[0][0]);
+        }
+    }
+}
+
 #[test]
 fn a_lone_replica_keeps_its_tensor() {
     let g = Graph::new();
