@@ -225,7 +225,19 @@ pub(super) fn reduce_scatter(w: &mut Writer, x: &Operand, dim: usize, shape: &Sh
         return world_exchange::reduce_scatter(w, x, dim, shape);
     }
     let groups = everyone(w);
-    scatter_in(w, ReduceOp::Sum, x, dim, shape, &groups)
+    if !is_narrow_sum(ReduceOp::Sum, x.shape.dtype) || x.shape.is_empty() {
+        return scatter_in(w, ReduceOp::Sum, x, dim, shape, &groups);
+    }
+    // The parts of the first dim lie end to end.
+    let mut swap: Vec<usize> = (0..shape.rank()).collect();
+    swap.swap(0, dim);
+    let ordered = w.transpose(x, &swap);
+    let flat = w.reshape(&ordered, &[x.shape.len()]);
+    let part = Shape::new(shape.dtype, [shape.len()]);
+    let own = own_part(w, &flat, &part, &groups);
+    let dims: Vec<usize> = swap.iter().map(|&at| shape.dims[at]).collect();
+    let own = w.reshape(&own, &dims);
+    w.transpose(&own, &swap)
 }
 
 fn scatter_in(

@@ -1,5 +1,5 @@
 use phalanx_graph::op::{ReduceOp, Via};
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, gradients};
 
 use crate::cases::{Array, close, sample};
 use crate::support;
@@ -305,6 +305,73 @@ fn means_of_f16_do_not_overflow() {
         for mean in results {
             assert_eq!(mean, lists[0][0]);
         }
+    }
+}
+
+/// Sums that 16 bits lose a part of at each step, rounded once.
+#[test]
+fn scattered_sums_of_16_bits_are_rounded_once() {
+    for (dtype, large, expected) in [(DType::Bf16, 256.0, 260.0), (DType::F16, 2048.0, 2052.0)] {
+        let g = Graph::with_replicas(4);
+        let x = g.parameter("x", Shape::new(dtype, [4, 8]));
+        let gathered =
+            (x.all_gather(1) * &g.parameter("g", Shape::new(dtype, [4, 32]))).convert(DType::F32);
+        let gradient = gradients(&gathered.sum_all(), &[&x]).remove(0).unwrap();
+        let outputs = [x.reduce_scatter(0), x.reduce_scatter(1), gradient];
+        let named: Vec<_> = outputs.iter().map(|y| ("y", y)).collect();
+        let program = g.finish(&named).unwrap();
+        let lists: Vec<Vec<HostTensor>> = (0..4)
+            .map(|replica| {
+                // 256 + 1 + 1 + 1 is 259, half way to 260; one by one they would be lost.
+                let value = |i: usize| if replica == i % 4 { large } else { 1.0 };
+                let of = |dims: &[usize]| {
+                    let count: usize = dims.iter().product();
+                    let values: Vec<f64> = (0..count).map(value).collect();
+                    HostTensor::new(dims, &values).convert(dtype)
+                };
+                vec![of(&[4, 8]), of(&[4, 32])]
+            })
+            .collect();
+        for results in support::run_replicas(&program, &lists) {
+            for (result, y) in results.iter().zip(&outputs) {
+                assert_eq!(result.dims(), y.dims());
+                assert_eq!(
+                    result.to_f64(),
+                    vec![expected; result.dims().iter().product()],
+                    "{dtype}"
+                );
+            }
+        }
+    }
+}
+
+/// Which slice goes where, of 16 bits, along a dim that is not the first.
+#[test]
+fn scattered_sums_of_16_bits_are_in_their_places() {
+    let g = Graph::with_replicas(2);
+    let x = g.parameter("x", Shape::new(DType::Bf16, [2, 4, 3]));
+    let empty = g.parameter("empty", Shape::new(DType::Bf16, [2, 0]));
+    let outputs = [
+        x.reduce_scatter(0),
+        x.reduce_scatter(1),
+        empty.reduce_scatter(0),
+    ];
+    let named: Vec<_> = outputs.iter().map(|y| ("y", y)).collect();
+    let program = g.finish(&named).unwrap();
+    let lists = [1, 2].map(|seed| {
+        let empty = HostTensor::zeros(Shape::new(DType::Bf16, [2, 0]));
+        vec![sample(DType::Bf16, &[2, 4, 3], seed), empty]
+    });
+    let [a, b] = [0, 1].map(|replica| Array::from(&lists[replica][0]));
+    let sum = |at: [usize; 3]| a.at(&at) + b.at(&at);
+    for (replica, results) in support::run_replicas(&program, &lists).iter().enumerate() {
+        let first = Array::build(&[1, 4, 3], |i| sum([replica, i[1], i[2]]));
+        let second = Array::build(&[2, 2, 3], |i| sum([i[0], i[1] + 2 * replica, i[2]]));
+        for (result, expected) in results.iter().zip([first, second]) {
+            assert_eq!(result.dims(), expected.dims);
+            assert_eq!(result.to_f64(), expected.values);
+        }
+        assert_eq!(results[2].dims(), [1, 0]);
     }
 }
 
