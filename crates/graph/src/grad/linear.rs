@@ -1,8 +1,8 @@
 //! Derivatives of matrix products.
 
 use super::{Step, inverse};
-use crate::Tensor;
-use crate::op::DotDims;
+use crate::op::{DotDims, Op};
+use crate::{DType, Tensor};
 
 pub(super) fn dot(step: &Step, g: &Tensor, dims: &DotDims) -> Vec<Option<Tensor>> {
     let (lhs, rhs) = (step.input(0), step.input(1));
@@ -49,20 +49,35 @@ fn is_short(tensor: &Tensor) -> bool {
     tensor.dtype().size() < 4
 }
 
+/// The cotangent of a product and a factor of it, to be multiplied: as short as the factor, but where f16 would lose what is small of the
+/// cotangent. One that was f16 before it was widened loses nothing.
+fn with_factor(g: &Tensor, factor: &Tensor) -> [Tensor; 2] {
+    let own = factor.dtype();
+    let node = g.graph().node(g.value().node);
+    let widened =
+        matches!(node.op, Op::Convert(_)) && g.graph().shape_of(node.inputs[0]).dtype == own;
+    let dtype = match own {
+        DType::F16 if !widened => g.dtype(),
+        own => own,
+    };
+    [g.convert(dtype), factor.convert(dtype)]
+}
+
 /// `g` is `[batch.., lhs free.., rhs free..]`: contracted with the right side over its free dims.
 fn dot_lhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let batch = dims.lhs_batch.len();
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
     let rhs_free = free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract);
     let first = batch + lhs_free.len();
+    let [g, factor] = &with_factor(g, rhs);
     let left = Factor {
-        tensor: &g.convert(rhs.dtype()),
+        tensor: g,
         batch: (0..batch).collect(),
         contract: (first..first + rhs_free.len()).collect(),
         places: lhs_free,
     };
     let right = Factor {
-        tensor: rhs,
+        tensor: factor,
         batch: dims.rhs_batch.clone(),
         contract: rhs_free,
         places: matching(&dims.rhs_contract, &dims.lhs_contract),
@@ -73,14 +88,15 @@ fn dot_lhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
 fn dot_rhs(g: &Tensor, lhs: &Tensor, rhs: &Tensor, dims: &DotDims) -> Tensor {
     let batch = dims.lhs_batch.len();
     let lhs_free = free_dims(lhs.rank(), &dims.lhs_batch, &dims.lhs_contract);
+    let [g, factor] = &with_factor(g, lhs);
     let right = Factor {
-        tensor: &g.convert(lhs.dtype()),
+        tensor: g,
         batch: (0..batch).collect(),
         contract: (batch..batch + lhs_free.len()).collect(),
         places: free_dims(rhs.rank(), &dims.rhs_batch, &dims.rhs_contract),
     };
     let left = Factor {
-        tensor: lhs,
+        tensor: factor,
         batch: dims.lhs_batch.clone(),
         contract: lhs_free,
         places: matching(&dims.lhs_contract, &dims.rhs_contract),

@@ -331,6 +331,45 @@ fn products() {
     });
 }
 
+/// A cotangent below the numbers of f16, of a product that is kept in f32.
+#[test]
+fn cotangents_of_f16_products_are_not_rounded_first() {
+    let dims = |dtype| DotDims {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![1],
+        rhs_contract: vec![0],
+        dtype,
+    };
+    let graph = Graph::new();
+    let [x, w] = ["x", "w"].map(|name| graph.parameter(name, Shape::new(DType::F16, [1, 1])));
+    let y = x.dot(&w, dims(DType::F32));
+    let found = gradients(&(y * 1e-9).sum_all(), &[&x, &w]);
+    let [to_x, to_w] = [0, 1].map(|i| found[i].clone().expect("connected"));
+    let program = graph.finish(&[("x", &to_x), ("w", &to_w)]).expect("builds");
+    let inputs = [2000.0, 30_000.0].map(|x| HostTensor::new([1, 1], &[x]).convert(DType::F16));
+    let found = run(&compile(&program), &inputs);
+    for (gradient, expected) in found.iter().zip([3e-5, 2e-6]) {
+        let nearest = HostTensor::new([1, 1], &[expected]).convert(DType::F16);
+        assert_eq!(*gradient, nearest);
+    }
+}
+
+/// What was f16 before it was widened is multiplied as f16: nothing is lost, and devices are faster.
+#[test]
+fn cotangents_that_were_f16_are_multiplied_so() {
+    let graph = Graph::new();
+    let [x, w] = ["x", "w"].map(|name| graph.parameter(name, Shape::new(DType::F16, [2, 2])));
+    let found = gradients(&x.matmul(&w).square().sum_all(), &[&x, &w]);
+    let outputs: Vec<(&str, &Tensor)> = found.iter().flatten().map(|g| ("g", g)).collect();
+    let program = graph.finish(&outputs).expect("builds").simplified();
+    let dots = program.nodes.iter();
+    let dots = dots.filter(|node| matches!(node.op, phalanx_graph::Op::Dot(_)));
+    let factors = dots.flat_map(|node| &node.inputs);
+    let dtypes: Vec<DType> = factors.map(|&value| program.shape(value).dtype).collect();
+    assert_eq!(dtypes, [DType::F16; 6]);
+}
+
 #[test]
 fn reductions() {
     for kind in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
