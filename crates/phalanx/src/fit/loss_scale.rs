@@ -104,11 +104,11 @@ impl LossScale {
         }
     }
 
-    /// The loss as derivatives are taken of it.
+    /// The loss as derivatives are taken of it, or gradients of the loss as gradients of that.
     #[track_caller]
     pub(crate) fn scaled(self, loss: &Tensor, slots: &[Tensor]) -> Tensor {
         match self.now(loss, slots) {
-            Some(scale) => loss * scale,
+            Some(scale) => loss.map_gradient(|part| part * &scale),
             None => loss.clone(),
         }
     }

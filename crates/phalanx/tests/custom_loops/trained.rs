@@ -532,21 +532,23 @@ fn a_function_adds_as_its_own_strategy_does() {
 fn small_gradients_travel_scaled() {
     let reduction = Reduction::default().wire(WireFormat::F16);
     let strategy = mirrored(2).reduction(reduction);
-    let mut state = strategy.state(0).unwrap();
-    let model = state.add_model("dense", Sequential::new([1]).add(Dense::new(1)));
-    let model = model.unwrap();
-    let adam = state.add_optimizer_with(optimizer(), LossScale::DYNAMIC, &[&model]);
-    let adam = adam.unwrap();
-    let mut function = strategy.function(|cx, batch: Inputs| {
-        let y = cx.train(&model, &batch.x).remove(0);
-        let loss = cx.mean(&(y * 2e-8), None);
-        let gradients = cx.gradients(&loss, &adam);
-        let gradients = cx.all_reduce_gradients(&gradients);
-        let (_, kernel) = gradients.iter().next().unwrap();
-        [kernel * 1.0]
-    });
-    let batch = strategy.distribute_batch(&column(&[1.0, 3.0])).unwrap();
-    let [kernel] = function.call(&mut state, &batch).unwrap();
-    let kernel = kernel.local_results().unwrap()[0].to_f64();
-    assert_near("gradient", &[kernel[0] * 1e8], &[4.0], 1e-3);
+    for loss_scale in [LossScale::DYNAMIC, LossScale::Fixed(32768.0)] {
+        let mut state = strategy.state(0).unwrap();
+        let model = state.add_model("dense", Sequential::new([1]).add(Dense::new(1)));
+        let model = model.unwrap();
+        let adam = state.add_optimizer_with(optimizer(), loss_scale, &[&model]);
+        let adam = adam.unwrap();
+        let mut function = strategy.function(|cx, batch: Inputs| {
+            let y = cx.train(&model, &batch.x).remove(0);
+            let loss = cx.mean(&(y * 2e-8), None);
+            let gradients = cx.gradients(&loss, &adam);
+            let gradients = cx.all_reduce_gradients(&gradients);
+            let (_, kernel) = gradients.iter().next().unwrap();
+            [kernel * 1.0]
+        });
+        let batch = strategy.distribute_batch(&column(&[1.0, 3.0])).unwrap();
+        let [kernel] = function.call(&mut state, &batch).unwrap();
+        let kernel = kernel.local_results().unwrap()[0].to_f64();
+        assert_near("gradient", &[kernel[0] * 1e8], &[4.0], 1e-3);
+    }
 }

@@ -19,7 +19,8 @@ pub struct Gradients {
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
-    /// What the loss scale has carried, to scale them with on their way.
+    /// The loss scale and what it has carried, to scale them with on their way.
+    loss_scale: LossScale,
     slots: Vec<Tensor>,
 }
 
@@ -65,6 +66,7 @@ impl ReplicaCx<'_> {
                 .iter()
                 .map(|(spec, _)| spec.name.clone())
                 .collect(),
+            loss_scale: optimizer.loss_scale.unwrap_or(LossScale::Off),
             slots: Vec::new(),
         };
         if !self.owns(
@@ -79,8 +81,7 @@ impl ReplicaCx<'_> {
         }
         let wanted: Vec<&Tensor> = variables.iter().collect();
         self.check_loss_scale(optimizer);
-        let scale = optimizer.loss_scale.unwrap_or(LossScale::Off);
-        let slots = self.scale_slots(optimizer);
+        let (scale, slots) = (found.loss_scale, self.scale_slots(optimizer));
         let unscaled = gradients(&scale.scaled(loss, &slots), &wanted).into_iter();
         found.values = unscaled
             .map(|gradient| scale.unscaled(gradient.into_iter().collect(), &slots).pop())
@@ -221,18 +222,19 @@ impl ReplicaCx<'_> {
         found
     }
 
-    /// The sums over replicas of gradients, as the strategy reduces them. They travel scaled by a dynamic loss scale, which is for
-    /// gradients that f16 would round to 0.
+    /// The sums over replicas of gradients, as the strategy reduces them. Where they travel narrowed they are scaled by the loss scale,
+    /// which is for gradients that f16 would round to 0.
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
-        let scale = match gradients.slots.len() {
-            // A dynamic one has a scale, and counts of steps.
-            2.. if self.reduction.is_narrow() => Some(gradients.slots[0].clone()),
-            _ => None,
+        let scale = match self.reduction.is_narrow() {
+            true => gradients.loss_scale,
+            false => LossScale::Off,
         };
         let own = gradients.some().into_iter();
-        let own: Vec<Tensor> = own.map(|own| times(own, scale.as_ref())).collect();
+        let own: Vec<Tensor> = own
+            .map(|own| scale.scaled(&own, &gradients.slots))
+            .collect();
         let sums = match self.replicas_in_sync() {
             // Of no effect, but a step without it is refused on one replica as on several.
             1 => own
@@ -241,8 +243,7 @@ impl ReplicaCx<'_> {
                 .collect(),
             _ => self.reduction.sum(&own),
         };
-        let inverse = scale.map(|scale| scale.like(1.0) / scale);
-        let mut sums = sums.into_iter().map(|sum| times(sum, inverse.as_ref()));
+        let mut sums = scale.unscaled(sums, &gradients.slots).into_iter();
         let values = gradients.values.iter();
         Gradients {
             values: values
@@ -341,15 +342,6 @@ impl ReplicaCx<'_> {
             let sum = self.read(entry) + added.convert(DType::F64);
             self.write(entry, &sum, Location::caller());
         }
-    }
-}
-
-/// A gradient times a scalar, if there is one.
-#[track_caller]
-fn times(gradient: Tensor, factor: Option<&Tensor>) -> Tensor {
-    match factor {
-        Some(factor) => gradient.map_gradient(|part| part * factor.convert(part.dtype())),
-        None => gradient,
     }
 }
 
