@@ -10,7 +10,7 @@ use super::in_flight::InFlight;
 use super::step_cache::StepKey;
 use super::step_program::StepBuilder;
 use super::step_times::StepPart;
-use super::train_state::slices;
+use super::train_state::RunOf;
 use crate::Result;
 use crate::replicas::Layout;
 
@@ -44,7 +44,7 @@ impl CompiledModel {
         let totals = self.state.zeros(&self.setup)?;
         let lists = self.state.arguments(copies.as_deref(), &totals, &batch)?;
         let program = self.train.get(&key)?.single_program()?;
-        let (outputs, _) = program.run(&slices(&lists))?;
+        let (outputs, _) = self.state.run(program, &lists, RunOf::Nothing)?;
         let gradients = self.read_gradients(&outputs)?;
         if let Some(world) = self.placement.world() {
             world.check()?;

@@ -1,6 +1,7 @@
 //! What runs when a training step starts: its program, compiled if it is not yet, and its batch put on the devices.
 
 use std::slice::Chunks;
+use std::sync::Arc;
 
 use phalanx_pjrt::Buffer;
 
@@ -97,7 +98,7 @@ impl CompiledModel {
         &mut self,
         key: &StepKey,
         batches: &[Vec<Buffer>],
-    ) -> Result<PendingRun> {
+    ) -> Result<Arc<PendingRun>> {
         let step = self.train.get(key)?;
         let done = self
             .state

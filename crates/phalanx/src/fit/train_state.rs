@@ -4,9 +4,11 @@ mod on_servers;
 mod placed_arrays;
 mod read_only;
 mod replica_arrays;
+mod runs;
 mod window_sums;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
@@ -14,6 +16,7 @@ use phalanx_pjrt::Buffer;
 pub(super) use self::on_servers::BegunGradient;
 use self::on_servers::layout_on_servers;
 use self::replica_arrays::ReplicaArrays;
+pub(super) use self::runs::RunOf;
 use self::window_sums::WindowSums;
 use super::agreement_with_servers::agree_on_model;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
@@ -49,6 +52,8 @@ pub(super) struct TrainState {
     window: WindowSums,
     /// The values of parameter servers that `arrays` holds.
     pulled: Option<PulledValues>,
+    /// Tells its runs from runs of others, in the order of runs that exchange values with other processes.
+    id: Arc<()>,
 }
 
 impl TrainState {
@@ -95,6 +100,7 @@ impl TrainState {
             shardings: setup.state.shardings(),
             stage_of_array: setup.stage_of_array(),
             window: WindowSums::at(setup.local_sums()),
+            id: Arc::default(),
         };
         let Some(servers) = placement.servers() else {
             state.place_all(host.into_iter().chain(slots), seed)?;
@@ -352,7 +358,7 @@ impl TrainState {
         step: &StepExecutable,
         batch: &[Vec<Buffer>],
         counted: i64,
-    ) -> Result<PendingRun> {
+    ) -> Result<Arc<PendingRun>> {
         self.arrays()?;
         self.copies.clear();
         let trained = match step {
@@ -373,7 +379,9 @@ impl TrainState {
                     self.apply_on_parameter_device(apply, changed, &received)?;
                     Ok(done)
                 }),
-            StepExecutable::Pipelined(step) => self.train_pipelined(setup, step, batch),
+            StepExecutable::Pipelined(step) => {
+                self.train_pipelined(setup, step, batch).map(Arc::new)
+            }
             StepExecutable::ReadOnly { .. } => Err(Error::Bug("a step that does not train".into())),
             StepExecutable::Servers { .. } => Err(Error::user(
                 "a batch is trained on by `fit` where variables are on parameter servers",
@@ -391,9 +399,9 @@ impl TrainState {
         changed: &[usize],
         batch: &[Vec<Buffer>],
         keeps: bool,
-    ) -> Result<PendingRun> {
+    ) -> Result<Arc<PendingRun>> {
         let lists = self.training_arguments(&self.arrays, &self.totals, batch);
-        let (outputs, done) = compiled.run(&slices(&lists))?;
+        let (outputs, done) = self.run(compiled, &lists, RunOf::Training)?;
         let totals = std::mem::take(&mut self.totals);
         let mut replaced = Vec::new();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
@@ -419,10 +427,10 @@ impl TrainState {
         compiled: &Compiled,
         sent: &[Shape],
         batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<Buffer>, PendingRun)> {
+    ) -> Result<(Vec<Buffer>, Arc<PendingRun>)> {
         let copies = self.copied(&setup.state.arrays_for_replicas())?;
         let lists = self.training_arguments(&copies, &self.totals, batch);
-        let (mut outputs, done) = compiled.run(&slices(&lists))?;
+        let (mut outputs, done) = self.run(compiled, &lists, RunOf::Training)?;
         self.totals = outputs.iter_mut().filter_map(Vec::pop).collect();
         // Gradients are reduced, so any replica has them.
         let received = self.placement.to_parameters(&outputs[0], sent)?;

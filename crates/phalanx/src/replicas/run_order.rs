@@ -1,8 +1,8 @@
 //! The order of runs that exchange values with other processes.
 //!
 //! All processes make their exchanges in one order. Two runs of which neither takes what the other gives could compute at the same
-//! time, and their exchanges would mix differently in each process; nor may the host exchange anything while a run does. Steps of
-//! `fit` follow from each other; for custom training loops this keeps the order.
+//! time, and their exchanges would mix differently in each process; nor may the host exchange anything while a run does. This keeps
+//! the order, of the steps of trainers and the runs of custom training loops.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -49,7 +49,7 @@ pub(crate) struct World {
     is_left_behind: AtomicBool,
     /// The number of trainings that this process has begun.
     fits: AtomicU64,
-    /// The runs of custom training loops.
+    /// The runs of trainers and custom training loops.
     runs: RunOrder,
     /// What this process does, as errors say it.
     call: Mutex<&'static str>,
@@ -193,7 +193,7 @@ impl World {
         self.is_left_behind.load(Ordering::Acquire)
     }
 
-    /// The runs of custom training loops, which the host's exchanges wait for.
+    /// The runs of trainers and custom training loops, which the host's exchanges wait for.
     pub(crate) const fn runs(&self) -> &RunOrder {
         &self.runs
     }

@@ -9,6 +9,7 @@ mod accumulation;
 mod agreement;
 #[path = "../any_device/mod.rs"]
 mod any_device;
+mod by_hand;
 mod callbacks;
 mod custom_loops;
 #[cfg(feature = "etcd")]

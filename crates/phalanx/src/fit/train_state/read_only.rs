@@ -1,8 +1,10 @@
 //! Tests and predictions, which change nothing.
 
+use std::sync::Arc;
+
 use phalanx_pjrt::Buffer;
 
-use super::{TrainState, slices};
+use super::{RunOf, TrainState};
 use crate::Result;
 use crate::engine::PendingRun;
 use crate::fit::in_flight::MOST_IN_FLIGHT;
@@ -44,7 +46,7 @@ impl TrainState {
         let lists: Vec<Vec<&Buffer>> = lists
             .map(|arrays| arrays[..count].iter().collect())
             .collect();
-        let (values, done) = program.run(&slices(&lists))?;
+        let (values, done) = self.run(program, &lists, RunOf::Nothing)?;
         // What could not be made is not kept for later steps.
         self.placement.engine().wait(&done, MOST_IN_FLIGHT + 1)?;
         self.arrays.keep_prepared(program.fingerprint(), values);
@@ -67,7 +69,7 @@ impl TrainState {
         step: &StepExecutable,
         totals: &[Buffer],
         batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<Buffer>, PendingRun)> {
+    ) -> Result<(Vec<Buffer>, Arc<PendingRun>)> {
         let count = setup.model.variables().len();
         if let StepExecutable::Pipelined(step) = step {
             let state = BorrowedState {
@@ -75,7 +77,7 @@ impl TrainState {
                 ..self.borrow(setup, count, batch)?
             };
             let (totals, done) = state.test(step)?;
-            return Ok((vec![totals], done));
+            return Ok((vec![totals], Arc::new(done)));
         }
         self.prepare(setup, step)?;
         let replicas = self.variables().iter().zip(totals).zip(batch);
@@ -86,7 +88,7 @@ impl TrainState {
             })
             .collect();
         self.extend_by_prepared(step, &mut lists);
-        let (outputs, done) = step.single_program()?.run(&slices(&lists))?;
+        let (outputs, done) = self.run(step.single_program()?, &lists, RunOf::Test)?;
         Ok((outputs.into_iter().flatten().collect(), done))
     }
 
@@ -106,7 +108,7 @@ impl TrainState {
             .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
         self.extend_by_prepared(step, &mut lists);
-        let (outputs, _) = step.single_program()?.run(&slices(&lists))?;
+        let (outputs, _) = self.run(step.single_program()?, &lists, RunOf::Nothing)?;
         Ok(outputs)
     }
 }

@@ -1,0 +1,72 @@
+//! Batches that each worker gives by hand: what one of them gets wrong all hear of, and runs of all kinds come in one order.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use phalanx::fit::callbacks::Lambda;
+use phalanx::prelude::*;
+use phalanx::strategy::MultiWorkerMirroredStrategy;
+use phalanx_graph::Tensor;
+use phalanx_graph::op::ReduceOp;
+
+use crate::{cases, on_workers};
+
+/// Long enough for the other worker to be in its step.
+const LATE: Duration = Duration::from_secs(1);
+
+fn trainer(strategy: &impl Strategy, model: Sequential) -> Trainer {
+    let compile = Compile {
+        optimizer: Sgd::new(0.5).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    strategy.compile(model, compile).unwrap()
+}
+
+fn values(trainer: &Trainer) -> Vec<f64> {
+    let variables = trainer.variables().unwrap().into_iter();
+    variables.flat_map(|(_, value)| value.to_f64()).collect()
+}
+
+/// The sum of the numbers of all replicas, which count from 1, by a custom loop.
+fn sum_by_a_loop(strategy: &MultiWorkerMirroredStrategy) -> phalanx::Result<Vec<f64>> {
+    let numbers = strategy.distribute_values_from_function(|context| {
+        HostTensor::scalar(context.replica_id as f32 + 1.0)
+    })?;
+    let mut state = strategy.state(0)?;
+    let mut add = strategy.function(|cx, number: Tensor| [cx.all_reduce(ReduceOp::Sum, &number)]);
+    let [sum] = add.call(&mut state, &numbers)?;
+    Ok(sum.value()?.to_f64())
+}
+
+/// The steps in flight of a `fit` have exchanges to make, too.
+#[test]
+fn a_loop_in_a_callback_comes_between_steps() {
+    let left = on_workers(2, 1, |strategy| {
+        let fitted = |has_loop: bool| {
+            let layer = || Dense::new(1024).activation(tanh);
+            let model = Sequential::new([6]).add(layer()).add(layer());
+            let mut trainer = trainer(&strategy, model.add(Dense::new(3)));
+            let strategy = strategy.clone();
+            let loops = Lambda::new().on_train_batch_end(move |_, _| {
+                if has_loop {
+                    // One worker has begun the exchange of its step, and the other still computes.
+                    sleep(if strategy.is_chief() {
+                        LATE / 5
+                    } else {
+                        Duration::ZERO
+                    });
+                    assert_eq!(sum_by_a_loop(&strategy)?, [3.0]);
+                }
+                Ok(())
+            });
+            let fit = Fit::epochs(1).progress(Progress::Silent).callback(loops);
+            trainer.fit(&cases::rows(24).batch(6), fit).unwrap();
+            values(&trainer)
+        };
+        (fitted(false), fitted(true))
+    });
+    for (alone, with) in &left {
+        assert_eq!(alone, with);
+    }
+}
