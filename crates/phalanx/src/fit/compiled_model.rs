@@ -125,11 +125,12 @@ impl CompiledModel {
 
     /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
     pub(super) fn results(&mut self, none: f64) -> Result<Logs> {
+        let totals = self.state.read_epoch_totals(&self.setup)?;
+        self.iterations = self.state.iterations()?;
+        // What was read has waited for the steps begun, and one whose exchange failed has changed nothing.
         if let Some(world) = self.placement.world() {
             world.check()?;
         }
-        let totals = self.state.read_epoch_totals(&self.setup)?;
-        self.iterations = self.state.iterations()?;
         if let Some(step) = EpochTotals::first_non_finite(&totals)
             && !self.watches_bad_steps
         {

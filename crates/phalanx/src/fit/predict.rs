@@ -64,8 +64,13 @@ impl Trainer {
         self.compiled.check_lengths(None)?;
         check_indices(&self.compiled.setup, x, 0)?;
         let begun = self.compiled.start_prediction(x, rows)?;
-        self.compiled
-            .concatenate_outputs(self.compiled.read_outputs(&begun)?)
+        let model = &self.compiled;
+        let outputs = model.concatenate_outputs(model.read_outputs(&begun)?)?;
+        // A program whose exchange failed goes on with zeros.
+        if let (Some(world), true) = (model.placement.world(), begun.exchanges) {
+            world.check()?;
+        }
+        Ok(outputs)
     }
 }
 

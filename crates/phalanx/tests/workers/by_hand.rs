@@ -3,7 +3,9 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use phalanx::data::Batch;
 use phalanx::fit::callbacks::Lambda;
+use phalanx::nn::{Cx, Layer};
 use phalanx::prelude::*;
 use phalanx::strategy::MultiWorkerMirroredStrategy;
 use phalanx_graph::Tensor;
@@ -14,6 +16,11 @@ use crate::{cases, on_workers};
 /// Long enough for the other worker to be in its step.
 const LATE: Duration = Duration::from_secs(1);
 
+fn batch(first: usize, rows: usize) -> Batch {
+    let data = cases::rows(first + rows).skip(first);
+    data.batch(rows).get(0, 0).unwrap()
+}
+
 fn trainer(strategy: &impl Strategy, model: Sequential) -> Trainer {
     let compile = Compile {
         optimizer: Sgd::new(0.5).into(),
@@ -23,9 +30,69 @@ fn trainer(strategy: &impl Strategy, model: Sequential) -> Trainer {
     strategy.compile(model, compile).unwrap()
 }
 
+/// Large enough for steps that run while the host goes on.
+fn network() -> Sequential {
+    Sequential::new([6])
+        .add(Dense::new(64).activation(tanh))
+        .add(Dense::new(3))
+}
+
 fn values(trainer: &Trainer) -> Vec<f64> {
     let variables = trainer.variables().unwrap().into_iter();
     variables.flat_map(|(_, value)| value.to_f64()).collect()
+}
+
+#[test]
+fn a_step_whose_exchange_fails_is_an_error() {
+    let errors = on_workers(2, 1, |strategy| {
+        let mut trainer = trainer(&strategy, network());
+        trainer
+            .train_on_batch(&batch(strategy.worker() * 4, 4))
+            .unwrap();
+        let before = values(&trainer);
+        if !strategy.is_chief() {
+            // The other is in the middle of a step when this one ends.
+            sleep(LATE);
+            return None;
+        }
+        let error = trainer.train_on_batch(&batch(0, 4)).unwrap_err();
+        assert_eq!((values(&trainer), trainer.iterations()), (before, 1));
+        Some(error.to_string())
+    });
+    let error = errors[0].as_ref().unwrap();
+    assert!(error.contains("rank 1 left the group"), "{error}");
+}
+
+/// Adds the sum of the outputs of all workers to each.
+#[derive(Debug)]
+struct AddsAll;
+
+impl Layer for AddsAll {
+    fn kind(&self) -> &'static str {
+        "adds_all"
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+
+    fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        x + x.sum(&[0, 1]).all_reduce(ReduceOp::Sum)
+    }
+}
+
+#[test]
+fn a_prediction_whose_exchange_fails_is_an_error() {
+    let errors = on_workers(2, 1, |strategy| {
+        let mut trainer = trainer(&strategy, network().add(AddsAll));
+        strategy.is_chief().then(|| {
+            let predicted = trainer.predict_on_batch(&batch(0, 4).x);
+            predicted.unwrap_err().to_string()
+        })
+    });
+    let error = errors[0].as_ref().unwrap();
+    assert!(error.contains("rank 1 left the group"), "{error}");
 }
 
 /// The sum of the numbers of all replicas, which count from 1, by a custom loop.
