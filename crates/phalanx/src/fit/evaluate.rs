@@ -138,6 +138,17 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
         &mut self,
         batches: impl IntoIterator<Item = Result<(Batch, usize)>>,
     ) -> Result<Vec<f64>> {
+        let own = self.own_totals(batches);
+        let model = &self.trainer.compiled;
+        let own = model.placement.or_fail_together(own)?;
+        model.state.merge_replicas(&model.setup, &own)
+    }
+
+    /// The totals of each replica of this process.
+    fn own_totals(
+        &mut self,
+        batches: impl IntoIterator<Item = Result<(Batch, usize)>>,
+    ) -> Result<Vec<Buffer>> {
         let model = &self.trainer.compiled;
         let mut totals = model.state.zeros(&model.setup)?;
         let mut flight = InFlight::default();
@@ -150,9 +161,8 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
                 .test_step(&batch, size, &totals, &mut flight)?;
             (self.watch)(self.trainer, TestPlace::End(number))?;
         }
-        let model = &self.trainer.compiled;
-        flight.finish(model.engine())?;
-        model.state.merge_replicas(&model.setup, &totals)
+        flight.finish(self.trainer.engine())?;
+        Ok(totals)
     }
 
     /// The totals of an evaluation whose batches the workers take in turns.

@@ -101,8 +101,7 @@ impl Prediction<'_> {
             1 => batches.shard(reader(world), AutoShardPolicy::Data)?,
             _ => batches.sharded_for(reader(world))?,
         };
-        let predicted = self.here(&own);
-        let (outputs, counts) = predicted.inspect_err(|error| world.abort(&error.to_string()))?;
+        let (outputs, counts) = world.or_fail(self.here(&own))?;
         let counts: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
         let counts = world.all_gather_rows(&[counts])?;
         let join = |output: &HostTensor| {

@@ -115,6 +115,13 @@ impl Trainer {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
         self.compiled.check_lengths(None)?;
+        let trained = self.step_on(batch);
+        self.compiled.placement.or_fail_together(trained)?;
+        self.compiled.results(0.0)
+    }
+
+    /// Makes a training step on a batch, with totals of its own.
+    fn step_on(&mut self, batch: &Batch) -> Result<()> {
         let (model, flight) = (&mut self.compiled, &mut InFlight::default());
         let (partition, shape) = model.part(batch, batch.rows())?;
         let world = model.placement.world();
@@ -131,7 +138,7 @@ impl Trainer {
         self.progress.is_mid_epoch = false;
         self.replaced.last = None;
         model.run_steps(&key, batches, flight)?;
-        model.results(0.0)
+        flight.finish(model.engine())
     }
 
     /// The program of a training step on batches of this shape, to look at: as it is before it is simplified and compiled.

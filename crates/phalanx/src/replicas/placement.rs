@@ -166,6 +166,14 @@ impl Placement {
         self.world.as_ref()
     }
 
+    /// Tells the other processes of an error that they do not have, where there are others.
+    pub(crate) fn or_fail_together<T>(&self, result: Result<T>) -> Result<T> {
+        match &self.world {
+            Some(world) => world.or_fail(result),
+            None => result,
+        }
+    }
+
     /// With the replicas of other processes beside this one's.
     pub(crate) fn in_world(self, world: Arc<World>) -> Self {
         Self {

@@ -262,6 +262,16 @@ impl World {
         }
     }
 
+    /// Tells the others of an error that they do not have, so that they do not wait for this process.
+    pub(crate) fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
+        let has_others = self.workers() > 1 && !self.is_catching_up();
+        result.inspect_err(|error| {
+            if has_others {
+                self.abort(&error.to_string());
+            }
+        })
+    }
+
     /// The loss of a process that the others go on after, if that is what an error comes from.
     pub(crate) fn recoverable(&self, error: &Error) -> Option<Failure> {
         self.rendezvous.as_ref()?;

@@ -145,7 +145,7 @@ impl DistributedDataset {
                 let readers = pipelines.iter().map(|own| after(own, position.epoch, read));
                 let readers = readers.collect::<Result<_>>();
                 // Others may be able to read theirs.
-                (self.strategy.or_fail_together(readers)?, read)
+                (self.strategy.placement.or_fail_together(readers)?, read)
             }
         };
         let skips_corrupt = |batches: &Batches| batches.dataset().skips_corrupt();
@@ -455,13 +455,13 @@ impl Iterator for DistributedIter {
         if !self.started {
             self.started = true;
             let agreed = self.agree();
-            if let Err(error) = self.strategy.or_fail_together(agreed) {
+            if let Err(error) = self.strategy.placement.or_fail_together(agreed) {
                 return Some(Err(error));
             }
             self.read_ahead();
         }
         let (now, position) = self.ahead.take()?;
-        let now = self.strategy.or_fail_together(now);
+        let now = self.strategy.placement.or_fail_together(now);
         if now.is_ok() {
             self.position = position;
             self.read_ahead();

@@ -299,7 +299,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         let rows = rows_of::<A>(given)?;
         let trace = &self.traces[trace];
         let begun = run(&self.strategy, trace, state, &tensors, rows.as_ref());
-        self.strategy.or_fail_together(begun)
+        self.strategy.placement.or_fail_together(begun)
     }
 
     fn key(&self, state: &State, given: &A::Given) -> Result<TraceKey> {
@@ -389,7 +389,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     /// The compiled program, which all processes have alike.
     fn compile(&self, program: &Program) -> Result<Compiled> {
         let compiled = self.strategy.placement.compile("function", program);
-        let compiled = self.strategy.or_fail_together(compiled)?;
+        let compiled = self.strategy.placement.or_fail_together(compiled)?;
         if let Some(world) = self.strategy.world() {
             let program = format!("program {:016x}", compiled.fingerprint());
             world.agree("a function of a training loop", &program)?;

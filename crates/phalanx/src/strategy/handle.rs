@@ -49,14 +49,6 @@ impl StrategyHandle {
         world.map_or((0, 1), |world| (world.worker(), world.workers()))
     }
 
-    /// Tells the other processes of an error that they do not have, so that they do not wait for this one.
-    pub(super) fn or_fail_together<T>(&self, result: Result<T>) -> Result<T> {
-        if let (Err(error), Some(world)) = (&result, self.world()) {
-            world.abort(&error.to_string());
-        }
-        result
-    }
-
     /// Refuses a strategy without replicas, one model divided over a mesh or in stages, and a process that comes later than others.
     pub(super) fn check_replicas(&self) -> Result<()> {
         if self.world().is_some_and(|world| world.is_catching_up()) {

@@ -1,8 +1,10 @@
 //! Batches that each worker gives by hand: what one of them gets wrong all hear of, and runs of all kinds come in one order.
 
+use std::sync::Barrier;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use phalanx::Error;
 use phalanx::data::Batch;
 use phalanx::fit::callbacks::Lambda;
 use phalanx::nn::{Cx, Layer};
@@ -15,10 +17,18 @@ use crate::{cases, on_workers};
 
 /// Long enough for the other worker to be in its step.
 const LATE: Duration = Duration::from_secs(1);
+/// Others hear of an error within this, far below the timeout of exchanges.
+const AT_ONCE: Duration = Duration::from_secs(30);
 
 fn batch(first: usize, rows: usize) -> Batch {
     let data = cases::rows(first + rows).skip(first);
     data.batch(rows).get(0, 0).unwrap()
+}
+
+/// With a class that the model does not have.
+fn bad_batch() -> Batch {
+    let y = vec![HostTensor::new([4], &[0, 1, 2, 77])];
+    Batch { y, ..batch(4, 4) }
 }
 
 fn trainer(strategy: &impl Strategy, model: Sequential) -> Trainer {
@@ -93,6 +103,57 @@ fn a_prediction_whose_exchange_fails_is_an_error() {
     });
     let error = errors[0].as_ref().unwrap();
     assert!(error.contains("rank 1 left the group"), "{error}");
+}
+
+/// Makes a call with a batch or data that are bad on one worker, which goes on after it, and returns what the other hears of it.
+fn heard_of(call: impl Fn(&mut Trainer, bool) -> phalanx::Result<()> + Sync) -> [String; 2] {
+    let both_are_done = Barrier::new(2);
+    let errors = on_workers(2, 1, |strategy| {
+        let mut trainer = trainer(&strategy, network());
+        let begun = Instant::now();
+        let error = call(&mut trainer, !strategy.is_chief()).unwrap_err();
+        both_are_done.wait();
+        assert!(begun.elapsed() < AT_ONCE, "{error}");
+        if strategy.is_chief() {
+            assert!(matches!(error, Error::Cluster(_)), "{error:?}");
+        }
+        error.to_string()
+    });
+    errors.try_into().unwrap()
+}
+
+#[test]
+fn a_worker_with_a_bad_batch_ends_the_calls_of_the_others() {
+    type Call = fn(&mut Trainer, &Batch) -> phalanx::Result<Logs>;
+    for call in [Trainer::train_on_batch as Call, Trainer::test_on_batch] {
+        for is_compiled in [true, false] {
+            let [other, own] = heard_of(|trainer, is_bad| {
+                if is_compiled {
+                    call(trainer, &batch(0, 4)).unwrap();
+                }
+                let batch = if is_bad { bad_batch() } else { batch(0, 4) };
+                call(trainer, &batch).map(|_| ())
+            });
+            assert!(own.contains("class 77"), "{own}");
+            assert!(other.contains("rank 1 ended") && other.contains("class 77"));
+        }
+    }
+}
+
+#[test]
+fn a_worker_with_bad_data_ends_the_evaluations_of_the_others() {
+    let [other, own] = heard_of(|trainer, is_bad| {
+        let data = cases::rows(16).map(move |example| match is_bad {
+            false => Ok(example),
+            true => Err(Error::User("no such file".into())),
+        });
+        trainer.evaluate(&data.batch(4)).map(|_| ())
+    });
+    assert!(own.contains("no such file"), "{own}");
+    assert!(
+        other.contains("rank 1 ended") && other.contains("no such file"),
+        "{other}"
+    );
 }
 
 /// The sum of the numbers of all replicas, which count from 1, by a custom loop.

@@ -103,7 +103,7 @@ impl State {
             return saved.save(path);
         };
         if world.is_chief() {
-            self.strategy.or_fail_together(saved.save(path))?;
+            self.strategy.placement.or_fail_together(saved.save(path))?;
         }
         world.barrier()
     }
