@@ -6,14 +6,37 @@
 use super::callbacks::ACT_TOGETHER;
 use super::{Fit, Trainer};
 use crate::Result;
-use crate::data::{Facts, Position, TrainingData};
+use crate::data::{Batch, Facts, HostTensor, Position, TrainingData};
 
 /// What to do about settings that differ.
 const SAME_FIT: &str = "run the same program with the same settings on all workers, and give all of them the same `Fit`: the first one alone writes files and shows progress";
 /// What to do about data that differ.
 const SAME_DATA: &str = "give every worker all of the data, in one order: each trains on its part of every batch; data that you have divided yourself are given as `batches.shard(worker, AutoShardPolicy::Off)`";
+/// What to do about batches that differ.
+const SAME_ROWS: &str = "give every worker as many rows of a batch as the others, of the same shape, and weights to all of them or to none";
 
 impl Trainer {
+    /// Refuses a batch by hand of other shapes than the other processes'. Their programs may all be compiled, so that nothing else tells.
+    pub(super) fn agree_on_batch(&self, batch: &Batch) -> Result<()> {
+        let Some(world) = self.compiled.placement.world() else {
+            return Ok(());
+        };
+        let shapes = |tensors: &[HostTensor]| {
+            let shapes = tensors.iter().map(|tensor| tensor.shape().to_string());
+            shapes.collect::<Vec<_>>().join(", ")
+        };
+        let weight = batch.weight.as_ref();
+        let facts = owned([
+            ("the shape of the inputs", shapes(&batch.x)),
+            ("the shape of the targets", shapes(&batch.y)),
+            (
+                "the shape of the weights",
+                weight.map_or("none".to_owned(), |weight| weight.shape().to_string()),
+            ),
+        ]);
+        world.agree_on(&facts, SAME_ROWS)
+    }
+
     /// Refuses to train unless all processes begin at the same place, with the same settings and the same data.
     pub(super) fn agree_with_workers(
         &self,

@@ -74,10 +74,11 @@ impl Trainer {
     /// [`train_on_batch`](Self::train_on_batch).
     ///
     /// # Errors
-    /// As [`evaluate`](Self::evaluate).
+    /// As [`evaluate`](Self::evaluate); when another process gives a batch of other shapes.
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("evaluate")?;
         self.compiled.check_lengths(None)?;
+        self.agree_on_batch(batch)?;
         let whole = [Ok((batch.clone(), batch.rows()))];
         let totals = Evaluation::of(self, &mut |_, _| Ok(())).totals(whole)?;
         Ok(self.compiled.setup.logs(&totals, 0.0))

@@ -111,10 +111,11 @@ impl Trainer {
     /// In several processes each gives its own rows of the batch, as many as the others, in the order of the workers.
     ///
     /// # Errors
-    /// As [`fit`](Self::fit).
+    /// As [`fit`](Self::fit); when another process gives a batch of other shapes.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
         self.compiled.check_lengths(None)?;
+        self.agree_on_batch(batch)?;
         let trained = self.step_on(batch);
         self.compiled.placement.or_fail_together(trained)?;
         self.compiled.results(0.0)

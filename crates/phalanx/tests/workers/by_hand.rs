@@ -198,3 +198,33 @@ fn a_loop_in_a_callback_comes_between_steps() {
         assert_eq!(alone, with);
     }
 }
+
+/// Programs for batches of either size are compiled, so that nothing else would tell.
+#[test]
+fn batches_of_unlike_numbers_of_rows_are_refused() {
+    type Call = fn(&mut Trainer, &Batch) -> phalanx::Result<Logs>;
+    for call in [Trainer::train_on_batch as Call, Trainer::test_on_batch] {
+        let errors = on_workers(2, 1, |strategy| {
+            let mut trainer = trainer(&strategy, network());
+            for rows in [4, 6] {
+                call(&mut trainer, &batch(0, rows)).unwrap();
+            }
+            let before = values(&trainer);
+            let rows = 4 + 2 * strategy.worker();
+            let error = call(&mut trainer, &batch(10, rows)).unwrap_err();
+            assert_eq!(values(&trainer), before);
+            // Nothing has begun, and all can go on.
+            call(&mut trainer, &batch(0, 6)).unwrap();
+            error.to_string()
+        });
+        for (worker, error) in errors.iter().enumerate() {
+            let (own, other) = (4 + 2 * worker, 6 - 2 * worker);
+            assert!(error.contains("differ"), "{error}");
+            let said = [
+                format!("worker {worker} has f32[{own},6]"),
+                format!("worker {} has f32[{other},6]", 1 - worker),
+            ];
+            assert!(said.iter().all(|said| error.contains(said)), "{error}");
+        }
+    }
+}
