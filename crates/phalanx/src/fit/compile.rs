@@ -137,7 +137,7 @@ fn metric_settings(metrics: &[OutputMetric], outputs: &[String]) -> Result<Value
 fn named(kind: &str, is_custom: bool, settings: Value) -> Result<Value> {
     match is_custom {
         true => Err(refused(&format!("`{kind}` is of a program of its own"))),
-        false => Ok(json!({ kind: settings })),
+        false => Ok(Value::Object(Map::from_iter([(kind.to_owned(), settings)]))),
     }
 }
 

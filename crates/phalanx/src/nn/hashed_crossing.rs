@@ -12,7 +12,7 @@ use super::sizes::check_size;
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// The hash with which a crossing begins in TensorFlow.
-const START: u64 = 0xDECA_FCAF_FE;
+const START: u64 = 0x00DE_CAFC_AFFE;
 
 /// The factor of MurmurHash (Appleby 2008).
 const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
