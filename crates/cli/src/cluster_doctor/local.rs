@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 
-use phalanx_cluster::{Address, EnvError, Membership};
+use phalanx_cluster::{Address, EnvError, EtcdCluster, Membership};
 
 use crate::doctor::Check;
 use crate::machine::bytes;
@@ -43,7 +43,7 @@ fn known_addresses(membership: &Membership) -> Vec<(String, Address)> {
     let rendezvous = &membership.rendezvous;
     let mut all: Vec<(String, Address)> = Vec::new();
     let etcd = rendezvous.etcd.iter();
-    for member in etcd.flat_map(|cluster| cluster.members()) {
+    for member in etcd.flat_map(EtcdCluster::members) {
         all.push(("etcd".into(), member.clone()));
     }
     if rendezvous.etcd.is_none() && rendezvous.is_known() {

@@ -80,7 +80,9 @@ fn values(list: &Value) -> Vec<HostTensor> {
 fn of_keras(wanted: &str, test: impl Fn(&Value, usize)) {
     let records = records("loops.json");
     let record = records.iter().find(|record| name(record) == wanted);
-    [1, 2].map(|replicas| test(record.unwrap(), replicas));
+    for replicas in [1, 2] {
+        test(record.unwrap(), replicas);
+    }
 }
 
 fn dense(input: usize, hidden: usize, output: Dense) -> Model {

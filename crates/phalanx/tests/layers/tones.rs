@@ -119,7 +119,7 @@ fn a_rectangle_of_an_image_is_erased() {
 /// Of one white pixel the middle keeps a part that says how wide the Gaussian was.
 #[test]
 fn widths_of_blurs_are_drawn_for_each_image() {
-    let mut pixels = vec![0.0f32; 9];
+    let mut pixels = [0.0f32; 9];
     pixels[4] = 1.0;
     let x = HostTensor::new([600, 3, 3, 1], &pixels.repeat(600));
     let layer = RandomGaussianBlur::new(3, [0.4, 1.0]).factor([1.0, 1.0]);
