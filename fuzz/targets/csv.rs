@@ -55,8 +55,8 @@ fn options(choice: u8) -> CsvOptions {
             2 => LabelColumn::Index(1),
             _ => LabelColumn::Name("b".into()),
         },
-        kind: if choice / 12 % 2 == 0 { LabelKind::Class } else { LabelKind::Value },
-        features: if choice / 24 % 2 == 0 { Vec::new() } else { vec![2, 1] },
+        kind: if (choice / 12).is_multiple_of(2) { LabelKind::Class } else { LabelKind::Value },
+        features: if (choice / 24).is_multiple_of(2) { Vec::new() } else { vec![2, 1] },
         delimiter: [',', ';', '\t', '"'][usize::from(choice / 48 % 4)],
         // The first column, in what the choices above leave.
         texts: (choice >= 192).then_some(CsvColumn::Index(0)).into_iter().collect(),

@@ -6,7 +6,7 @@ use phalanx::Error;
 use phalanx::image::{Decoder, DecoderOptions, Idct, Window};
 
 fuzz_target!(|input: &[u8]| {
-    let idct = if input.len() % 2 == 0 { Idct::Fast } else { Idct::Accurate };
+    let idct = if input.len().is_multiple_of(2) { Idct::Fast } else { Idct::Accurate };
     let options = DecoderOptions { max_pixels: 1 << 20, idct, ..DecoderOptions::default() };
     let mut decoder = Decoder::new(options);
     match decoder.decode(input) {

@@ -10,7 +10,7 @@ fuzz_target!(init: leave_panics_of_the_library(), |input: &[u8]| {
     std::fs::write(&path, input).expect("a file in the temporary folder");
     check_table(&path);
     // The length chooses the label.
-    let label = if input.len() % 2 == 0 { LabelColumn::Last } else { LabelColumn::None };
+    let label = if input.len().is_multiple_of(2) { LabelColumn::Last } else { LabelColumn::None };
     let kind = if input.len() % 4 < 2 { LabelKind::Class } else { LabelKind::Value };
     let options = ParquetOptions {
         label,
