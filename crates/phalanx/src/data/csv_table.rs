@@ -293,8 +293,9 @@ fn weight_column(
     let weight = weight.map(|column| column_of(row, names, columns, column, "weight column"));
     let weight = weight.collect::<Result<Vec<usize>>>()?.pop();
     if weight.is_some_and(|weight| labels.contains(&weight)) {
-        return Err(row
-            .error("the column of the weights is also the label; say which column is the label"));
+        return Err(
+            row.error("the column of the weights is also the label; say which column is the label")
+        );
     }
     Ok(weight)
 }

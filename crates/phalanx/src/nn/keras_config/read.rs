@@ -431,8 +431,7 @@ mod tests {
             ]
         };
         let read = |is_masked, backwards: bool, last: Value| {
-            let lstm =
-                json!({"units": 4, "go_backwards": backwards, "return_sequences": true});
+            let lstm = json!({"units": 4, "go_backwards": backwards, "return_sequences": true});
             let rest = [of_keras("LSTM", "steps", lstm), last];
             let layers = [&words(is_masked)[..], &rest].concat();
             Model::from_keras_config(&sequential(&layers), None)
@@ -442,9 +441,11 @@ mod tests {
         let expected = "layer `mean`: a value has another mask of padding in Keras";
         assert!(refused.starts_with(expected), "{refused}");
         let flat = of_keras("Flatten", "flat", json!({}));
-        for (is_masked, backwards, last) in
-            [(true, false, mean()), (false, true, mean()), (true, true, flat)]
-        {
+        for (is_masked, backwards, last) in [
+            (true, false, mean()),
+            (false, true, mean()),
+            (true, true, flat),
+        ] {
             read(is_masked, backwards, last).unwrap();
         }
     }
