@@ -82,6 +82,16 @@ impl<'a> CsvTable<'a> {
         features.chain(labels.copied()).chain(self.weight).collect()
     }
 
+    /// The columns whose values are texts or names, whatever numbers stand there.
+    #[cfg(feature = "parquet")]
+    pub(super) fn texts_and_names(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_number = |column: &FeatureColumn<'_>| {
+            matches!(column, FeatureColumn::Number(_) | FeatureColumn::Index(..))
+        };
+        let others = self.chosen.iter().filter(move |column| !is_number(column));
+        others.map(FeatureColumn::index)
+    }
+
     /// Whether the file has a single column.
     pub(super) const fn is_of_one_column(&self) -> bool {
         self.columns == 1

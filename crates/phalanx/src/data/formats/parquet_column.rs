@@ -104,6 +104,14 @@ pub(super) fn decoded<T>(decode: impl FnOnce() -> Decoded<T>) -> std::result::Re
     ))
 }
 
+/// The most bytes of a page.
+#[derive(Clone, Copy)]
+pub(super) struct PageLimit {
+    pub(super) bytes: u64,
+    /// What to do if the file is as it should be.
+    pub(super) otherwise: &'static str,
+}
+
 /// The bytes of a column in a row group.
 pub(super) struct ColumnChunk {
     start: u64,
@@ -111,16 +119,16 @@ pub(super) struct ColumnChunk {
 }
 
 impl ColumnChunk {
-    /// Bytes that lie at `start` of the file, whose pages announce at most `max_page_bytes` each and are as their checksums say.
+    /// Bytes that lie at `start` of the file, whose pages announce at most the bytes of `limit` each and are as their checksums say.
     ///
     /// # Errors
     /// A message where they do not.
     pub(super) fn new(
         bytes: Vec<u8>,
         start: u64,
-        max_page_bytes: u64,
+        limit: PageLimit,
     ) -> std::result::Result<Self, String> {
-        Self::checked(bytes, start, max_page_bytes, |_| Ok(()))
+        Self::checked(bytes, start, limit, |_| Ok(()))
     }
 
     /// The same of a column of texts, which are encoded in ways that cannot be many times longer than their pages before they are counted.
@@ -130,15 +138,15 @@ impl ColumnChunk {
     pub(super) fn of_texts(
         bytes: Vec<u8>,
         start: u64,
-        max_page_bytes: u64,
+        limit: PageLimit,
     ) -> std::result::Result<Self, String> {
-        Self::checked(bytes, start, max_page_bytes, check_encoding)
+        Self::checked(bytes, start, limit, check_encoding)
     }
 
     fn checked(
         bytes: Vec<u8>,
         start: u64,
-        max_page_bytes: u64,
+        limit: PageLimit,
         check: impl Fn(&PageHeader) -> std::result::Result<(), String>,
     ) -> std::result::Result<Self, String> {
         let mut at = 0;
@@ -156,7 +164,7 @@ impl ColumnChunk {
                 ));
             }
             at = body + head.compressed as usize;
-            check_page(&head, &bytes[body..at], max_page_bytes)
+            check_page(&head, &bytes[body..at], limit)
                 .and_then(|()| check(&head))
                 .map_err(|message| format!("found {message} (page at byte {place})"))?;
         }
@@ -186,12 +194,13 @@ fn check_encoding(head: &PageHeader) -> std::result::Result<(), String> {
 fn check_page(
     head: &PageHeader,
     bytes: &[u8],
-    max_page_bytes: u64,
+    limit: PageLimit,
 ) -> std::result::Result<(), String> {
     let size = head.uncompressed.max(head.compressed);
-    if size > max_page_bytes {
+    if size > limit.bytes {
         return Err(format!(
-            "a page of {size} bytes, expected at most {max_page_bytes}; check the file, or raise max_page_bytes"
+            "a page of {size} bytes, expected at most {}; check the file, or {}",
+            limit.bytes, limit.otherwise
         ));
     }
     if head.dictionary > head.uncompressed {

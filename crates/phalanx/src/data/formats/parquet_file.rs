@@ -8,7 +8,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::ParquetOptions;
 use super::files::InputFile;
-use super::parquet_column::{CellLocation, ColumnChunk, data, decoded};
+use super::parquet_column::{CellLocation, ColumnChunk, PageLimit, data, decoded};
 use super::thrift::schema_depth;
 use crate::Result;
 use crate::data::LabelColumn;
@@ -26,6 +26,7 @@ pub(super) struct ParquetFile {
     pub(super) metadata: ParquetMetaData,
     pub(super) features: Vec<usize>,
     pub(super) label: Option<usize>,
+    holds: Holds,
 }
 
 pub(super) struct RowGroup {
@@ -42,7 +43,7 @@ impl ParquetFile {
         let (features, label) = chosen(&opened.names(), options)
             .map_err(|message| data(&opened.file.name(), "footer".into(), &message))?;
         (opened.features, opened.label) = (features, label);
-        opened.check(options, Holds::Numbers)?;
+        opened.check(options)?;
         Ok(opened)
     }
 
@@ -63,13 +64,31 @@ impl ParquetFile {
             metadata,
             features: Vec::new(),
             label: None,
+            holds: Holds::Numbers,
         })
     }
 
     /// Chooses columns of numbers and texts.
     pub(super) fn choose(&mut self, columns: Vec<usize>, options: &ParquetOptions) -> Result<()> {
-        self.features = columns;
-        self.check(options, Holds::NumbersAndTexts)
+        (self.features, self.holds) = (columns, Holds::NumbersAndTexts);
+        self.check(options)
+    }
+
+    /// Refuses flags and floats among columns whose values are texts or names: a CSV file may have `True` for 1 and `1e-05` for `1e-5`, which
+    /// would be other names.
+    pub(super) fn check_names(&self, columns: impl IntoIterator<Item = usize>) -> Result<()> {
+        for column in columns {
+            let column = self.column(column);
+            let kind = column.physical_type();
+            if matches!(kind, Type::BOOLEAN | Type::FLOAT | Type::DOUBLE) {
+                let place = format!("column `{}`", column.name());
+                let message = format!(
+                    "found {kind}, expected texts or integers where values are texts or names; write it as a text or an integer"
+                );
+                return Err(data(&self.file.name(), place, &message));
+            }
+        }
+        Ok(())
     }
 
     /// The names of all columns.
@@ -92,9 +111,16 @@ impl ParquetFile {
             range(chunk, self.file.len()).map_err(|message| location.error(&message))?;
         let mut bytes = vec![0; len as usize];
         self.file.read_at(&mut bytes, start)?;
+        let limit = PageLimit {
+            bytes: max_page_bytes,
+            otherwise: match self.holds {
+                Holds::Numbers => "raise max_page_bytes",
+                Holds::NumbersAndTexts => "write smaller pages",
+            },
+        };
         let pages = match is_text(self.column(column)) {
-            true => ColumnChunk::of_texts(bytes, start, max_page_bytes),
-            false => ColumnChunk::new(bytes, start, max_page_bytes),
+            true => ColumnChunk::of_texts(bytes, start, limit),
+            false => ColumnChunk::new(bytes, start, limit),
         };
         pages.map_err(|message| location.error(&message))
     }
@@ -125,10 +151,10 @@ impl ParquetFile {
     }
 
     /// Types of the columns, and sizes of the row groups.
-    fn check(&self, options: &ParquetOptions, holds: Holds) -> Result<()> {
+    fn check(&self, options: &ParquetOptions) -> Result<()> {
         for column in self.wanted() {
             let column = self.column(column);
-            check_type(column, holds).map_err(|message| {
+            check_type(column, self.holds).map_err(|message| {
                 data(
                     &self.file.name(),
                     format!("column `{}`", column.name()),
@@ -178,9 +204,13 @@ impl ParquetFile {
         let decoded = rows.saturating_mul(of_row.sum());
         let most = options.max_row_group_bytes;
         if bytes.max(decoded) > most {
+            let otherwise = match self.holds {
+                Holds::Numbers => "name fewer columns, or raise max_row_group_bytes",
+                Holds::NumbersAndTexts => "or name fewer columns",
+            };
             let message = format!(
                 "found {} rows, {bytes} bytes in the file and {decoded} decoded, expected at most {most}; \
-                 write smaller row groups, name fewer columns, or raise max_row_group_bytes",
+                 write smaller row groups, {otherwise}",
                 group.num_rows()
             );
             return Err(data(
@@ -309,7 +339,7 @@ fn named(names: &[String], name: &str) -> ParquetResult<usize> {
     }
 }
 
-/// What columns may hold.
+/// What columns may hold. Tables, which may have texts, have no settings of the limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Numbers,

@@ -51,11 +51,12 @@ impl ParquetTable {
     ///
     /// # Errors
     /// [`Error::Data`] naming row group, column and row where a value is not what the options say of its column, texts among them that are no UTF-8
-    /// or more than `max_bytes`; or where the file cannot be decoded.
+    /// or more than `max_bytes`; where flags or floats are texts or names; or where the file cannot be decoded.
     pub(in crate::data) fn arrays(mut self, options: &CsvOptions) -> Result<CsvArrays> {
         let names = self.names();
         let mut table = CsvTable::new(&self.no_row(), names.len(), names, options)?;
         self.file.choose(table.used(), &ParquetOptions::default())?;
+        self.file.check_names(table.texts_and_names())?;
         self.each_row(options.max_bytes, |row, fields| {
             table.push(row, fields).map(|()| true)
         })?;
@@ -74,6 +75,9 @@ impl ParquetTable {
             return Ok(false);
         };
         self.file.choose(vec![index], &ParquetOptions::default())?;
+        if let TextColumn::Feature(_) = column {
+            self.file.check_names([index])?;
+        }
         let mut are_texts = true;
         self.each_row(options.max_bytes, |row, fields| {
             let added = column.add(&fields[index], options, texts);
@@ -155,8 +159,8 @@ mod tests {
     use super::super::parquet_file::TAIL;
     use super::*;
     use crate::data::{
-        Batch, CsvColumn, CsvColumns, Dataset, LabelColumn, MissingValues, csv_label_texts,
-        csv_values,
+        Batch, CsvColumn, CsvColumns, Dataset, LabelColumn, MissingValues, OneHotColumn,
+        csv_label_texts, csv_values,
     };
 
     const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/parquet/");
@@ -332,6 +336,81 @@ mod tests {
         for (name, options, expected) in cases {
             let error = error_of(name, &options);
             assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    /// Other programs write flags and floats in CSV files with other letters.
+    #[test]
+    fn flags_and_floats_are_no_names() {
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let of = |name: &str| CsvOptions {
+            label: LabelColumn::Name("label".into()),
+            columns: vec![column(name)],
+            ..CsvOptions::default()
+        };
+        for (name, kind) in [
+            ("flag", "BOOLEAN"),
+            ("float", "FLOAT"),
+            ("double", "DOUBLE"),
+        ] {
+            let one_hot = OneHotColumn {
+                column: column(name),
+                values: vec!["1".into()],
+            };
+            let [texts, categories] = [vec![column(name)], vec![column(name)]];
+            for options in [
+                CsvOptions { texts, ..of(name) },
+                CsvOptions {
+                    categories,
+                    ..of(name)
+                },
+                CsvOptions {
+                    one_hot: vec![one_hot],
+                    ..of(name)
+                },
+            ] {
+                let error = error_of("numbers.parquet", &options);
+                let told = format!(
+                    "numbers.parquet: column `{name}`: found {kind}, expected texts or integers where values are texts or names"
+                );
+                assert!(error.contains(&told), "{error}");
+            }
+            let files = [format!("{GOLDEN}numbers.parquet")];
+            let error = csv_values(&files, &of(name), &column(name)).unwrap_err();
+            assert!(error.to_string().contains("write it as a text"), "{error}");
+            // As numbers they are what they are in CSV files.
+            golden("numbers.parquet", &of(name)).unwrap();
+        }
+        let integers = CsvOptions {
+            categories: vec![column("int")],
+            ..of("int")
+        };
+        assert_eq!(
+            golden("numbers.parquet", &integers).unwrap().1[0][0],
+            "-30000"
+        );
+    }
+
+    /// A table has no settings of the limits of files of numbers.
+    #[test]
+    fn limits_without_a_setting_are_not_to_be_raised() {
+        let open = || ParquetTable::open(Path::new(&format!("{GOLDEN}texts.parquet"))).unwrap();
+        let few = ParquetOptions {
+            max_row_group_bytes: 100,
+            ..ParquetOptions::default()
+        };
+        let mut table = open();
+        let groups = table.file.choose(vec![0, 2], &few).unwrap_err().to_string();
+        table
+            .file
+            .choose(vec![2], &ParquetOptions::default())
+            .unwrap();
+        let pages = table.file.pages(0, 2, 10).err().unwrap().to_string();
+        for (error, told) in [
+            (groups, "write smaller row groups, or name fewer columns"),
+            (pages, "check the file, or write smaller pages"),
+        ] {
+            assert!(error.contains(told) && !error.contains("raise"), "{error}");
         }
     }
 
