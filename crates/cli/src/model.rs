@@ -7,7 +7,9 @@ use phalanx::nn::{Input, LayerSpec, Model, Network, Node, Sequential, layer_from
 use phalanx::saved::SavedModel;
 
 use crate::bins;
-use crate::config::{Component, ModelSource, Problem, Problems, Source, TrainConfig, name_of};
+use crate::config::{
+    Component, ModelSource, Problem, Problems, Source, TrainConfig, name_of, other_outputs,
+};
 use crate::data_facts::Facts;
 
 /// The model for data of which these facts are known.
@@ -84,15 +86,8 @@ fn saved(path: &Path, inputs: &[Input], outputs: &[&str]) -> Result<Model, (Stri
         return Err((message, next));
     }
     let made = model.output_names();
-    if !outputs.is_empty() && made != outputs {
-        let (made, path) = (made.join(", "), path.display());
-        let message = format!(
-            "{path} has the outputs {made}, and the data have labels of {}",
-            outputs.join(", ")
-        );
-        let next =
-            "name the columns of the label of each of these, in this order, by `labels` of `data`";
-        return Err((message, next));
+    if let Some(wrong) = other_outputs(path, &made, outputs).filter(|_| !outputs.is_empty()) {
+        return Err(wrong);
     }
     let model = model.with_inputs(inputs);
     model.map_err(|error| {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use phalanx::data::BucketCopy;
 use phalanx::fit::Compile;
 use phalanx::saved::SavedModel;
-use phalanx_yaml::{Position, Problem, Problems};
+use phalanx_yaml::{Position, Problem, Problems, Value as YamlValue};
+use serde_json::{Map, Value};
 
-use super::{overrides, paths};
+use super::{other_outputs, overrides, paths};
 
 /// The keys that such a file has an answer to; metrics go with the loss.
 pub(super) const ANSWERED: [&str; 2] = ["optimizer", "loss"];
@@ -21,32 +22,67 @@ pub fn left_to_keras(
     origin: &Path,
     overridden: &[String],
 ) -> Result<Vec<String>, Problems> {
-    let Some((path, at, absent)) = model_and_absent(bytes, origin, overridden) else {
+    let Some(left) = left(bytes, origin, overridden) else {
         return Ok(Vec::new());
     };
-    let settings = Compile::of_keras(&path).and_then(|compile| {
-        let outputs = SavedModel::architecture(&path)?.output_names();
-        compile.settings(&outputs)
-    });
-    let settings = settings.map_err(|error| {
-        let next = "add `optimizer: adam`, `loss: ...` and `metrics: [...]` to the training file, whichever the model was trained with";
-        let problem = Problem::new(at, error.to_string(), next);
+    let settings = settings(&left).map_err(|(message, next)| {
+        let problem = Problem::new(left.at, message, next);
         Problems::new(&origin.display().to_string(), vec![problem])
     })?;
     let settings = settings
         .iter()
-        .filter(|(key, _)| absent.contains(&key.as_str()));
+        .filter(|(key, _)| left.absent.contains(&key.as_str()));
     Ok(settings
         .map(|(key, value)| format!("{key}={value}"))
         .collect())
 }
 
-/// The file of Keras, its place, and the keys that are left to it; none where no key is, or there is no such file.
-fn model_and_absent(
-    bytes: &[u8],
-    origin: &Path,
-    overridden: &[String],
-) -> Option<(PathBuf, Position, Vec<&'static str>)> {
+/// What Keras compiled the model with, of what is left to it; or what is wrong, and what to do.
+fn settings(left: &LeftToKeras) -> Result<Map<String, Value>, (String, &'static str)> {
+    let path = &left.path;
+    let wrong = |error: phalanx::Error| {
+        let next = "add `optimizer: adam`, `loss: ...` and `metrics: [...]` to the training file, whichever the model was trained with";
+        (error.to_string(), next)
+    };
+    let compile = Compile::of_keras(path).map_err(wrong)?;
+    let mut settings = Map::new();
+    if left.absent.contains(&"optimizer") {
+        let optimizer = compile.optimizer_settings().map_err(wrong)?;
+        settings.insert("optimizer".to_owned(), optimizer);
+    }
+    if !left.absent.contains(&"loss") {
+        return Ok(settings);
+    }
+    let outputs = SavedModel::architecture(path).map_err(wrong)?;
+    let outputs = outputs.output_names();
+    let named: Vec<&str> = left.labels.iter().map(String::as_str).collect();
+    let losses = match &named[..] {
+        // Of several losses the parser says that `data` names no outputs.
+        [] => (compile.loss_settings(&[])).or_else(|one| match outputs.len() {
+            1 => Err(one),
+            _ => compile.loss_settings(&outputs).map_err(|_| one),
+        }),
+        named => match other_outputs(path, &outputs, named) {
+            Some(wrong) => return Err(wrong),
+            None => compile.loss_settings(&outputs),
+        },
+    };
+    settings.extend(losses.map_err(wrong)?);
+    Ok(settings)
+}
+
+/// What a training file leaves to a file of Keras.
+struct LeftToKeras {
+    path: PathBuf,
+    at: Position,
+    /// The keys.
+    absent: Vec<&'static str>,
+    /// The outputs that `labels` of `data` names.
+    labels: Vec<String>,
+}
+
+/// What is left to the file of Keras; nothing where no key is, or there is no such file.
+fn left(bytes: &[u8], origin: &Path, overridden: &[String]) -> Option<LeftToKeras> {
     let (written, _) = phalanx_yaml::parse(bytes).ok()?;
     let mut root = written.clone();
     for text in overridden {
@@ -73,5 +109,15 @@ fn model_and_absent(
                 .filter(|key| is_absent(key)),
         );
     }
-    Some((path, model.at, absent))
+    let labels = root.entry("data").and_then(|data| data.entry("labels"));
+    let labels = match labels.map(|labels| &labels.value) {
+        Some(YamlValue::Map(outputs)) => outputs.iter().map(|(key, _)| key.name.clone()).collect(),
+        _ => Vec::new(),
+    };
+    Some(LeftToKeras {
+        at: model.at,
+        path,
+        absent,
+        labels,
+    })
 }

@@ -1,5 +1,7 @@
 //! Models with several outputs: the key `labels` of tables, and what losses and metrics say of each output.
 
+use std::path::Path;
+
 use phalanx::config::{DefaultValue, Family, Field, Kind, suggest};
 use phalanx_yaml::{Key, Node, Position, Problem, Value, shown};
 
@@ -270,13 +272,29 @@ impl Reader {
     }
 }
 
-/// The output, by its position, whose name a log begins with, and what follows it.
-pub(super) fn of_log<'l>(outputs: &[CsvOutput], log: &'l str) -> Option<(usize, &'l str)> {
-    let mut outputs = outputs.iter().enumerate();
-    outputs.find_map(|(place, output)| {
-        let rest = log.strip_prefix(&*output.name)?.strip_prefix('_')?;
-        Some((place, rest))
-    })
+/// What follows the name of an output in a log, the longest where several fit: of `size` and `size_b` the log `size_b_mae` is of the second.
+pub(super) fn of_log<'l>(outputs: &[CsvOutput], log: &'l str) -> Option<&'l str> {
+    let rest = |output: &CsvOutput| log.strip_prefix(&*output.name)?.strip_prefix('_');
+    outputs
+        .iter()
+        .filter_map(rest)
+        .min_by_key(|rest| rest.len())
+}
+
+/// What is wrong where a saved model at this path has made outputs of other names than `data`, and what to do.
+pub(crate) fn other_outputs(
+    path: &Path,
+    made: &[String],
+    named: &[&str],
+) -> Option<(String, &'static str)> {
+    if made == named {
+        return None;
+    }
+    let (made, named, path) = (made.join(", "), named.join(", "), path.display());
+    let message = format!("{path} has the outputs {made}, and the data have labels of {named}");
+    let next =
+        "name the columns of the label of each of these, in this order, by `labels` of `data`";
+    Some((message, next))
 }
 
 /// What is wrong with the layers that `labels` names, among layers of these names.
@@ -308,4 +326,26 @@ fn output((key, node): &(Key, Node)) -> Option<CsvOutput> {
         columns,
         is_class: list(node).is_none(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_of_the_output_with_the_longest_name_that_fits() {
+        let outputs = ["size", "size_b", "kind"].map(|name| CsvOutput {
+            name: name.into(),
+            columns: vec![name.into()],
+            is_class: true,
+        });
+        for (log, rest) in [
+            ("size_b_mae", Some("mae")),
+            ("size_mae", Some("mae")),
+            ("size_b", Some("b")),
+            ("sizes_mae", None),
+        ] {
+            assert_eq!(of_log(&outputs, log), rest, "{log}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ pub use fit::{Cloud, Fit, SaveFreq, Validation};
 pub use inputs::CsvInput;
 pub(crate) use inputs::{Source, name_of};
 pub use keras_compile::left_to_keras;
+pub(crate) use labels::other_outputs;
 pub use labels::{CsvOutput, OfOutput};
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
@@ -133,7 +134,7 @@ impl TrainConfig {
         let outputs = self.outputs().to_vec();
         let name = |log: &str| {
             let written = log.strip_prefix("val_").unwrap_or(log);
-            let written = labels::of_log(&outputs, written).map_or(written, |(_, rest)| rest);
+            let written = labels::of_log(&outputs, written).unwrap_or(written);
             let prefix = &log[..log.len() - written.len()];
             let meant = component::metric(written).filter(|_| own.iter().all(|own| own != written));
             meant.map(|name| format!("{prefix}{name}"))

@@ -120,7 +120,7 @@ pub(crate) const FILE: &[Field] = &[
         "metrics",
         METRICS,
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
-        "what is logged beside the loss; weights do not count in it. Where `data` has `labels`, metrics of these outputs, `{kind: [accuracy]}`, logged as `kind_accuracy`",
+        "what is logged beside the loss; weights do not count in it. Where `data` has `labels`, metrics of these outputs, `{kind: [accuracy]}`, logged as `kind_accuracy`, or as `accuracy` where `kind` is the only one",
     )
     .example("[accuracy]"),
     Field::new(

@@ -113,6 +113,35 @@ fn a_model_is_trained_with_what_keras_compiled_it_with() {
 }
 
 #[test]
+fn one_output_may_be_named_by_labels() {
+    let folder = compiled("one-output", "plain.keras");
+    let rows = fs::read_to_string(folder.0.join("f.csv")).unwrap();
+    fs::write(folder.0.join("f.csv"), format!("p,q,r,s,c\n{rows}")).unwrap();
+    let text = fs::read_to_string(folder.0.join("short.yaml")).unwrap();
+    let write = |labels: &str| {
+        let text = text.replace("csv: f.csv", &format!("csv: f.csv, labels: {labels}"));
+        fs::write(folder.0.join("named.yaml"), text).unwrap();
+    };
+    run(&folder, "train short.yaml --quiet --output short");
+    write("{y: c}");
+    let told = run(&folder, "train named.yaml --progress plain --output named");
+    assert!(
+        told.contains(" accuracy ") && !told.contains("y_accuracy"),
+        "{told}"
+    );
+    assert_eq!(
+        run(&folder, "evaluate named"),
+        run(&folder, "evaluate short")
+    );
+    write("{kind: c}");
+    let told = [
+        "named.yaml:2:8: m.keras has the outputs y, and the data have labels of kind",
+        "in this order, by `labels` of `data`",
+    ];
+    folder.fail(&["train", "named.yaml", "--output", "new"], 2, &told);
+}
+
+#[test]
 fn weighted_metrics_of_keras_are_logged() {
     let folder = compiled("weighted", "scheduled.keras");
     let text = run(&folder, "train short.yaml --progress plain --output new");

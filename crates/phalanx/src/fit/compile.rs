@@ -53,18 +53,26 @@ impl Default for Compile {
 }
 
 impl Compile {
-    /// Optimizer, loss and metrics as a training file has them: `{"optimizer": {"adam": {..}}, "loss": {..}, "metrics": [..],
-    /// "weighted_metrics": [..]}`; of a model with several `outputs`, which these are the names of, `"loss": {"a": {..}, "b": {..}}`, with
-    /// `"loss_weights": {"a": 1.0, "b": 0.5}`, and metrics of each.
+    /// The optimizer as a training file has it: `{"adam": {..}}`.
     ///
     /// # Errors
-    /// There is not one loss of each output, or it has a weight where there is one output; or a loss, a metric, the optimizer or its
-    /// schedule is of the program. A training file has no words for these.
-    pub fn settings(&self, outputs: &[String]) -> Result<Map<String, Value>> {
+    /// It or its schedule is of the program, for which a training file has no words.
+    pub fn optimizer_settings(&self) -> Result<Value> {
         let optimizer = &self.optimizer;
-        let optimizer = named(optimizer.kind(), optimizer.is_custom(), optimizer.config())?;
-        let mut settings = Map::from_iter([("optimizer".to_owned(), optimizer)]);
-        settings.extend(self.loss_settings(outputs)?);
+        named(optimizer.kind(), optimizer.is_custom(), optimizer.config())
+    }
+
+    /// Loss and metrics as a training file has them: `{"loss": {..}, "metrics": [..], "weighted_metrics": [..]}` of the first output alone, or
+    /// of all `outputs` by their names `"loss": {"a": {..}, "b": {..}}`, with `"loss_weights": {"a": 1.0, "b": 0.5}`, and metrics of each.
+    ///
+    /// # Errors
+    /// There is not one loss of each output; without names one loss of the first that counts once, and metrics of it; or a loss or a metric is
+    /// of the program. A training file has no words for these.
+    pub fn loss_settings(&self, outputs: &[String]) -> Result<Map<String, Value>> {
+        let mut settings = match outputs {
+            [] => self.one_loss()?,
+            outputs => self.loss_of_each(outputs)?,
+        };
         for (key, metrics) in [
             ("metrics", &self.metrics),
             ("weighted_metrics", &self.weighted_metrics),
@@ -74,44 +82,43 @@ impl Compile {
         Ok(settings)
     }
 
-    fn loss_settings(&self, outputs: &[String]) -> Result<Map<String, Value>> {
-        let of = |term: &LossTerm| {
-            let is_custom = matches!(term.loss, Loss::Custom(_));
-            named(term.loss.name(), is_custom, term.loss.config())
+    fn one_loss(&self) -> Result<Map<String, Value>> {
+        let [term] = &self.loss.terms[..] else {
+            return Err(refused("the model was not compiled with one loss"));
         };
-        let terms = &self.loss.terms[..];
-        if let ([_], [term]) = (outputs, terms)
-            && term.weight != 1.0
-        {
-            return Err(refused("the loss has a weight"));
+        if (term.output, term.weight) != (0, 1.0) {
+            return Err(refused("the loss has a weight or another output"));
         }
-        let mut each = Vec::new();
+        Ok(Map::from_iter([("loss".to_owned(), term.settings()?)]))
+    }
+
+    fn loss_of_each(&self, outputs: &[String]) -> Result<Map<String, Value>> {
+        let terms = &self.loss.terms;
+        let (mut losses, mut weights) = (Map::new(), Map::new());
         for (place, output) in outputs.iter().enumerate() {
             let mut own = terms.iter().filter(|term| term.output == place);
             let (Some(term), None) = (own.next(), own.next()) else {
                 let what = format!("the output `{output}` was not compiled with one loss");
                 return Err(refused(&what));
             };
-            each.push((output, of(term)?, term.weight));
+            losses.insert(output.clone(), term.settings()?);
+            weights.insert(output.clone(), json!(term.weight));
         }
-        if let ([_], Some((_, loss, _))) = (outputs, each.first()) {
-            return Ok(Map::from_iter([("loss".to_owned(), loss.clone())]));
-        }
-        let losses = each
-            .iter()
-            .map(|(output, loss, _)| ((*output).clone(), loss.clone()));
-        let weights = each
-            .iter()
-            .map(|(output, _, weight)| ((*output).clone(), json!(weight)));
-        let [losses, weights] = [losses.collect(), weights.collect()].map(Value::Object);
         Ok(Map::from_iter([
-            ("loss".to_owned(), losses),
-            ("loss_weights".to_owned(), weights),
+            ("loss".to_owned(), losses.into()),
+            ("loss_weights".to_owned(), weights.into()),
         ]))
     }
 }
 
-/// Metrics as a list, or of several outputs a list of each that has some.
+impl LossTerm {
+    fn settings(&self) -> Result<Value> {
+        let is_custom = matches!(self.loss, Loss::Custom(_));
+        named(self.loss.name(), is_custom, self.loss.config())
+    }
+}
+
+/// Metrics of the first output as a list, or of outputs with names a list of each that has some.
 fn metric_settings(metrics: &[OutputMetric], outputs: &[String]) -> Result<Value> {
     let of = |output: usize| {
         let own = metrics
@@ -121,7 +128,10 @@ fn metric_settings(metrics: &[OutputMetric], outputs: &[String]) -> Result<Value
         let own = own.map(|of| named(of.kind(), of.is_custom(), of.config()));
         own.collect::<Result<Vec<Value>>>()
     };
-    if let [_] = outputs {
+    if outputs.is_empty() {
+        if metrics.iter().any(|of| of.output != 0) {
+            return Err(refused("a metric is of an output without a loss"));
+        }
         return of(0).map(Value::Array);
     }
     let mut each = Map::new();

@@ -251,9 +251,8 @@ fn settings_of_a_file_are_refused() {
         (compile(Sgd::new(rate).into()), "`sgd`"),
         (metrics, "`within`"),
     ] {
-        check(
-            &compile.settings(&["y".to_owned()]).unwrap_err().to_string(),
-            kind,
-        );
+        let settings = compile.optimizer_settings();
+        let settings = settings.and_then(|_| compile.loss_settings(&["y".to_owned()]));
+        check(&settings.unwrap_err().to_string(), kind);
     }
 }

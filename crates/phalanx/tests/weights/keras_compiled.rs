@@ -205,6 +205,47 @@ fn what_there_is_not_here_is_refused() {
     }
 }
 
+/// A loss of the first output alone needs no names of outputs in a training file.
+#[test]
+fn losses_are_written_by_outputs_where_these_have_names() {
+    let outputs = ["z", "a"].map(str::to_owned);
+    let adam = json!({"module": "keras.optimizers", "class_name": "Adam", "config": {}});
+    let first = json!({"optimizer": adam, "loss": {"z": "mse"}, "metrics": {"z": ["mae"]}});
+    let compile = altered("several.keras", "", first).unwrap();
+    let settings = compile.loss_settings(&[]).unwrap();
+    let kinds = |value: &Value| value.as_object().unwrap().keys().next().cloned().unwrap();
+    assert_eq!(kinds(&settings["loss"]), "mean_squared_error");
+    assert_eq!(kinds(&settings["metrics"][0]), "mean_absolute_error");
+    assert!(!settings.contains_key("loss_weights"));
+    assert_eq!(kinds(&compile.optimizer_settings().unwrap()), "adam");
+    let refused = compile.loss_settings(&outputs).unwrap_err().to_string();
+    assert!(
+        refused.contains("the output `a` was not compiled with one loss"),
+        "{refused}"
+    );
+    let elsewhere = json!({"optimizer": adam, "loss": {"z": "mse"}, "metrics": {"a": ["mae"]}});
+    let elsewhere = altered("several.keras", "", elsewhere).unwrap();
+    let refused = elsewhere.loss_settings(&[]).unwrap_err().to_string();
+    assert!(
+        refused.contains("a metric is of an output without a loss"),
+        "{refused}"
+    );
+    let both = Compile::of_keras(golden("keras/compiled/several.keras")).unwrap();
+    let settings = both.loss_settings(&outputs).unwrap();
+    assert_eq!(settings["loss_weights"], json!({"z": 2.0, "a": 0.5}));
+    let refused = both.loss_settings(&[]).unwrap_err().to_string();
+    assert!(
+        refused.contains("was not compiled with one loss"),
+        "{refused}"
+    );
+    let one = Compile::of_keras(golden("keras/compiled/plain.keras")).unwrap();
+    let settings = one.loss_settings(&["y".to_owned()]).unwrap();
+    assert_eq!(
+        kinds(&settings["loss"]["y"]),
+        "sparse_categorical_crossentropy"
+    );
+}
+
 #[test]
 fn files_without_a_compilation_say_what_they_have() {
     for (file, expected) in [
