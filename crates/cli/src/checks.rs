@@ -141,27 +141,49 @@ fn check_rows(
 ) -> Result<Vec<String>, Problem> {
     let wrong =
         |error: phalanx::Error| Problem::new(csv.label.at, error.to_string(), "correct the data");
-    if !csv.labels.value.is_empty() {
-        for (name, part) in parts(rows) {
-            check_part(name, part, &check_batch)
-                .map_err(|why| unfit(csv, &why, &BTreeSet::new()))?;
+    let outputs = csv.labels.value.iter().map(|output| Some(&*output.name));
+    let outputs: Vec<Option<&str>> = match csv.labels.value.is_empty() {
+        true => vec![None],
+        false => outputs.collect(),
+    };
+    let of = |output| LabelClasses {
+        output,
+        seen: Vec::new(),
+    };
+    let mut labels: Vec<LabelClasses<'_>> = outputs.into_iter().map(of).collect();
+    for (name, part) in parts(rows) {
+        let classes = classes(part).map_err(wrong)?;
+        for (label, classes) in labels.iter_mut().zip(classes) {
+            label.seen.push((name, classes));
         }
-        return Ok(Vec::new());
     }
-    let mut seen = Vec::new();
     for (name, part) in parts(rows) {
-        seen.push((name, classes(part).map_err(wrong)?));
+        check_part(name, part, &check_batch).map_err(|why| unfit(csv, &why, &labels))?;
     }
-    let all = seen
-        .iter()
-        .filter_map(|(_, classes)| classes.as_ref())
-        .flatten();
-    let all: BTreeSet<i64> = all.map(|&class| i64::from(class)).collect();
-    for (name, part) in parts(rows) {
-        check_part(name, part, &check_batch).map_err(|why| unfit(csv, &why, &all))?;
+    check_class_weights(config, &labels[0].all())?;
+    let warnings = labels.iter().flat_map(|label| warnings(config, csv, label));
+    Ok(warnings.collect())
+}
+
+/// The classes of a label in the parts of the data.
+struct LabelClasses<'a> {
+    /// The output that it is of, where outputs have names.
+    output: Option<&'a str>,
+    /// Of each part; nothing where labels are values.
+    seen: Vec<(&'static str, Option<Vec<i32>>)>,
+}
+
+impl LabelClasses<'_> {
+    fn all(&self) -> BTreeSet<i64> {
+        let classes = self.seen.iter().filter_map(|(_, classes)| classes.as_ref());
+        classes.flatten().map(|&class| i64::from(class)).collect()
     }
-    check_class_weights(config, &all)?;
-    Ok(warnings(config, csv, &seen))
+
+    /// The output, behind a class in a message.
+    fn of_output(&self) -> String {
+        self.output
+            .map_or_else(String::new, |output| format!(" of `{output}`"))
+    }
 }
 
 /// The first mistake in a part of the data, with what to do after a semicolon.
@@ -178,20 +200,35 @@ fn check_part(
 }
 
 /// A mistake in the values of rows, and what cures it.
-fn unfit(csv: &Csv, why: &str, classes: &BTreeSet<i64>) -> Problem {
+fn unfit(csv: &Csv, why: &str, labels: &[LabelClasses<'_>]) -> Problem {
     let (message, next) = why.rsplit_once("; ").unwrap_or((why, "correct the data"));
     let mut next = next.to_owned();
     let is_label = message.contains("the class ") || message.contains("the target ");
-    if is_label && classes.first() == Some(&1) {
-        let count = classes.last().copied().unwrap_or(1);
-        let list: Vec<String> = (1..=count.min(20)).map(|class| class.to_string()).collect();
-        let more = if count > 20 { ", .." } else { "" };
-        next = format!(
-            "the labels begin at 1, and classes at 0: write `classes: [{}{more}]` in data, which gives label 1 the class 0",
-            list.join(", ")
-        );
+    let begins = labels.iter().find(|label| label.all().first() == Some(&1));
+    if let Some(label) = begins.filter(|_| is_label) {
+        next = match label.output {
+            None => format!(
+                "the labels begin at 1, and classes at 0: {}",
+                classes_from_one(&label.all())
+            ),
+            Some(_) => format!(
+                "the labels{} begin at 1, and classes at 0: {OF_OUTPUTS}",
+                label.of_output()
+            ),
+        };
     }
     Problem::new(csv.label.at, message, next)
+}
+
+/// What to do about labels of an output that begin at 1.
+const OF_OUTPUTS: &str = "number them from 0, or write them as texts";
+
+/// What to do about labels from 1 to the last of these.
+fn classes_from_one(classes: &BTreeSet<i64>) -> String {
+    let count = classes.last().copied().unwrap_or(1);
+    let list: Vec<String> = (1..=count.min(20)).map(|class| class.to_string()).collect();
+    let (list, more) = (list.join(", "), if count > 20 { ", .." } else { "" });
+    format!("write `classes: [{list}{more}]` in data, which gives label 1 the class 0")
 }
 
 /// A weight for a class that is not there is a typing mistake.
@@ -209,26 +246,28 @@ fn check_class_weights(config: &TrainConfig, there: &BTreeSet<i64>) -> Result<()
     }
 }
 
-/// The classes of a part of the data, nothing where labels are values.
-type Seen<'a> = (&'a str, Option<Vec<i32>>);
-
-fn warnings(config: &TrainConfig, csv: &Csv, seen: &[Seen<'_>]) -> Vec<String> {
+fn warnings(config: &TrainConfig, csv: &Csv, label: &LabelClasses<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
-    let Some((_, Some(trained))) = seen.first() else {
+    let Some(((_, Some(trained)), held)) = label.seen.split_first() else {
         return warnings;
     };
+    let of = label.of_output();
     let there: BTreeSet<i64> = trained.iter().map(|&class| i64::from(class)).collect();
     if there.first() == Some(&1) {
-        warnings.push(
-            "no training row is of class 0: where labels begin at 1, write `classes: [1, 2, ..]` in data, which gives label 1 the class 0".into(),
-        );
+        let next = match label.output {
+            None => "write `classes: [1, 2, ..]` in data, which gives label 1 the class 0",
+            Some(_) => OF_OUTPUTS,
+        };
+        warnings.push(format!(
+            "no training row is of class 0{of}: where labels begin at 1, {next}"
+        ));
     }
-    for (name, classes) in &seen[1..] {
+    for (name, classes) in held {
         let classes = classes.iter().flatten().map(|&class| i64::from(class));
         let unseen: BTreeSet<i64> = classes.filter(|class| !there.contains(class)).collect();
         if !unseen.is_empty() {
             warnings.push(format!(
-                "no training row is of class {}, which {name} rows are of{}",
+                "no training row is of class {}{of}, which {name} rows are of{}",
                 listed(&unseen),
                 cure(config, csv, name)
             ));
@@ -236,7 +275,9 @@ fn warnings(config: &TrainConfig, csv: &Csv, seen: &[Seen<'_>]) -> Vec<String> {
     }
     let is_sorted = there.len() > 1 && trained.is_sorted();
     if is_sorted && !config.fit.shuffle {
-        warnings.push("the rows are sorted by class, and `shuffle` is false: the model sees one class for long; write `shuffle: true` in fit".into());
+        warnings.push(format!(
+            "the rows are sorted by class{of}, and `shuffle` is false: the model sees one class for long; write `shuffle: true` in fit"
+        ));
     }
     warnings
 }

@@ -534,10 +534,10 @@ fn gathered(dataset: &Dataset) -> Read<Dataset> {
     Dataset::from_batch(dataset.batch(length(dataset)).get(0, 0)?)
 }
 
-/// The classes of rows in memory, in their order; nothing where labels are values.
-pub(crate) fn classes(rows: &Dataset) -> Read<Option<Vec<i32>>> {
+/// The classes of rows in memory by each label, in their order; nothing where labels are values.
+pub(crate) fn classes(rows: &Dataset) -> Read<Vec<Option<Vec<i32>>>> {
     let batch = rows.batch(length(rows)).get(0, 0)?;
-    Ok(batch.y.first().and_then(HostTensor::values::<i32>))
+    Ok(batch.y.iter().map(HostTensor::values::<i32>).collect())
 }
 
 /// Weighted and shuffled as the file says.

@@ -1,5 +1,6 @@
 //! The rows of a CSV file to predict, of which each has a prediction.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use phalanx::data::{
@@ -23,8 +24,7 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     // First, as it decides which columns may hold texts in a line that is no header.
     let fits = match facts.labels.is_empty() {
         true => choose_columns(&mut options, (data, facts), path),
-        // Files of several labels have names of columns.
-        false => Ok(()),
+        false => leave_labels_out(&mut options, facts, path),
     };
     let header = csv_header(path, &options)?;
     options.header = match header.is_empty() {
@@ -147,6 +147,29 @@ fn choose_columns(
     for index in &mut positions {
         **index -= of_training.iter().filter(|left| **left < **index).count();
     }
+    Ok(())
+}
+
+/// Leaves labels and weights out of the features where these are found by their positions, as two have one name.
+fn leave_labels_out(options: &mut CsvOptions, facts: &Facts, path: &Path) -> Read<()> {
+    if !(options.columns.is_empty() && facts.columns.is_empty()) {
+        return Ok(());
+    }
+    let header = csv_header(path, options)?;
+    if let Some(layout) = facts.layout.filter(|layout| layout.columns != header.len()) {
+        return Err(Error::User(format!(
+            "{} has {} columns, and the files of the training {} with the labels, found by their positions as two features have one name; \
+             give a file with the same columns, or train with a name for each feature",
+            path.display(),
+            header.len(),
+            layout.columns
+        )));
+    }
+    let labels = facts.labels.iter().flat_map(|label| &label.columns);
+    let weight = facts.weight.iter().map(|weight| &weight.name);
+    let others: HashSet<&String> = labels.chain(weight).collect();
+    let features = (0..header.len()).filter(|&column| !others.contains(&header[column]));
+    options.columns = features.map(CsvColumn::Index).collect();
     Ok(())
 }
 

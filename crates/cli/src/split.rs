@@ -161,7 +161,8 @@ pub(crate) fn stratified(all: &Dataset, fraction: f64, seed: u64) -> Read<(Datas
         )));
     }
     let mut groups: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-    let classes = classes(all)?.unwrap_or_else(|| vec![0; rows]);
+    let first = classes(all)?.into_iter().next().flatten();
+    let classes = first.unwrap_or_else(|| vec![0; rows]);
     for row in drawn(rows, seed)? {
         groups.entry(classes[row]).or_default().push(row);
     }

@@ -47,6 +47,30 @@ fn each_output_has_its_columns_and_no_feature_is_one_of_them() {
     assert_eq!(labels(&rows.plain)[1].dims(), [5, 1]);
 }
 
+/// Such features have no names to be found by.
+#[test]
+fn features_of_one_name_are_predicted_by_their_positions() {
+    let files = [
+        ("d.csv", "x,name,x,v,w\n1,b,2,0.5,1\n3,a,4,1.5,2\n"),
+        ("few.csv", "x,x\n1,2\n"),
+    ];
+    let folder = Folder::new("labels-positions", &files);
+    let data = "csv: d.csv, labels: {kind: name, size: [v]}, weight: w";
+    let facts = folder.load_for(REST, data, "").unwrap().facts;
+    let rest = parse(
+        &format!("data: {{{data}}}\n{REST}"),
+        &folder.0.join("t.yaml"),
+    );
+    let Data::Csv(csv) = rest.unwrap().data else {
+        panic!("no csv")
+    };
+    let rows = to_predict(&csv, &facts, &folder.0.join("d.csv")).unwrap();
+    assert_eq!(rows.get(0, 1).unwrap().x[0].f32s(), [3.0, 4.0]);
+    let error = to_predict(&csv, &facts, &folder.0.join("few.csv")).unwrap_err();
+    let told = "few.csv has 2 columns, and the files of the training 5 with the labels, found by their positions as two features have one name";
+    assert!(error.to_string().contains(told), "{error}");
+}
+
 #[test]
 fn columns_that_cannot_be_labels_are_refused() {
     let folder = Folder::new("labels-refused", &[("l.csv", ROWS)]);

@@ -180,6 +180,36 @@ fn an_output_is_monitored_under_its_names() {
     assert_eq!(history.lines().count(), 4);
 }
 
+#[test]
+fn classes_of_outputs_that_look_wrong_are_told() {
+    let folder = Folder::new("outputs-classes", "sgd");
+    let row = |i: u32| format!("{},{},{}\n", i % 7, 1 + i / 12, i % 5);
+    let rows: String = (0..36).map(row).collect();
+    fs::write(folder.0.join("c.csv"), format!("x,kind,size\n{rows}")).unwrap();
+    let write = |units: u32, data: &str, fit: &str| {
+        let text = format!(
+            "data: {{csv: c.csv, labels: {{size: [size], kind: kind}}{data}}}\n\
+             model: [{{dense: {{units: 4, name: trunk}}}}, {{dense: {{inputs: trunk, units: 1, name: size}}}}, {{dense: {{inputs: trunk, units: {units}, activation: softmax, name: kind}}}}]\n\
+             optimizer: sgd\nloss: {{size: mse, kind: sparse_categorical_crossentropy}}\nfit: {{{fit}}}\n"
+        );
+        fs::write(folder.0.join("c.yaml"), text).unwrap();
+    };
+    let train = ["train", "c.yaml", "--dry-run", "--progress", "json"];
+    write(3, "", "epochs: 1");
+    let told = [
+        "the class 3 of example 24",
+        "the labels of `kind` begin at 1, and classes at 0: number them from 0, or write them as texts",
+    ];
+    folder.fail(&train, 2, &told);
+    write(4, ", test: {last: 12}", "shuffle: false");
+    let told = [
+        "no training row is of class 0 of `kind`: where labels begin at 1, number them from 0, or write them as texts",
+        "no training row is of class 3 of `kind`, which test rows are of",
+        "the rows are sorted by class of `kind`, and `shuffle` is false",
+    ];
+    folder.fail(&train, 0, &told);
+}
+
 /// What of the file is written otherwise, how, and what is told.
 const MISTAKES: [(&str, &str, &[&str]); 13] = [
     (
