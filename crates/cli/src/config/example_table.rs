@@ -234,7 +234,7 @@ pub(crate) const PARQUET: &[Field] = &[
     Field::required(
         "parquet",
         PATTERN,
-        "files of columns of numbers, without missing values, plain or compressed with snappy; their rows are read as they are needed. With one of the keys `inputs`, `one_hot`, `text`, `category`, `window`, `classes`, `weight`, `missing` and `standardize` the files are read into memory as CSV files are, and may have columns of texts and, where `missing` says so, nulls",
+        "files of columns of numbers, without missing values, plain or compressed with snappy; their rows are read as they are needed. With one of the keys `inputs`, `labels`, `one_hot`, `text`, `category`, `window`, `classes`, `weight`, `missing` and `standardize` the files are read into memory as CSV files are, and may have columns of texts and, where `missing` says so, nulls",
     )
     .example("part-*.parquet"),
     Field::new(
