@@ -126,7 +126,7 @@ impl Lowering {
 ///
 /// XLA:CPU takes optimization barriers out before it fuses, unlike XLA for GPUs and TPUs; then a value behind one would be
 /// computed again in each fusion that uses it, rounded differently. So the pass that takes them out is left out; what a
-/// barrier becomes is nothing at run time.
+/// barrier becomes is nothing at run time. Nor may it make a kernel of a small loop: in one a barrier ends the process.
 #[must_use]
 pub fn compiler_options(platform: Platform, module: &str) -> Vec<(&'static str, CompilerOption)> {
     // The end of a type such as `tensor<8xbf16>`.
@@ -136,11 +136,13 @@ pub fn compiler_options(platform: Platform, module: &str) -> Vec<(&'static str, 
     };
     match platform {
         Platform::Cpu => {
+            let passes = match module.contains("stablehlo.while") {
+                true => "cse_barrier_expander,small-while-loop-hoisting",
+                false => "cse_barrier_expander",
+            };
             let barriers = module.contains("stablehlo.optimization_barrier");
-            let barriers = barriers.then_some((
-                "xla_disable_hlo_passes",
-                CompilerOption::Text("cse_barrier_expander"),
-            ));
+            let barriers =
+                barriers.then_some(("xla_disable_hlo_passes", CompilerOption::Text(passes)));
             let always = [
                 ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
                 (

@@ -185,3 +185,50 @@ fn a_barrier_passes_values_and_gradients() {
     assert_eq!(outputs[..2], inputs);
     assert_eq!(outputs[2].to_f64(), [6.0, -8.0]);
 }
+
+/// XLA for CPUs would make a kernel of a small loop, and refuse the program, or end the process, at a barrier in it.
+#[test]
+fn small_loops_may_have_barriers() {
+    let inputs = [values(&[5, 8], 1.0), values(&[8], 0.9)];
+    for is_inside in [false, true] {
+        let expected = run(&small_loop(false, is_inside), &inputs);
+        let again = run(&small_loop(true, is_inside), &inputs);
+        for (a, b) in again.iter().zip(&expected) {
+            let error = phalanx_testkit::largest_difference(&a.to_f64(), &b.to_f64());
+            assert!(error < 1e-5, "{is_inside}: {error}");
+            assert!(b.to_f64().iter().any(|value| value.abs() > 1e-3));
+        }
+    }
+}
+
+/// Five steps that are computed `again` on the way back, behind barriers. The gradients are of all, or of each step within it.
+fn small_loop(again: bool, is_inside: bool) -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([5, 8]));
+    let factor = g.parameter("factor", Shape::f32([8]));
+    let start = factor.square();
+    let (last, rows) = g.scan(5, &[&start], &[&x], &[&factor], |carried, x, factor| {
+        let (h, x, factor) = (&carried[0], &x[0], &factor[0]);
+        let step = |h: &Tensor| (h * factor + x).tanh().exp();
+        let y = match again {
+            true => {
+                let held = h.computed_once();
+                h.graph().checkpointed(&[&held, x, factor], || step(&held))
+            }
+            false => step(h),
+        };
+        let row = match is_inside {
+            true => gradients(&y.sin().sum_all(), &[factor]).remove(0).unwrap(),
+            false => y.square(),
+        };
+        (vec![y], vec![row])
+    });
+    let loss = last[0].square().sum_all() + rows[0].sum_all();
+    let mut outputs = vec![("loss", loss.clone())];
+    if !is_inside {
+        let found = gradients(&loss, &[&x, &factor]).into_iter().flatten();
+        outputs.extend(["x", "factor"].into_iter().zip(found));
+    }
+    let outputs: Vec<_> = outputs.iter().map(|(name, it)| (*name, it)).collect();
+    g.finish(&outputs).unwrap().simplified()
+}

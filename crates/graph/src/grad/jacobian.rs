@@ -165,7 +165,7 @@ fn way_back(graph: &Graph, cotangent: Value, wanted: &[Value]) -> (Subgraph, Vec
             .for_each(|input| *input = moved[input]);
         let (copy, outputs) = (nodes.len(), 0..node.shapes.len());
         if node.op == Op::OptimizationBarrier {
-            // What is computed again is so in each turn, and XLA for CPUs ends the process at a barrier in a loop.
+            // What is computed again would be so in each turn.
             moved.extend(outputs.map(|output| (at(index, output), node.inputs[output])));
             continue;
         }
