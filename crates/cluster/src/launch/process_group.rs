@@ -14,8 +14,9 @@ use super::cores;
 
 /// How long a place for one more process is waited for: processes that end at the same time take a moment.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The wait before the second try; each next one is twice as long.
+/// The wait before the second try; each next one is twice as long, up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts a process, again and again while there is no place for one more (EAGAIN).
 pub(super) fn patiently<T>(
@@ -26,7 +27,7 @@ pub(super) fn patiently<T>(
     loop {
         match start() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if begun.elapsed() + wait > within {
+                if begun.elapsed() >= within {
                     return Err(io::Error::new(
                         error.kind(),
                         format!(
@@ -38,8 +39,8 @@ pub(super) fn patiently<T>(
             }
             other => return other,
         }
-        thread::sleep(wait);
-        wait *= 2;
+        thread::sleep(wait.min(within.saturating_sub(begun.elapsed())));
+        wait = LONGEST_WAIT.min(wait * 2);
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
         let (begun, within) = (Instant::now(), Duration::from_millis(100));
         let never: io::Result<()> = patiently(within, || Err(no_place()));
         let error = never.unwrap_err().to_string();
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!((within..Duration::from_secs(10)).contains(&begun.elapsed()));
         assert!(
             error.contains("within 0.1 s") && error.contains("ulimit -u"),
             "{error}"

@@ -228,6 +228,39 @@ fn workers_meet_by_tls_with_a_certificate_and_a_password_and_outlive_their_token
     });
 }
 
+#[test]
+fn a_certificate_that_is_renewed_during_a_training_is_read_again() {
+    let Some((mut etcd, all)) = secured("renewed") else {
+        return;
+    };
+    let mine = "req -x509 -nodes -days 2 -out mine.pem -subj /O=mine";
+    assert!(all.openssl(&format!("{mine} {}", key("mine"))));
+    let authorities = std::fs::read(all.path("ca.pem")).unwrap();
+    // Until etcd is started again it knows this one, too.
+    let own = std::fs::read(all.path("mine.pem")).unwrap();
+    std::fs::write(all.path("ca.pem"), [&*authorities, &own].concat()).unwrap();
+    etcd.kill();
+    assert!(etcd.start_again());
+    let (url, variables) = (etcd.url(), shown(&all, Some("mine"), KNOWN));
+    let etcd = std::sync::Mutex::new(etcd);
+    on_two(&url, "renewed", &variables, |worker, coordinator| {
+        let together = |name| coordinator.exchange(name, vec![worker as u8], SOON);
+        assert_eq!(together("before").unwrap(), [[0], [1]]);
+        if worker == 0 {
+            let mut etcd = etcd.lock().unwrap();
+            etcd.kill();
+            std::fs::write(all.path("ca.pem"), &authorities).unwrap();
+            for end in ["pem", "key"] {
+                let [from, to] = ["client", "mine"].map(|name| all.path(&format!("{name}.{end}")));
+                std::fs::copy(from, to).unwrap();
+            }
+            assert!(etcd.start_again());
+        }
+        assert_eq!(together("after").unwrap(), [[0], [1]]);
+        coordinator.leave(SOON).unwrap();
+    });
+}
+
 /// The error of a worker that is refused, which comes at once.
 fn refusal(url: &str, variables: &[(&str, String)]) -> String {
     let start = Instant::now();

@@ -1,5 +1,6 @@
 //! What an etcd is shown, certificates and a user's password, and what its refusals mean.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,30 +145,63 @@ fn unusable(path: &Path, variable: &str, why: &dyn std::fmt::Display) -> NoAnswe
 
 /// What a call that failed before an answer came to.
 pub(super) fn of_connection(error: &ureq::Error, tls: Option<&EtcdTls>) -> NoAnswer {
-    let inner = match error {
-        ureq::Error::Rustls(inner) => Some(inner),
-        ureq::Error::Io(error) => error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>()),
-        _ => None,
-    };
-    match (inner, tls) {
-        (Some(inner), Some(tls)) => NoAnswer::lasting(of_tls(inner, tls)),
+    match (rustls_error(error), tls) {
+        (Some(inner), Some(tls)) if is_about_certificates(inner) => {
+            NoAnswer::lasting(of_tls(inner, tls))
+        }
         _ => NoAnswer::now(format!("{error}{}", hint(error, tls.is_some()))),
     }
 }
 
-/// A server closes at once what speaks TLS where it does not, and the other way round; one that is just dying does, too.
+fn rustls_error(error: &ureq::Error) -> Option<&rustls::Error> {
+    match error {
+        ureq::Error::Rustls(inner) => Some(inner),
+        ureq::Error::Io(error) => error.get_ref().and_then(|inner| inner.downcast_ref()),
+        _ => None,
+    }
+}
+
+/// Whether a file must be changed, here or there; the rest may be a connection that was cut.
+fn is_about_certificates(error: &rustls::Error) -> bool {
+    use AlertDescription as Alert;
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::InconsistentKeys(_) => true,
+        rustls::Error::AlertReceived(alert) => matches!(
+            alert,
+            Alert::NoCertificate
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::CertificateRequired
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+        ),
+        _ => false,
+    }
+}
+
+/// A server closes at once what speaks TLS where it does not, or answers by no TLS, and the other way round; one that is just dying closes,
+/// too.
 fn hint(error: &ureq::Error, by_tls: bool) -> &'static str {
-    let text = error.to_string();
-    match ["Peer disconnected", "unexpected end of file"]
-        .iter()
-        .any(|end| text.contains(end))
-    {
+    let is_closed = matches!(error, ureq::Error::Io(error) if is_end(error));
+    let is_no_tls = matches!(rustls_error(error), Some(rustls::Error::InvalidMessage(_)));
+    match is_closed || is_no_tls {
         true if by_tls => "; where it takes no TLS, write etcd:// in place of etcds://",
         true => "; where it takes TLS, write etcds:// in place of etcd://",
         false => "",
     }
+}
+
+fn is_end(error: &io::Error) -> bool {
+    let ends = [
+        ErrorKind::UnexpectedEof,
+        ErrorKind::ConnectionReset,
+        ErrorKind::ConnectionAborted,
+        ErrorKind::BrokenPipe,
+    ];
+    ends.contains(&error.kind())
 }
 
 /// Why there is no connection by TLS, and what to do.
@@ -281,6 +315,49 @@ const UNAUTHENTICATED: u64 = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_was_cut_is_tried_again_and_a_certificate_is_not() {
+        let tls = EtcdTls {
+            authorities: "ca.pem".into(),
+            client: None,
+        };
+        let until = |error: rustls::Error| {
+            let wrapped = io::Error::new(ErrorKind::InvalidData, error.clone());
+            let of = |error| of_connection(&error, Some(&tls)).until;
+            let direct = of(ureq::Error::Rustls(error));
+            assert_eq!(of(ureq::Error::Io(wrapped)), direct);
+            direct
+        };
+        for error in [
+            rustls::Error::AlertReceived(AlertDescription::InternalError),
+            rustls::Error::AlertReceived(AlertDescription::CloseNotify),
+            rustls::Error::DecryptError,
+            rustls::Error::HandshakeNotComplete,
+            rustls::Error::FailedToGetCurrentTime,
+        ] {
+            assert_eq!(until(error.clone()), Until::Later, "{error}");
+        }
+        for error in [
+            rustls::Error::AlertReceived(AlertDescription::CertificateRequired),
+            rustls::Error::AlertReceived(AlertDescription::UnknownCA),
+            rustls::Error::InvalidCertificate(CertificateError::Expired),
+            rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch),
+        ] {
+            assert_eq!(until(error.clone()), Until::Changed, "{error}");
+        }
+    }
+
+    #[test]
+    fn whoever_closes_at_once_may_take_tls_or_none() {
+        for kind in [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe] {
+            let error = ureq::Error::Io(kind.into());
+            assert!(hint(&error, true).ends_with("write etcd:// in place of etcds://"));
+            assert!(hint(&error, false).ends_with("write etcds:// in place of etcd://"));
+        }
+        let refused = ureq::Error::Io(ErrorKind::ConnectionRefused.into());
+        assert_eq!(hint(&refused, true), "");
+    }
 
     #[test]
     fn what_time_cures_is_told_from_what_must_be_changed() {

@@ -26,11 +26,27 @@ pub(super) struct Etcd {
     urls: Vec<String>,
     /// The member that answered last.
     preferred: AtomicUsize,
-    calls: Agent,
-    watches: Agent,
+    agents: Mutex<Agents>,
     /// What etcd gave for the user's password; none before it is asked for.
     token: Mutex<Option<String>>,
     prefix: String,
+}
+
+/// What makes connections, by TLS with the files as they were read last.
+#[derive(Clone)]
+struct Agents {
+    calls: Agent,
+    watches: Agent,
+}
+
+impl Agents {
+    fn new(cluster: &EtcdCluster) -> Result<Self, NoAnswer> {
+        let tls = cluster.tls.as_ref().map(tls_config).transpose()?;
+        Ok(Self {
+            calls: agent(CALL_WITHIN, tls.as_ref()),
+            watches: agent(WATCH_FOR, tls.as_ref()),
+        })
+    }
 }
 
 /// A key with its value.
@@ -52,15 +68,13 @@ pub(super) struct KeyList {
 impl Etcd {
     /// The keys in a folder of this cluster. The error is why files of TLS cannot be used.
     pub(super) fn new(cluster: &EtcdCluster, folder: &str) -> Result<Self, NoAnswer> {
-        let tls = cluster.tls.as_ref().map(tls_config).transpose()?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
+        let scheme = cluster.tls.as_ref().map_or("http", |_| "https");
         let urls = cluster.members().iter();
         Ok(Self {
             cluster: cluster.clone(),
             urls: urls.map(|at| format!("{scheme}://{at}")).collect(),
             preferred: AtomicUsize::new(0),
-            calls: agent(CALL_WITHIN, tls.as_ref()),
-            watches: agent(WATCH_FOR, tls.as_ref()),
+            agents: Mutex::new(Agents::new(cluster)?),
             token: Mutex::default(),
             prefix: format!("/phalanx/{folder}/"),
         })
@@ -163,7 +177,7 @@ impl Etcd {
         }});
         let url = &self.urls[self.preferred.load(Ordering::Relaxed)];
         let sent = self
-            .request(&self.watches, &format!("{url}/v3/watch"))
+            .request(&self.agents().watches, &format!("{url}/v3/watch"))
             .send(body.to_string());
         let Ok(response) = sent else { return };
         // A failure is the end of the time, or of the connection.
@@ -200,7 +214,7 @@ impl Etcd {
         let mut problems = Vec::new();
         for index in (0..count).map(|step| (first + step) % count) {
             let url = &self.urls[index];
-            match self.call_at(&format!("{url}/v3/{path}"), &body) {
+            match self.call_with_files(&format!("{url}/v3/{path}"), &body) {
                 Ok(answer) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -219,9 +233,27 @@ impl Etcd {
         })
     }
 
+    /// Calls a member, once more with files that are read again where it refuses: certificates are renewed, perhaps during a training.
+    fn call_with_files(&self, url: &str, body: &str) -> Result<Value, NoAnswer> {
+        match self.call_at(url, body) {
+            Err(no_answer) if no_answer.lasts() && self.cluster.tls.is_some() => {
+                let agents = Agents::new(&self.cluster)?;
+                *self.agents.lock().unwrap_or_else(PoisonError::into_inner) = agents;
+                self.call_at(url, body)
+            }
+            other => other,
+        }
+    }
+
+    fn agents(&self) -> Agents {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.clone()
+    }
+
     fn call_at(&self, url: &str, body: &str) -> Result<Value, NoAnswer> {
         let failed = |error| of_connection(&error, self.cluster.tls.as_ref());
-        let mut response = self.request(&self.calls, url).send(body).map_err(failed)?;
+        let request = self.request(&self.agents().calls, url);
+        let mut response = request.send(body).map_err(failed)?;
         let text = response.body_mut().with_config().limit(MOST_BYTES);
         let text = text.read_to_string().map_err(failed)?;
         if !response.status().is_success() {
