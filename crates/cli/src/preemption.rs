@@ -49,29 +49,32 @@ fn notice_of(cloud: Cloud) -> Box<dyn PreemptionNotice> {
     }
 }
 
-/// Less than the other processes of a training wait for one that has not come (five minutes).
+/// The longest wait: Google's and Amazon's machines are gone by then.
 const WITHDRAWN_WITHIN: Duration = Duration::from_secs(240);
 
 /// Waits while the end of this machine is announced, and says so: who started a training again at once that had ended by the notice has no
-/// more of it than a step, again and again.
+/// more of it than a step, again and again. `others_wait`: how long the other processes of the training wait for this one.
 ///
 /// # Errors
-/// It still is after four minutes.
-pub(crate) fn wait_until_withdrawn(cloud: Cloud) -> std::result::Result<(), Failure> {
+/// It still is after four minutes, or a while before the others have waited in vain.
+pub(crate) fn wait_until_withdrawn(
+    cloud: Cloud,
+    others_wait: Duration,
+) -> std::result::Result<(), Failure> {
     let mut notice = notice_of(cloud);
-    let is_given = || notice.is_given().unwrap_or(false);
-    is_withdrawn(cloud.name(), is_given, WITHDRAWN_WITHIN)
+    let within = WITHDRAWN_WITHIN.min(others_wait * 4 / 5);
+    is_withdrawn(cloud.name(), || notice.is_given(), within)
 }
 
-/// A server that does not answer announces nothing.
 fn is_withdrawn(
     cloud: &str,
-    mut is_given: impl FnMut() -> bool,
+    mut is_given: impl FnMut() -> io::Result<bool>,
     within: Duration,
 ) -> std::result::Result<(), Failure> {
     let begun = Instant::now();
     let mut was_said = false;
-    while is_given() {
+    // A server that does not answer announces nothing, and takes nothing back.
+    while is_given().unwrap_or(was_said) {
         let seconds = within.as_secs_f64();
         if begun.elapsed() >= within {
             let message = format!(
@@ -155,15 +158,14 @@ mod tests {
 
     #[test]
     fn a_training_does_not_begin_while_its_machine_is_about_to_end() {
-        let mut left = 3;
-        let is_given = || {
-            left -= 1;
-            left > 0
-        };
+        let lost = || Err(io::ErrorKind::TimedOut.into());
+        let mut answers = vec![Ok(false), lost(), Ok(true)];
+        let is_given = || answers.pop().unwrap();
         assert!(is_withdrawn("gce", is_given, EVERY * 60).is_ok());
-        assert_eq!(left, 0);
+        assert!(answers.is_empty(), "a lost answer took it back");
+        assert!(is_withdrawn("gce", lost, EVERY * 60).is_ok());
         let within = Duration::from_millis(20);
-        let failure = is_withdrawn("aws", || true, within).unwrap_err();
+        let failure = is_withdrawn("aws", || Ok(true), within).unwrap_err();
         assert_eq!(failure.exit, Exit::Terminated);
         assert!(failure.message.contains("aws") && failure.message.contains("0.02 s"));
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use phalanx::Error;
 use phalanx::data::{Batches, Dataset};
@@ -300,6 +301,14 @@ fn strategy(context: &Context, config: &TrainConfig) -> Result<NamedStrategy, Pr
             "see `phalanx env --explain`",
         )
     })
+}
+
+/// How long the other processes of a training wait for this one.
+pub(crate) fn others_wait(context: &Context, config: &TrainConfig) -> Result<Duration, Failure> {
+    let at_fault = |problem| wrong(config.problems(vec![problem]));
+    let strategy = strategy(context, config).map_err(at_fault)?;
+    let wait = strategy.others_wait(context.is_server());
+    wait.map_err(|error| failed(&error))
 }
 
 /// Serves as the parameter server that this process is, until the job ends.

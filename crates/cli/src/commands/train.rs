@@ -48,7 +48,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         return follow::beside(context, &mut config, args.resume);
     }
     if let Some(cloud) = config.fit.preemption_notice {
-        preemption::wait_until_withdrawn(cloud)?;
+        preemption::wait_until_withdrawn(cloud, session::others_wait(context, &config)?)?;
     }
     if context.is_server() {
         return session::serve(context, &config);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use phalanx_graph::Mesh;
 use serde::{Deserialize, Serialize};
@@ -271,6 +272,17 @@ impl NamedStrategy {
     #[must_use]
     pub const fn devices(&self) -> Option<&DeviceChoice> {
         self.devices.as_ref()
+    }
+
+    /// How long the other processes of a cluster wait for this one: for a worker until all have come, for a parameter server that is away.
+    ///
+    /// # Errors
+    /// Settings that [`from_config`](Self::from_config) refuses.
+    pub fn others_wait(&self, is_server: bool) -> Result<Duration> {
+        Ok(match is_server {
+            true => self.settings.on_servers()?.server_timeout,
+            false => CommunicationSettings::options(&self.settings.communication)?.join_timeout,
+        })
     }
 
     /// Starts the devices and what uses them.
@@ -585,6 +597,19 @@ mod tests {
         assert!(options(json!({"table_bytes": 0})).contains("table_bytes: 0"));
         assert!(options(json!({})).contains("overlaps: false"));
         assert!(options(json!({"overlap": true})).contains("overlaps: true"));
+    }
+
+    #[test]
+    fn others_wait_as_long_as_is_written() {
+        let wait = |kind, fields, is_server| {
+            let named = NamedStrategy::from_config(kind, &fields).unwrap();
+            named.others_wait(is_server).unwrap().as_secs()
+        };
+        let short = json!({"communication": {"join_timeout": 2}});
+        assert_eq!(wait("multi_worker", short, false), 2);
+        assert_eq!(wait("multi_worker", json!({}), false), 300);
+        assert_eq!(wait("parameter_server", json!({}), false), 300);
+        assert_eq!(wait("parameter_server", json!({}), true), 60);
     }
 
     #[test]

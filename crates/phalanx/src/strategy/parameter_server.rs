@@ -45,7 +45,7 @@ pub struct ParameterServerOptions {
     folder: Option<PathBuf>,
     goes_on_without_chief: bool,
     timeout: Duration,
-    server_timeout: Duration,
+    pub(super) server_timeout: Duration,
     join_timeout: Duration,
     lease: Duration,
     secret: Option<Secret>,
