@@ -4,7 +4,8 @@ mod oracle;
 
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{Circle, Ctc, Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
-use phalanx_graph::{HostTensor, gradients};
+use phalanx::metrics::Metric;
+use phalanx_graph::{HostTensor, Tensor, gradients};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
 
@@ -66,6 +67,57 @@ fn a_target_of_weight_zero_may_be_no_number() {
             assert_close(kind, &spoilt[1].to_f64(), &gradient, 0.0);
         }
     }
+}
+
+/// As in Keras, which evens out a last dim of 1, each example is compared with its own prediction, in a metric too.
+#[test]
+fn a_function_has_targets_in_the_dims_of_predictions() {
+    let mut batch = Batch::default();
+    let squares = |y_true: &Tensor, y_pred: &Tensor| {
+        let squares = (y_true.convert(y_pred.dtype()) - y_pred).square();
+        squares.mean(&(1..squares.rank()).collect::<Vec<_>>())
+    };
+    let loss = Loss::custom("squares", squares);
+    let dims: [[&[usize]; 2]; 5] = [
+        [&[3, 1], &[3, 1]],
+        [&[3], &[3, 1]],
+        [&[3, 1], &[3]],
+        [&[3, 1], &[3, 1, 1]],
+        [&[3, 1, 1], &[3, 1]],
+    ];
+    for [targets, predictions] in dims {
+        let y_true = batch.input(HostTensor::new(targets, &[1i32, 2, 4]));
+        let y_pred = batch.input(HostTensor::new(predictions, &[0.5f32, 4.0, 1.0]));
+        batch.output(&loss.per_example(&y_true, &y_pred));
+        let [sum, count] = &Metric::custom("squares", squares).update(&y_true, &y_pred, None)[..]
+        else {
+            panic!("a sum and a count");
+        };
+        batch.output(&(sum / count.convert(sum.dtype())));
+    }
+    let results = batch.run(&oracle::engine());
+    for (dims, results) in dims.iter().zip(results.chunks(2)) {
+        assert_eq!(results[0].to_f64(), [0.25, 4.0, 9.0], "{dims:?}");
+        assert_close("metric", &results[1].to_f64(), &[13.25 / 3.0], 1e-6);
+    }
+}
+
+/// Of one rank it is meant: a prediction against several targets, each example against all of the batch.
+#[test]
+fn a_function_may_give_more_numbers_than_there_are_predictions() {
+    let mut batch = Batch::default();
+    let against_all = Loss::custom("against_all", |y_true, y_pred| {
+        y_pred.matmul(&y_true.transpose(&[1, 0]))
+    });
+    let difference = Loss::custom("difference", |y_true, y_pred| y_true - y_pred);
+    let y_true = batch.input(HostTensor::new([2, 1], &[1.0f32, 2.0]));
+    let y_pred = batch.input(HostTensor::new([2, 1], &[3.0f32, 5.0]));
+    batch.output(&against_all.per_example(&y_true, &y_pred));
+    let several = batch.input(HostTensor::new([2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    batch.output(&difference.per_example(&several, &y_pred));
+    let results = batch.run(&oracle::engine());
+    assert_eq!(results[0].to_f64(), [3.0, 6.0, 5.0, 10.0]);
+    assert_eq!(results[1].to_f64(), [-2.0, -1.0, 0.0, -1.0, 0.0, 1.0]);
 }
 
 /// Each target by itself: what a replica makes of its rows does not depend on the others'.

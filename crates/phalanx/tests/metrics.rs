@@ -5,11 +5,11 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{BinaryCrossentropy, CategoricalCrossentropy};
 use phalanx::metrics::{
-    Accuracy, Auc, BinaryAccuracy, F1Score, MeanIou, Metric, PearsonCorrelation, Precision,
-    R2Average, R2Score, Recall, RootMeanSquaredError, SparseCategoricalAccuracy,
-    SparseTopKCategoricalAccuracy,
+    Accuracy, Auc, BinaryAccuracy, F1Score, MeanIou, Metric, MetricStateSpec, PearsonCorrelation,
+    Precision, R2Average, R2Score, Recall, RootMeanSquaredError, SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy, StatefulMetric,
 };
-use phalanx_graph::HostTensor;
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
 
@@ -24,6 +24,44 @@ fn results_are_those_of_keras() {
         .map(|record| (configured(record), record))
         .collect();
     compare(&cases);
+}
+
+/// The sum of squared errors.
+#[derive(Debug)]
+struct Squares;
+
+impl StatefulMetric for Squares {
+    fn kind(&self) -> &'static str {
+        "squares"
+    }
+
+    fn state(&self) -> Vec<MetricStateSpec> {
+        let shape = Shape::scalar(DType::F64);
+        vec![MetricStateSpec { name: "sum", shape }]
+    }
+
+    fn update(&self, y_true: &Tensor, y_pred: &Tensor, _: Option<&Tensor>) -> Vec<Tensor> {
+        vec![(y_true.convert(y_pred.dtype()) - y_pred).square().sum_all()]
+    }
+
+    fn result(&self, state: &[Vec<f64>]) -> f64 {
+        state[0][0]
+    }
+}
+
+/// As a function of the program: each example is compared with its own prediction.
+#[test]
+fn a_metric_of_the_program_has_targets_in_the_dims_of_predictions() {
+    let mut batch = Batch::default();
+    let dims: [[&[usize]; 2]; 3] = [[&[3], &[3, 1]], [&[3, 1], &[3]], [&[3, 1], &[3, 1, 1]]];
+    for [targets, predictions] in dims {
+        let y_true = batch.input(HostTensor::new(targets, &[1i32, 2, 4]));
+        let y_pred = batch.input(HostTensor::new(predictions, &[0.5f32, 4.0, 1.0]));
+        batch.output(&Metric::from(Squares).update(&y_true, &y_pred, None)[0]);
+    }
+    for (sum, dims) in batch.run(&oracle::engine()).iter().zip(dims) {
+        assert_eq!(sum.to_f64(), [13.25], "{dims:?}");
+    }
 }
 
 /// `metrics=["accuracy"]` finds the accuracy that fits the shapes.

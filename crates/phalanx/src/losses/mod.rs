@@ -36,7 +36,8 @@ pub use regression::{
 };
 use shapes::without_unweighted;
 pub(crate) use shapes::{
-    aligned_if_it_fits, aligned_weight, class_labels, in_float, paired, weighted_or_zero,
+    aligned_if_it_fits, aligned_weight, class_labels, in_dims_of, in_float, paired,
+    weighted_or_zero,
 };
 
 use crate::Result;
@@ -221,8 +222,9 @@ type LossFunction = dyn Fn(&Tensor, &Tensor) -> Tensor + Send + Sync;
 impl Loss {
     /// A loss of the user's own: `function(y_true, y_pred)` traces one number per example, `[batch, ..]`.
     ///
-    /// Both come as they are: Keras gives targets `[batch]` of predictions `[batch, 1]` a last dim, and here their difference would be
-    /// `[batch, batch]`, which is refused.
+    /// Targets that differ from the predictions by a last dim of 1, such as `[batch]` of predictions `[batch, 1]`, come in the dims of the
+    /// predictions. Keras evens them out, too, but takes that dim from predictions of rank 3 and more. All others come as they are, and of
+    /// another rank than the predictions they are broadcast as in NumPy: more numbers than there are predictions are then refused.
     #[must_use]
     pub fn custom(
         name: &str,
@@ -370,14 +372,16 @@ impl Loss {
 }
 
 impl CustomLoss {
-    /// The traced function, which gives no more numbers than there are predictions: more are of dims that were broadcast.
+    /// The traced function, which of targets of another rank gives no more numbers than there are predictions: more are of dims that
+    /// were broadcast.
     #[track_caller]
     fn of(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let y_true = &in_dims_of(y_pred, y_true);
         let values = (self.function)(y_true, y_pred);
-        if values.shape().len() > y_pred.shape().len() {
+        if y_true.rank() != y_pred.rank() && values.shape().len() > y_pred.shape().len() {
             let (got, y_true, y_pred) = (values.shape(), y_true.shape(), y_pred.shape());
             let message = format!(
-                "it gave {got} of targets {y_true} and predictions {y_pred}, expected a number for each example: dims that differ are broadcast as in NumPy; begin with `let y_true = y_true.reshape(&y_pred.dims());`"
+                "it gave {got} of targets {y_true} and predictions {y_pred}, expected a number for each example: targets of another rank are broadcast as in NumPy; give them the rank of the predictions by `y_true.reshape(..)`"
             );
             values.graph().fail(&self.name, message);
         }

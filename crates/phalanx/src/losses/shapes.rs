@@ -40,6 +40,17 @@ pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tens
     Some((y_true.reshape(&a), y_pred.reshape(&b)))
 }
 
+/// Targets as a function of the program is given them: in the dims of the predictions where a last dim of 1 is all that differs.
+#[track_caller]
+pub(crate) fn in_dims_of(y_pred: &Tensor, y_true: &Tensor) -> Tensor {
+    let (targets, predictions) = (y_true.dims(), y_pred.dims());
+    let differ_by_one = |short: &[usize], long: &[usize]| [short, &[1]].concat() == long;
+    match differ_by_one(&targets, &predictions) || differ_by_one(&predictions, &targets) {
+        true => y_true.reshape(&predictions),
+        false => y_true.clone(),
+    }
+}
+
 /// What `of_pair` makes of targets and predictions in one shape, `[batch, .., outputs]`; the graph's error where they have not.
 #[track_caller]
 pub(super) fn of_pairs(

@@ -7,7 +7,7 @@ use phalanx_graph::{Shape, Tensor};
 use serde_json::{Map, Value};
 
 use super::counting::Counting;
-use super::{Better, Measure, Metric, MetricStateSpec};
+use super::{Better, Measure, Metric, MetricStateSpec, in_dims_of};
 
 /// A metric with a state of your own, Keras' `Metric` to derive from; where it is the mean of a number for each example, [`Metric::custom`]
 /// is shorter.
@@ -61,6 +61,9 @@ pub trait StatefulMetric: Debug + Send + Sync {
 
     /// What a batch adds to each array of the state, with its dims.
     ///
+    /// Targets that differ from the predictions by a last dim of 1 come in the dims of the predictions, as of
+    /// [`Loss::custom`](crate::losses::Loss::custom); all others come as they are.
+    ///
     /// Weights are `[batch]`, or of more dims of the predictions. An example of weight 0 must add nothing, even if it is not a number: rows that
     /// only fill up a batch have this weight. [`weighted`](crate::losses::weighted) sees to it.
     #[track_caller]
@@ -110,7 +113,7 @@ impl Counting for CustomMetric {
         y_pred: &Tensor,
         weight: Option<&Tensor>,
     ) -> Option<Vec<Tensor>> {
-        let added = self.0.update(y_true, y_pred, weight);
+        let added = self.0.update(&in_dims_of(y_pred, y_true), y_pred, weight);
         let shapes: Vec<Shape> = self.state().into_iter().map(|spec| spec.shape).collect();
         let (expected, got): (Vec<_>, Vec<_>) = (
             shapes.iter().map(|shape| shape.dims.clone()).collect(),

@@ -51,7 +51,8 @@ use crate::losses::{
     CategoricalFocalCrossentropy, CategoricalGeneralizedCrossEntropy, CategoricalHinge,
     CosineSimilarity, Ctc, Dice, Hinge, Huber, KlDivergence, LogCosh, Loss, MeanAbsoluteError,
     MeanAbsolutePercentageError, MeanSquaredError, MeanSquaredLogarithmicError, Poisson,
-    SparseCategoricalCrossentropy, SquaredHinge, Tversky, combined, in_float, without_class,
+    SparseCategoricalCrossentropy, SquaredHinge, Tversky, combined, in_dims_of, in_float,
+    without_class,
 };
 use crate::{Error, Result};
 
@@ -217,7 +218,7 @@ impl Metric {
         }
     }
 
-    /// The mean of what `function(y_true, y_pred)` traces for each example, `[batch, ..]`.
+    /// The mean of what `function(y_true, y_pred)` traces for each example, `[batch, ..]`; both come as to [`Loss::custom`].
     ///
     /// To keep the best epoch by it, say which values are [better](Self::better_when).
     #[must_use]

@@ -382,7 +382,7 @@ fn wrong_settings_of_a_training_are_refused_with_a_next_action() {
     }
 }
 
-/// Keras gives such targets a last dim; as they are, each would be compared with every prediction.
+/// Targets of one number come in the dims of the predictions; others are compared with predictions of other examples.
 #[test]
 fn a_loss_that_compares_each_example_with_all_is_refused() {
     let squares = Loss::custom("squares", |y_true, y_pred| {
@@ -393,13 +393,15 @@ fn a_loss_that_compares_each_example_with_all_is_refused() {
         metrics: Vec::new(),
         ..sgd(0.1)
     };
-    let mut trainer = trainer(Sequential::new([6]).add(Dense::new(1)), compile);
     let mut rows = batch(4, None);
-    let text = message(trainer.train_on_batch(&rows));
-    let expected = "it gave f32[4,4] of targets i32[4] and predictions f32[4,1], expected a number for each example";
+    let mut one = trainer(Sequential::new([6]).add(Dense::new(1)), compile.clone());
+    one.train_on_batch(&rows).unwrap();
+    let layers = Sequential::new([6]).add(Dense::new(3));
+    let mut several = trainer(layers.add(Reshape::new([1, 3])), compile);
+    rows.y[0] = HostTensor::new([4, 3], &[1.0f32; 12]);
+    let text = message(several.train_on_batch(&rows));
+    let expected = "it gave f32[4,4,3] of targets f32[4,3] and predictions f32[4,1,3], expected a number for each example";
     assert!(text.contains(expected), "{text}");
-    rows.y[0] = rows.y[0].reshape([4, 1]).unwrap();
-    trainer.train_on_batch(&rows).unwrap();
 }
 
 #[test]
