@@ -16,8 +16,9 @@ use crate::{Error, Result};
 /// listed has weight 1. Unlike Keras 3, which refuses both at once, sample weights and class weights multiply.
 ///
 /// Labels of more dims are of steps or pixels, each of which [`Batches::class_weights`](crate::data::Batches::class_weights) weighs,
-/// unlike Keras. The last dim is 1 where a number is a class, `[rows, height, width, 1]`, and else the number of classes. Labels `[rows, steps]` of
-/// whole numbers that are not one-hot are an error, where Keras takes the step of the greatest number for the class.
+/// unlike Keras. The last dim is 1 where a number is a class, `[rows, height, width, 1]`, and else the number of classes. A row
+/// of whole numbers, of any type, is one 1 and zeros, or zeros alone, which count as class 0 as in Keras; other shares are from 0 to 1. All else
+/// is an error, such as labels `[rows, steps]`, of which Keras takes the step of the greatest number for the class.
 ///
 /// The loss of a step is divided by the weights of its batch, as in PyTorch, where Keras divides by the number of examples: weights
 /// tell the examples of a batch apart, least in small batches, and with one example a step they change nothing.
@@ -159,15 +160,17 @@ fn check_one_each(labels: &HostTensor) -> Result<()> {
     )))
 }
 
-/// Refuses a label of several numbers that are no shares of classes: one 1 and zeros where they are whole numbers.
+/// Refuses a label of several numbers that are no shares of classes: where they are whole numbers one 1 and zeros, or zeros alone, which
+/// fill up.
 fn check_shares(label: &[f64], shape: &Shape) -> Result<()> {
     let is_share = |value: &f64| (-1e-3..=1.001).contains(value);
-    let is_one_hot = shape.dtype.is_float() || label.iter().sum::<f64>() == 1.0;
+    let is_whole = label.iter().all(|value| value.fract() == 0.0);
+    let is_one_hot = !is_whole || label.iter().sum::<f64>() <= 1.0;
     if label.len() == 1 || label.iter().all(is_share) && is_one_hot {
         return Ok(());
     }
     Err(Error::User(format!(
-        "class weights need a class for each row, or of several numbers one that is 1 and zeros, got labels {shape} with the row {label:?}; give classes of steps or pixels a last dim of 1, and else use sample weights"
+        "class weights need a class for each row, or of several numbers one that is 1 and zeros, or shares from 0 to 1, got labels {shape} with the row {label:?}; give classes of steps or pixels a last dim of 1, and else use sample weights"
     )))
 }
 
@@ -223,6 +226,8 @@ fn class_of_label(label: &[f64]) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_graph::DType;
+
     use super::*;
 
     fn example(x: &[f32], weight: Option<f32>) -> Example {
@@ -323,6 +328,7 @@ mod tests {
         let expected = "one that is 1 and zeros, got labels i32[1,3] with the row [0.0, 1.0, 1.0]; give classes of steps or pixels a last dim of 1";
         assert!(error.contains(expected), "{error}");
         assert!(weighed(HostTensor::new([1, 2], &[2.0f32, 0.0]), None).is_err());
+        assert!(weighed(HostTensor::new([1, 3], &[0.0f32, 1.0, 1.0]), None).is_err());
         let data = Dataset::from_arrays(HostTensor::new([2], &[0.0f32; 2]), pixels).unwrap();
         let error = data
             .class_weights(weights.clone())
@@ -333,6 +339,28 @@ mod tests {
             error.to_string().contains("`Batches::class_weights`"),
             "{error}"
         );
+    }
+
+    /// Zeros alone, which fill up, are of class 0 in every type, as Keras' greatest value is the first of equal ones.
+    #[test]
+    fn shares_and_rows_that_fill_up_are_weighed() {
+        let weights = ClassWeights::new([(0, 2.0), (1, 0.5)]).unwrap();
+        let one_hot = HostTensor::new([2, 2], &[0i32, 1, 0, 0]);
+        for dtype in [DType::I32, DType::U8, DType::Bool, DType::F32, DType::Bf16] {
+            let weights = weights.of_labels(&one_hot.convert(dtype)).unwrap();
+            assert_eq!(weights.f32s(), [0.5, 2.0], "{dtype}");
+        }
+        let soft = HostTensor::new([2, 2], &[0.25f32, 0.75, 0.9, 0.9]);
+        assert_eq!(weights.of_labels(&soft).unwrap().f32s(), [0.5, 2.0]);
+        for beyond in [-0.5f32, 1.5] {
+            let error = weights.of_labels(&HostTensor::new([1, 2], &[beyond, 0.5]));
+            assert!(
+                error
+                    .unwrap_err()
+                    .to_string()
+                    .contains("or shares from 0 to 1")
+            );
+        }
     }
 
     #[test]
