@@ -113,15 +113,19 @@ impl Tensor {
         self.sum(&(0..self.rank()).collect::<Vec<_>>())
     }
 
-    /// Mean over dims; 16-bit floats are added in f32 and rounded once. Integers are added and divided as such, and must hold the count.
+    /// Mean over dims; 16-bit floats are added in f32 and rounded once. Integers are added in i64 and divided as such, towards 0.
     #[must_use]
     #[track_caller]
     pub fn mean(&self, dims: &[usize]) -> Self {
         let own = self.shape();
         let named = (0..own.rank()).filter(|dim| dims.contains(dim));
         let count: f64 = named.map(|dim| own.dims[dim] as f64).product();
-        let total = self.convert(self.wide()).sum(dims);
-        (&total / total.operand("mean", count)).convert(own.dtype)
+        let wide = match own.dtype.is_integer() {
+            true => DType::I64,
+            false => self.wide(),
+        };
+        let total = self.convert(wide).sum(dims);
+        (&total / count).convert(own.dtype)
     }
 
     /// Mean of every element.
