@@ -203,7 +203,7 @@ impl Reduction {
 
     /// The weighted means over replicas of small tensors, in one exchange. `weight` is a scalar of this replica, such as its
     /// number of examples; without it replicas count alike. A replica of weight 0 does not count, even if it has NaN; where all have this
-    /// weight, each keeps its own values.
+    /// weight, each keeps its own values. 16-bit floats are multiplied, sent and added in f32.
     #[track_caller]
     pub(crate) fn mean_of(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
         let Some(graph) = self.graph_of(values) else {
@@ -213,10 +213,11 @@ impl Reduction {
             return graph.all_mean(&values.iter().collect::<Vec<_>>(), self.via());
         };
         let weighted = |value: &Tensor| {
+            let value = value.convert(wide(value.dtype()));
             let weight = weight.convert(value.dtype());
             let counts = weight.not_equal(&weight.like(0.0));
             let counts = counts.broadcast_to(&value.dims());
-            counts.select(&(value * weight), &value.zeros_like())
+            counts.select(&(&value * weight), &value.zeros_like())
         };
         let mut sent: Vec<Tensor> = values.iter().map(weighted).collect();
         sent.push(weight.clone());
@@ -229,7 +230,8 @@ impl Reduction {
         let total = nothing.select(&total.like(1.0), &total);
         let mean = |(sum, own): (&Tensor, &Tensor)| {
             let nothing = nothing.broadcast_to(&own.dims());
-            nothing.select(own, &(sum / total.convert(sum.dtype())))
+            let mean = sum / total.convert(sum.dtype());
+            nothing.select(own, &mean.convert(own.dtype()))
         };
         sums.iter().zip(values).map(mean).collect()
     }
@@ -395,6 +397,14 @@ impl fmt::Display for SendPlan {
                 format_bytes(self.row_bytes as u64)
             ),
         }
+    }
+}
+
+/// The type in which these floats are multiplied and added.
+const fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
     }
 }
 

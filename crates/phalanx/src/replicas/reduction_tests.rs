@@ -370,6 +370,32 @@ fn means_of_small_tensors_take_one_exchange() {
     assert_eq!(found[1].to_f64(), [4.0]);
 }
 
+/// 16 bits hold neither the sums nor all numbers of examples.
+#[test]
+fn weighted_means_of_16_bits_are_rounded_once() {
+    let graph = Graph::with_replicas(2);
+    let half = graph.parameter("half", Shape::new(DType::F16, [2]));
+    let brain = graph.parameter("brain", Shape::new(DType::Bf16, []));
+    let rows = graph.parameter("rows", Shape::f32([]));
+    let means = Reduction::new().mean_of(&[half, brain], Some(&rows));
+    let program = finish(&graph, &means);
+    let list = |half: [f32; 2], brain: f32, rows: f32| {
+        let half = HostTensor::new([2], &half).convert(DType::F16);
+        let brain = HostTensor::scalar(brain).convert(DType::Bf16);
+        vec![half, brain, HostTensor::scalar(rows)]
+    };
+    let lists = [
+        list([1000.0, 40_000.0], 256.0, 259.0),
+        list([2000.0, 65_504.0], 0.0, 1.0),
+    ];
+    let found = run(&program, &lists).swap_remove(0);
+    let mean = |a: f64, b: f64| (a * 259.0 + b) / 260.0;
+    let expected = [mean(1000.0, 2000.0), mean(40_000.0, 65_504.0)];
+    let rounded = HostTensor::new([2], &expected.map(|x| x as f32)).convert(DType::F16);
+    assert_eq!(found[0], rounded);
+    assert_eq!(found[1].to_f64(), [255.0]);
+}
+
 #[test]
 fn integers_that_differ_are_agreed_to_be_the_largest() {
     let graph = Graph::with_replicas(3);
