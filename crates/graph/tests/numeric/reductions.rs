@@ -160,7 +160,11 @@ fn reductions_of_nothing_of_nan_and_of_many() {
     let bytes = cases.list(&[2], &[200u8, 201]);
     cases.exact("mean of u8", &bytes.mean_all(), Array::scalar(200.0));
     let many = cases.input(&HostTensor::full(Shape::new(DType::U8, [300]), 200.0));
-    cases.exact("more than u8 counts", &many.mean_all(), Array::scalar(200.0));
+    cases.exact(
+        "more than u8 counts",
+        &many.mean_all(),
+        Array::scalar(200.0),
+    );
     let large = cases.list(&[3], &[i32::MAX, i32::MAX - 1, i32::MAX - 2]);
     let middle = f64::from(i32::MAX - 1);
     cases.exact("mean of i32", &large.mean(&[0]), Array::scalar(middle));
