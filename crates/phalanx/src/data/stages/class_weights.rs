@@ -325,7 +325,7 @@ mod tests {
         assert_eq!((got.dims(), got.f32s()), (&[1, 2][..], vec![0.5, 2.0]));
         let steps = HostTensor::new([1, 3], &[0i32, 1, 1]);
         let error = weighed(steps, None).unwrap_err().to_string();
-        let expected = "one that is 1 and zeros, got labels i32[1,3] with the row [0.0, 1.0, 1.0]; give classes of steps or pixels a last dim of 1";
+        let expected = "one that is 1 and zeros, or shares from 0 to 1, got labels i32[1,3] with the row [0.0, 1.0, 1.0]; give classes of steps or pixels a last dim of 1";
         assert!(error.contains(expected), "{error}");
         assert!(weighed(HostTensor::new([1, 2], &[2.0f32, 0.0]), None).is_err());
         assert!(weighed(HostTensor::new([1, 3], &[0.0f32, 1.0, 1.0]), None).is_err());
