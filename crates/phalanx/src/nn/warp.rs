@@ -421,8 +421,14 @@ fn seen_from(
     let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
     let (x, y) = (count(2), count(1));
     let far = to_each(&by_x) * &x + to_each(&by_y) * &y + 1.0;
-    let from_x = to_each(&((by_x + 1.0 / p) * width)) * x / &far;
-    let from_y = to_each(&((by_y + 1.0 / q) * height)) * y / far;
+    // The horizon of a large `scale` comes from nowhere: places and their gradients stay finite.
+    let is_somewhere = far.not_equal(&far.zeros_like());
+    let nowhere = far.like(-2.0);
+    let far = is_somewhere.select(&far, &far.like(1.0));
+    let from =
+        |times: &Tensor, at: &Tensor| is_somewhere.select(&(to_each(times) * at / &far), &nowhere);
+    let from_x = from(&((by_x + 1.0 / p) * width), &x);
+    let from_y = from(&((by_y + 1.0 / q) * height), &y);
     looked_up(images, [from_y, from_x], lookup)
 }
 
@@ -574,3 +580,7 @@ pub(super) fn windows(images: &Tensor, [top, left]: [&Tensor; 2], sizes: [usize;
     let found = SourcePixels::inside(images, sizes).at([&rows, &columns]);
     found.convert(images.dtype())
 }
+
+#[cfg(test)]
+#[path = "warp_tests.rs"]
+mod tests;
