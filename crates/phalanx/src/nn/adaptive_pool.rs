@@ -1,6 +1,6 @@
 //! Pooling to as many windows as are asked for, whatever the size of the input.
 
-use phalanx_graph::{HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -26,33 +26,38 @@ fn places(size: usize, count: usize) -> (usize, Vec<i32>) {
     (most, places.collect())
 }
 
+/// The elements of each window of a dim, in two dims, `[windows, most]`.
+#[track_caller]
+fn divided(x: &Tensor, dim: usize, count: usize) -> Tensor {
+    let (most, places) = places(x.dim(dim), count);
+    let places = x.graph().constant(HostTensor::new([count, most], &places));
+    x.gather(&places, dim)
+}
+
 /// The largest element of each window of a dim.
 #[track_caller]
 fn largest(x: &Tensor, dim: usize, count: usize) -> Tensor {
-    let (most, places) = places(x.dim(dim), count);
-    let places = x.graph().constant(HostTensor::new([count, most], &places));
-    x.gather(&places, dim).max(&[dim + 1])
+    divided(x, dim, count).max(&[dim + 1])
 }
 
 /// The mean of each window of a dim: the means of boxes are the means along one dim after another.
 #[track_caller]
 fn mean(x: &Tensor, dim: usize, count: usize) -> Tensor {
-    let size = x.dim(dim);
-    let weights = (0..size * count).map(|i| {
-        let [start, end] = window(i % count, size, count);
-        let is_inside = (start..end).contains(&(i / count));
-        if is_inside {
-            1.0 / (end - start) as f32
-        } else {
-            0.0
-        }
+    let lengths = (0..count).map(|at| {
+        let [start, end] = window(at, x.dim(dim), count);
+        (end - start) as i32
     });
-    let weights = HostTensor::new([size, count], &weights.collect::<Vec<f32>>());
-    let weights = x.graph().constant(weights).convert(x.dtype());
-    let last = x.rank() - 1;
-    let mut turned: Vec<usize> = (0..x.rank()).collect();
-    turned.swap(dim, last);
-    x.transpose(&turned).matmul(&weights).transpose(&turned)
+    let lengths = HostTensor::new([count], &lengths.collect::<Vec<i32>>());
+    let lengths = x.graph().constant(lengths);
+    let all = divided(x, dim, count);
+    // No product with weights: 0 times an infinite element of another window is not a number.
+    let place = x.graph().iota(Shape::new(DType::I32, all.dims()), dim + 1);
+    let is_first = place.less(&lengths.broadcast_in(&all.dims(), &[dim]));
+    let sums = is_first.select(&all, &all.zeros_like()).sum(&[dim + 1]);
+    &sums
+        / lengths
+            .convert(x.dtype())
+            .broadcast_in(&sums.dims(), &[dim])
 }
 
 /// What becomes of the windows of a dim.

@@ -1,9 +1,9 @@
 //! Layers that do something else in training: batch normalisation, dropout and noise.
 
 use phalanx::nn::{
-    AlphaDropout, BatchNorm, Cx, Dense, Dropout, GaussianDropout, GaussianNoise, LayerSpec, Model,
-    Policy, Sequential, SpatialDropout1d, SpatialDropout2d, SpatialDropout3d, StochasticDepth,
-    TimeDistributed,
+    AdaptiveAveragePool1d, AlphaDropout, BatchNorm, Cx, Dense, Dropout, GaussianDropout,
+    GaussianNoise, LayerSpec, Model, Policy, Sequential, SpatialDropout1d, SpatialDropout2d,
+    SpatialDropout3d, StochasticDepth, TimeDistributed,
 };
 use phalanx_graph::{Graph, HostTensor, Shape};
 use phalanx_testkit::assert_close;
@@ -381,4 +381,14 @@ fn dropout_in_training_asks_for_a_key() {
         error.contains("so ask for them where `Cx::training` is true alone, in dropout"),
         "{error}"
     );
+}
+
+#[test]
+fn what_is_no_number_is_in_the_means_of_its_own_windows_alone() {
+    for odd in [f32::NAN, f32::INFINITY] {
+        let x = HostTensor::new([1, 5, 1], &[odd, 1.0, 2.0, 3.0, 5.0]);
+        let found = noisy(AdaptiveAveragePool1d::new(3), &x, [1, 2], 0).f32s();
+        assert!(!found[0].is_finite(), "{found:?}");
+        assert_eq!(found[1..], [2.0, 4.0]);
+    }
 }
