@@ -29,7 +29,7 @@ pub struct RandomGaussianBlur {
 }
 
 impl RandomGaussianBlur {
-    /// Windows of this height and width, and deviations up to a number of at most 1, or between two.
+    /// Windows of this height and width, and deviations up to a number of at most 1, or between two, which may be above 1 as in Keras.
     #[must_use]
     pub fn new(kernel_size: impl Into<Pair>, sigma: impl Into<Factor>) -> Self {
         Self {
@@ -57,7 +57,11 @@ impl RandomGaussianBlur {
     fn check_fields(&self) -> Result<(), String> {
         check_values(self.value_range)?;
         self.factor.check("factor", 0.0..=1.0)?;
-        self.sigma.check("sigma", 0.0..=1.0)?;
+        let most = match self.sigma {
+            Factor::UpTo(_) => 1.0,
+            Factor::Between(_) => f64::from(f32::MAX),
+        };
+        self.sigma.check("sigma", 0.0..=most)?;
         let sizes = self.kernel_size.array();
         match sizes.iter().all(|size| size % 2 == 1 && *size < 1000) {
             true => Ok(()),

@@ -122,8 +122,14 @@ fn widths_of_blurs_are_drawn_for_each_image() {
     let mut pixels = [0.0f32; 9];
     pixels[4] = 1.0;
     let x = HostTensor::new([600, 3, 3, 1], &pixels.repeat(600));
-    let layer = RandomGaussianBlur::new(3, [0.4, 1.0]).factor([1.0, 1.0]);
-    let found = noisy(layer, &x, [1, 2], 0).to_f64();
+    check_widths(&x, [0.4, 1.0], 0.55);
+    check_widths(&x, [0.1, 2.0], 0.575);
+}
+
+/// A quarter of the widths drawn between two is below a number.
+fn check_widths(x: &HostTensor, [least, most]: [f64; 2], quarter: f64) {
+    let layer = RandomGaussianBlur::new(3, [least, most]).factor([1.0, 1.0]);
+    let found = noisy(layer, x, [1, 2], 0).to_f64();
     let mut widths = [Vec::new(), Vec::new()];
     for image in found.chunks(9) {
         // exp(-1 / 2 s^2) is the share of a neighbour of the middle's.
@@ -135,10 +141,12 @@ fn widths_of_blurs_are_drawn_for_each_image() {
     }
     for widths in &widths {
         assert!(
-            widths.iter().all(|s| (0.399..1.001).contains(s)),
+            widths
+                .iter()
+                .all(|s| (least - 0.001..most + 0.001).contains(s)),
             "{widths:?}"
         );
-        check_share("below 0.55", 0.25, widths.iter().map(|&s| s < 0.55));
+        check_share("in a quarter", 0.25, widths.iter().map(|&s| s < quarter));
     }
     let pairs = widths[0].iter().zip(&widths[1]);
     check_share(
@@ -262,6 +270,11 @@ fn settings_of_tones_are_checked() {
     assert!(
         wide.contains("`sigma` must be in 0.0..=1.0, got 1.5"),
         "{wide}"
+    );
+    let endless = refused(RandomGaussianBlur::new(3, [0.1, f64::INFINITY]).into());
+    assert!(
+        endless.contains("`sigma` must be in 0.0..=3.4") && endless.contains("got inf"),
+        "{endless}"
     );
     let far = refused(RandomPerspective::new(1.5).into());
     assert!(
