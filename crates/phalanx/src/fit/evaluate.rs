@@ -40,7 +40,8 @@ impl Trainer {
     /// Where several processes train together all must call this, with the same data, and all get the whole result.
     ///
     /// # Errors
-    /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
+    /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does. Of several processes an error of
+    /// one while the batches go by, a callback's too, ends the group: the others get it, and later calls that exchange anything fail in all.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.evaluate_with(batches, std::iter::empty::<SharedCallback>())
     }
@@ -74,7 +75,8 @@ impl Trainer {
     /// [`train_on_batch`](Self::train_on_batch).
     ///
     /// # Errors
-    /// As [`evaluate`](Self::evaluate); when another process gives a batch of other shapes.
+    /// As [`evaluate`](Self::evaluate); when another process gives a batch of other shapes, which ends nothing. Any other error of one process of
+    /// several ends the group for later calls, as there.
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("evaluate")?;
         self.compiled.check_lengths(None)?;

@@ -111,7 +111,8 @@ impl Trainer {
     /// In several processes each gives its own rows of the batch, as many as the others, in the order of the workers.
     ///
     /// # Errors
-    /// As [`fit`](Self::fit); when another process gives a batch of other shapes.
+    /// As [`fit`](Self::fit); when another process gives a batch of other shapes, which ends nothing. Of several processes an error of one in the
+    /// step ends the group: the others get it, and later calls that exchange anything fail in all.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
         self.compiled.check_lengths(None)?;
