@@ -6,8 +6,6 @@
 //! Panels of a product: 1x1 kernels, which are packed for the registers in each call otherwise, and all kernels where there are so few
 //! pixels that reading points takes longer than the multiplications that they save. Panels have the size of the kernel.
 
-use std::ops::RangeInclusive;
-
 use super::{Rebuilt, constant_nodes};
 use crate::op::{Attribute, ConvDims, CustomCall, Node, Op, Value};
 use crate::stablehlo::{relu_attributes, window};
@@ -23,10 +21,6 @@ const BLOCK: usize = 16;
 const MOST_TILES: usize = 256;
 /// Pixels of a batch up to which kernels of any window are packed: as four tiles have.
 const FEW_PIXELS: usize = 64;
-/// Pixels of a batch from which kernels of 1x1 with few output channels are not packed, since oneDNN's convolution is faster: decision 51.
-const MANY_PIXELS: usize = 1 << 13;
-/// How few, where there are as many input channels or more.
-const FEW_CHANNELS: RangeInclusive<usize> = 64..=128;
 /// Channels from which kernels are packed.
 const LEAST_CHANNELS: usize = 16;
 /// Numbers that are copied at most for the windows of all pixels, 16 MiB: the memory that a call works in stays.
@@ -146,9 +140,7 @@ fn has_panels(dims: &ConvDims, kernel: &Shape, y: &Shape) -> bool {
     let is_point = kernel.dims[..2] == [1, 1];
     let is_copied = !is_point || dims.strides != [1, 1];
     let channels = kernel.dims[2..].iter();
-    let is_narrow = FEW_CHANNELS.contains(&kernel.dims[3]) && kernel.dims[2] >= kernel.dims[3];
     pixels > 0
-        && !(is_narrow && pixels >= MANY_PIXELS)
         && channels.min() >= Some(&LEAST_CHANNELS)
         && (is_point || pixels <= FEW_PIXELS)
         && (!is_copied || pixels.saturating_mul(depth) <= MOST_COPIED)

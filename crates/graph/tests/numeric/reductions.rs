@@ -157,6 +157,12 @@ fn reductions_of_nothing_of_nan_and_of_many() {
     );
     cases.near("mean", &places.mean_all(), Array::scalar(17.0 / 6.0), 1e-6);
     cases.exact("mean of bf16", &ones.mean_all(), Array::scalar(1.0));
+    cases.check();
+}
+
+#[test]
+fn means_of_integers_are_of_their_whole_sum() {
+    let mut cases = Cases::new();
     let bytes = cases.list(&[2], &[200u8, 201]);
     cases.exact("mean of u8", &bytes.mean_all(), Array::scalar(200.0));
     let many = cases.input(&HostTensor::full(Shape::new(DType::U8, [300]), 200.0));
