@@ -156,6 +156,12 @@ fn leave_labels_out(options: &mut CsvOptions, facts: &Facts, path: &Path) -> Rea
         return Ok(());
     }
     let header = csv_header(path, options)?;
+    if header.is_empty() {
+        return Err(Error::User(format!(
+            "{} has no line that names its columns, by which those of the labels are left out; give it the first line of the training's files",
+            path.display()
+        )));
+    }
     if let Some(layout) = facts.layout.filter(|layout| layout.columns != header.len()) {
         return Err(Error::User(format!(
             "{} has {} columns, and the files of the training {} with the labels, found by their positions as two features have one name; \

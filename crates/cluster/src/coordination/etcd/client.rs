@@ -237,7 +237,10 @@ impl Etcd {
     fn call_with_files(&self, url: &str, body: &str) -> Result<Value, NoAnswer> {
         match self.call_at(url, body) {
             Err(no_answer) if no_answer.lasts() && self.cluster.tls.is_some() => {
-                let agents = Agents::new(&self.cluster)?;
+                // They may just be written, one after the other.
+                let agents = Agents::new(&self.cluster).map_err(|unread| {
+                    NoAnswer::now(format!("{}; {}", no_answer.why, unread.why))
+                })?;
                 *self.agents.lock().unwrap_or_else(PoisonError::into_inner) = agents;
                 self.call_at(url, body)
             }
