@@ -16,7 +16,7 @@ pub(super) const NUM_BINS: Field = Field::new(
     "num_bins",
     Kind::Whole(2, 1 << 16),
     DefaultValue::Words("`bin_boundaries`"),
-    "in place of `bin_boundaries`, of an input of CSV files: the number of bins between the quantiles of its numbers in the training rows, as many numbers in each bin as can be. They are kept with the model",
+    "in place of `bin_boundaries`, of an input of CSV files, or of Parquet files that are read as tables: the number of bins between the quantiles of its numbers in the training rows, as many numbers in each bin as can be. They are kept with the model",
 )
 .example("10");
 

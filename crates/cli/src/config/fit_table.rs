@@ -112,7 +112,7 @@ pub(crate) const FIT: &[Field] = &[
         "preemption_notice",
         Kind::OneOf(&Cloud::NAMES),
         DefaultValue::Words("none"),
-        "whose notice that this machine is about to be taken away ends the training, as SIGTERM does: after a step that is the same for all workers, with a checkpoint of it, and with the exit code 143. Each worker asks the [metadata server](checkpoints.md#notices-of-the-cloud) of its machine: Google's (`gce`), Amazon's (`aws`) or Microsoft's (`azure`)",
+        "whose notice that this machine is about to be taken away ends the training, as SIGTERM does: after a step that is the same for all workers, with a checkpoint of it, and with the exit code 143. Each worker and parameter server asks the [metadata server](checkpoints.md#notices-of-the-cloud) of its machine: Google's (`gce`), Amazon's (`aws`) or Microsoft's (`azure`)",
     )
     .example("gce"),
     Field::new(

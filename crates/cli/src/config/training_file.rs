@@ -112,7 +112,7 @@ pub(crate) const FILE: &[Field] = &[
             "names of outputs, each with a number from 0 to 1e30",
             &Kind::Map(&LOSS_WEIGHT),
         ),
-        DefaultValue::Words("1 for each"),
+        DefaultValue::Words("1 for each; with the loss left out, what Keras compiled it with"),
         "what the loss of an output counts in the sum",
     )
     .example("{size: 0.1}"),
@@ -127,7 +127,7 @@ pub(crate) const FILE: &[Field] = &[
         "weighted_metrics",
         METRICS,
         DefaultValue::Words("none; with the loss left out, what Keras compiled it with"),
-        "the same, where the weights of examples count: the numbers in the column `weight` of CSV files and, in training, the weights of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
+        "the same, where the weights of examples count: the numbers in the column `weight` of CSV and Parquet files and, in training, the weights of `class_weight`. A metric that is also among `metrics` is logged as `weighted_NAME`",
     )
     .example("[accuracy]"),
     Field::new(
@@ -230,7 +230,7 @@ pub(super) const ONE_HOT: Field = Field::new(
         ),
     ),
     DefaultValue::Words("none"),
-    "columns of texts or numbers that name something, such as a colour: each value in the files of `csv`, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
+    "columns of texts or numbers that name something, such as a colour: each value in these files, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
 )
 .example("[colour, shop]");
 
