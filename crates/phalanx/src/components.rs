@@ -128,6 +128,13 @@ mod tests {
             (_, "equation") => vec![json!("ab,bc->ac")],
             (_, "value_range") => vec![json!([0, 255])],
             ("spectral_norm", "layer") => vec![json!({"dense": {"units": 1}})],
+            ("random_gaussian_blur", "kernel_size") => vec![json!(1), json!([3, 5])],
+            ("random_posterization", "factor") => vec![json!(1), json!([2, 8])],
+            ("stft_spectrogram", "frame_length") => vec![json!(2), json!(200)],
+            ("stft_spectrogram", "fft_length") => vec![Value::Null, json!(256), json!(300)],
+            ("mel_spectrogram", "fft_length") => vec![json!(2), json!(1024)],
+            ("mel_spectrogram", "sampling_rate" | "max_freq") => vec![json!(100), json!(1e6)],
+            ("mel_spectrogram", "mag_exp") => vec![json!(0.01), json!(100)],
             _ => samples(&field.kind),
         }
     }
