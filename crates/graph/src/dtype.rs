@@ -62,8 +62,9 @@ impl DType {
         matches!(self, Self::I32 | Self::I64 | Self::U32 | Self::U8)
     }
 
-    /// The type in which sums of this one's numbers are taken.
-    pub(crate) const fn wide(self) -> Self {
+    /// The type in which sums of this one's numbers are taken: f32 for the 16-bit floats, else the type itself.
+    #[must_use]
+    pub const fn wide(self) -> Self {
         match self {
             Self::F16 | Self::Bf16 => Self::F32,
             own => own,

@@ -75,22 +75,31 @@ pub fn batch_jacobian(target: &Tensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
 /// Notes what has no derivatives.
 #[track_caller]
 fn is_differentiable(name: &'static str, target: &Tensor, wrt: &[&Tensor]) -> bool {
-    let (graph, shape) = (target.graph(), target.shape());
+    let shape = target.shape();
     if !shape.dtype.is_float() {
-        graph.fail(
-            name,
-            format!("expected a floating-point tensor, got {shape}"),
-        );
+        let message = format!("expected a floating-point tensor, got {shape}");
+        target.graph().fail(name, message);
         return false;
     }
-    if let Some(at) = wrt.iter().position(|tensor| !graph.owns(tensor)) {
-        let message = format!(
-            "tensor {at} belongs to another graph than the target; inside a loop or a branch use the tensor that its body is given"
-        );
-        graph.fail(name, message);
-        return false;
-    }
-    true
+    all_owned(name, (target, "target"), wrt)
+}
+
+/// Whether tensors are of the graph of what is derived, with its name in messages; notes the first that is not.
+#[track_caller]
+pub(super) fn all_owned(
+    op: &'static str,
+    (target, what): (&Tensor, &str),
+    wrt: &[&Tensor],
+) -> bool {
+    let graph = target.graph();
+    let Some(at) = wrt.iter().position(|tensor| !graph.owns(tensor)) else {
+        return true;
+    };
+    let message = format!(
+        "tensor {at} belongs to another graph than the {what}; inside a loop or a branch use the tensor that its body is given"
+    );
+    graph.fail(op, message);
+    false
 }
 
 /// What each of `count` cotangents gives the tensors, stacked: `chosen(row, places)` says which elements of the target are in one, from its number

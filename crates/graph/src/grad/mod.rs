@@ -16,6 +16,7 @@ pub(crate) mod window;
 
 use std::collections::HashMap;
 
+use jacobian::all_owned;
 use recompute::Recomputed;
 use scattered::total;
 
@@ -47,11 +48,7 @@ pub fn gradients(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Option<Tensor>> {
         loss.graph().fail("gradients", message);
         return vec![None; wrt.len()];
     }
-    if let Some(at) = wrt.iter().position(|tensor| !loss.graph().owns(tensor)) {
-        let message = format!(
-            "tensor {at} belongs to another graph than the loss; inside a loop or a branch use the tensor that its body is given"
-        );
-        loss.graph().fail("gradients", message);
+    if !all_owned("gradients", (loss, "loss"), wrt) {
         return vec![None; wrt.len()];
     }
     let seed = loss.like(1.0);

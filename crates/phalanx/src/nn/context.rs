@@ -9,7 +9,7 @@ use phalanx_graph::{DType, Graph, Shape, Tensor, Value};
 
 use super::layer::{Layer, check_outputs};
 use super::masks::{rows_to_each, settle_masks};
-use super::precision::{wide, widened};
+use super::precision::widened;
 use super::sizes::check_dims;
 use super::{Initializer, Model, Policy, Regularizer, Variable};
 use random::RandomKeys;
@@ -285,7 +285,7 @@ impl Cx {
             return self.graph.fail("update", message);
         };
         let value = match value.dtype() {
-            dtype if dtype.is_float() && wide(dtype) == slot.spec.shape.dtype => widened(value),
+            dtype if dtype.is_float() && dtype.wide() == slot.spec.shape.dtype => widened(value),
             _ => value.clone(),
         };
         if !slot.spec.state || slot.spec.shape != value.shape() {
@@ -478,7 +478,7 @@ impl Cx {
         state: bool,
     ) -> Tensor {
         let path = self.path_of(name);
-        shape.dtype = wide(shape.dtype);
+        shape.dtype = shape.dtype.wide();
         let spec = Variable {
             name: path.clone(),
             shape,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::precision::{wide, widened};
+use super::precision::widened;
 use super::settings::{WeightRules, weight_rules};
 use super::sizes::{MAX_RANK, check_size, one_float};
 use super::{Activation, Constraint, Cx, Initializer, Regularizer, fields};
@@ -312,7 +312,7 @@ impl Terms {
             rhs_batch: places(&self.kernel, &batch),
             lhs_contract: places(&stays, &summed),
             rhs_contract: places(&self.kernel, &summed),
-            dtype: wide(x.dtype()),
+            dtype: x.dtype().wide(),
         };
         let product = x.dot(kernel, dims).convert(x.dtype());
         let free = |letters: &[char]| -> Vec<char> {

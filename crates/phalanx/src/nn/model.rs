@@ -9,7 +9,6 @@ use super::keras_order::KerasVersion;
 use super::layer::{Body, LayerSpec};
 use super::masks::WITHOUT_MASK;
 use super::names::{Names, check_name};
-use super::precision::wide;
 use super::sharding::Shardings;
 use super::sizes::check_dims;
 use super::summary::summary;
@@ -119,7 +118,7 @@ impl Model {
             if shape.rank() > 0 {
                 shape.dims.remove(0);
             }
-            shape.with_dtype(wide(shape.dtype))
+            shape.with_dtype(shape.dtype.wide())
         };
         self.outputs.iter().map(per_example).collect()
     }
@@ -250,7 +249,7 @@ impl Model {
         }
         let results = self.run(cx, inputs);
         let outputs = results.outputs_of(&self.outputs, cx.graph());
-        let wide = |output: &Tensor| cx.converted(output, wide(output.dtype()));
+        let wide = |output: &Tensor| cx.converted(output, output.dtype().wide());
         outputs.iter().map(wide).collect()
     }
 }

@@ -59,18 +59,10 @@ impl Policy {
     }
 }
 
-/// f32 for the 16-bit floats, else the type itself: what variables and statistics are kept in.
-pub(super) const fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::Bf16 | DType::F16 => DType::F32,
-        other => other,
-    }
-}
-
-/// The tensor with 16-bit floats as f32.
+/// The tensor with 16-bit floats as f32: what variables and statistics are kept in.
 #[track_caller]
 pub(super) fn widened(x: &Tensor) -> Tensor {
-    x.convert(wide(x.dtype()))
+    x.convert(x.dtype().wide())
 }
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ impl Reduction {
             return graph.all_mean(&values.iter().collect::<Vec<_>>(), self.via());
         };
         let weighted = |value: &Tensor| {
-            let value = value.convert(wide(value.dtype()));
+            let value = value.convert(value.dtype().wide());
             let weight = weight.convert(value.dtype());
             let counts = weight.not_equal(&weight.like(0.0));
             let counts = counts.broadcast_to(&value.dims());
@@ -397,14 +397,6 @@ impl fmt::Display for SendPlan {
                 format_bytes(self.row_bytes as u64)
             ),
         }
-    }
-}
-
-/// The type in which these floats are multiplied and added.
-const fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
     }
 }
 
