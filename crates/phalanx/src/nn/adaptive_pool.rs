@@ -89,10 +89,6 @@ macro_rules! adaptive_pooling {
             pub fn new(output_size: $given) -> Self {
                 Self { output_size: output_size.into() }
             }
-
-            fn sizes(&self) -> Vec<usize> {
-                self.output_size.array().to_vec()
-            }
         }
 
         impl Described for $name {
@@ -121,7 +117,7 @@ macro_rules! adaptive_pooling {
             }
 
             fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                pooled(&inputs[0], &self.sizes(), $pool)
+                pooled(&inputs[0], &self.output_size.array(), $pool)
             }
         }
     };

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::factor::{Factor, drawn};
 use super::picture_layer::{
-    ANY, CHANCE, VALUE_RANGE, by_chance, check_values, picture_layer, to_each,
+    ANY, CHANCE, VALUE_RANGE, by_chance, check_values, picture_layer, to_each, value_range_setter,
 };
-use super::random_numbers::normal_numbers;
 use super::sizes::check_range;
 use super::{Cx, Pair};
 use crate::config::{Component, Described, Field, Kind};
@@ -47,12 +46,7 @@ impl RandomGaussianBlur {
         self
     }
 
-    /// Sets the least and the largest value of pixels, 0 and 255 by default.
-    #[must_use]
-    pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-        self.value_range = value_range;
-        self
-    }
+    value_range_setter!();
 
     fn check_fields(&self) -> Result<(), String> {
         check_values(self.value_range)?;
@@ -187,12 +181,7 @@ impl RandomErasing {
         self
     }
 
-    /// Sets the least and the largest value of pixels, 0 and 255 by default.
-    #[must_use]
-    pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-        self.value_range = value_range;
-        self
-    }
+    value_range_setter!();
 
     fn check_fields(&self) -> Result<(), String> {
         check_values(self.value_range)?;
@@ -243,9 +232,8 @@ impl RandomErasing {
         let dims = x.dims();
         let values: Vec<f32> = match &self.fill_value {
             Filling::Noise(_) => {
-                let bits = [cx.random_bits(&dims), cx.random_bits(&dims)];
-                let noise = normal_numbers([&bits[0], &bits[1]]);
-                return (noise * self.value_range[1]).convert(x.dtype());
+                let noise = cx.normal(&dims) * self.value_range[1];
+                return noise.convert(x.dtype());
             }
             Filling::All(value) => vec![*value as f32; dims[3]],
             Filling::Each(values) => values.iter().map(|&value| value as f32).collect(),

@@ -9,6 +9,7 @@ use super::factor::{Factor, drawn};
 use super::layer::Layer;
 use super::picture_layer::{
     ANY, RGB, VALUE_RANGE, by_chance, check_values, factor, of_channels, picture_layer, to_each,
+    value_range_setter,
 };
 use super::precision::widened;
 use super::preprocess::as_float;
@@ -36,12 +37,7 @@ macro_rules! random_colour {
                 Self { factor: factor.into(), value_range: [0.0, 255.0] }
             }
 
-            /// Sets the least and the largest value of pixels, 0 and 255 by default.
-            #[must_use]
-            pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-                self.value_range = value_range;
-                self
-            }
+            value_range_setter!();
         }
 
         impl Described for $name {

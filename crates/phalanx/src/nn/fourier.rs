@@ -170,8 +170,7 @@ impl Complex {
     pub(super) fn angle(&self) -> Tensor {
         let [real, imag] = [&self.real, &self.imag].map(Tensor::stop_gradient);
         let still = angle_of(&real, &imag);
-        let power =
-            (real.square() + imag.square()).maximum(&real.like(1e-30).broadcast_to(&real.dims()));
+        let power = (real.square() + imag.square()).maximum(&real.like(1e-30));
         let moved = &real * (&self.imag - &imag) - &imag * (&self.real - &real);
         still + moved / power
     }

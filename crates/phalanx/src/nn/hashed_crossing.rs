@@ -100,8 +100,7 @@ impl Layer for HashedCrossing {
         };
         let is_column = matches!(first.dims[..], [_] | [_, 1]);
         let are_alike = rest.iter().all(|other| other.dims == first.dims);
-        let mut types = inputs.iter().map(|input| input.dtype);
-        let are_whole = types.all(|dtype| !dtype.is_float() && dtype != DType::Bool);
+        let are_whole = inputs.iter().all(|input| input.dtype.is_integer());
         match is_column && are_alike && are_whole && !rest.is_empty() {
             true => Ok(()),
             false => {

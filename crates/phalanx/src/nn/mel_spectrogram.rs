@@ -186,7 +186,7 @@ impl MelSpectrogram {
     /// Powers `[batch, frames, num_mel_bins]` in decibels.
     #[track_caller]
     fn in_decibels(&self, power: &Tensor) -> Tensor {
-        let least = power.like(self.min_power).broadcast_to(&power.dims());
+        let least = power.like(self.min_power);
         let level = power.maximum(&least).log() * (10.0 / std::f64::consts::LN_10);
         let level = level - 10.0 * self.ref_power.abs().max(self.min_power).log10();
         let loudest = level.max(&[1, 2]) - self.top_db;
@@ -320,7 +320,7 @@ impl Layer for MelSpectrogram {
             true => power,
             // A power of 0 has no derivative.
             false => {
-                let least = power.like(1e-30).broadcast_to(&power.dims());
+                let least = power.like(1e-30);
                 (power.maximum(&least).log() * (self.mag_exp / 2.0)).exp()
             }
         };

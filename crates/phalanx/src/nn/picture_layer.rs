@@ -64,6 +64,19 @@ macro_rules! picture_layer {
 }
 pub(super) use picture_layer;
 
+/// The setting of pixels' range, of a layer with a `value_range`.
+macro_rules! value_range_setter {
+    () => {
+        /// Sets the least and the largest value of pixels, 0 and 255 by default.
+        #[must_use]
+        pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
+            self.value_range = value_range;
+            self
+        }
+    };
+}
+pub(super) use value_range_setter;
+
 /// Channels of images that a layer takes: red, green and blue, or any.
 pub(super) const RGB: Option<usize> = Some(3);
 pub(super) const ANY: Option<usize> = None;

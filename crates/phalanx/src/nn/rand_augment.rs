@@ -4,7 +4,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::factor::{Factor, drawn};
-use super::picture_layer::{RGB, VALUE_RANGE, check_values, picture_layer};
+use super::picture_layer::{RGB, VALUE_RANGE, check_values, picture_layer, value_range_setter};
 use super::sizes::check_range;
 use super::tones::{Equalization, RandomPosterization, Solarization};
 use super::{
@@ -189,12 +189,7 @@ impl RandAugment {
         self
     }
 
-    /// Sets the least and the largest value of pixels, 0 and 255 by default.
-    #[must_use]
-    pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-        self.value_range = value_range;
-        self
-    }
+    value_range_setter!();
 
     fn check_fields(&self) -> Result<(), String> {
         check_values(self.value_range)?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conv::convolve;
-use super::conv1d::fits_steps;
+use super::conv1d::{fits_steps, kernel_row};
 use super::fourier::{Complex, ComplexPart, WindowFunction, WindowScaling};
 use super::layer::Layer;
 use super::precision::widened;
@@ -172,14 +172,14 @@ impl StftSpectrogram {
         });
         let kernels: Vec<Tensor> = kernels.collect();
         let joined = Tensor::concat(&kernels.iter().collect::<Vec<_>>(), 2);
-        joined.reshape(&[1, dims[0], 1, joined.dim(2)])
+        kernel_row(&joined)
     }
 
     /// What is given of complex numbers `[batch, channels, frames, frequencies]`.
     #[track_caller]
     fn given(&self, x: &Complex) -> Tensor {
         // What Keras lets nothing fall below.
-        let at_least = |x: &Tensor| x.maximum(&x.like(1e-7).broadcast_to(&x.dims()));
+        let at_least = |x: &Tensor| x.maximum(&x.like(1e-7));
         let magnitude = || at_least(&x.power()).sqrt();
         match self.mode {
             SpectrogramMode::Angle => x.angle(),

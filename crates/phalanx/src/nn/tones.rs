@@ -1,12 +1,14 @@
 //! Values of pixels moved as curves say: fewer of them, some turned over, all equally frequent.
 
 use phalanx_graph::op::{ReduceOp, WindowDim};
-use phalanx_graph::{DType, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::Cx;
 use super::factor::{Factor, drawn};
-use super::picture_layer::{ANY, VALUE_RANGE, check_values, picture_layer, to_each};
+use super::picture_layer::{
+    ANY, VALUE_RANGE, check_values, picture_layer, to_each, value_range_setter,
+};
 use super::sizes::check_range;
 use crate::config::{Component, Described, Field, Kind};
 
@@ -54,12 +56,7 @@ impl RandomPosterization {
         }
     }
 
-    /// Sets the least and the largest value of pixels, 0 and 255 by default.
-    #[must_use]
-    pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-        self.value_range = value_range;
-        self
-    }
+    value_range_setter!();
 
     const fn ends(&self) -> [f64; 2] {
         match self.factor {
@@ -137,12 +134,7 @@ impl Solarization {
         }
     }
 
-    /// Sets the least and the largest value of pixels, 0 and 255 by default.
-    #[must_use]
-    pub const fn value_range(mut self, value_range: [f64; 2]) -> Self {
-        self.value_range = value_range;
-        self
-    }
+    value_range_setter!();
 
     fn check_fields(&self) -> Result<(), String> {
         check_values(self.value_range)?;
@@ -249,12 +241,8 @@ impl Equalization {
     fn counted(&self, bin: &Tensor) -> Tensor {
         let channels = bin.dim(0) * bin.dim(3);
         let size = bin.dims().iter().product();
-        let ones = (bin.zeros_like() + 1.0)
-            .convert(DType::F32)
-            .reshape(&[size]);
-        let none = bin
-            .graph()
-            .full(&phalanx_graph::Shape::f32([channels * self.bins]), 0.0);
+        let ones = bin.graph().full(&Shape::f32([size]), 1.0);
+        let none = bin.graph().full(&Shape::f32([channels * self.bins]), 0.0);
         let counts = none.scatter_add(&bin.reshape(&[size]), &ones, 0);
         counts.reshape(&[channels, self.bins])
     }
@@ -285,7 +273,7 @@ fn curve(counts: &Tensor) -> Tensor {
     let is_begun = up_to.greater(&up_to.zeros_like());
     let first = is_begun.select(&up_to, &all).min(&[1]).keep_dims(&[1]);
     let first = first.broadcast_to(&up_to.dims());
-    let rest = (&all - &first).maximum(&(all.zeros_like() + 1.0));
+    let rest = (&all - &first).maximum(&all.like(1.0));
     ((up_to - first) * MOST / rest).round().clamp(0.0, MOST)
 }
 
