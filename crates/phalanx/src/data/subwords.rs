@@ -9,10 +9,9 @@ use std::sync::Arc;
 use phalanx_graph::HostTensor;
 use tokenizers::{PaddingParams, PaddingStrategy, PostProcessor, Tokenizer, TruncationParams};
 
+use super::text_vectorizer::check_size;
 use crate::{Error, Result};
 
-/// The most bytes of the numbers of some texts.
-const MAX_BYTES: usize = 1 << 34;
 /// The most bytes of a tokenizer.
 const MAX_JSON: u64 = 1 << 26;
 /// Texts that are split together, on all cores.
@@ -132,11 +131,7 @@ impl SubwordTokenizer {
         let texts: Vec<T> = texts.into_iter().collect();
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         let (rows, length) = (texts.len(), self.length);
-        if rows.saturating_mul(length) > MAX_BYTES / size_of::<i32>() {
-            return Err(Error::User(format!(
-                "{rows} texts of length {length} are more than 16 GiB; choose a smaller length, or fewer texts"
-            )));
-        }
+        check_size(rows, length)?;
         let mut numbers: Vec<i32> = Vec::with_capacity(rows * length);
         for some in texts.chunks(TOGETHER) {
             let encoded = caught(|| self.tokenizer.encode_batch_fast(some.to_vec(), true));

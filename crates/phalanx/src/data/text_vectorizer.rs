@@ -265,15 +265,11 @@ impl TextVectorizer {
     /// # Errors
     /// When that is more than 16 GiB.
     pub fn encode<T: AsRef<str>>(&self, texts: impl IntoIterator<Item = T>) -> Result<HostTensor> {
-        let (length, most) = (self.options.length, MAX_BYTES / size_of::<i32>());
+        let length = self.options.length;
         let (mut numbers, mut rows) = (Vec::new(), 0usize);
         for text in texts {
             rows += 1;
-            if rows.saturating_mul(length) > most {
-                return Err(Error::User(format!(
-                    "{rows} texts of length {length} are more than 16 GiB; choose a smaller length, or fewer texts"
-                )));
-            }
+            check_size(rows, length)?;
             let text = self.options.standardized(text.as_ref());
             let words = self.options.words(&text).take(length);
             numbers.extend(words.map(|word| self.vocabulary.index(&*word)));
@@ -293,6 +289,16 @@ impl TextVectorizer {
     pub const fn options(&self) -> &TextOptions {
         &self.options
     }
+}
+
+/// Refuses texts of more numbers than fit in the most bytes.
+pub(super) fn check_size(rows: usize, length: usize) -> Result<()> {
+    if rows.saturating_mul(length) <= MAX_BYTES / size_of::<i32>() {
+        return Ok(());
+    }
+    Err(Error::User(format!(
+        "{rows} texts of length {length} are more than 16 GiB; choose a smaller length, or fewer texts"
+    )))
 }
 
 #[cfg(test)]

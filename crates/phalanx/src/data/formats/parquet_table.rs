@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::ParquetOptions;
 use super::files::InputFile;
-use super::parquet_column::{CellLocation, data, fields};
-use super::parquet_file::ParquetFile;
+use super::parquet_column::{data, fields};
+use super::parquet_file::{ParquetFile, RowGroup};
 use crate::data::CsvOptions;
 use crate::data::csv::CsvArrays;
 use crate::data::csv_lines::RowPlace;
@@ -94,15 +94,16 @@ impl ParquetTable {
         mut each: impl FnMut(&ParquetRow<'_>, &[Cow<'_, str>]) -> Result<bool>,
     ) -> Result<()> {
         let (chosen, mut left) = (&self.file.features, max_bytes);
+        let width = self.names().len();
         for group in self.file.groups(0) {
-            let mut columns = Vec::new();
+            let mut columns = Vec::with_capacity(chosen.len());
             for &column in chosen {
-                let location = self.file.cell_location(group.index, column);
-                columns.push(self.fields(group.index, column, (group.rows, left), &location)?);
-                let read: usize = columns.last().into_iter().flatten().map(String::len).sum();
+                let values = self.fields(&group, column, left)?;
+                let read: usize = values.iter().map(String::len).sum();
                 left = left.saturating_sub(read as u64);
+                columns.push(values);
             }
-            let mut fields = vec![Cow::Borrowed(""); self.names().len()];
+            let mut fields = vec![Cow::Borrowed(""); width];
             for row in 0..group.rows {
                 for (&column, values) in chosen.iter().zip(&columns) {
                     fields[column] = Cow::Borrowed(&values[row]);
@@ -117,18 +118,13 @@ impl ParquetTable {
         Ok(())
     }
 
-    /// The fields of a column in a row group of this many rows; they have at most `max_bytes`.
-    fn fields(
-        &self,
-        group: usize,
-        column: usize,
-        (rows, max_bytes): (usize, u64),
-        location: &CellLocation<'_>,
-    ) -> Result<Vec<String>> {
+    /// The fields of a column in a row group; they have at most `max_bytes`.
+    fn fields(&self, group: &RowGroup, column: usize, max_bytes: u64) -> Result<Vec<String>> {
         let max_page_bytes = ParquetOptions::default().max_page_bytes;
-        let pages = self.file.pages(group, column, max_page_bytes)?;
-        let chunk = self.file.metadata.row_group(group).column(column);
-        fields(pages, chunk, (rows, max_bytes), location)
+        let pages = self.file.pages(group.index, column, max_page_bytes)?;
+        let chunk = self.file.metadata.row_group(group.index).column(column);
+        let location = self.file.cell_location(group.index, column);
+        fields(pages, chunk, (group.rows, max_bytes), &location)
     }
 }
 
