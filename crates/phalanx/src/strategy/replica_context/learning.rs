@@ -166,8 +166,8 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn derivatives(&self, loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        let found = self.connected("derivatives", "loss", gradients(loss, wrt), wrt);
-        zeros_for_none(found, wrt, Tensor::dims)
+        let found = gradients(loss, wrt);
+        self.connected(("derivatives", "loss"), found, wrt, Tensor::dims)
     }
 
     /// The derivative of each element of `target` with respect to tensors that it was computed from, `[dims of the target.., dims of the
@@ -177,9 +177,8 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn jacobian(&self, target: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        let found = self.connected("jacobian", "target", jacobian(target, wrt), wrt);
         let dims = |x: &Tensor| [target.dims(), x.dims()].concat();
-        zeros_for_none(found, wrt, dims)
+        self.connected(("jacobian", "target"), jacobian(target, wrt), wrt, dims)
     }
 
     /// The derivative of each element of `target`, `[rows, ..]`, with respect to its own row of tensors, `[rows, ..]`: `[rows, other dims of
@@ -190,23 +189,24 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn batch_jacobian(&self, target: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        let found = self.connected("batch_jacobian", "target", batch_jacobian(target, wrt), wrt);
+        let found = batch_jacobian(target, wrt);
         let dims =
             |x: &Tensor| [&target.dims()[..], x.dims().get(1..).unwrap_or_default()].concat();
-        zeros_for_none(found, wrt, dims)
+        self.connected(("batch_jacobian", "target"), found, wrt, dims)
     }
 
-    /// Notes a tensor that has no derivative.
+    /// Notes a tensor that has no derivative, and gives zeros of these dims in its place.
     #[track_caller]
     fn connected(
         &self,
-        name: &'static str,
-        what: &str,
+        (name, what): (&'static str, &str),
         found: Vec<Option<Tensor>>,
         wrt: &[&Tensor],
-    ) -> Vec<Option<Tensor>> {
-        for (index, tensor) in wrt.iter().enumerate() {
-            if found[index].is_none() && self.graph.error().is_none() {
+        dims: impl Fn(&Tensor) -> Vec<usize>,
+    ) -> Vec<Tensor> {
+        let mut all = Vec::with_capacity(wrt.len());
+        for (index, (found, tensor)) in found.into_iter().zip(wrt).enumerate() {
+            if found.is_none() && self.graph.error().is_none() {
                 let why = match tensor.dtype().is_float() {
                     true => "does not depend on it",
                     false => {
@@ -218,8 +218,12 @@ impl ReplicaCx<'_> {
                     tensor.shape()
                 ));
             }
+            all.push(found.unwrap_or_else(|| {
+                let shape = Shape::new(tensor.dtype(), dims(tensor));
+                tensor.graph().full(&shape, 0.0)
+            }));
         }
-        found
+        all
     }
 
     /// The sums over replicas of gradients, as the strategy reduces them. Where they travel narrowed they are scaled by the loss scale,
@@ -343,17 +347,4 @@ impl ReplicaCx<'_> {
             self.write(entry, &sum, Location::caller());
         }
     }
-}
-
-/// Zeros of these dims in place of what a mistake was noted for.
-#[track_caller]
-fn zeros_for_none(
-    found: Vec<Option<Tensor>>,
-    wrt: &[&Tensor],
-    dims: impl Fn(&Tensor) -> Vec<usize>,
-) -> Vec<Tensor> {
-    let all = found.into_iter().zip(wrt).map(|(found, x)| {
-        found.unwrap_or_else(|| x.graph().full(&Shape::new(x.dtype(), dims(x)), 0.0))
-    });
-    all.collect()
 }
