@@ -27,12 +27,19 @@ pub struct LayerBins {
 pub(crate) fn found(config: &TrainConfig, rows: &Dataset) -> Result<Vec<LayerBins>, Problem> {
     let layers = config.layers().iter().enumerate();
     let asking = layers.filter_map(|(place, layer)| Some((place, layer.num_bins?)));
+    let asking: Vec<_> = asking.collect();
+    let Some((_, first)) = asking.first() else {
+        return Ok(Vec::new());
+    };
+    let unreadable = |at, error: phalanx::Error| {
+        Problem::new(at, error.to_string(), "correct the data, or `num_bins`")
+    };
+    let sources = config.sources().unwrap_or_default();
+    let batch = rows.batch(length(rows)).get(0, 0);
+    let batch = batch.map_err(|error| unreadable(first.at, error))?;
     let mut found = Vec::new();
     for (layer, number) in asking {
         let wrong = |message: String, next: &str| Problem::new(number.at, message, next);
-        let unreadable =
-            |error: phalanx::Error| wrong(error.to_string(), "correct the data, or `num_bins`");
-        let sources = config.sources().unwrap_or_default();
         let Some([Source::Input(input)]) = sources.get(layer).map(Vec::as_slice) else {
             let message = "`num_bins` finds boundaries in the data, and this layer takes what another one gives";
             return Err(wrong(
@@ -40,12 +47,12 @@ pub(crate) fn found(config: &TrainConfig, rows: &Dataset) -> Result<Vec<LayerBin
                 "write `bin_boundaries`, or let the layer take an input",
             ));
         };
-        let batch = rows.batch(length(rows)).get(0, 0).map_err(unreadable)?;
         let values = batch.x[*input]
             .to_f64()
             .into_iter()
             .map(|value| value as f32);
-        let bins = Discretization::quantiles(values, number.value).map_err(unreadable)?;
+        let bins = Discretization::quantiles(values, number.value);
+        let bins = bins.map_err(|error| unreadable(number.at, error))?;
         let boundaries = serde_json::from_value(bins.config()["bin_boundaries"].take());
         let boundaries =
             boundaries.map_err(|error| wrong(error.to_string(), "write `bin_boundaries`"))?;

@@ -1,5 +1,7 @@
 //! Columns of texts: the words of the training rows, which are kept with the model, and rows as their numbers.
 
+use std::path::PathBuf;
+
 use phalanx::data::{
     Batches, CsvColumns, Dataset, Example, HostTensor, LengthBuckets, SubwordTokenizer,
     TextOptions, TextSplit, TextStandardize, TextVectorizer, Vocabulary,
@@ -8,7 +10,7 @@ use phalanx::{Error, Result as Read};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Column, Csv, CsvText, Problem, Source, TrainConfig};
+use crate::config::{Column, Csv, CsvText, Located, Problem, Source, TrainConfig};
 use crate::data_facts::Facts;
 use crate::scaling::length;
 
@@ -198,7 +200,7 @@ pub(crate) fn of_training(
     for (place, text) in data.text.iter().enumerate() {
         let index = position(header, &text.column.value);
         let vectorizer = match &text.tokenizer {
-            Some(_) => tokenizer_of(text)?,
+            Some(tokenizer) => tokenizer_of(text, tokenizer)?,
             None => words_of(text, || in_rows(train, place, columns.texts()))?,
         };
         facts.push(TextFact {
@@ -229,15 +231,14 @@ fn words_of<'t>(
     })
 }
 
-/// The tokenizer of a text, which has one.
-fn tokenizer_of(text: &CsvText) -> Result<TextNumbers, Problem> {
-    let (at, path) = match &text.tokenizer {
-        Some(tokenizer) => (tokenizer.at, tokenizer.value.as_path()),
-        None => (text.column.at, "".as_ref()),
-    };
+/// The tokenizer of a text, at this path.
+fn tokenizer_of(
+    text: &CsvText,
+    Located { value: path, at }: &Located<PathBuf>,
+) -> Result<TextNumbers, Problem> {
     let tokenizer = SubwordTokenizer::open(path, text.options.length).map_err(|error| {
         let next = "correct the path, the file or `length`; a relative path starts at the folder of this file";
-        Problem::new(at, error.to_string(), next)
+        Problem::new(*at, error.to_string(), next)
     })?;
     if tokenizer.padding() != 0 && !text.buckets.value.is_empty() {
         let message = format!(

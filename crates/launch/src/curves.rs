@@ -135,8 +135,9 @@ impl CurveReader {
     }
 }
 
-/// When a file was written, in seconds since 1970.
-fn written(path: &Path) -> Option<f64> {
+/// When a file was written, in seconds since 1970; none where that is not known.
+#[must_use]
+pub fn written(path: &Path) -> Option<f64> {
     let at = fs::metadata(path).ok()?.modified().ok()?;
     let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(at.as_secs_f64())

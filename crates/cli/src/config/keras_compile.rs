@@ -53,19 +53,21 @@ fn settings(left: &LeftToKeras) -> Result<Map<String, Value>, (String, &'static 
     if !left.absent.contains(&"loss") {
         return Ok(settings);
     }
-    let outputs = SavedModel::architecture(path).map_err(wrong)?;
-    let outputs = outputs.output_names();
+    let outputs = || SavedModel::architecture(path).map(|model| model.output_names());
     let named: Vec<&str> = left.labels.iter().map(String::as_str).collect();
     let losses = match &named[..] {
         // Of several losses the parser says that `data` names no outputs.
-        [] => (compile.loss_settings(&[])).or_else(|one| match outputs.len() {
-            1 => Err(one),
-            _ => compile.loss_settings(&outputs).map_err(|_| one),
+        [] => (compile.loss_settings(&[])).or_else(|one| match &outputs()?[..] {
+            [_] => Err(one),
+            outputs => compile.loss_settings(outputs).map_err(|_| one),
         }),
-        named => match other_outputs(path, &outputs, named) {
-            Some(wrong) => return Err(wrong),
-            None => compile.loss_settings(&outputs),
-        },
+        named => {
+            let outputs = outputs().map_err(wrong)?;
+            match other_outputs(path, &outputs, named) {
+                Some(wrong) => return Err(wrong),
+                None => compile.loss_settings(&outputs),
+            }
+        }
     };
     settings.extend(losses.map_err(wrong)?);
     Ok(settings)

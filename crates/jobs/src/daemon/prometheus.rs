@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::UNIX_EPOCH;
 
 use axum::extract::State as Shares;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use phalanx_launch::curves::{CurveReader, Pace};
+use phalanx_launch::curves::{CurveReader, Pace, written};
 use phalanx_launch::lifecycle::{Life, State, TrialState};
 use phalanx_launch::spec::JobName;
 use phalanx_launch::supervise::{prepare, results_folder};
@@ -288,12 +286,6 @@ fn of_pace(samples: &mut Samples, job: (&'static str, &str), pace: &Pace) {
             samples.add(name, labels, value);
         }
     }
-}
-
-/// When a file was written, in seconds since 1970.
-fn written(path: &Path) -> Option<f64> {
-    let at = fs::metadata(path).ok()?.modified().ok()?;
-    Some(at.duration_since(UNIX_EPOCH).ok()?.as_secs_f64())
 }
 
 fn seconds(milliseconds: u64) -> f64 {
