@@ -18,11 +18,43 @@ fn with_tables(name: &str) -> Folder {
     folder
 }
 
+/// What a training leaves, and what is said of it.
+#[derive(PartialEq)]
+struct Trained {
+    weights: Vec<u8>,
+    evaluated: String,
+    /// Of the rows as CSV and as Parquet.
+    predicted: [String; 2],
+}
+
+fn trained(folder: &Folder, name: &str, files: &str, data: &str, model: &str) -> Trained {
+    let text = format!("data: {{{files}, {data}}}\n{model}output: {name}\n");
+    fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
+    folder.succeed(&["train", &format!("{name}.yaml")]);
+    Trained {
+        weights: fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap(),
+        evaluated: folder.succeed(&["evaluate", name]),
+        predicted: ["texts.csv", "texts.parquet"]
+            .map(|file| folder.succeed(&["predict", name, file])),
+    }
+}
+
+/// Trains on both forms of Parquet files, with the results of the CSV.
+fn expect_equal(folder: &Folder, of_csv: &Trained, data: &str, model: &str) {
+    for (name, file) in [
+        ("dictionary", "texts.parquet"),
+        ("plain", "texts_plain.parquet"),
+    ] {
+        let found = trained(folder, name, &format!("parquet: {file}"), data, model);
+        assert!(found == *of_csv, "{file}");
+    }
+}
+
 #[test]
 fn texts_and_names_of_parquet_files_train_as_those_of_csv_files() {
     let folder = with_tables("parquet-texts");
-    let data = "{KEY: texts.END, label: kind, inputs: {words: review, city: city, shop: shop, about: [price, size]}, \
-        text: {column: review, length: 5}, category: {column: city}, standardize: true, test: {split: 0.2}}";
+    let data = "label: kind, inputs: {words: review, city: city, shop: shop, about: [price, size]}, \
+        text: {column: review, length: 5}, category: {column: city}, standardize: true, test: {split: 0.2}";
     let model = "model:\n\
         - embedding: {inputs: words, input_dim: 20, output_dim: 4, mask_zero: true}\n\
         - global_average_pooling1d: {name: mean}\n\
@@ -31,30 +63,13 @@ fn texts_and_names_of_parquet_files_train_as_those_of_csv_files() {
         - concatenate: {inputs: [mean, where, which, about]}\n\
         - dense: {units: 3, activation: softmax}\n\
         optimizer: sgd\nloss: sparse_categorical_crossentropy\nfit: {epochs: 2, batch_size: 4, validation: {split: 0.1}}\n";
-    let trained = |name: &str, key: &str, end: &str| {
-        let data = data
-            .replace("KEY", key)
-            .replace("texts.END", &format!("texts{end}"));
-        let text = format!("data: {data}\n{model}output: {name}\n");
-        fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
-        folder.succeed(&["train", &format!("{name}.yaml")]);
-        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
-        let results =
-            ["texts.csv", "texts.parquet"].map(|file| folder.succeed(&["predict", name, file]));
-        (weights, folder.succeed(&["evaluate", name]), results)
-    };
-    let (weights, evaluated, predicted) = trained("of-csv", "csv", ".csv");
+    let of_csv = trained(&folder, "of-csv", "csv: texts.csv", data, model);
+    let predicted = &of_csv.predicted;
     assert_eq!(
         (predicted[0].lines().count(), &predicted[0]),
         (31, &predicted[1])
     );
-    for (name, end) in [("dictionary", ".parquet"), ("plain", "_plain.parquet")] {
-        let found = trained(name, "parquet", end);
-        assert!(
-            found == (weights.clone(), evaluated.clone(), predicted.clone()),
-            "{end}"
-        );
-    }
+    expect_equal(&folder, &of_csv, data, model);
     let told = folder.refused("{parquet: texts.parquet, label: kind, columns: [size]}");
     assert!(
         told.contains("column `kind`: found BYTE_ARRAY (String), expected flags")
@@ -76,29 +91,13 @@ fn labels_of_several_outputs_in_parquet_files_train_as_those_of_csv_files() {
         - dense: {inputs: trunk, units: 2, name: about}\n\
         optimizer: {sgd: {learning_rate: 0.01}}\nloss: {kind: sparse_categorical_crossentropy, about: mse}\n\
         metrics: {kind: [accuracy]}\nfit: {epochs: 2, batch_size: 4}\n";
-    let trained = |name: &str, files: &str| {
-        let text = format!("data: {{{files}, {data}}}\n{model}output: {name}\n");
-        fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
-        folder.succeed(&["train", &format!("{name}.yaml")]);
-        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
-        let results =
-            ["texts.csv", "texts.parquet"].map(|file| folder.succeed(&["predict", name, file]));
-        (weights, folder.succeed(&["evaluate", name]), results)
-    };
-    let of_csv = trained("of-csv", "csv: texts.csv");
+    let of_csv = trained(&folder, "of-csv", "csv: texts.csv", data, model);
     let header =
         "kind_class,kind_score_axolotl,kind_score_cat,kind_score_dog,about_score_0,about_score_1";
-    let mut predicted = of_csv.2[0].lines();
+    let mut predicted = of_csv.predicted[0].lines();
     assert_eq!((predicted.next(), predicted.count()), (Some(header), 30));
-    assert_eq!(of_csv.2[0], of_csv.2[1]);
-    assert!(of_csv.1.contains("kind_accuracy"), "{}", of_csv.1);
-    for (name, file) in [
-        ("dictionary", "texts.parquet"),
-        ("plain", "texts_plain.parquet"),
-    ] {
-        assert!(
-            trained(name, &format!("parquet: {file}")) == of_csv,
-            "{file}"
-        );
-    }
+    assert_eq!(of_csv.predicted[0], of_csv.predicted[1]);
+    let evaluated = &of_csv.evaluated;
+    assert!(evaluated.contains("kind_accuracy"), "{evaluated}");
+    expect_equal(&folder, &of_csv, data, model);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use phalanx_cluster::{ClusterError, Coordinator, JoinRequest};
 
 use crate::server::{Etcd, field, memory_folder};
-use crate::{PATIENT, SOON, join_with, membership_with};
+use crate::{PATIENT, SOON, go_on, join_with, leader, membership_with};
 
 /// What must be changed first is said at once.
 const AT_ONCE: Duration = Duration::from_secs(20);
@@ -134,11 +134,7 @@ extendedKeyUsage = serverAuth,clientAuth
 
 /// Enables users: root, `trainer`, who may use keys under /phalanx/, and `guest`, who may use none.
 fn enable_users(etcd: &Etcd) {
-    let until = Instant::now() + SOON;
-    while etcd.leads() != Some(true) {
-        assert!(Instant::now() < until, "etcd does not start");
-        thread::sleep(Duration::from_millis(50));
-    }
+    leader(std::slice::from_ref(etcd));
     let password = serde_json::json!(PASSWORD);
     for (path, body) in [
         ("user/add", r#"{"name": "root", "password": "root"}"#.to_owned()),
@@ -168,10 +164,9 @@ fn secured(name: &str) -> Option<(Etcd, Certificates)> {
         return None;
     };
     enable_users(&etcd);
-    etcd.kill();
     etcd.scheme = "https";
     etcd.flags = certificates.flags("server");
-    assert!(etcd.start_again());
+    etcd.restart();
     Some((etcd, certificates))
 }
 
@@ -217,14 +212,9 @@ fn workers_meet_by_tls_with_a_certificate_and_a_password_and_outlive_their_token
         assert_eq!(all.unwrap(), [[0], [1]]);
         if worker == 0 {
             // What gave the tokens is gone, and they with it.
-            let mut etcd = etcd.lock().unwrap();
-            etcd.kill();
-            assert!(etcd.start_again());
+            etcd.lock().unwrap().restart();
         }
-        let all = coordinator.exchange("after", vec![worker as u8], SOON);
-        assert_eq!(all.unwrap(), [[0], [1]]);
-        assert_eq!(coordinator.first_failure(), None);
-        coordinator.leave(SOON).unwrap();
+        go_on(worker, &coordinator);
     });
 }
 
@@ -239,8 +229,7 @@ fn a_certificate_that_is_renewed_during_a_training_is_read_again() {
     // Until etcd is started again it knows this one, too.
     let own = std::fs::read(all.path("mine.pem")).unwrap();
     std::fs::write(all.path("ca.pem"), [&*authorities, &own].concat()).unwrap();
-    etcd.kill();
-    assert!(etcd.start_again());
+    etcd.restart();
     let (url, variables) = (etcd.url(), shown(&all, Some("mine"), KNOWN));
     let etcd = std::sync::Mutex::new(etcd);
     on_two(&url, "renewed", &variables, |worker, coordinator| {
@@ -416,17 +405,15 @@ fn a_server_with_another_certificate_or_without_tls_is_told_from_one_that_is_awa
         error.contains("where it takes TLS, write etcds://"),
         "{error}"
     );
-    etcd.kill();
     etcd.flags = all.flags("late");
-    assert!(etcd.start_again());
+    etcd.restart();
     until_it_listens(&etcd);
     check_refusals(
         &url,
         [(right.clone(), ["its certificate has expired", "renew it"])],
     );
-    etcd.kill();
     (etcd.scheme, etcd.flags) = ("http", Vec::new());
-    assert!(etcd.start_again());
+    etcd.restart();
     until_it_listens(&etcd);
     let error = late(&url, &right);
     assert!(

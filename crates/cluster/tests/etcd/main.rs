@@ -107,6 +107,14 @@ fn on_workers_with<T: Send>(
     })
 }
 
+/// What each of two workers does once etcd is back: they exchange, nobody has failed, and they leave.
+fn go_on(worker: usize, coordinator: &Coordinator) {
+    let all = coordinator.exchange("after", vec![worker as u8], SOON);
+    assert_eq!(all.unwrap(), [[0], [1]]);
+    assert_eq!(coordinator.first_failure(), None);
+    coordinator.leave(SOON).unwrap();
+}
+
 /// The seeds of the fuzz target, by what it asserts.
 #[test]
 fn entries_of_the_log_are_read_as_they_are_written() {
@@ -177,10 +185,7 @@ fn an_etcd_that_is_killed_and_comes_back_loses_nothing() {
             thread::sleep(TIMING.lease + Duration::from_millis(500));
             assert!(etcd.start_again());
         }
-        let all = coordinator.exchange("after", vec![worker as u8], SOON);
-        assert_eq!(all.unwrap(), [[0], [1]]);
-        assert_eq!(coordinator.first_failure(), None);
-        coordinator.leave(SOON).unwrap();
+        go_on(worker, &coordinator);
     });
 }
 
@@ -209,10 +214,7 @@ fn an_etcd_that_does_not_answer_for_a_while_is_nobodys_failure() {
             thread::sleep(4 * timing.lease);
             etcd.signal("-CONT");
         }
-        let all = coordinator.exchange("after", vec![worker as u8], SOON);
-        assert_eq!(all.unwrap(), [[0], [1]]);
-        assert_eq!(coordinator.first_failure(), None);
-        coordinator.leave(SOON).unwrap();
+        go_on(worker, &coordinator);
     });
 }
 

@@ -113,6 +113,12 @@ impl Etcd {
         }
     }
 
+    /// Ends it and starts it again: what it had in memory alone is gone.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        assert!(self.start_again());
+    }
+
     /// Whether this member leads, by its own account; none while nobody does or it does not answer.
     pub(crate) fn leads(&self) -> Option<bool> {
         let answer = self.post("maintenance/status", "{}", None)?;
