@@ -27,8 +27,8 @@ impl Dataset {
     /// A function applied to each example with a random key that is drawn from (seed, epoch, example).
     ///
     /// The same example gets the same key whatever its place in the order, and whatever batch, thread or worker makes it.
-    /// After a filter, a shuffle or sharding by file, "example" means the example of the source; after `interleave`, `mix`,
-    /// `zip` and `cache` it means the place in their output, which no worker changes.
+    /// After a filter, a shuffle or sharding by file, "example" means the example of the source; after `sample`, `interleave`,
+    /// `mix`, `zip` and `cache` it means the place in their output, which no worker changes.
     #[must_use]
     pub fn map_random(
         &self,

@@ -6,6 +6,7 @@
 //! | `custom_source.rs` | `from_source`, and every file format |
 //! | `images.rs` | `from_images` |
 //! | `shuffle.rs` | `shuffle` |
+//! | `sample.rs` | `sample` |
 //! | `take.rs` | `take`, `skip` |
 //! | `repeat.rs` | `repeat`, `repeat_forever` |
 //! | `epochs_of.rs` | `Batches::epochs_of` |
@@ -35,6 +36,7 @@ mod map;
 mod mix;
 mod reindex;
 mod repeat;
+mod sample;
 mod shuffle;
 mod skip_corrupt;
 mod take;
