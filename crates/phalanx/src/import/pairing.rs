@@ -266,7 +266,7 @@ fn by_way<'f>(
     }
     for (layer, _) in layers.iter().zip(&used).filter(|(_, used)| !**used) {
         let names = layer.tensors.iter().flat_map(FileTensor::names);
-        matcher.report.unexpected.extend(names);
+        matcher.unexpected(names, matches!(way, MatchRule::Order));
     }
     Paired {
         sources: matcher.pairs,
@@ -317,7 +317,16 @@ impl<'f> Matcher<'_, 'f> {
             .enumerate()
             .filter(|(index, _)| !used.contains(index));
         let left = left.flat_map(|(_, stored)| stored.names());
-        self.report.unexpected.extend(left);
+        self.unexpected(left, source.is_some());
+    }
+
+    /// Notes tensors that no variable takes, and whether the model answers otherwise without them.
+    fn unexpected(&mut self, names: impl Iterator<Item = String>, is_left_over: bool) {
+        let names: Vec<String> = names.collect();
+        if is_left_over {
+            self.report.left_over.extend_from_slice(&names);
+        }
+        self.report.unexpected.extend(names);
     }
 
     fn variable(
@@ -370,7 +379,7 @@ fn tensor_of(layer: &FileLayer, kind: &str, variable: &str, number: usize) -> Op
     if layer.convention == Convention::Keras {
         return Some(number);
     }
-    let field = field(layer.convention, kind, variable);
+    let field = field(layer.convention, kind, variable)?;
     let mut tensors = layer.tensors.iter();
     tensors.position(|stored| stored.field == field)
 }

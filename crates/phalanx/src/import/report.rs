@@ -18,6 +18,9 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Tensors of the file that the model has no variable for, or that are in such a layer.
     pub unexpected: Vec<String>,
+    /// Those of them without which a model answers otherwise than the file's: of layers that were paired, and of all others where layers
+    /// were paired by their order among all.
+    pub left_over: Vec<String>,
     /// Layers with another number of variables than in a file of Keras, which goes by their order: none of them has a value.
     pub miscounted: Vec<VariableCounts>,
     /// Variables for which the file has a tensor that does not fit.
@@ -72,10 +75,10 @@ pub struct VariableCounts {
 }
 
 impl LoadReport {
-    /// Whether every variable has a value from the file.
+    /// Whether every variable has a value from the file, and the layers of these nothing more in it.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.mismatched.is_empty()
+        self.missing.is_empty() && self.mismatched.is_empty() && self.left_over.is_empty()
     }
 
     /// Why the file was refused, and what to do.

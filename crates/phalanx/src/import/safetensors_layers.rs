@@ -171,6 +171,8 @@ fn shape(file: &str, tensors: &SafeTensors<'_>, name: &str) -> Result<Shape> {
         Dtype::I64 => DType::I64,
         Dtype::U32 => DType::U32,
         Dtype::U8 => DType::U8,
+        // Masks among a module's buffers; no variable is of it.
+        Dtype::BOOL => DType::Bool,
         other => {
             let message = format!("elements of type {other}; convert them to f32");
             return Err(problem(file, &place(), message));
@@ -179,7 +181,7 @@ fn shape(file: &str, tensors: &SafeTensors<'_>, name: &str) -> Result<Shape> {
     Ok(Shape::new(dtype, view.shape().to_vec()))
 }
 
-/// Orders names part by part, numbers by value: `layers.2` before `layers.10`.
+/// Orders names part by part, numbers by value and before words: `layers.2` before `layers.10`, and that before `layers.1a`.
 fn natural(a: &str, b: &str) -> Ordering {
     let separators = ['/', '.', '_'];
     let mut right = b.split(separators);
@@ -190,7 +192,9 @@ fn natural(a: &str, b: &str) -> Ordering {
         let numbers = (part.parse::<u64>(), other.parse::<u64>());
         let order = match numbers {
             (Ok(part), Ok(other)) => part.cmp(&other),
-            _ => part.cmp(other),
+            (Ok(_), Err(_)) => Ordering::Less,
+            (Err(_), Ok(_)) => Ordering::Greater,
+            (Err(_), Err(_)) => part.cmp(other),
         };
         if order != Ordering::Equal {
             return order;
@@ -261,5 +265,14 @@ mod tests {
             names,
             ["a.2.b", "l", "l.9.bias", "l.9.weight", "l.10.weight"]
         );
+        // In any order: by value 9 is before 10, by letters `10`, `1a`, `9`.
+        for mut names in [
+            ["c.9", "c.10", "c.1a"],
+            ["c.1a", "c.9", "c.10"],
+            ["c.10", "c.1a", "c.9"],
+        ] {
+            names.sort_by(|a, b| natural(a, b));
+            assert_eq!(names, ["c.9", "c.10", "c.1a"]);
+        }
     }
 }

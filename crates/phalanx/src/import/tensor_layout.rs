@@ -89,22 +89,25 @@ impl TensorLayout {
     }
 }
 
-/// The name that a variable of a layer of some kind has in a file.
-pub(super) fn field<'a>(convention: Convention, kind: &str, variable: &'a str) -> &'a str {
-    match (convention, kind, variable) {
-        (Convention::Torch, "lstm" | "gru" | "simple_rnn", _) => match variable {
-            "kernel" => "weight_ih",
-            "recurrent_kernel" => "weight_hh",
-            // With the other, `bias_hh`, as its second row.
-            "bias" => "bias_ih",
-            _ => variable,
-        },
-        (Convention::Torch, _, "kernel" | "gamma" | "scale" | "embeddings" | "alpha") => "weight",
-        (Convention::Torch, _, "beta") => "bias",
-        (Convention::Torch, _, "moving_mean") => "running_mean",
-        (Convention::Torch, _, "moving_variance") => "running_var",
-        _ => variable,
+/// The name that a variable of a layer of some kind has in a file; none where `PyTorch`'s layout of it is not known, so that a square one
+/// is not taken as it lies.
+pub(super) fn field<'a>(convention: Convention, kind: &str, variable: &'a str) -> Option<&'a str> {
+    if convention != Convention::Torch {
+        return Some(variable);
     }
+    let layout = TensorLayout::of(convention, kind, variable);
+    Some(match (kind, variable) {
+        ("lstm" | "gru" | "simple_rnn", "kernel") => "weight_ih",
+        ("lstm" | "gru" | "simple_rnn", "recurrent_kernel") => "weight_hh",
+        // With the other, `bias_hh`, as its second row.
+        ("lstm" | "gru" | "simple_rnn", "bias") => "bias_ih",
+        (_, "kernel") if layout == TensorLayout::Same => return None,
+        (_, "kernel" | "gamma" | "scale" | "embeddings" | "alpha") => "weight",
+        (_, "beta") => "bias",
+        (_, "moving_mean") => "running_mean",
+        (_, "moving_variance") => "running_var",
+        _ => variable,
+    })
 }
 
 /// A tensor of a file as the value of a variable.

@@ -1,14 +1,17 @@
 //! Files of PyTorch and torchvision.
 
 use crate::oracle::uniform;
-use phalanx::import::{LoadWeights, PairedBy};
+use phalanx::import::{LoadReport, LoadWeights, PairedBy};
 use phalanx::models::{MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
-    AveragePool3d, BatchNorm, Conv2d, Conv3d, Dense, DepthwiseConv2d, GlobalAveragePool2d,
-    GlobalAveragePool3d, IntoModel, LayerNorm, MaxPool3d, Sequential, ZeroPadding2d, relu,
+    AveragePool3d, BatchNorm, Conv2d, Conv3d, Dense, DepthwiseConv2d, EinsumDense,
+    GlobalAveragePool2d, GlobalAveragePool3d, IntoModel, Layer, LayerNorm, MaxPool3d, Sequential,
+    ZeroPadding2d, relu,
 };
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use crate::{answer, fresh, load, read_json, relu_layer};
@@ -175,4 +178,69 @@ fn mobilenet_v2_of_torchvision_is_read() {
 #[test]
 fn resnet50_of_torchvision_is_read() {
     check_torchvision("resnet50", ResNet50::torchvision().input([64, 64, 3]));
+}
+
+/// A file of these tensors, all of zeros.
+fn zeros(tensors: &[(&str, Dtype, &[usize])]) -> Vec<u8> {
+    let bytes = [0; 4096];
+    let views = tensors.iter().map(|&(name, dtype, dims)| {
+        let len = dims.iter().product::<usize>() * dtype.bitsize() / 8;
+        (
+            name,
+            TensorView::new(dtype, dims.to_vec(), &bytes[..len]).unwrap(),
+        )
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+/// The report, without an error only where all was well.
+fn loaded(model: Sequential, tensors: &[(&str, Dtype, &[usize])]) -> Result<LoadReport, String> {
+    let report = fresh(model).load_weights_from("torch", &zeros(tensors), LoadWeights::default());
+    report.map_err(|error| error.to_string())
+}
+
+/// Without them the model would answer otherwise than PyTorch's.
+#[test]
+fn tensors_that_layers_leave_are_refused() {
+    let kernel = ("fc.weight", Dtype::F32, &[3, 4][..]);
+    let bias = ("fc.bias", Dtype::F32, &[3][..]);
+    let fc = || Dense::new(3).use_bias(false).named("fc");
+    let refused = loaded(Sequential::new([4]).add(fc()), &[kernel, bias]).unwrap_err();
+    assert!(
+        refused.contains("1 not in the model: `fc.bias`"),
+        "{refused}"
+    );
+    // Layers of other names may be those of a longer model; by numbers alone they are the rest of this one.
+    let head = ("head.weight", Dtype::F32, &[2, 3][..]);
+    let report = loaded(Sequential::new([4]).add(fc()), &[kernel, head]).unwrap();
+    assert_eq!(report.unexpected, ["head.weight"]);
+    let stack = ["0.weight", "2.weight", "4.weight"].map(|name| (name, Dtype::F32, &[4, 4][..]));
+    let dense = || Dense::new(4).use_bias(false);
+    let two = || Sequential::new([4]).add(dense()).add(dense());
+    let refused = loaded(two(), &stack).unwrap_err();
+    assert!(
+        refused.contains("1 not in the model: `4.weight`"),
+        "{refused}"
+    );
+    assert!(loaded(two().add(dense()), &stack).is_ok());
+}
+
+/// A square one would be taken as it lies, and PyTorch's is turned.
+#[test]
+fn kernels_whose_layout_in_pytorch_is_not_known_find_no_value() {
+    let equation = EinsumDense::new("abc,cd->abd", [None, Some(4)]).named("proj");
+    let model = Sequential::new([2, 4]).add(equation);
+    let refused = loaded(model, &[("proj.weight", Dtype::F32, &[4, 4])]).unwrap_err();
+    assert!(
+        refused.contains("1 not in the model: `proj.weight`"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn buffers_of_truth_values_are_in_nobodys_way() {
+    let model = Sequential::new([4]).add(Dense::new(3).use_bias(false).named("fc"));
+    let kernel = ("fc.weight", Dtype::F32, &[3, 4][..]);
+    let report = loaded(model, &[kernel, ("mask", Dtype::BOOL, &[2, 2])]).unwrap();
+    assert_eq!(report.unexpected, ["mask"]);
 }
