@@ -1,6 +1,7 @@
 //! A model as a program for other systems to serve: StableHLO text beside its weights, or an ONNX model.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use phalanx_graph::{HostTensor, Lowering, Platform, Program, Shape};
@@ -66,15 +67,18 @@ impl SavedModel {
     ///
     /// # Errors
     /// When the name does not end in `.mlir`, the batch has no example, or a layer of your own calls a kernel that other systems do not have:
-    /// nothing is written then, nor where weights of this name are there that are no export's. When a file cannot be written, such as for lack of space.
+    /// nothing is written then, nor where weights of this name are there that are no export's. When a file cannot be written, such as for lack of
+    /// space: no program is there then.
     pub fn save_stablehlo(&self, path: impl AsRef<Path>, options: &ServingOptions) -> Result<()> {
         let path = path.as_ref();
         let [weights, description] = beside(path)?;
         let program = self.prediction(options.batch_size, options.precision)?;
         let description_text = self.description(&program, path, &weights)?;
         let text = program.to_stablehlo(&Lowering::new(options.platform, self.model().name()));
-        self.save_weights(&weights)?;
+        // Where this is interrupted, weights are those of an export, and no older program is beside them.
         write(&description, &[description_text.as_bytes()])?;
+        removed(path)?;
+        self.save_weights(&weights)?;
         write(path, &[text.as_bytes()])
     }
 
@@ -115,13 +119,7 @@ impl SavedModel {
             return Err(error);
         }
         let mut older = older.into_iter().filter(|path| *path != beside);
-        older.try_for_each(|path| {
-            fs::remove_file(&path).map_err(|source| Error::Io {
-                path,
-                action: "delete",
-                source,
-            })
-        })
+        older.try_for_each(|path| removed(&path))
     }
 
     /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
@@ -241,6 +239,18 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     atomic_dir::replace_file(&MODEL_DIR, path, len, |file| {
         parts.iter().try_for_each(|part| file.write_all(part))
     })
+}
+
+/// Deletes a file, if it is there.
+fn removed(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::Io {
+            path: path.to_owned(),
+            action: "delete",
+            source,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The weights of an earlier export of this name: those that the model which is there now names, so that a model that was renamed keeps
