@@ -59,5 +59,10 @@ struct FromKerasPage;
 
 /// The program of the page compiles.
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-pytorch.md")]
+struct FromPytorchPage;
+
+/// The program of the page compiles.
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/serving.md")]
 struct ServingPage;

@@ -9,6 +9,7 @@ mod four_devices;
 mod lazy;
 mod narrow;
 mod overflow;
+mod pytorch;
 mod spectral;
 mod table;
 mod ways;
