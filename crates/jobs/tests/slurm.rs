@@ -344,6 +344,32 @@ fn failures_retries_and_cancels_are_as_on_this_machine() {
 }
 
 #[test]
+fn a_job_that_is_cancelled_in_slurm_does_not_come_back() {
+    let service = Service::new("slurm-scancel");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    slurm.script(&service, "gone", &SLURM, "echo up >> up; exec sleep 1000");
+    service.until("gone", |_| {
+        let up = fs::read_to_string(service.folder.join("up"));
+        up.is_ok_and(|text| text.lines().count() == 2)
+    });
+    let mut command = Command::new("scancel");
+    command
+        .arg("--name=gone")
+        .env("SLURM_CONF", slurm.0.join("slurm.conf"));
+    assert!(command.status().unwrap().success());
+    let job = service.end("gone");
+    let why = job["errorMessage"].as_str().unwrap();
+    assert!(why.contains("was cancelled in Slurm"), "{why}");
+    assert_eq!(
+        (&job["state"], job["phalanx"]["attempt"].as_u64()),
+        (&"FAILED".into(), Some(1)),
+        "{job:#}"
+    );
+}
+
+#[test]
 fn the_digits_have_the_same_weights_by_slurm_and_on_this_machine() {
     if !digits::can_train() {
         return;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use event::{Event, FirstFailure, Submitted, TaskEnd, Trial, TrialState};
-pub use retry::{Budget, Verdict, verdict};
+pub use retry::{Budget, Verdict, is_tried_again, verdict};
 
 use crate::spec::JobName;
 

@@ -53,6 +53,12 @@ pub fn verdict(end: TaskEnd, restarts: u32, budget: &mut Budget) -> Verdict {
     }
 }
 
+/// Whether tasks are started again after such an end, as often as they may be.
+#[must_use]
+pub fn is_tried_again(end: TaskEnd) -> bool {
+    verdict(end, 1, &mut Budget::default()) != Verdict::Over
+}
+
 /// How long to wait after this number of ends of the same kind: not at all after the first ones, then twice as long each time.
 fn pause(before: u32, at_once: u32) -> Duration {
     match before.checked_sub(at_once) {

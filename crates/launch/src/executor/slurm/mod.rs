@@ -19,7 +19,7 @@ use script::{TASK, folder_of, scripts};
 
 use super::command::made_folders;
 use super::{Run, RunEnd, Stop};
-use crate::lifecycle::{Event, Life, TaskEnd};
+use crate::lifecycle::{Event, Life, TaskEnd, is_tried_again};
 use crate::spec::{Program, TaskPlan};
 
 /// How often Slurm and the files are asked.
@@ -474,8 +474,10 @@ impl<'a> Watching<'a> {
         if let Some((why, _)) = self.lost.take().filter(|_| !chief) {
             return RunEnd::Lost(why);
         }
+        // What a cancel in Slurm ends looks as if it was preempted, and would come back again and again.
+        let is_cancelled = |end: TaskEnd| state == "CANCELLED" && is_tried_again(end);
         let first = self.run.first_failure(ends);
-        if let Some(failure) = first.filter(|_| !lost) {
+        if let Some(failure) = first.filter(|first| !lost && !is_cancelled(first.end)) {
             return RunEnd::Failed(failure);
         }
         let batch = self.folder.join("batch.log");

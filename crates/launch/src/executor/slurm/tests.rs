@@ -187,3 +187,37 @@ fn a_submission_that_does_not_reach_slurm_is_repeated() {
     };
     assert!(why.contains("Invalid partition") && tries == 1, "{why}");
 }
+
+#[test]
+fn a_job_that_was_cancelled_in_slurm_is_not_submitted_again() {
+    let ends = |state: &str, code: u8| {
+        let root = Scratch::new("slurm-cancelled");
+        let state = format!("echo JobState={state}");
+        let (job, spec, plan) = job(&root.0, &tools(&root.0, &[("scontrol", &state)]));
+        let folder = job.folder().join("slurm/1/r0");
+        fs::create_dir_all(&folder).unwrap();
+        for task in &plan.tasks {
+            let file = |kind| folder.join(format!("{}.{kind}", task.name()));
+            fs::write(file("start"), "n1\n").unwrap();
+            fs::write(file("exit"), format!("{code} 1795\n")).unwrap();
+        }
+        let (handle, trial) = (Some(format!("{HANDLE}7")), None);
+        job.append(Event::Handle { handle, trial }).unwrap();
+        attempt(2, (&job, &spec, &plan), &|| None)
+    };
+    // As tasks end that are told to, and those that are killed.
+    for code in [143, 137, 75] {
+        let RunEnd::Refused(why) = ends("CANCELLED", code) else {
+            panic!("it would be tried again after {code}");
+        };
+        assert!(why.contains("was cancelled in Slurm"), "{why}");
+    }
+    // Ends of their own are what ended the job.
+    for (state, code) in [("CANCELLED", 1), ("FAILED", 143)] {
+        let end = ends(state, code);
+        let RunEnd::Failed(failure) = end else {
+            panic!("{end:?}")
+        };
+        assert_eq!(failure.end.code, Some(code));
+    }
+}
