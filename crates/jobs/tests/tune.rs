@@ -332,3 +332,89 @@ echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
         "two trials ran at the same time"
     );
 }
+
+/// A trial that tells its value, and ends well when it is told to end.
+const SAVES: &str = "for a; do case $a in --x=*) x=${a#--x=};; esac; done
+echo \"{\\\"global_step\\\": \\\"1\\\", \\\"loss\\\": \\\"$x\\\"}\" >> $CLOUD_ML_HP_METRIC_FILE
+trap 'exit 0' TERM; [ $x != 9 ] || { echo up > up; while :; do sleep 0.05; done; }";
+
+/// A search through a list of values, one after the other.
+fn list_config(values: &str, extra: &str) -> String {
+    let range = "type: DOUBLE, minValue: 0, maxValue: 10, scaleType: UNIT_LINEAR_SCALE";
+    let list = format!("type: DISCRETE, discreteValues: [{values}]");
+    let all = config(&format!("    algorithm: GRID_SEARCH\n{extra}"));
+    all.replace(range, &list).replace("Trials: 4", "Trials: 1")
+}
+
+#[test]
+fn a_trial_that_is_ended_early_is_said_to_be_though_it_ends_well() {
+    let service = Service::new("search-early");
+    fs::write(service.folder.join("script.sh"), SAVES).unwrap();
+    let early = list_config("1, 2, 3, 9", "    enableTrialEarlyStopping: true\n");
+    fs::write(service.folder.join("config.yaml"), early).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let early: Vec<bool> = trials(&job)
+        .iter()
+        .map(|trial| trial["isTrialStoppedEarly"] == true)
+        .collect();
+    assert_eq!(early, [false, false, false, true], "{job:#}");
+}
+
+#[test]
+fn a_trial_that_is_cancelled_has_no_result_and_is_run_again_by_the_next_search() {
+    let service = Service::new("search-cancel");
+    fs::write(service.folder.join("script.sh"), SAVES).unwrap();
+    let submit = |name: &str, extra: &str| {
+        fs::write(service.folder.join("config.yaml"), list_config("9", extra)).unwrap();
+        service.ok(&["submit", "training", name, "--config", "config.yaml"]);
+        service.until(name, |_| service.folder.join("up").exists());
+        service.ok(&["cancel", name]);
+        let job = service.end(name);
+        assert_eq!(job["state"], "CANCELLED", "{job:#}");
+        fs::remove_file(service.folder.join("up")).unwrap();
+        trials(&job)
+    };
+    for (name, number, extra) in [
+        ("demo", "1", ""),
+        ("again", "2", "    resumePreviousJobId: demo\n"),
+    ] {
+        let all = submit(name, extra);
+        assert_eq!(all.len(), 1, "{all:?}");
+        let trial = &all[0];
+        assert_eq!(
+            [&trial["state"], &trial["trialId"]],
+            ["CANCELLED", number],
+            "{trial}"
+        );
+        assert!(trial["finalMetric"].is_null(), "{trial}");
+        assert_eq!(trial["allMetrics"][0]["objectiveValue"], 9.0, "{trial}");
+    }
+    fs::write(
+        service.folder.join("config.yaml"),
+        list_config("9", "    resumePreviousJobId: dmo\n"),
+    )
+    .unwrap();
+    let (code, why) = service.fails(&["submit", "training", "third", "--config", "config.yaml"]);
+    assert!(
+        code == 2 && why.contains("there is no search of that name"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_search_that_cannot_write_its_results_says_so_at_its_first_trial() {
+    let service = Service::new("search-unwritable");
+    // In the place of a folder that is read-only: root writes into those that are closed.
+    std::os::unix::fs::symlink("/proc/none", service.folder.join("results")).unwrap();
+    let one = config("").replace("Trials: 4", "Trials: 1");
+    let job = search(&service, &one);
+    assert_eq!(job["state"], "FAILED", "{job:#}");
+    let why = job["errorMessage"].as_str().unwrap();
+    assert!(
+        why.starts_with("cannot make") && why.contains("results/1"),
+        "{why}"
+    );
+    assert_eq!(trials(&job).len(), 1, "{job:#}");
+}

@@ -213,6 +213,7 @@ fn of_life(samples: &mut Samples, life: &Life) {
             TrialState::Succeeded,
             TrialState::Stopped,
             TrialState::Failed,
+            TrialState::Cancelled,
         ] {
             let count = life
                 .trials

@@ -59,6 +59,7 @@ fn output(life: &Life) -> Json {
 /// A trial of a job in a state: one whose end nobody saw does not run any more after the job's.
 fn trial(trial: &Trial, job: State) -> Json {
     let state = match trial.state {
+        TrialState::Running if job == State::Cancelled => TrialState::Cancelled,
         TrialState::Running if job.is_final() => TrialState::Failed,
         state => state,
     };
@@ -70,8 +71,8 @@ fn trial(trial: &Trial, job: State) -> Json {
         "startTime": timestamp(trial.started),
         "allMetrics": trial.metrics.iter().map(metric).collect::<Vec<_>>(),
     });
-    // What a trial told before it failed is no result of it: it would be shown as the best.
-    let counts = trial.state != TrialState::Failed;
+    // What a trial told before it failed or was cancelled is no result of it: it would be shown as the best.
+    let counts = !matches!(trial.state, TrialState::Failed | TrialState::Cancelled);
     if let Some(value) = trial.metric.as_ref().filter(|_| counts) {
         json["finalMetric"] = metric(value);
     }

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::{ExecutorKind, JobName, Plan, Source, Spec};
-use phalanx_launch::store::StoreError;
+use phalanx_launch::store::{Followed, StoreError};
 use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
@@ -152,11 +152,30 @@ pub(super) async fn create(
         if shared.is_ending() {
             return Err(ending());
         }
+        check_resumed(&job, &jobs)?;
         let created = shared.store.create(job)?;
         jobs.insert(name.clone(), created);
     }
     shared.changed();
     shown(&shared, &name, None).map(|job| reply(&job))
+}
+
+/// Refuses a search that goes on from one that is not there.
+fn check_resumed(job: &Submitted, jobs: &BTreeMap<JobName, Followed>) -> Result<(), ApiError> {
+    let search = |job: &Submitted| job.training_input["hyperparameters"].clone();
+    let Some(previous) = search(job)["resumePreviousJobId"]
+        .as_str()
+        .map(str::to_owned)
+    else {
+        return Ok(());
+    };
+    let found = jobs.iter().find(|(name, _)| name.as_str() == previous);
+    if found.is_some_and(|(_, found)| search(&found.life.job).is_object()) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "resumePreviousJobId is {previous:?}, and there is no search of that name; `phalanx jobs list` shows the jobs that there are"
+    )))
 }
 
 /// The job that a request asks for, checked as a job file is.

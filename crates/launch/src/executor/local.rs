@@ -223,11 +223,9 @@ impl Tasks<'_> {
         if let Some(failure) = self.run.first_failure(self.ended.iter().copied()) {
             return RunEnd::Failed(failure);
         }
-        let done = self.done.is_some();
-        if self.stopped && !done {
-            RunEnd::Stopped
-        } else {
-            RunEnd::Succeeded
+        match self.stopped && !self.run.has_succeeded(self.ended.iter().copied()) {
+            true => RunEnd::Stopped,
+            false => RunEnd::Succeeded,
         }
     }
 

@@ -212,6 +212,11 @@ impl Run<'_> {
         is_replaced(self.spec, self.plan, at) && end.how().exit_code() == TRY_AGAIN
     }
 
+    /// Whether the chief ended as it should by itself: one that was told to end may have saved, and ended well before its work was done.
+    fn has_succeeded(&self, mut ends: impl Iterator<Item = (usize, TaskEnd)>) -> bool {
+        ends.any(|(at, end)| at == 0 && end.code == Some(0) && !end.told)
+    }
+
     /// The failure that made others fail, of the ends of tasks in their order: the first that did not merely lose another. What comes
     /// after the chief has ended as it should is none: then the work is done, and others may have lost it.
     fn first_failure(

@@ -48,7 +48,13 @@ impl Recipe {
         // Not the folder of the job itself, where that is gone.
         let is_trial = run.args.trial.is_some() && job.directory.is_dir();
         if let Some(folder) = run.args.folder().filter(|_| is_trial) {
-            let _ = fs::create_dir_all(job.directory.join(folder).join("hypertune"));
+            let folder = job.directory.join(folder).join("hypertune");
+            fs::create_dir_all(&folder).map_err(|error| {
+                format!(
+                    "cannot make {}, the folder in which the trial tells its metric: {error}; give the search a jobDir that can be written to",
+                    folder.display()
+                )
+            })?;
         }
         let mut recipe = Self {
             job,

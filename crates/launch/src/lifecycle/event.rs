@@ -245,6 +245,8 @@ pub enum TrialState {
     Stopped,
     /// It has failed, or ended without a value, or the last one is not finite.
     Failed,
+    /// It was ended with the search before its own end.
+    Cancelled,
 }
 
 impl TrialState {
@@ -255,6 +257,7 @@ impl TrialState {
             Self::Running => "RUNNING",
             Self::Succeeded | Self::Stopped => "SUCCEEDED",
             Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
         }
     }
 }

@@ -50,7 +50,8 @@ pub(crate) fn search(
         .collect();
     // The numbers go on, and so do the folders of trials in `jobDir`: both searches may have the same.
     let last = before.iter().map(|trial| trial.number).max().unwrap_or(0);
-    before.retain(|trial| trial.state != TrialState::Running);
+    // Those that were ended with it say nothing of their values.
+    before.retain(|trial| !matches!(trial.state, TrialState::Running | TrialState::Cancelled));
     let searching = Searching {
         job,
         spec,
@@ -214,6 +215,8 @@ impl Searching<'_> {
         trial.state = match end {
             RunEnd::Stopped | RunEnd::Succeeded if values.has_diverged => TrialState::Failed,
             RunEnd::Stopped if early => TrialState::Stopped,
+            // What it told so far is of no end of its training.
+            RunEnd::Stopped => TrialState::Cancelled,
             RunEnd::Succeeded if trial.metric.is_some() => TrialState::Succeeded,
             RunEnd::Failed(failure) => {
                 self.board().failure = Some(failure);

@@ -123,7 +123,7 @@ fn known(search: &Hyperparameters, trials: &[Trial]) -> Vec<(Vec<f64>, f64)> {
     };
     let costs: Vec<f64> = trials
         .iter()
-        .filter(|trial| trial.state != TrialState::Running)
+        .filter(|trial| !matches!(trial.state, TrialState::Running | TrialState::Cancelled))
         .filter_map(cost)
         .collect();
     if costs.is_empty() {
@@ -138,7 +138,7 @@ fn known(search: &Hyperparameters, trials: &[Trial]) -> Vec<(Vec<f64>, f64)> {
             .map(|param| space::place(param, trial.values.get(&param.name)?));
         let places: Option<Vec<f64>> = places.collect();
         let cost = match trial.state {
-            TrialState::Running => mean,
+            TrialState::Running | TrialState::Cancelled => mean,
             TrialState::Failed => worst,
             TrialState::Succeeded | TrialState::Stopped => cost(trial).unwrap_or(worst),
         };

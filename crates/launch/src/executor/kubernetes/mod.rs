@@ -506,7 +506,8 @@ impl<'a> PodWatch<'a> {
         self.ended
             .sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
         let done = self.done.is_some();
-        if self.stopped && !done {
+        let ends = self.ended.iter().map(|(at, _, end)| (*at, *end));
+        if self.stopped && !self.run.has_succeeded(ends) {
             return RunEnd::Stopped;
         }
         if let Some(why) = self.refused {
