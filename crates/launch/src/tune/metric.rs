@@ -41,8 +41,10 @@ fn number(json: &Json) -> Option<f64> {
 }
 
 fn lines(path: &Path) -> Vec<Json> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines()
+    let text = fs::read(path).unwrap_or_default();
+    // What one line has that is no text says nothing against the others.
+    String::from_utf8_lossy(&text)
+        .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()
 }
@@ -114,9 +116,20 @@ fn scalars(run: &phalanx_summary::Run) -> BTreeMap<String, Vec<(i64, f64)>> {
         .collect()
 }
 
-/// By step; of a step that comes again, after a restart, the last counts.
+/// By step; of a step that comes again the last counts. Where the first one does, the training began anew after a restart, and what it told before is
+/// of an attempt that was lost.
 fn sorted(values: impl Iterator<Item = (i64, f64)>) -> Vec<(i64, f64)> {
-    values.collect::<BTreeMap<_, _>>().into_iter().collect()
+    let mut all = BTreeMap::new();
+    for (step, value) in values {
+        if all
+            .first_key_value()
+            .is_some_and(|(first, _)| step <= *first)
+        {
+            all.clear();
+        }
+        all.insert(step, value);
+    }
+    all.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -142,6 +155,13 @@ mod tests {
         let text = "{\"timestamp\": 1.5, \"trial\": \"1\", \"loss\": \"0.5\", \"global_step\": \"10\"}\n{\"loss\": \"0.25\", \"global_step\": \"20\"}\n{\"loss\": \"nan\", \"global_step\": \"30\"}\n{\"lo";
         fs::write(google.join("hypertune/output.metrics"), text).unwrap();
         assert_eq!(read(&google, "loss"), told(&[(10, 0.5), (20, 0.25)], true));
+        // The second attempt began at the first step again, and came to its end sooner.
+        let again = folder("again");
+        let lines = [1, 2, 3, 1, 2]
+            .map(|step| format!("{{\"loss\": 0.{step}, \"global_step\": {step}}}\n"));
+        let text = [b"\xff\n", lines.concat().as_bytes()].concat();
+        fs::write(again.join("hypertune/output.metrics"), text).unwrap();
+        assert_eq!(read(&again, "loss"), told(&[(1, 0.1), (2, 0.2)], false));
         let ours = folder("ours");
         let text = "{\"epoch\": 1, \"loss\": 2.0, \"val_loss\": 3.0}\n{\"epoch\": 2, \"loss\": 1.0}\n{\"epoch\": 2, \"loss\": 0.5}\n{\"epoch\": 3, \"logs\": {\"val_loss\": null}}\n";
         fs::write(ours.join("history.jsonl"), text).unwrap();
