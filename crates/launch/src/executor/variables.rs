@@ -90,14 +90,13 @@ impl Naming<'_> {
     /// The variables of one task.
     pub(crate) fn of_task(&self, task: Task, cluster: &ClusterSpec) -> Variables {
         let mut variables = self.common();
-        let config = self.tf_config(task, cluster);
-        let trial = self
-            .args
-            .trial
-            .map(|trial| trial.to_string())
-            .unwrap_or_default();
+        let mut config = self.tf_config(task, cluster);
+        let trial = self.args.trial.map(|trial| trial.to_string());
+        if let Some(trial) = &trial {
+            config["task"]["trial"] = json!(trial);
+        }
         let mut spec = config.clone();
-        spec["task"]["trial"] = Json::from(trial);
+        spec["task"]["trial"] = json!(trial.unwrap_or_default());
         spec["job"] = Json::from(self.job_text());
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
         if let Some((least, _)) = self.spec.ours.elastic {
@@ -212,5 +211,40 @@ mod tests {
         };
         assert_eq!(of(json!({})), "/job/packages:/submitter");
         assert_eq!(of(json!({"PYTHONPATH": "/own"})), "/job/packages:/own");
+    }
+
+    #[test]
+    fn a_program_finds_the_number_of_its_trial_where_ai_platform_has_it() {
+        let input = json!({"args": ["true"]});
+        let spec = Spec::read(&Source::of_json(&json!({"trainingInput": input}))).unwrap();
+        let plan = Plan::new(&spec).unwrap();
+        let of = |trial| {
+            let args = RunArgs {
+                trial,
+                ..RunArgs::default()
+            };
+            let naming = Naming {
+                job: &submitted(Path::new("/job"), input.clone(), json!({})),
+                spec: &spec,
+                plan: &plan,
+                run: "run",
+                attempt: 1,
+                restarts: 0,
+                args: &args,
+                secret: Path::new("secret"),
+                apart: false,
+            };
+            let cluster = naming.cluster(|_| Address::new("127.0.0.1", 2222));
+            let all = naming.of_task(plan.tasks[0].task, &cluster);
+            let told = ["TF_CONFIG", "CLUSTER_SPEC"].map(|name| {
+                let json: Json = serde_json::from_str(&all[name]).unwrap();
+                json["task"]["trial"].clone()
+            });
+            // Programs of Phalanx read it, too.
+            assert!(tf_config::parse(&all["TF_CONFIG"]).is_ok());
+            told
+        };
+        assert_eq!(of(Some(7)), ["7", "7"]);
+        assert_eq!(of(None), [Json::Null, json!("")]);
     }
 }
