@@ -187,7 +187,7 @@ impl Logs {
         let count = tasks.len().max(1);
         let share = (MOST_BYTES / count as u64).max(LEAST_SHARE);
         tasks.rotate_left(self.turn % count);
-        let (mut lines, mut left) = (Vec::new(), MOST_BYTES);
+        let (mut lines, mut left) = (Vec::<(String, Line)>::new(), MOST_BYTES);
         for task in tasks {
             if left == 0 {
                 break;
@@ -197,11 +197,10 @@ impl Logs {
             left = left.saturating_sub(taken.len() as u64);
             let texts = taken.split(|byte| *byte == b'\n');
             let texts = texts.filter(|text| !text.is_empty());
-            lines.extend(texts.map(|text| line(&task, text)));
+            lines.extend(in_order(texts.map(|text| line(&task, text))));
         }
-        // Within a task the order is that of the file.
-        lines.sort_by(|one, other| one.time.cmp(&other.time));
-        lines
+        lines.sort_by(|(one, _), (other, _)| one.cmp(other));
+        lines.into_iter().map(|(_, line)| line).collect()
     }
 
     /// The next lines of a task, `most` bytes at most.
@@ -334,6 +333,18 @@ mod tests {
         let path = Logs::path(&scratch.0, "worker-0");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let long = vec![b'x'; MOST_BYTES as usize + 5];
+/// The lines of a task, each with the latest time so far: within a task the order is the one of its file, also of lines without a time, and where
+/// the clock was set back.
+fn in_order(lines: impl Iterator<Item = Line>) -> impl Iterator<Item = (String, Line)> {
+    let mut latest = String::new();
+    lines.map(move |line| {
+        if line.time > latest {
+            latest.clone_from(&line.time);
+        }
+        (latest.clone(), line)
+    })
+}
+
         fs::write(&path, [&long[..], b"\nlast\n"].concat()).unwrap();
         let mut logs = Logs::of(&scratch.0);
         let mut lines = logs.next(&|_| true, false);

@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,31 @@ struct Record {
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// How long ago something was. What came before the first look is known by the clock of the system, which may be set meanwhile; what comes
+/// after that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age {
+    looked: Instant,
+    before: Duration,
+}
+
+impl Age {
+    /// Of what began at this time in milliseconds since 1970.
+    #[must_use]
+    pub fn since(began: u64) -> Self {
+        Self {
+            looked: Instant::now(),
+            before: Duration::from_millis(now().saturating_sub(began)),
+        }
+    }
+
+    /// How long ago it was.
+    #[must_use]
+    pub fn elapsed(self) -> Duration {
+        self.before + self.looked.elapsed()
+    }
 }
 
 impl Store {

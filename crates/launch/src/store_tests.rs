@@ -132,3 +132,14 @@ fn one_process_runs_a_job() {
     drop(held);
     assert!(store.supervise(&name).unwrap().is_some());
 }
+
+#[test]
+fn what_a_clock_says_that_is_set_back_is_an_age_all_the_same() {
+    // It was said to be tomorrow when this began.
+    let age = Age::since(now() + 86_400_000);
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(age.elapsed() >= Duration::from_millis(30));
+    let hour = Duration::from_secs(3600);
+    let before = Age::since(now() - 3_600_000).elapsed();
+    assert!(before >= hour && before < hour + Duration::from_secs(60));
+}

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::executor::{Gpus, Job, Run, RunArgs, RunEnd, Stop, run_id};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
 use crate::spec::{ExecutorKind, JobName, Plan, Program, Source, Spec};
-use crate::store::{Store, StoreError, now};
+use crate::store::{Age, Store, StoreError};
 use crate::transfer::{FOLDER, Transfer};
 
 /// From SIGTERM to SIGKILL of a job that is cancelled for the first time, as pods have by default: a training ends its step and saves.
@@ -118,6 +118,8 @@ fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Resu
         job,
         spec,
         looked: Mutex::default(),
+        ran: OnceLock::new(),
+        waited: OnceLock::new(),
         have_tasks_ended: AtomicBool::new(false),
     };
     let stop = || wishes.stop();
@@ -295,8 +297,8 @@ pub(crate) fn attempts(
         match verdict(end, spec.ours.restarts, &mut budget) {
             Verdict::Over => return told,
             Verdict::Again(wait) => {
-                let until = now() + wait.as_millis() as u64;
-                while now() < until && stop().is_none() {
+                let begun = Instant::now();
+                while begun.elapsed() < wait && stop().is_none() {
                     thread::sleep(LOOK_EVERY);
                 }
                 why = Some(cause);
@@ -325,6 +327,9 @@ struct Wishes<'a> {
     job: &'a Job,
     spec: &'a Spec,
     looked: Mutex<Looked>,
+    /// How long its tasks have run, and how long it has waited for them to.
+    ran: OnceLock<Age>,
+    waited: OnceLock<Age>,
     /// What copies results after them is no running time.
     have_tasks_ended: AtomicBool,
 }
@@ -349,9 +354,8 @@ impl Wishes<'_> {
     fn look(&self) -> Option<Stop> {
         let life = self.job.life().ok()?;
         let most = self.spec.scheduling.max_running;
-        let over = life
-            .started
-            .is_some_and(|at| now().saturating_sub(at) >= most.as_millis() as u64);
+        let ran = |at| self.ran.get_or_init(|| Age::since(at)).elapsed();
+        let over = life.started.is_some_and(|at| ran(at) >= most);
         let mut cancelled = life.state == State::Cancelling;
         let is_copying = self.have_tasks_ended.load(Ordering::Acquire);
         if over && !is_copying && life.state == State::Running {
@@ -361,7 +365,7 @@ impl Wishes<'_> {
             );
             cancelled = self.job.append(Event::Cancelling { why }).is_ok();
         }
-        if let Some(why) = waited_too_long(&life, self.spec) {
+        if let Some(why) = self.waited_too_long(&life) {
             cancelled = self.job.append(Event::Cancelling { why }).is_ok();
         }
         let grace = match life.hurried {
@@ -370,15 +374,17 @@ impl Wishes<'_> {
         };
         cancelled.then_some(Stop { grace })
     }
-}
 
-/// Why a job that has waited in the queue of another scheduler for longer than it may is to end.
-fn waited_too_long(life: &Life, spec: &Spec) -> Option<String> {
-    let most = spec.scheduling.max_wait?;
-    let waits = life.state == State::Preparing && spec.ours.executor != ExecutorKind::Local;
-    let is_over = now().saturating_sub(life.created) >= most.as_millis() as u64;
-    let seconds = most.as_secs();
-    (waits && is_over).then(|| format!("it waited for longer than maxWaitTime, {seconds} s"))
+    /// Why a job that has waited in the queue of another scheduler for longer than it may is to end.
+    fn waited_too_long(&self, life: &Life) -> Option<String> {
+        let most = self.spec.scheduling.max_wait?;
+        let waits =
+            life.state == State::Preparing && self.spec.ours.executor != ExecutorKind::Local;
+        let waited = self.waited.get_or_init(|| Age::since(life.created));
+        let is_over = waits && waited.elapsed() >= most;
+        let seconds = most.as_secs();
+        is_over.then(|| format!("it waited for longer than maxWaitTime, {seconds} s"))
+    }
 }
 
 /// Whether a job's results go into a bucket.
@@ -487,6 +493,8 @@ mod tests {
             job: &job,
             spec: &spec,
             looked: Mutex::default(),
+            ran: OnceLock::new(),
+            waited: OnceLock::new(),
             have_tasks_ended: AtomicBool::new(false),
         };
         assert_eq!(wishes.look(), None);
@@ -496,6 +504,27 @@ mod tests {
         assert_eq!(wishes.look(), stop(CANCEL_GRACE));
         job.append(Event::Hurried).unwrap();
         assert_eq!(wishes.look(), stop(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_gives_a_job_no_more_time() {
+        let scratch = Scratch::new("set-back");
+        let job = prepared(&Store::open(&scratch.0).unwrap());
+        job.append(Event::Running).unwrap();
+        let input = json!({"args": ["true"], "scheduling": {"maxRunningTime": "1s"}});
+        let spec = Spec::read(&Source::of_json(&json!({"trainingInput": input}))).unwrap();
+        let wishes = Wishes {
+            job: &job,
+            spec: &spec,
+            looked: Mutex::default(),
+            // As if this process had seen it begin at a time that is to come again.
+            ran: Age::since(crate::store::now() + 86_400_000).into(),
+            waited: OnceLock::new(),
+            have_tasks_ended: AtomicBool::new(false),
+        };
+        assert_eq!(wishes.look(), None);
+        thread::sleep(Duration::from_secs(1));
+        assert!(wishes.look().is_some());
     }
 
     #[test]
@@ -511,6 +540,8 @@ mod tests {
             job: &job,
             spec: &spec,
             looked: Mutex::default(),
+            ran: OnceLock::new(),
+            waited: OnceLock::new(),
             have_tasks_ended: AtomicBool::new(ended),
         };
         assert_eq!(wishes(true).look(), None);

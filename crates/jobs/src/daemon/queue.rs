@@ -16,7 +16,7 @@ use phalanx_launch::executor::own_program;
 use phalanx_launch::lifecycle::{Event, Life, State, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::JobName;
-use phalanx_launch::store::{Followed, Store, StoreError, now};
+use phalanx_launch::store::{Age, Followed, Store, StoreError, now};
 use phalanx_launch::supervise::{end_what_is_left, prepare};
 
 use super::Shared;
@@ -52,22 +52,18 @@ pub(super) fn load(store: &Store) -> BTreeMap<JobName, Followed> {
 pub(super) struct Terms {
     priority: u32,
     max_wait: Option<Duration>,
+    waited: Age,
 }
 
 impl Terms {
     /// Read from its file, which takes much longer than a look at them.
     pub(super) fn of(life: &Life) -> Self {
-        let scheduling = prepare(life).map(|(spec, _)| spec.scheduling);
-        scheduling.map_or(
-            Self {
-                priority: 0,
-                max_wait: None,
-            },
-            |scheduling| Self {
-                priority: scheduling.priority,
-                max_wait: scheduling.max_wait,
-            },
-        )
+        let scheduling = prepare(life).map(|(spec, _)| spec.scheduling).ok();
+        Self {
+            priority: scheduling.map_or(0, |scheduling| scheduling.priority),
+            max_wait: scheduling.and_then(|scheduling| scheduling.max_wait),
+            waited: Age::since(life.created),
+        }
     }
 }
 
@@ -392,10 +388,9 @@ impl Scheduler {
     fn expire(&self, queue: &[JobName]) {
         for name in queue {
             let _ = self.with(name, |store, followed| {
-                let most = self.shared.terms(&followed.life).max_wait;
-                let waited = now().saturating_sub(followed.life.created);
-                match most {
-                    Some(most) if waited >= most.as_millis() as u64 => {
+                let terms = self.shared.terms(&followed.life);
+                match terms.max_wait {
+                    Some(most) if terms.waited.elapsed() >= most => {
                         let why = format!(
                             "it waited for longer than maxWaitTime, {} s",
                             most.as_secs()

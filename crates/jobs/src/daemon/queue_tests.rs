@@ -42,6 +42,7 @@ async fn the_file_of_a_job_that_waits_is_read_once() {
     let urgent = Terms {
         priority: 9,
         max_wait: None,
+        waited: Age::since(0),
     };
     let second = "second".parse().unwrap();
     shared.terms.lock().unwrap().insert(second, urgent);

@@ -172,6 +172,8 @@ impl Life {
     /// # Errors
     /// It cannot happen in this state; nothing is changed.
     pub fn apply(&mut self, at: u64, event: Event) -> Result<(), Refused> {
+        // The clock may have been set back meanwhile, and nothing ends before it began.
+        let at = at.max(self.started.unwrap_or(self.created));
         if let Some(next) = event.state() {
             if !self.state.may_become(next) {
                 return Err(self.refused(next));

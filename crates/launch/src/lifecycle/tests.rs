@@ -146,3 +146,16 @@ fn jobs_of_one_name_and_millisecond_have_other_processes() {
     assert_eq!(a, run_id(folders[0], &life, None));
     assert_eq!(format!("{a}.7"), run_id(folders[0], &life, Some(7)));
 }
+
+#[test]
+fn nothing_ends_before_it_began_whatever_the_clock_says() {
+    let mut life = Life::new(5, submitted(Path::new("/"), json!({}), json!({})));
+    for (at, event) in [
+        (3, Event::Prepared),
+        (9, Event::Running),
+        (4, Event::Succeeded),
+    ] {
+        life.apply(at, event).unwrap();
+    }
+    assert_eq!((life.started, life.ended), (Some(9), Some(9)));
+}

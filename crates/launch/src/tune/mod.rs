@@ -211,7 +211,7 @@ impl Searching<'_> {
         let values = metric::read(&self.local(trial.number), &self.search.metric);
         trial.metrics = values.finite;
         trial.metric = trial.metrics.last().copied();
-        trial.ended = Some(now());
+        trial.ended = Some(now().max(trial.started));
         trial.state = match end {
             RunEnd::Stopped | RunEnd::Succeeded if values.has_diverged => TrialState::Failed,
             RunEnd::Stopped if early => TrialState::Stopped,
