@@ -459,3 +459,44 @@ fn a_package_that_changes_after_its_submission_changes_no_job() {
         "{error}"
     );
 }
+
+/// A small disk in the place of a folder, until this is dropped.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// None where this user may not mount one.
+    fn mounted(folder: std::path::PathBuf) -> Option<Self> {
+        fs::create_dir(&folder).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs"]);
+        let done = mount.arg(&folder).output();
+        if done.is_ok_and(|done| done.status.success()) {
+            return Some(Self(folder));
+        }
+        phalanx_testkit::skip(format_args!("no disk can be mounted"));
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let mut unmount = std::process::Command::new("umount");
+        let _ = unmount.arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn output_that_a_full_disk_does_not_take_is_missed_in_the_log() {
+    let service = Service::new("full");
+    let Some(_disk) = SmallDisk::mounted(service.root()) else {
+        return;
+    };
+    service.script("demo", &[], "seq 1000000");
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let logs = service.ok(&["logs", "demo"]);
+    let last = logs.lines().last().unwrap();
+    assert!(last.contains("lines or more are missing here"), "{last}");
+    let first = logs.lines().nth(1).unwrap();
+    assert!(first.ends_with(" 1"), "{first}");
+}

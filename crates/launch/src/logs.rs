@@ -16,6 +16,8 @@ use serde::Serialize;
 const LONGEST_LINE: usize = 64 << 10;
 /// A line that is drawn again and again is kept so often, as far as it has come.
 const REDRAWN: Duration = Duration::from_secs(1);
+/// More bytes than are needed to tell that lines are missing.
+const LAST_WORDS: u64 = 128;
 /// About the most bytes that one look takes.
 const MOST_BYTES: u64 = 4 << 20;
 /// The most that it takes of each of very many files: a line with its time is shorter.
@@ -43,7 +45,85 @@ pub fn timestamp(ms: u64) -> String {
 
 /// Appends what a task writes, of both of its streams.
 #[derive(Debug, Clone)]
-pub(crate) struct Sink(Arc<Mutex<File>>);
+pub(crate) struct Sink(Arc<Mutex<LogFile>>);
+
+/// The file of a task's output, and what it could not be given.
+#[derive(Debug)]
+struct LogFile {
+    file: File,
+    /// The number of lines that are missing at its end.
+    lost: usize,
+    /// Whether its last line is not whole.
+    torn: bool,
+}
+
+impl LogFile {
+    /// Takes whole lines with their time. A line in the place of lost ones says so, as soon as there is room for it.
+    fn take(&mut self, time: &str, lines: &[u8]) {
+        match self.tells(time) {
+            true => self.lost = self.put(lines),
+            false => self.lost += lines_in(lines),
+        }
+    }
+
+    /// Tells what is missing at the end, over the last lines where there is no other room for it.
+    fn end(&mut self, time: &str) {
+        if self.tells(time) {
+            return;
+        }
+        let length = self.file.metadata().map_or(0, |found| found.len());
+        let kept = length.saturating_sub(LAST_WORDS);
+        if self.file.set_len(kept).is_ok() {
+            (self.torn, self.lost) = (kept > 0, self.lost + 1);
+            self.tells(time);
+        }
+    }
+
+    /// Says how many lines are missing; gives whether it could, or none are.
+    fn tells(&mut self, time: &str) -> bool {
+        if self.lost > 0 {
+            let end = if self.torn { "\n" } else { "" };
+            let told = format!(
+                "{end}{time} E {} lines or more are missing here: the disk took no more\n",
+                self.lost
+            );
+            if self.put(told.as_bytes()) > 0 {
+                return false;
+            }
+            self.lost = 0;
+        }
+        true
+    }
+
+    /// Writes what the disk takes; gives the number of lines that it does not.
+    fn put(&mut self, mut lines: &[u8]) -> usize {
+        while !lines.is_empty() {
+            match self.file.write(lines) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return lines_in(lines),
+                Ok(count) => {
+                    self.torn = lines[count - 1] != b'\n';
+                    lines = &lines[count..];
+                }
+            }
+        }
+        0
+    }
+}
+
+/// Where the first part of a long line ends: between two characters.
+fn part_end(line: &[u8]) -> usize {
+    if line.len() <= LONGEST_LINE {
+        return line.len();
+    }
+    let continues = |at: &usize| line[*at] & 0b1100_0000 == 0b1000_0000;
+    let mut ends = (LONGEST_LINE - 3..=LONGEST_LINE).rev();
+    ends.find(|at| !continues(at)).unwrap_or(LONGEST_LINE)
+}
+
+fn lines_in(text: &[u8]) -> usize {
+    text.iter().filter(|byte| **byte == b'\n').count()
+}
 
 impl Sink {
     pub(crate) fn append_to(path: &Path) -> io::Result<Self> {
@@ -55,10 +135,12 @@ impl Sink {
             .create(true)
             .mode(0o600)
             .open(path)?;
-        Ok(Self(Arc::new(Mutex::new(file))))
+        let (lost, torn) = (0, false);
+        let log = LogFile { file, lost, torn };
+        Ok(Self(Arc::new(Mutex::new(log))))
     }
 
-    /// Takes a stream until it ends. A disk that is full must not stop the task: what cannot be written is lost.
+    /// Takes a stream until it ends. A disk that is full must not stop the task: what cannot be written is lost, as the log says later.
     pub(crate) fn take_all(&self, stream: char, mut from: impl Read) {
         let mut chunk = vec![0; 64 << 10];
         let mut pending: Vec<u8> = Vec::new();
@@ -74,7 +156,7 @@ impl Sink {
             let whole = pending.iter().rposition(|byte| *byte == b'\n');
             let drawn = || drawn(&pending).filter(|_| written.elapsed() >= REDRAWN);
             let until = whole.map(|at| at + 1).or_else(drawn);
-            let until = until.or((pending.len() > LONGEST_LINE).then_some(pending.len()));
+            let until = until.or((pending.len() > LONGEST_LINE).then(|| part_end(&pending)));
             if let Some(until) = until {
                 self.write(stream, &pending[..until]);
                 pending.drain(..until);
@@ -84,6 +166,8 @@ impl Sink {
         if !pending.is_empty() {
             self.write(stream, &pending);
         }
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.end(&timestamp(crate::store::now()));
     }
 
     fn write(&self, stream: char, lines: &[u8]) {
@@ -96,17 +180,20 @@ impl Sink {
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            for part in line
-                .chunks(LONGEST_LINE)
-                .chain(line.is_empty().then_some(&[][..]))
-            {
+            let mut rest = line;
+            loop {
+                let (part, after) = rest.split_at(part_end(rest));
                 let _ = write!(text, "{time} {stream} ");
                 text.extend_from_slice(part);
                 text.push(b'\n');
+                rest = after;
+                if rest.is_empty() {
+                    break;
+                }
             }
         }
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = file.write_all(&text);
+        file.take(time, &text);
     }
 }
 
@@ -246,6 +333,18 @@ impl Logs {
     }
 }
 
+/// The lines of a task, each with the latest time so far: within a task the order is the one of its file, also of lines without a time, and where
+/// the clock was set back.
+fn in_order(lines: impl Iterator<Item = Line>) -> impl Iterator<Item = (String, Line)> {
+    let mut latest = String::new();
+    lines.map(move |line| {
+        if line.time > latest {
+            latest.clone_from(&line.time);
+        }
+        (latest.clone(), line)
+    })
+}
+
 fn logs_in(folder: &Path, prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| {
@@ -333,18 +432,6 @@ mod tests {
         let path = Logs::path(&scratch.0, "worker-0");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let long = vec![b'x'; MOST_BYTES as usize + 5];
-/// The lines of a task, each with the latest time so far: within a task the order is the one of its file, also of lines without a time, and where
-/// the clock was set back.
-fn in_order(lines: impl Iterator<Item = Line>) -> impl Iterator<Item = (String, Line)> {
-    let mut latest = String::new();
-    lines.map(move |line| {
-        if line.time > latest {
-            latest.clone_from(&line.time);
-        }
-        (latest.clone(), line)
-    })
-}
-
         fs::write(&path, [&long[..], b"\nlast\n"].concat()).unwrap();
         let mut logs = Logs::of(&scratch.0);
         let mut lines = logs.next(&|_| true, false);
@@ -391,6 +478,46 @@ fn in_order(lines: impl Iterator<Item = Line>) -> impl Iterator<Item = (String, 
         assert!(logs.next(&all, false).is_empty());
         assert_eq!(texts(&logs.next(&all, true)), ["worker-0|ERROR|last"]);
         assert!(logs.next(&all, true).is_empty());
+    }
+
+    #[test]
+    fn lines_of_a_task_keep_their_order_whatever_their_times_are() {
+        let scratch = Scratch::new("order");
+        let time = |minute: u32| format!("2026-11-22T00:{minute:02}:00.000Z O");
+        fs::create_dir_all(scratch.0.join("logs")).unwrap();
+        let set_back = format!("{0} a\n{1} b\n{2} c\n", time(5), time(4), time(7));
+        let undated = format!("{} d\ne\n{} f\n", time(6), time(8));
+        fs::write(Logs::path(&scratch.0, "chief-0"), set_back).unwrap();
+        fs::write(Logs::path(&scratch.0, "worker-0"), undated).unwrap();
+        let lines = Logs::of(&scratch.0).next(&|_| true, true);
+        let order: Vec<&str> = lines.iter().map(|line| line.message.as_str()).collect();
+        assert_eq!(order, ["a", "b", "d", "e", "c", "f"]);
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_does_not_take_are_told_in_their_place() {
+        let scratch = Scratch::new("full");
+        let open = |path: &Path| {
+            let mut options = OpenOptions::new();
+            options.append(true).create(true).open(path).unwrap()
+        };
+        for (before, torn) in [("", false), ("a\n", false), ("a\nb", true)] {
+            let path = scratch.0.join("log");
+            fs::write(&path, before).unwrap();
+            let (file, lost) = (open(Path::new("/dev/full")), 0);
+            let mut log = LogFile { file, lost, torn };
+            log.take("t1", b"c\nd\n");
+            log.take("t2", b"e\n");
+            log.end("t3");
+            log.file = open(&path);
+            log.take("t4", b"f\n");
+            log.take("t5", b"g\n");
+            log.end("t6");
+            let end = if torn { "\n" } else { "" };
+            let told = "t4 E 3 lines or more are missing here: the disk took no more";
+            let kept = fs::read_to_string(&path).unwrap();
+            assert_eq!(kept, format!("{before}{end}{told}\nf\ng\n"));
+        }
     }
 
     #[test]
@@ -507,6 +634,11 @@ fn in_order(lines: impl Iterator<Item = Line>) -> impl Iterator<Item = (String, 
             ["57", "58", "59"]
         );
         assert_eq!(last_lines(&scratch.0, "none", 20), Vec::<String>::new());
+        let long = "日本語".repeat(30_000);
+        let kept = Sink::append_to(&Logs::path(&scratch.0, "worker-0")).unwrap();
+        kept.take_all('O', format!("{long}\n{long}").as_bytes());
+        let parts = last_lines(&scratch.0, "worker-0", 20);
+        assert_eq!(parts.concat(), long.repeat(2), "a character was divided");
         sink.take_all('O', &vec![b'x'; 200 << 10][..]);
         assert!(
             last_lines(&scratch.0, "chief-0", 20)
