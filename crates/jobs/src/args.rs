@@ -1,8 +1,9 @@
 //! What can be typed. `submit training` has the options of `gcloud ai-platform jobs submit training`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use phalanx_launch::executor::Gpus;
 
 /// Submit, watch, cancel and tune jobs on this machine, Slurm and Kubernetes.
@@ -24,15 +25,23 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// How results are printed
-    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    #[arg(
+        long,
+        global = true,
+        default_value = "text",
+        value_name = "text|json|yaml|value(FIELD,..)"
+    )]
     pub(crate) format: Format,
+    /// Nothing is asked here
+    #[arg(long, short, global = true, hide = true)]
+    pub(crate) quiet: bool,
     /// What to do
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 /// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Format {
     /// For people
     Text,
@@ -40,6 +49,35 @@ pub(crate) enum Format {
     Json,
     /// YAML
     Yaml,
+    /// These fields of each job, as `gcloud` prints them for scripts: a line a job, tabs between
+    Value(Vec<String>),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fields = text
+            .strip_prefix("value(")
+            .and_then(|rest| rest.strip_suffix(')'));
+        let fields: Option<Vec<String>> = fields.map(|fields| {
+            fields
+                .split(',')
+                .map(|field| field.trim().to_owned())
+                .collect()
+        });
+        match (text, fields) {
+            ("text", _) => Ok(Self::Text),
+            ("json", _) => Ok(Self::Json),
+            ("yaml", _) => Ok(Self::Yaml),
+            (_, Some(fields)) if fields.iter().all(|field| !field.is_empty()) => {
+                Ok(Self::Value(fields))
+            }
+            _ => {
+                Err("expected text, json, yaml, or value(FIELD,..) such as value(state)".to_owned())
+            }
+        }
+    }
 }
 
 /// What to do.

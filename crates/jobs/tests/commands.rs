@@ -49,6 +49,35 @@ fn jobs_are_sorted_by_fields_that_they_have() {
 }
 
 #[test]
+fn scripts_for_gcloud_print_fields() {
+    let service = Service::new("fields");
+    service.script("demo", &["--quiet", "--labels", "team=vision"], "echo out");
+    service.end("demo");
+    let printed = |args: &str| service.ok(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        printed("describe demo --format value(state)"),
+        "SUCCEEDED\n"
+    );
+    assert_eq!(
+        printed("list --format=value(jobId,labels.team,endedBy)"),
+        "demo\tvision\t\n"
+    );
+    assert_eq!(
+        printed("logs demo --format value(task,message)"),
+        "chief-0\tout\n"
+    );
+    // Its words for machines are those of job files in small letters.
+    let given = "submit training tier --scale-tier basic-gpu --format value(state) -- true";
+    assert_eq!(printed(given), "QUEUED\n");
+    let tier = "describe tier --format value(trainingInput.scaleTier)";
+    assert_eq!(printed(tier), "BASIC_GPU\n");
+    for wrong in ["value(", "value()", "table(state)"] {
+        let (code, said) = service.fails(&["list", "--format", wrong]);
+        assert!(code == 2 && said.contains("such as value(state)"), "{said}");
+    }
+}
+
+#[test]
 fn stream_logs_follows_a_job_to_its_end() {
     let service = Service::new("stream");
     service.script(

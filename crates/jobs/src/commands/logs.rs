@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use phalanx_yaml::suggest;
 use serde_json::Value as Json;
 
-use super::show::{failure, out, printable};
+use super::show::{failure, out, printable, values};
 use super::{Context, Done, code};
 use crate::args::{Format, LogArgs};
 use crate::client::{Client, Event, encode};
@@ -33,7 +33,7 @@ pub(super) fn logs(context: &Context, args: &LogArgs, follow: bool) -> Done {
     if let Some(tail) = args.tail {
         path.push_str(&format!("&tail={tail}"));
     }
-    stream(&client, &path, context.format)?;
+    stream(&client, &path, &context.format)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,7 +52,7 @@ fn has_task(name: &str, job: &Json, wanted: &str) -> Result<(), Failure> {
 }
 
 /// Follows a job until its end; the exit code says how that was.
-pub(super) fn follow(client: &Client, job: &str, format: Format) -> Done {
+pub(super) fn follow(client: &Client, job: &str, format: &Format) -> Done {
     let path = format!("/api/jobs/{}/logs?follow=1", encode(job));
     stream(client, &path, format)?;
     let shown = client.job(job)?;
@@ -68,10 +68,10 @@ pub(super) fn follow(client: &Client, job: &str, format: Format) -> Done {
 }
 
 /// Shows the lines of a stream to its end. Where the daemon ends before, as the job does not, another one goes on.
-fn stream(client: &Client, path: &str, format: Format) -> Result<(), Failure> {
+fn stream(client: &Client, path: &str, format: &Format) -> Result<(), Failure> {
     let mut shown = Shown {
         format,
-        head: format == Format::Text,
+        head: *format == Format::Text,
         last: String::new(),
     };
     let mut next;
@@ -89,15 +89,15 @@ fn stream(client: &Client, path: &str, format: Format) -> Result<(), Failure> {
 }
 
 /// What was shown of a stream.
-struct Shown {
-    format: Format,
+struct Shown<'a> {
+    format: &'a Format,
     /// Whether the names of the columns are to come.
     head: bool,
     /// The id of the last event.
     last: String,
 }
 
-impl Shown {
+impl Shown<'_> {
     fn take(&mut self, event: &Event<'_>) -> bool {
         if event.name != "lines" {
             return event.name != "end";
@@ -109,6 +109,7 @@ impl Shown {
         for line in event.data.as_array().into_iter().flatten() {
             match self.format {
                 Format::Text => text.push_str(&row(line)),
+                Format::Value(fields) => text.push_str(&values(line, fields)),
                 _ => text.push_str(&format!("{line}\n")),
             }
         }

@@ -47,10 +47,11 @@ impl Context {
 
     /// Prints a result as it was asked for, or by `text`.
     fn print(&self, json: &Json, text: impl FnOnce(&Json) -> String) {
-        let out = match self.format {
+        let out = match &self.format {
             Format::Json => format!("{json:#}\n"),
             Format::Yaml => phalanx_yaml::to_yaml(json),
             Format::Text => text(json),
+            Format::Value(fields) => show::values(json, fields),
         };
         show::out(&out);
     }

@@ -53,6 +53,27 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Fields of one value or of each of a list, a line each, tabs between them. `trainingOutput.trials[0].state` is one within others, and empty if
+/// it is not there.
+pub(super) fn values(json: &Json, fields: &[String]) -> String {
+    let field = |one: &Json, path: &String| {
+        let pointer = path.replace(['[', '.'], "/").replace(']', "");
+        match one.pointer(&format!("/{pointer}")) {
+            None | Some(Json::Null) => String::new(),
+            Some(Json::String(text)) => printable(text),
+            Some(other) => other.to_string(),
+        }
+    };
+    let line = |one: &Json| {
+        let cells = fields.iter().map(|path| field(one, path));
+        cells.collect::<Vec<_>>().join("\t") + "\n"
+    };
+    match json {
+        Json::Array(all) => all.iter().map(line).collect(),
+        one => line(one),
+    }
+}
+
 fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| printable(cell)).collect()
 }
@@ -159,7 +180,7 @@ pub(super) fn queue(context: &Context) -> Done {
 pub(super) fn describe(context: &Context, job: &str, summarize: bool) -> Done {
     let client = context.client()?;
     let shown = client.job(job)?;
-    match (context.format, summarize) {
+    match (&context.format, summarize) {
         (Format::Text, true) => out(&summary(&shown)),
         (Format::Text, false) => out(&phalanx_yaml::to_yaml(&shown)),
         _ => context.print(&shown, summary),
@@ -291,6 +312,19 @@ pub(super) fn failure(failure: &Json) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_are_printed_for_scripts() {
+        let fields = ["state", "labels.team", "trials[1].x", "none"].map(str::to_owned);
+        let one = serde_json::json!({"state": "A\nB", "labels": {"team": "t"}, "trials": [{}, {"x": 1.5}]});
+        let line = "A\u{fffd}B\tt\t1.5\t\n";
+        assert_eq!(values(&one, &fields), line);
+        assert_eq!(
+            values(&Json::from(vec![one.clone(), one]), &fields),
+            line.repeat(2)
+        );
+        assert_eq!(values(&Json::Array(Vec::new()), &fields), "");
+    }
 
     #[test]
     fn numbers_have_the_digits_that_count() {

@@ -124,12 +124,13 @@ fn texts(args: &SpecArgs, flags: &mut Vec<Flag>) {
             flags.push(flag(name, path.to_vec(), Value::Text(value.clone())));
         }
     };
+    let tier = args.scale_tier.as_deref().map(as_enum);
     take("--to", &["phalanx", "executor"], &args.to);
     take("--workers", &["phalanx", "workers"], &args.workers);
     for (name, field, value) in [
         ("--region", "region", &args.region),
         ("--job-dir", "jobDir", &args.job_dir),
-        ("--scale-tier", "scaleTier", &args.scale_tier),
+        ("--scale-tier", "scaleTier", &tier),
         ("--module-name", "pythonModule", &args.module_name),
         ("--runtime-version", "runtimeVersion", &args.runtime_version),
         ("--python-version", "pythonVersion", &args.python_version),
@@ -200,13 +201,18 @@ fn list(texts: &[String]) -> Value {
     )
 }
 
+/// A word of `gcloud`'s, such as `basic-gpu`, as job files have it.
+fn as_enum(word: &str) -> String {
+    word.replace('-', "_").to_uppercase()
+}
+
 /// `type=NAME,count=N`.
 fn accelerator(name: &str, text: &str) -> Result<Value, Failure> {
     let parts: Vec<String> = text.split(',').map(str::to_owned).collect();
     let pairs = pairs(name, &parts)?;
     let entry = |(name, value): (String, String)| {
         let value = match name.as_str() {
-            "type" => Value::Text(value.replace('-', "_").to_uppercase()),
+            "type" => Value::Text(as_enum(&value)),
             _ => Value::Text(value),
         };
         (key(name), node(value))

@@ -23,7 +23,7 @@ pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
     let client = context.client()?;
     let job = request.submit(&client)?;
     if args.stream_logs {
-        return logs::follow(&client, &args.job, context.format);
+        return logs::follow(&client, &args.job, &context.format);
     }
     let name = &args.job;
     if context.format == Format::Text {
