@@ -54,9 +54,9 @@ async function show() {
     $("who").textContent = `${failure.task}${failure.rank === null ? "" : ` (rank ${failure.rank})`} ${failure.end}, attempt ${failure.attempt}`;
     $("last").textContent = failure.lastLines.join("\n");
   }
-  trials(one);
+  const told = trials(one);
   const measured = await ask(`/api/jobs/${encodeURIComponent(job)}/metrics`);
-  draw($("curves"), measured.curves, "No metrics yet.", { zero: false, unit: "" });
+  draw($("curves"), measured.curves.length ? measured.curves : told, "No metrics yet.", { zero: false, unit: "" });
   draw($("speed"), measured.speed, "No times of steps yet.", { zero: true, unit: "" });
   draw($("usage"), measured.usage, "Nothing was measured: only tasks of this machine are.", { zero: true, unit: " s" });
 }
@@ -64,7 +64,7 @@ async function show() {
 function trials(one) {
   const all = one.trainingOutput.trials || [];
   $("trials").hidden = all.length === 0;
-  if (!all.length) return;
+  if (!all.length) return [];
   const names = Object.keys(all[0].hyperparameters), tag = one.trainingOutput.hyperparameterMetricTag;
   const value = (t) => (t.finalMetric ? t.finalMetric.objectiveValue : undefined);
   const heads = el("tr");
@@ -92,6 +92,8 @@ function trials(one) {
   });
   for (const t of rows.sort((one, other) => isBest(one) - isBest(other))) chart.append(svg("polyline", { class: `curve ${isBest(t) ? "c1" : "c5"}`, "stroke-opacity": isBest(t) ? 1 : 0.5, points: axes.map((a, i) => `${x(i)},${y(scales[i].at(cell(t, a)))}`).join(" ") }));
   $("parallel").replaceChildren(chart);
+  // What trials told of the metric, where their programs keep no other history.
+  return all.filter((t) => t.allMetrics.length).map((t) => ({ metric: tag, run: t.trialId, points: t.allMetrics.map((m) => [Number(m.trainingStep), m.objectiveValue]) }));
 }
 
 // One chart for each metric, with a line for training, one for validation, and those of every trial; or one for each task.

@@ -151,6 +151,42 @@ fn the_speed_of_a_training_is_drawn_apart_from_its_curves() {
     assert_eq!(browser.value(ends), "10 to 50");
 }
 
+#[test]
+fn the_trials_of_a_search_are_read_in_a_narrow_window() {
+    let service = Service::new("narrow");
+    let Some(mut browser) = Browser::start(&service.folder.join("browser")) else {
+        phalanx_testkit::skip(
+            "install chromium-headless-shell, or name a Chromium in PHALANX_TEST_BROWSER",
+        );
+        return;
+    };
+    let param = |name: &str| {
+        format!("    - {{parameterName: {name}, type: DISCRETE, discreteValues: [0.0001]}}\n")
+    };
+    let params = ["rate", "units_of_the_first_layer", "dropout", "batch_size"].map(param);
+    let config = format!(
+        "trainingInput:\n  hyperparameters:\n    hyperparameterMetricTag: val_accuracy\n    params:\n{}",
+        params.concat()
+    );
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    let script = "for step in 1 2; do echo \"{\\\"global_step\\\": \\\"$step\\\", \\\"val_accuracy\\\": \\\"0.5\\\"}\"; done >> $CLOUD_ML_HP_METRIC_FILE";
+    service.script("demo", &["--config", "config.yaml"], script);
+    service.end("demo");
+    let size = json!({"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": false});
+    browser.ask("Emulation.setDeviceMetricsOverride", &size);
+    browser.open(&format!("{}#demo", service.ok(&["dashboard"]).trim()));
+    browser.until("document.querySelectorAll('#curves figure').length === 1");
+    // The page is as wide as the window, and what is wider is moved within it; no word is broken.
+    let width = "document.documentElement.scrollWidth <= innerWidth";
+    assert_eq!(browser.value(width), true);
+    let lines = "Math.max(...Array.from(document.querySelectorAll('#trialrows td'), (cell) => cell.clientHeight)) < 40";
+    assert_eq!(browser.value(lines), true);
+    // The metric at its two steps, though no history was written.
+    let points =
+        "document.querySelector('#curves polyline').getAttribute('points').split(' ').length";
+    assert_eq!(browser.value(points), 2);
+}
+
 /// No script ran, no markup came to be, and nothing was fetched from elsewhere.
 fn check_nothing_ran(browser: &mut Browser) {
     assert_eq!(browser.value("typeof window.ran"), "undefined");

@@ -116,7 +116,17 @@ fn tasks(life: &Life) -> Vec<Json> {
         }
         json
     };
-    life.tasks.iter().map(of).collect()
+    let mut all: Vec<_> = life.tasks.iter().collect();
+    all.sort_by_cached_key(|(name, _)| place(name));
+    all.into_iter().map(of).collect()
+}
+
+/// Where a task stands in a list: by the number of its trial, its kind and its own number, the 10th behind the 9th.
+fn place(task: &str) -> (u32, &str, u32) {
+    let (trial, name) = task.split_once('/').unwrap_or(("", task));
+    let (kind, number) = name.rsplit_once('-').unwrap_or((name, ""));
+    let number_of = |text: &str| text.parse().unwrap_or(0);
+    (number_of(trial), kind, number_of(number))
 }
 
 fn ours(life: &Life) -> Json {
@@ -158,6 +168,28 @@ mod tests {
     use phalanx_launch::lifecycle::{Event, Submitted};
 
     use super::*;
+
+    #[test]
+    fn tasks_stand_in_the_order_of_their_numbers() {
+        let mut names = [
+            "10/chief-0",
+            "worker-10",
+            "2/worker-9",
+            "2/worker-10",
+            "2/chief-0",
+            "worker-9",
+        ];
+        names.sort_by_key(|name| place(name));
+        let expected = [
+            "worker-9",
+            "worker-10",
+            "2/chief-0",
+            "2/worker-9",
+            "2/worker-10",
+            "10/chief-0",
+        ];
+        assert_eq!(names, expected);
+    }
 
     #[test]
     fn nothing_of_a_job_that_has_ended_runs() {
