@@ -66,7 +66,7 @@ fn scripts_for_gcloud_print_fields() {
         printed("logs demo --format value(task,message)"),
         "chief-0\tout\n"
     );
-    // Its words for machines are those of job files in small letters.
+    // Its words for machines are the words of job files in small letters.
     let given = "submit training tier --scale-tier basic-gpu --format value(state) -- true";
     assert_eq!(printed(given), "QUEUED\n");
     let tier = "describe tier --format value(trainingInput.scaleTier)";

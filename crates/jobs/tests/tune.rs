@@ -333,7 +333,7 @@ echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
     );
 }
 
-/// A trial that tells its value, and ends well when it is told to end.
+/// A trial that tells its value, and ends well on SIGTERM.
 const SAVES: &str = "for a; do case $a in --x=*) x=${a#--x=};; esac; done
 echo \"{\\\"global_step\\\": \\\"1\\\", \\\"loss\\\": \\\"$x\\\"}\" >> $CLOUD_ML_HP_METRIC_FILE
 trap 'exit 0' TERM; [ $x != 9 ] || { echo up > up; while :; do sleep 0.05; done; }";
