@@ -42,30 +42,20 @@ fn product_of_others(x: &Tensor, dims: &[usize]) -> Tensor {
     }
     let rows = size.iter().product::<usize>() / count;
     let flat = ordered.reshape(&[rows, count]).convert(x.dtype().wide());
-    let others = product_on_one_side(&flat, 1) * product_on_one_side(&flat, -1);
+    let after = product_before(&flat.reverse(&[1])).reverse(&[1]);
+    let others = product_before(&flat) * after;
     let others = others.convert(x.dtype()).reshape(&ordered.dims());
     others.transpose(&inverse(&order))
 }
 
-/// For each element of a row the product of all before it (`side` 1) or after it (-1): distances double, so `log2` of the length
-/// multiplications make it.
-fn product_on_one_side(x: &Tensor, side: i64) -> Tensor {
-    let shifted = |x: &Tensor, by: usize| {
-        let low = side * by as i64;
-        let shift = PadDim {
-            low,
-            high: -low,
-            interior: 0,
-        };
-        x.pad(&[PadDim::default(), shift], 1.0)
+/// For each element of a row the product of all before it.
+fn product_before(x: &Tensor) -> Tensor {
+    let shift = PadDim {
+        low: 1,
+        high: -1,
+        interior: 0,
     };
-    let count = x.dims()[1];
-    let distances = std::iter::successors(Some(1), |by| Some(by * 2));
-    distances
-        .take_while(|&by| by < count)
-        .fold(shifted(x, 1), |product, by| {
-            &product * shifted(&product, by)
-        })
+    x.cumprod(1).pad(&[PadDim::default(), shift], 1.0)
 }
 
 pub(super) fn reduce_window(

@@ -1,7 +1,7 @@
 //! Methods that multiply and reduce.
 
 use super::Tensor;
-use crate::op::{ConvDims, DotDims, Op, ReduceOp, WindowDim};
+use crate::op::{BinaryOp, ConvDims, DotDims, Op, PadDim, ReduceOp, WindowDim};
 use crate::{DType, FusedActivation, Kernel, Pool2d};
 
 /// Products and reductions.
@@ -160,6 +160,36 @@ impl Tensor {
             kept.insert(dim.min(kept.len()), 1);
         }
         self.reshape(&kept)
+    }
+
+    /// Of each element the sum with all before it along `dim`: Keras' `cumsum`. 16-bit floats are added in f32 and rounded once.
+    #[must_use]
+    #[track_caller]
+    pub fn cumsum(&self, dim: usize) -> Self {
+        self.cumulated(BinaryOp::Add, dim, 0.0)
+    }
+
+    /// Of each element the product with all before it along `dim`: Keras' `cumprod`. 16-bit floats are multiplied in f32 and rounded once.
+    /// Derivatives are right where elements are 0, too.
+    #[must_use]
+    #[track_caller]
+    pub fn cumprod(&self, dim: usize) -> Self {
+        self.cumulated(BinaryOp::Mul, dim, 1.0)
+    }
+
+    /// Distances double, so the logarithm of the length is the number of additions, where a window for each element would have their square.
+    #[track_caller]
+    fn cumulated(&self, op: BinaryOp, dim: usize, neutral: f64) -> Self {
+        let size = self.dim(dim);
+        let mut pads = vec![PadDim::default(); self.rank()];
+        let mut all = self.convert(self.wide());
+        let mut by = 1;
+        while by < size {
+            (pads[dim].low, pads[dim].high) = (by as i64, -(by as i64));
+            all = all.binary(op, &all.pad(&pads, neutral));
+            by *= 2;
+        }
+        all.convert(self.dtype())
     }
 
     /// Index of the first largest element along `dim`, i32.

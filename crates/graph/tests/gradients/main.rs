@@ -215,6 +215,9 @@ fn ties_and_edges_have_the_documented_derivative() {
         at(&[0.0, 0.0, 5.0], &|x| x[0].reduce(ReduceOp::Prod, &[0])),
         [0.0, 0.0, 0.0]
     );
+    // Of `a + a b + a b c`.
+    assert_eq!(at(&[2.0, 0.0, 5.0], &|x| x[0].cumprod(0)), [1.0, 12.0, 0.0]);
+    assert_eq!(at(&[2.0, 0.0, 5.0], &|x| x[0].cumsum(0)), [3.0, 2.0, 1.0]);
     let tiny = [1e-200, 1e-200, 1e200];
     assert_eq!(
         at(&tiny, &|x| x[0].reduce(ReduceOp::Prod, &[0])),

@@ -390,3 +390,35 @@ fn what_the_shorthands_promise() {
     );
     cases.check();
 }
+
+#[test]
+fn sums_and_products_with_all_before() {
+    let mut cases = Cases::new();
+    let types = [
+        (DType::F32, 2e-6),
+        (DType::F64, 1e-13),
+        (DType::Bf16, 8e-3),
+        (DType::F16, 1e-3),
+        (DType::I32, 0.0),
+    ];
+    for (dtype, tolerance) in types {
+        for dims in [[1, 7], [5, 3], [4, 1], [2, 0]] {
+            let (x, a) = cases.sample(dtype, &dims);
+            for dim in [0, 1] {
+                let [mut sums, mut products] = [a.clone(), a.clone()];
+                for index in indices(&dims).into_iter().filter(|index| index[dim] > 0) {
+                    let mut earlier = index.clone();
+                    earlier[dim] -= 1;
+                    let [here, earlier] = [&index, &earlier].map(|place| flat(&dims, place));
+                    sums.values[here] += sums.values[earlier];
+                    products.values[here] *= products.values[earlier];
+                }
+                let what = format!("{dtype} {dims:?} along {dim}");
+                cases.near(&format!("cumsum {what}"), &x.cumsum(dim), sums, tolerance);
+                let product = x.cumprod(dim);
+                cases.near(&format!("cumprod {what}"), &product, products, tolerance);
+            }
+        }
+    }
+    cases.check();
+}
