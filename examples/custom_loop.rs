@@ -39,7 +39,7 @@ fn main() -> phalanx::Result<()> {
     let mut train_step = strategy.function(|cx, batch: Inputs| {
         let labels = &batch.y[0];
         let logits = &cx.train(&model, &batch.x)[0];
-        let loss = cx.mean(&loss.per_example(labels, logits), None);
+        let loss = cx.loss(&loss, labels, logits, None);
         let gradients = cx.gradients(&loss, &adam);
         let gradients = cx.all_reduce_gradients(&gradients);
         cx.apply(&adam, &gradients);

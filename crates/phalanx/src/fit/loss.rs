@@ -118,14 +118,15 @@ impl Objective {
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         for term in &self.losses.terms {
             let output = &outputs[term.output];
-            let weight = output.weight(row_weights.as_ref());
-            let y_pred = term.loss.without_unweighted(&output.value, weight.as_ref());
             let y_true = self.target(term.output, batch);
-            let values = term.loss.in_batch(y_true, &y_pred, weight.as_ref());
+            let (values, weight) = weighted_values(
+                &term.loss,
+                y_true,
+                output,
+                row_weights.as_ref(),
+                batch.rows(),
+            );
             let values = self.with_known_shares(term, y_true, values);
-            check_rows(term.loss.name(), &values, batch.rows());
-            check_mask(term.loss.name(), &values, output);
-            let weight = term.loss.own_weight(y_true, &values, weight.as_ref());
             let varies = weight.is_some();
             let (sum, weight) = weighted_sum(&values, weight.as_ref());
             let whole = global_weight(&weight, varies, batch, replicas);
@@ -344,7 +345,27 @@ fn global_weight(own: &Tensor, varies: bool, batch: &BatchTensors, replicas: usi
     }
 }
 
+/// The numbers that a loss gives for an output, and the weight of each where not all count alike: padded steps and classes that are left out have
+/// none.
+#[track_caller]
+pub(crate) fn weighted_values(
+    loss: &Loss,
+    y_true: &Tensor,
+    output: &Output,
+    row_weights: Option<&Tensor>,
+    rows: usize,
+) -> (Tensor, Option<Tensor>) {
+    let weight = output.weight(row_weights);
+    let y_pred = loss.without_unweighted(&output.value, weight.as_ref());
+    let values = loss.in_batch(y_true, &y_pred, weight.as_ref());
+    check_rows(loss.name(), &values, rows);
+    check_mask(loss.name(), &values, output);
+    let weight = loss.own_weight(y_true, &values, weight.as_ref());
+    (values, weight)
+}
+
 /// Refuses a loss that does not give a number for each row: the mean over the batch could not be computed from it.
+#[track_caller]
 fn check_rows(name: &str, values: &Tensor, rows: usize) {
     if values.dims().first() != Some(&rows) {
         let message = format!(
@@ -356,6 +377,7 @@ fn check_rows(name: &str, values: &Tensor, rows: usize) {
 }
 
 /// Refuses padded steps where the loss has no number for each step.
+#[track_caller]
 fn check_mask(name: &str, values: &Tensor, output: &Output) {
     if let Some(mask) = &output.mask
         && mask.rank() > values.rank()

@@ -6,9 +6,9 @@ use crate::losses::{aligned_if_it_fits, aligned_weight};
 use crate::nn::{Cx, Model};
 
 /// An output of the model with its padding mask.
-pub(super) struct Output {
-    pub(super) value: Tensor,
-    pub(super) mask: Option<Tensor>,
+pub(crate) struct Output {
+    pub(crate) value: Tensor,
+    pub(crate) mask: Option<Tensor>,
 }
 
 impl Output {

@@ -28,7 +28,7 @@ use crate::data::{Batch, Batches};
 /// let loss = Loss::from(MeanSquaredError);
 /// let mut step = strategy.function(|cx, batch: Inputs| {
 ///     let y = cx.train(&model, &batch.x);
-///     let loss = cx.mean(&loss.per_example(&batch.y[0], &y[0]), None);
+///     let loss = cx.loss(&loss, &batch.y[0], &y[0], None);
 ///     let gradients = cx.gradients(&loss, &sgd);
 ///     let gradients = cx.all_reduce_gradients(&gradients);
 ///     cx.apply(&sgd, &gradients);

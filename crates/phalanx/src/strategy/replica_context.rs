@@ -5,6 +5,7 @@ mod penalties;
 mod replaced;
 mod row_order;
 mod sending;
+mod shares;
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
@@ -13,7 +14,7 @@ use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::state::{DRAWS, ModelRef, SEED, State, StateId, ValueKind, ValueRef, foreign};
-use crate::fit::{divide_or_zero, step_key, weighted_sum};
+use crate::fit::step_key;
 use crate::nn::{Cx, Policy, normal_numbers, uniform_numbers};
 use crate::replicas::Reduction;
 
@@ -227,28 +228,6 @@ impl<'a> ReplicaCx<'a> {
         let filled = rows.is_some_and(|rows| rows.filled.is_some());
         let may_be = !same && filled && result.rank() > 0 && result.dim(0) == self.rows();
         said.or_else(|| (!may_be).then_some(false))
-    }
-
-    /// This replica's share of the mean over the global batch of numbers per example, `[rows, ..]`: their weighted sum
-    /// divided by the weight of all replicas' examples, 0 where nothing has weight.
-    ///
-    /// The sum over replicas is the mean, however the batch is divided, so the gradients of it are to be summed. A mean
-    /// over a replica's own rows would make gradients as many times too large as there are replicas, and rows that
-    /// only fill up would count.
-    ///
-    /// Values several to a row of the batch count where their row does, and are to be marked [`folded`](Self::folded) or
-    /// [`concatenated`](Self::concatenated); values of any other number of rows all count. A weight of 0 makes 0 of any value, but the derivative of a loss of a target that is not a
-    /// number is none even so: replace such targets.
-    #[must_use]
-    #[track_caller]
-    pub fn mean(&self, values: &Tensor, weight: Option<&Tensor>) -> Tensor {
-        let weight = self.weight_of_examples(values, weight);
-        let (sum, own) = weighted_sum(values, weight.as_ref());
-        let whole = match weight {
-            Some(_) => own.all_reduce(ReduceOp::Sum),
-            None => own * self.replicas_in_sync() as f64,
-        };
-        divide_or_zero(&sum, &whole)
     }
 }
 

@@ -1,0 +1,64 @@
+//! A replica's shares of means over the global batch.
+
+use phalanx_graph::Tensor;
+use phalanx_graph::op::ReduceOp;
+
+use super::ReplicaCx;
+use crate::fit::{Output, divide_or_zero, weighted_sum, weighted_values};
+use crate::losses::Loss;
+
+/// Means over the batch of all replicas.
+impl ReplicaCx<'_> {
+    /// This replica's share of the mean over the global batch of numbers per example, `[rows, ..]`: their weighted sum
+    /// divided by the weight of all replicas' examples, 0 where nothing has weight.
+    ///
+    /// The sum over replicas is the mean, however the batch is divided, so the gradients of it are to be summed. A mean
+    /// over a replica's own rows would make gradients as many times too large as there are replicas, and rows that
+    /// only fill up would count.
+    ///
+    /// Values several to a row of the batch count where their row does, and are to be marked [`folded`](Self::folded) or
+    /// [`concatenated`](Self::concatenated); values of any other number of rows all count. A weight of 0 makes 0 of any value, but the derivative of a loss of a target that is not a
+    /// number is none even so: replace such targets.
+    #[must_use]
+    #[track_caller]
+    pub fn mean(&self, values: &Tensor, weight: Option<&Tensor>) -> Tensor {
+        let weight = self.weight_of_examples(values, weight);
+        self.share_of_mean(values, weight.as_ref())
+    }
+
+    /// This replica's share of a loss over the global batch, as `fit` computes it and as `loss(y_true, y_pred, sample_weight)` is in Keras.
+    ///
+    /// Padded steps ([`padding_mask`](Self::padding_mask) of `y_pred`), targets of a class that the loss leaves out and rows that only fill up
+    /// weigh nothing; a target of weight 0 may be no number; a loss that compares examples compares the examples of all replicas. `weight`
+    /// has a number for each row, or for each number of the loss, and the loss is divided by the sum of the weights, where Keras divides by
+    /// their number.
+    #[must_use]
+    #[track_caller]
+    pub fn loss(
+        &self,
+        loss: &Loss,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Tensor {
+        let weight = self.weight_of_examples(y_pred, weight);
+        let output = Output {
+            value: y_pred.clone(),
+            mask: self.padding_mask(y_pred),
+        };
+        let rows = y_pred.dim(0);
+        let (values, weight) = weighted_values(loss, y_true, &output, weight.as_ref(), rows);
+        self.share_of_mean(&values, weight.as_ref())
+    }
+
+    /// The weighted sum of values over the weight that all replicas' values have.
+    #[track_caller]
+    fn share_of_mean(&self, values: &Tensor, weight: Option<&Tensor>) -> Tensor {
+        let (sum, own) = weighted_sum(values, weight);
+        let whole = match weight {
+            Some(_) => own.all_reduce(ReduceOp::Sum),
+            None => own * self.replicas_in_sync() as f64,
+        };
+        divide_or_zero(&sum, &whole)
+    }
+}
