@@ -358,6 +358,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .flat_map(|sending| sending.entries.iter().copied());
         let sent = sent.zip(outputs.skip(changed.len() + N));
         check(&cx, &analysis, own.chain(sent))?;
+        check_losses(&cx, &analysis)?;
         let first = program.parameters.len() - cx.bound.len();
         let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
         let donated = changed.iter().enumerate();
@@ -471,6 +472,22 @@ fn check(
         }
     }
     Ok(())
+}
+
+/// Refuses sums of the gradients of a loss that each replica has as a whole.
+fn check_losses(cx: &ReplicaCx<'_>, analysis: &ReplicationAnalysis) -> Result<()> {
+    let whole = cx
+        .summed
+        .iter()
+        .find(|(loss, _)| analysis.is_replicated(*loss));
+    let Some((_, place)) = whole else {
+        return Ok(());
+    };
+    Err(Error::user(format!(
+        "the loss whose gradients are taken at {}:{} is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; give a replica's share of it, as `cx.mean` does, or take their mean: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
+        place.file(),
+        place.line()
+    )))
 }
 
 fn run<const N: usize>(

@@ -19,6 +19,7 @@ use crate::nn::{Cx, Policy, normal_numbers, uniform_numbers};
 use crate::replicas::Reduction;
 
 pub use learning::Gradients;
+use learning::LossPlace;
 use penalties::Penalties;
 use row_order::RowOrder;
 use sending::AppliedGradients;
@@ -56,6 +57,8 @@ pub struct ReplicaCx<'a> {
     penalties: HashMap<usize, Penalties>,
     row_orders: HashMap<Value, RowOrder>,
     random: Option<RandomStream>,
+    /// The losses whose gradients are summed over replicas.
+    pub(super) summed: Vec<LossPlace>,
     /// What parameter servers are to apply.
     sent: Option<AppliedGradients>,
     pub(super) warnings: Vec<String>,
@@ -101,6 +104,7 @@ impl<'a> ReplicaCx<'a> {
             penalties: HashMap::new(),
             row_orders: HashMap::new(),
             random: None,
+            summed: Vec::new(),
             sent: None,
             warnings: Vec::new(),
         }

@@ -330,6 +330,25 @@ fn steps_that_would_let_replicas_drift_apart_are_refused() {
     assert_says(wrong, &["`beta` is f32[], got f32[2,1]"]);
 }
 
+/// Each replica differentiates the whole loss: two gave twice its gradient.
+#[test]
+fn sums_of_the_gradients_of_a_whole_loss_are_refused() {
+    let whole = traced(|cx, scene, batch| {
+        let loss = cx.train(&scene.model, &batch.x)[0].square();
+        let loss = cx.all_reduce(ReduceOp::Sum, &cx.mean(&loss, None));
+        let gradients = cx.gradients(&loss, &scene.sgd);
+        let gradients = cx.all_reduce_gradients(&gradients);
+        cx.apply(&scene.sgd, &gradients);
+        loss
+    });
+    let words = [
+        "mistakes.rs:",
+        "is the same on all replicas",
+        "cx.all_reduce_mean(own)",
+    ];
+    assert_says(whole, &words);
+}
+
 #[test]
 fn collectives_that_some_replicas_would_not_reach_are_refused() {
     let looped = |cx: &ReplicaCx<'_>, start: &Tensor| {

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Shape, Tensor, batch_jacobian, gradients, jacobian};
+use phalanx_graph::{DType, Shape, Tensor, Value, batch_jacobian, gradients, jacobian};
 
 use super::ReplicaCx;
 use crate::fit::LossScale;
@@ -11,11 +11,16 @@ use crate::nn::Policy;
 use crate::optim::ParamSpec;
 use crate::strategy::state::{MetricRef, OptimizerRef, StateId};
 
+/// A loss and the line that asks for its gradients.
+pub(super) type LossPlace = (Value, &'static Location<'static>);
+
 /// The gradients of a loss with respect to the variables of an optimizer.
 #[derive(Clone, Debug)]
 pub struct Gradients {
     state_id: StateId,
     optimizer: usize,
+    /// What they are of, and where that was said.
+    loss: LossPlace,
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
@@ -60,6 +65,7 @@ impl ReplicaCx<'_> {
         let mut found = Gradients {
             state_id: optimizer.state_id.clone(),
             optimizer: optimizer.first,
+            loss: (loss.value(), Location::caller()),
             values: vec![None; optimizer.params.len()],
             names: optimizer
                 .params
@@ -228,9 +234,13 @@ impl ReplicaCx<'_> {
 
     /// The sums over replicas of gradients, as the strategy reduces them. Where they travel narrowed they are scaled by the loss scale,
     /// which is for gradients that f16 would round to 0.
+    ///
+    /// It is a mistake where the loss is the same on all replicas: what was reduced to it is differentiated on each of them, and the sum is as many
+    /// times its gradient as there are replicas. The mean is its gradient: `gradients.map(|_, own| cx.all_reduce_mean(own))`.
     #[must_use]
     #[track_caller]
-    pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
+    pub fn all_reduce_gradients(&mut self, gradients: &Gradients) -> Gradients {
+        self.summed.push(gradients.loss);
         let scale = match self.reduction.is_narrow() {
             true => gradients.loss_scale,
             false => LossScale::Off,
