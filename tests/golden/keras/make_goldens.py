@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 TOPICS = ["optimizers", "schedules", "losses", "metrics", "layers", "initializers", "curves",
-          "categories", "loops", "outputs", "own_parts", "sequences", "texts", "transformer", "models", "weights", "windows", "winners"]
+          "categories", "loops", "outputs", "own_parts", "ports", "sequences", "texts", "transformer", "models", "weights", "windows",
+          "winners"]
 
 for topic in TOPICS:
     subprocess.run([sys.executable, Path(__file__).resolve().parent / f"make_{topic}.py"], check=True)

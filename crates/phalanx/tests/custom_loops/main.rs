@@ -1,12 +1,16 @@
 //! Training loops of one's own: functions of replicas, values, distributed data, and what is said of mistakes.
 
 mod batches;
+mod descent;
 mod keras;
 mod mistakes;
 #[path = "../oracle/mod.rs"]
 mod oracle;
+mod own_layers;
 mod pipelines;
+mod ports;
 mod spectral;
+mod torch;
 mod trained;
 mod values;
 

@@ -123,6 +123,49 @@ fn a_loop_in_several_processes_leaves_what_it_does_in_one() {
     }
 }
 
+/// Each example is compared with those of all replicas, and what the gradient of all becomes is punished.
+fn exchanging(strategy: &impl Strategy) -> phalanx::Result<Left> {
+    let mut state = strategy.state(3)?;
+    let model = state.add_model("line", Sequential::new([4]).add(Dense::new(3)))?;
+    let sgd = state.add_optimizer(Sgd::new(0.1), &[&model])?;
+    let circle = Loss::from(Circle::default().gamma(1.0));
+    let mut step = strategy.function(|cx, batch: Inputs| {
+        let y = cx.train(&model, &batch.x).remove(0);
+        let counts = cx.all_gather(&cx.example_mask(), 0);
+        let all = cx.all_gather(&y, 0).transpose(&[1, 0]);
+        let alike = (y.matmul(&all).tanh() * counts).sum(&[1]);
+        let loss = cx.mean(&alike, None) + cx.loss(&circle, &batch.y[0], &y.tanh(), None);
+        let variables = cx.variables(&model);
+        let own = cx.derivatives(&loss, &variables.iter().collect::<Vec<_>>());
+        let slopes = own.iter().map(|own| cx.all_reduce(ReduceOp::Sum, own));
+        let steepness = slopes.map(|slope| slope.square().sum_all());
+        let steepness = steepness.reduce(|all, next| all + next).unwrap();
+        let loss = loss + steepness * (0.01 / cx.replicas_in_sync() as f64);
+        let gradients = cx.gradients(&loss, &sgd);
+        let gradients = cx.all_reduce_gradients(&gradients);
+        cx.apply(&sgd, &gradients);
+        [loss]
+    });
+    let mut left = Left::new();
+    for batch in strategy.distribute_dataset(&rows(11).batch(4)).epoch(0) {
+        let [loss] = step.call(&mut state, &batch?)?;
+        let loss = strategy.reduce(Reduce::Sum, &loss, None)?;
+        left.push(("loss".into(), loss.to_f64()));
+    }
+    let variables = state.variables(&model)?.into_iter();
+    left.extend(variables.map(|(name, value)| (name, value.to_f64())));
+    Ok(left)
+}
+
+#[test]
+fn what_processes_exchange_is_differentiated() {
+    let one = exchanging(&OneDeviceStrategy::on(engine(0, 1))).unwrap();
+    for (workers, devices) in [(2, 1), (2, 2)] {
+        let all = on_workers(workers, devices, |strategy| exchanging(&strategy).unwrap());
+        check(&one, &all, 1.0);
+    }
+}
+
 /// A pipeline for each replica, of which the second has fewer examples.
 fn pipeline(context: InputContext) -> phalanx::Result<Batches> {
     assert_eq!(
