@@ -22,7 +22,7 @@ impl Output {
     }
 
     /// The weight of each example or, where some steps are padding, of each step; padding weighs nothing.
-    pub(super) fn weight(&self, weight: Option<&Tensor>) -> Option<Tensor> {
+    pub(crate) fn weight(&self, weight: Option<&Tensor>) -> Option<Tensor> {
         let Some(mask) = &self.mask else {
             return weight.cloned();
         };

@@ -2,6 +2,7 @@
 
 use phalanx::prelude::*;
 
+use crate::assert_near;
 use crate::keras::Case;
 use crate::own_layers::Switch;
 use crate::ports::{dense, follow, hard, learn, of_keras};
@@ -195,7 +196,7 @@ fn labels_without_places_are_learnt_as_in_keras() {
     });
 }
 
-/// Steps of padding and of a class that is left out, with weights and without.
+/// Steps of padding and of a class that is left out, with weights and without; the accuracy is of all classes.
 #[test]
 fn what_counts_of_a_loss_is_as_in_keras() {
     of_keras("left_out", |record, replicas| {
@@ -205,6 +206,23 @@ fn what_counts_of_a_loss_is_as_in_keras() {
             .add(Dense::new(3));
         let (mut case, [model]) = Case::new(record, replicas, [("model", layers.build().unwrap())]);
         let sgd = case.state.add_optimizer(Sgd::new(0.1), &[&model]).unwrap();
+        let accuracy = case.state.add_metric(Accuracy).unwrap();
+        let mut count = case.strategy.function(|cx, batch: Inputs| {
+            let logits = cx.call(&model, &batch.y[..1]).remove(0);
+            let labels = batch.y[1].maximum(&batch.y[1].like(0.0));
+            cx.update_metric(&accuracy, &labels, &logits, None);
+            []
+        });
+        let batch = case.batch();
+        let [] = count.call(&mut case.state, &batch).unwrap();
+        let counted = case.state.result(&accuracy).unwrap();
+        assert_near(
+            "accuracy",
+            &[counted],
+            &[record["accuracy"].as_f64().unwrap()],
+            1e-6,
+        );
+        drop(count);
         let of_labels = Loss::from(SparseCategoricalCrossentropy::from_logits().ignore_class(-1));
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.y[..1]).remove(0);

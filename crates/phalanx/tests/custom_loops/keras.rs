@@ -2,7 +2,7 @@
 
 use phalanx::data::Batch;
 use phalanx::prelude::*;
-use phalanx::strategy::{Function, ModelRef, State, ValueKind};
+use phalanx::strategy::{DistributedBatch, Function, ModelRef, State, ValueKind};
 use phalanx_testkit::assert_relatively_close;
 use serde_json::Value;
 
@@ -41,8 +41,8 @@ impl<'a> Case<'a> {
         (case, added)
     }
 
-    /// Repeats the step on the batch of the record, and compares what it gives and the weights it ends with.
-    pub(crate) fn follow<const N: usize>(mut self, mut step: Function<'_, Inputs, N>) {
+    /// The batch of the record: `x` are its floats, `y` its whole numbers.
+    pub(crate) fn batch(&self) -> DistributedBatch {
         let (x, y) = values(&self.record["inputs"])
             .into_iter()
             .partition(|input| input.dtype() == DType::F32);
@@ -52,7 +52,12 @@ impl<'a> Case<'a> {
             weight: None,
             first: 0,
         };
-        let batch = self.strategy.distribute_batch(&batch).unwrap();
+        self.strategy.distribute_batch(&batch).unwrap()
+    }
+
+    /// Repeats the step on the batch of the record, and compares what it gives and the weights it ends with.
+    pub(crate) fn follow<const N: usize>(mut self, mut step: Function<'_, Inputs, N>) {
+        let batch = self.batch();
         let what = name(self.record);
         for losses in self.record["losses"].as_array().unwrap() {
             let expected: Vec<f64> = serde_json::from_value(losses.clone()).unwrap();

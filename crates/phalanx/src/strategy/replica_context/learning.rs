@@ -327,7 +327,8 @@ impl ReplicaCx<'_> {
         }
     }
 
-    /// Adds this replica's examples to the counts of a metric; those that only fill up weigh nothing.
+    /// Adds this replica's examples to the counts of a metric; rows that only fill up and padded steps
+    /// ([`padding_mask`](Self::padding_mask) of `y_pred`) weigh nothing, as in `fit` and in Keras.
     #[track_caller]
     pub fn update_metric(
         &mut self,
@@ -341,6 +342,7 @@ impl ReplicaCx<'_> {
             return;
         }
         let weight = self.weight_of_examples(y_pred, weight);
+        let weight = self.output(y_pred).weight(weight.as_ref());
         let added = metric.metric.update(y_true, y_pred, weight.as_ref());
         for (index, added) in added.iter().enumerate() {
             let entry = metric.first + index;

@@ -42,13 +42,18 @@ impl ReplicaCx<'_> {
         weight: Option<&Tensor>,
     ) -> Tensor {
         let weight = self.weight_of_examples(y_pred, weight);
-        let output = Output {
-            value: y_pred.clone(),
-            mask: self.padding_mask(y_pred),
-        };
+        let output = self.output(y_pred);
         let rows = y_pred.dim(0);
         let (values, weight) = weighted_values(loss, y_true, &output, weight.as_ref(), rows);
         self.share_of_mean(&values, weight.as_ref())
+    }
+
+    /// Predictions with their padding mask.
+    pub(super) fn output(&self, y_pred: &Tensor) -> Output {
+        Output {
+            value: y_pred.clone(),
+            mask: self.padding_mask(y_pred),
+        }
     }
 
     /// The weighted sum of values over the weight that all replicas' values have.
