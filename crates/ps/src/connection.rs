@@ -357,7 +357,7 @@ impl Connection {
         connections.last = Some(Instant::now());
         drop(connections);
         if none_left && let Some(control) = &mut locked(&self.shared.control).control {
-            control.gone(hello.worker, hello.incarnation);
+            control.gone(self.shared.now(), hello.worker, hello.incarnation);
             self.shared.changed.notify_all();
         }
     }

@@ -227,7 +227,7 @@ fn no_clock_falls_back_when_a_control_comes_back() {
         for worker in [0, 1].into_iter().cycle().take(10) {
             clocks[worker] = recorded.work(worker).own;
         }
-        recorded.control().gone(0, 1);
+        recorded.control().gone(Duration::ZERO, 0, 1);
         (0..40).for_each(|_| clocks[1] = recorded.work(1).own);
         assert_eq!(clocks, [104, 144, 0]);
         for _ in 0..2 {

@@ -10,6 +10,8 @@ use crate::phase::PartState;
 pub(crate) struct Member {
     incarnation: u64,
     heard: Duration,
+    /// When its last connection ended, where its loss would end the job and it may be about to open another.
+    ended: Option<Duration>,
     pub(crate) is_there: bool,
     has_left: bool,
 }
@@ -18,6 +20,8 @@ pub(crate) struct Member {
 pub const JOIN_WITHIN: Duration = Duration::from_secs(300);
 /// The same where the control was started again: who is alive connects at once, and who was lost before does not come.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
+/// How long a worker whose loss ends the job may be without a connection: it closes one that does not answer before it opens the next.
+const OPENED_WITHIN: Duration = Duration::from_secs(2);
 /// A longer time between two looks at the clock is one in which nobody could be heard.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
@@ -58,7 +62,11 @@ impl Control {
             )));
         }
         if known.is_some() && latest != incarnation {
-            self.take_back(worker);
+            match known.and_then(|member| member.ended) {
+                // The process that could open another connection does not.
+                Some(_) => self.lose(worker),
+                None => self.take_back(worker),
+            }
         }
         if !was_there {
             self.catch_up(worker);
@@ -66,6 +74,7 @@ impl Control {
         let member = Member {
             incarnation,
             heard: now,
+            ended: None,
             is_there: true,
             has_left: false,
         };
@@ -91,36 +100,49 @@ impl Control {
         }
         let comes_back = !member.is_there && !member.has_left;
         (member.heard, member.is_there) = (now, !member.has_left);
+        member.ended = None;
         if comes_back {
             self.catch_up(worker);
         }
         true
     }
 
-    /// A worker's process is gone.
-    pub fn gone(&mut self, worker: usize, incarnation: u64) {
-        let is_it = |member: &Member| member.incarnation == incarnation && !member.has_left;
-        if self.members.get(&worker).is_some_and(is_it) {
-            self.lose(worker);
+    /// A worker's process has no connection any more: it is gone. Where that would end the job, it has a moment to open another.
+    pub fn gone(&mut self, now: Duration, worker: usize, incarnation: u64) {
+        let is_final = self.is_final(worker);
+        let is_it = |member: &&mut Member| member.incarnation == incarnation && !member.has_left;
+        match self.members.get_mut(&worker).filter(is_it) {
+            Some(member) if is_final => member.ended = Some(now),
+            Some(_) => self.lose(worker),
+            None => {}
         }
     }
 
-    /// Time went by: who was silent for longer than the lease is lost, and so is work that takes longer than `work_within`.
+    /// Whether the loss of a worker ends the job.
+    const fn is_final(&self, worker: usize) -> bool {
+        worker == 0 && !self.settings().goes_on_without_chief
+    }
+
+    /// Time went by: who was silent for longer than the lease is lost, or without a connection for too long, and so is work that takes
+    /// longer than `work_within`.
     pub fn tick(&mut self, now: Duration, lease: Duration, work_within: Duration) {
         let gap = now.saturating_sub(self.looked.replace(now).unwrap_or(now));
         if gap > LOOK_WITHIN {
             for member in self.members.values_mut() {
                 member.heard = now.min(member.heard + gap);
+                member.ended = member.ended.map(|ended| now.min(ended + gap));
             }
         }
+        let is_over = |since: Duration, within| now.saturating_sub(since) > within;
         let silent = self.members.iter().filter(|(_, member)| {
-            member.is_there && !member.has_left && now.saturating_sub(member.heard) > lease
+            let has_ended = member.ended.is_some_and(|at| is_over(at, OPENED_WITHIN));
+            member.is_there && !member.has_left && (has_ended || is_over(member.heard, lease))
         });
         for worker in silent.map(|(worker, _)| *worker).collect::<Vec<_>>() {
             self.lose(worker);
         }
         if let Some(phase) = self.current() {
-            let late = |since: Duration| now.saturating_sub(since) > work_within;
+            let late = |since: Duration| is_over(since, work_within);
             let given = phase.given.iter();
             let late: Vec<u64> = given
                 .filter(|(_, (_, since))| late(*since))
@@ -137,7 +159,7 @@ impl Control {
             member.is_there = false;
         }
         self.take_back(worker);
-        if worker == 0 && !self.settings().goes_on_without_chief {
+        if self.is_final(worker) {
             self.fail(
                 "worker 0, the chief,".into(),
                 "it was lost; start the job again: it goes on from its last checkpoint".into(),

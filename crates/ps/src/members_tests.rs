@@ -69,7 +69,7 @@ fn what_a_worker_has_not_done_when_it_leaves_goes_to_others() {
 fn a_job_is_not_over_before_its_first_worker_has_left() {
     let mut control = training(Mode::Async);
     assert!(control.leave(1, 1));
-    control.gone(0, 1);
+    control.gone(Duration::ZERO, 0, 1);
     assert!(!control.is_over());
     let settings = settings(Mode::Async);
     control.hello(Duration::ZERO, 0, 2, &settings).unwrap();
@@ -110,4 +110,50 @@ fn nobody_is_lost_while_the_server_itself_sleeps() {
     }
     // Worker 1 was silent for the second before the pause, and for ten after it.
     assert_eq!(tick(&mut control, 71), [true, false]);
+}
+
+/// It closed the connection that a server did not answer, and opens the next one.
+#[test]
+fn the_first_worker_may_open_another_connection_before_its_loss_ends_the_job() {
+    let settings = ControlSettings {
+        goes_on_without_chief: false,
+        ..settings(Mode::Async)
+    };
+    let (lease, work_within) = (Duration::from_secs(10), Duration::from_secs(600));
+    let closed = || {
+        let mut control = Control::new(settings.clone());
+        control.hello(Duration::ZERO, 0, 1, &settings).unwrap();
+        control.tick(Duration::ZERO, lease, work_within);
+        control.gone(Duration::from_millis(500), 0, 1);
+        assert_eq!(control.failure(), None);
+        control
+    };
+    let is_lost_by = |control: &mut Control, seconds| {
+        (1..=seconds).for_each(|second| {
+            control.tick(Duration::from_secs(second), lease, work_within);
+        });
+        control.failure().is_some()
+    };
+    let mut control = closed();
+    control
+        .hello(Duration::from_secs(1), 0, 1, &settings)
+        .unwrap();
+    assert!(!is_lost_by(&mut control, 10));
+    assert!(is_lost_by(&mut control, 12));
+    let mut control = closed();
+    assert!(!is_lost_by(&mut control, 2));
+    assert!(is_lost_by(&mut control, 3));
+    // Another process in its place goes on from a checkpoint.
+    let mut control = closed();
+    control
+        .hello(Duration::from_secs(1), 0, 2, &settings)
+        .unwrap();
+    assert!(control.failure().is_some());
+    // Others need no such time: what they were given goes on.
+    let mut control = closed();
+    control
+        .hello(Duration::from_secs(1), 1, 1, &settings)
+        .unwrap();
+    control.gone(Duration::from_secs(1), 1, 1);
+    assert!(!control.members[&1].is_there && control.failure().is_none());
 }

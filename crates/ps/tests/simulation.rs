@@ -319,7 +319,7 @@ impl World {
         let incarnation = self.workers[at].incarnation;
         // Its connections close, or nothing is heard of it any more.
         if self.random.one_in(2) {
-            self.control.gone(at, incarnation);
+            self.control.gone(self.time(), at, incarnation);
         }
         let back = self.now + self.random.below(100);
         self.workers[at] = Worker {

@@ -226,7 +226,7 @@ impl World {
     /// A process dies, or is taken for dead and goes on; another takes its place.
     fn lose(&mut self, index: usize) {
         let lost = self.processes[index].clone();
-        self.control.gone(lost.worker, lost.incarnation);
+        (self.control).gone(Duration::ZERO, lost.worker, lost.incarnation);
         match self.random.below(3) {
             // It only did not answer for a while: nobody takes its place.
             0 => return,
