@@ -404,7 +404,13 @@ impl Line {
                 }
                 Ok(())
             }
-            Ok((Reply::Refused { why, .. }, _)) => Err(PsError::User(why)),
+            Ok((Reply::Refused { why, is_user }, _)) => {
+                self.close();
+                Err(match is_user {
+                    true => PsError::User(why),
+                    false => PsError::Protocol(self.refused(&why)),
+                })
+            }
             Ok((other, _)) => Err(unexpected(&other)),
             Err(PsError::Protocol(why)) => Err(PsError::User(format!(
                 "parameter server {} at {address}: {why}",
@@ -415,6 +421,10 @@ impl Line {
                 Err(PsError::Lost(error.to_string()))
             }
         }
+    }
+
+    fn refused(&self, why: &str) -> String {
+        format!("parameter server {} refuses: {why}", self.server)
     }
 
     /// Tells the server a random number and hears of another: what follows is proved with both, where there is a secret.
@@ -468,10 +478,7 @@ impl Line {
             Reply::Failed { who, why } => Err(PsError::Failed { who, why }),
             Reply::Stopped => Err(PsError::Stopped),
             Reply::Refused { why, is_user: true } => Err(PsError::User(why)),
-            Reply::Refused { why, .. } => Err(PsError::Lost(format!(
-                "parameter server {} refuses: {why}",
-                self.server
-            ))),
+            Reply::Refused { why, .. } => Err(PsError::Lost(self.refused(&why))),
             reply => Ok((reply, bytes)),
         }
     }

@@ -34,14 +34,14 @@ fn away_again(times: usize, attempts: usize) -> (String, thread::JoinHandle<()>)
     (address, thread::spawn(body))
 }
 
-/// What a worker is answered that waits for a server for `within`, and for an answer for `answer_within`.
-fn asked(address: &str, within: Duration, answer_within: Duration) -> Result<Reply, PsError> {
+/// The options of a worker that waits for a server for `within`, and for an answer for `answer_within`.
+fn options(address: &str, within: Duration, answer_within: Duration) -> ClientOptions {
     let settings = ControlSettings {
         workers: 1,
         mode: Mode::Async,
         goes_on_without_chief: true,
     };
-    let options = ClientOptions {
+    ClientOptions {
         servers: vec![address.into()],
         hello: Hello {
             job: String::new(),
@@ -56,8 +56,13 @@ fn asked(address: &str, within: Duration, answer_within: Duration) -> Result<Rep
         answer_within,
         secret: None,
         tell: Tell(Arc::new(|_| {})),
-    };
+    }
+}
+
+/// What such a worker is answered.
+fn asked(address: &str, within: Duration, answer_within: Duration) -> Result<Reply, PsError> {
     let mut line = Line::to(0, &News::of(1));
+    let options = options(address, within, answer_within);
     let answer = line.ask(&options, &Request::Heartbeat, &[]);
     answer.map(|(reply, _)| reply)
 }
@@ -81,4 +86,34 @@ fn a_server_that_goes_again_and_again_is_given_up() {
     let (address, _) = away_again(100, 1);
     let error = asked(&address, within, answer_within).unwrap_err();
     assert!(matches!(error, PsError::Lost(_)), "{error}");
+}
+
+/// A server that cannot keep who is there is no mistake of the user.
+#[test]
+fn a_refused_hello_is_the_users_mistake_only_where_the_server_says_so() {
+    for is_user in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = thread::spawn(move || {
+            let mut wire = Wire::new(listener.accept().unwrap().0);
+            let challenge = Reply::Challenge {
+                nonce: "1".into(),
+                has_secret: false,
+            };
+            let why = "no room".into();
+            for reply in [challenge, Reply::Refused { why, is_user }] {
+                wire.receive::<Request>().unwrap().unwrap();
+                wire.send(&reply, &[]).unwrap();
+            }
+            // The line is closed: what followed on it would be answered by nobody who knows this worker.
+            wire.receive::<Request>().unwrap().is_none()
+        });
+        let long = Duration::from_secs(60);
+        let mut line = Line::to(0, &News::of(1));
+        let error = line.ask(&options(&address, long, long), &Request::Heartbeat, &[]);
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("no room"), "{error}");
+        assert_eq!(matches!(error, PsError::User(_)), is_user, "{error:?}");
+        assert!(server.join().unwrap());
+    }
 }
