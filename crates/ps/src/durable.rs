@@ -149,13 +149,18 @@ impl ControlState {
         let (Some(log), Some(control)) = (&mut self.log, &self.control) else {
             return Ok(());
         };
-        if log.bytes < options.control_snapshot_bytes.max(2 * self.snapshot) {
+        let after = options.control_snapshot_bytes.max(2 * self.snapshot);
+        if !log.is_due(after) {
             return Ok(());
         }
         let state = serde_json::to_vec(&control.at_rest())
-            .map_err(|error| PsError::Protocol(format!("cannot write a snapshot: {error}")))?;
-        self.snapshot = state.len() as u64;
-        log.snapshot(&(), &state)
+            .map_err(|error| PsError::Protocol(format!("cannot write a snapshot: {error}")));
+        let written = state.and_then(|state| {
+            log.snapshot(&(), &state)?;
+            self.snapshot = state.len() as u64;
+            Ok(())
+        });
+        log.tried(written, after, &options.tell)
     }
 }
 
@@ -386,18 +391,22 @@ impl ShardState {
         let Some(log) = &mut self.log else {
             return Ok(());
         };
-        if log.bytes < options.snapshot_bytes.max(self.snapshot) {
+        let after = options.snapshot_bytes.max(self.snapshot);
+        if !log.is_due(after) {
             return Ok(());
         }
-        let values = self.values.save().map_err(PsError::Values)?;
-        let mut lengths = Vec::new();
-        let mut bytes = Vec::new();
-        for part in self.shards.staged_bytes().chain([&values[..]]) {
-            lengths.push(part.len() as u64);
-            bytes.extend_from_slice(part);
-        }
-        self.snapshot = bytes.len() as u64;
-        log.snapshot(&(&self.shards, lengths), &bytes)
+        let written = self.values.save().map_err(PsError::Values);
+        let written = written.and_then(|values| {
+            let (mut lengths, mut bytes) = (Vec::new(), Vec::new());
+            for part in self.shards.staged_bytes().chain([&values[..]]) {
+                lengths.push(part.len() as u64);
+                bytes.extend_from_slice(part);
+            }
+            log.snapshot(&(&self.shards, lengths), &bytes)?;
+            self.snapshot = bytes.len() as u64;
+            Ok(())
+        });
+        log.tried(written, after, &options.tell)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests of what a server keeps.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::control::{ControlSettings, Phase, PhaseKind};
 use crate::message::{Hello, PushKey};
@@ -521,6 +523,46 @@ fn the_log_of_shards_grows_to_the_size_of_their_snapshot() {
     state.handle(0, &act, &[1; 20_000], &options).unwrap();
     assert_eq!(bytes(&state), 0);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// On a disk that is full nothing can replace the log, which has all that was asked: a worker is answered as before.
+#[test]
+fn a_snapshot_that_fails_refuses_nothing_and_is_tried_again() {
+    let folder = folder("no-room");
+    let told = Arc::new(AtomicUsize::new(0));
+    let lines = Arc::clone(&told);
+    let counted = move |_: &str| drop(lines.fetch_add(1, Ordering::Relaxed));
+    let options = ServerOptions {
+        snapshot_bytes: 1000,
+        control_snapshot_bytes: 1000,
+        tell: crate::Tell(Arc::new(counted)),
+        ..ServerOptions::default()
+    };
+    let told = |number: usize| assert_eq!(told.load(Ordering::Relaxed), number);
+    let act = Request::Act { what: "".into() };
+    let mut state = kept(&folder);
+    let blocked = folder.join("shards/snapshot.new");
+    std::fs::create_dir(&blocked).unwrap();
+    let bytes = |state: &ShardState| state.log.as_ref().unwrap().bytes;
+    for (number, length) in [(1, 1000), (1, 10), (2, 1000)] {
+        let before = bytes(&state);
+        state.handle(0, &act, &vec![1; length], &options).unwrap();
+        assert!(bytes(&state) > before && !folder.join("shards/log-1").exists());
+        told(number);
+    }
+    std::fs::remove_dir(blocked).unwrap();
+    state.handle(0, &act, &[1; 1000], &options).unwrap();
+    assert_eq!(bytes(&state), 0, "no snapshot was written");
+    let mut recorded = Recorded::new("no-room", Mode::Async);
+    std::fs::create_dir(recorded.folder.join("control/snapshot.new")).unwrap();
+    recorded.options = options;
+    let put = Request::Put { key: "k".into() };
+    for number in [2, 3] {
+        recorded.say(0, &put, vec![1; 1000]);
+        told(number);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::remove_dir_all(&recorded.folder).unwrap();
 }
 
 /// A worker was lost between the first server and the second: who takes its batch clips by the norm over both.

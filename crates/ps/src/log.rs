@@ -17,6 +17,7 @@ use crate::PsError;
 use crate::message::{
     Frame, FrameProblem, HEADER, MAGIC, RawFrame, Request, decode_frame, encode_frame,
 };
+use crate::server::Tell;
 
 /// What a disk writes as a whole, at the least, from where a file begins.
 const BLOCK: u64 = 4096;
@@ -55,6 +56,8 @@ pub(crate) struct Log {
     syncs: bool,
     /// Bytes since the last snapshot: the length of the file.
     pub(crate) bytes: u64,
+    /// The bytes from which a snapshot is tried again that has failed.
+    retry_at: u64,
     broken: Broken,
 }
 
@@ -91,6 +94,7 @@ impl Log {
             file,
             syncs,
             bytes,
+            retry_at: 0,
             broken: Broken::default(),
         };
         let snapshot = snapshot.map(|frame| (frame.message.state, frame.bytes));
@@ -149,8 +153,48 @@ impl Log {
         Arc::clone(&self.broken)
     }
 
-    /// Keeps a state instead of all requests so far.
+    /// Whether a snapshot is due, where one is after this number of bytes.
+    pub(crate) fn is_due(&self, after: u64) -> bool {
+        self.bytes >= after.max(self.retry_at)
+    }
+
+    /// What follows from an attempt at a snapshot, where one is due after a number of bytes. One that has failed, as on a disk that is full,
+    /// is tried again after as many more: nothing is lost by it, and what was asked is kept in the log.
+    pub(crate) fn tried(
+        &mut self,
+        result: Result<(), PsError>,
+        after: u64,
+        tell: &Tell,
+    ) -> Result<(), PsError> {
+        let Err(error) = result else {
+            self.retry_at = 0;
+            return Ok(());
+        };
+        self.check()?;
+        self.retry_at = self.bytes + after;
+        let (bytes, folder) = (self.bytes, self.folder.display());
+        (tell.0)(&format!(
+            "no snapshot of the {bytes} bytes of the log in {folder}, which goes on growing: {error}"
+        ));
+        Ok(())
+    }
+
+    /// Keeps a state instead of all requests so far. Where that fails all is as before, or the log is broken.
     pub(crate) fn snapshot(&mut self, state: &impl Serialize, bytes: &[u8]) -> Result<(), PsError> {
+        let replaced = self.replace(state, bytes);
+        if replaced.is_err() && self.check().is_ok() {
+            // They take room, which may be what is missing.
+            for left in [
+                self.folder.join("snapshot.new"),
+                log_path(&self.folder, self.number + 1),
+            ] {
+                let _ = fs::remove_file(left);
+            }
+        }
+        replaced
+    }
+
+    fn replace(&mut self, state: &impl Serialize, bytes: &[u8]) -> Result<(), PsError> {
         let next = self.number + 1;
         let path = log_path(&self.folder, next);
         let file = File::create(&path).map_err(|source| io("create", &path, source))?;
