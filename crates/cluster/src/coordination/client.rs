@@ -40,6 +40,7 @@ struct Shared {
     generation: u64,
     timing: Timing,
     addresses: Option<Vec<Address>>,
+    has_comers: bool,
     state: Mutex<Pending>,
 }
 
@@ -174,6 +175,7 @@ impl Coordinator {
             generation: roster.generation,
             timing,
             addresses: membership.addresses.clone(),
+            has_comers: !roster.comers().is_empty(),
             state: Mutex::default(),
         });
         let reading = Arc::clone(&shared);
@@ -220,6 +222,13 @@ impl Coordinator {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.0.shared.generation
+    }
+
+    /// Whether members of this generation have come new to what the others have begun. Where it ends, those are waited for as long as all
+    /// were at first.
+    #[must_use]
+    pub fn has_comers(&self) -> bool {
+        self.0.shared.has_comers
     }
 
     /// Waits until all workers have come to the barrier of this name, which may be used again afterwards.

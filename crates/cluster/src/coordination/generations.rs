@@ -82,6 +82,7 @@ impl Coordination {
             Event::Closed { connection, .. } if !self.current.has(connection) => {
                 self.past.remove(&connection);
                 self.lobby.remove(&connection);
+                self.current.closed_before(now, connection);
                 Vec::new()
             }
             event => self.current.on(now, event),
@@ -232,5 +233,118 @@ const fn in_lobby(to: Connection) -> Action {
         to,
         reply: Reply::Lobby,
         bytes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::event::Recovery;
+    use super::*;
+
+    const FIRST_WITHIN: Duration = Duration::from_secs(300);
+    const WITHIN: Duration = Duration::from_secs(60);
+
+    fn comes(
+        all: &mut Coordination,
+        second: u64,
+        connection: Connection,
+        worker: usize,
+        progress: Option<u64>,
+    ) {
+        let hello = Hello {
+            job: String::new(),
+            version: String::new(),
+            worker,
+            workers: 3,
+            incarnation: 0,
+            nonce: 0,
+            data_address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            generation: 0,
+            progress,
+            within_ms: FIRST_WITHIN.as_millis() as u64,
+            group: 0,
+        };
+        let event = Event::Message {
+            connection,
+            from: None,
+            request: Request::Hello(hello),
+            bytes: Vec::new(),
+        };
+        all.on(seconds(second), event);
+    }
+
+    /// Three workers of which one was lost and has come new, and another is lost before the new one gets to `fit`, after a minute: the
+    /// connection of the new one is 5.
+    fn second_loss() -> Coordination {
+        let mut all = Coordination::new(Settings {
+            workers: 3,
+            job: String::new(),
+            version: String::new(),
+            generation: 1,
+            lease: Duration::MAX,
+            join_within: None,
+            recovery: Some(Recovery {
+                within: WITHIN,
+                least: 3,
+            }),
+        });
+        let why = String::new;
+        for worker in 0..3 {
+            comes(&mut all, 0, worker as u64, worker, None);
+        }
+        all.on(
+            seconds(1),
+            Event::Closed {
+                connection: 2,
+                why: why(),
+            },
+        );
+        comes(&mut all, 2, 3, 0, Some(7));
+        comes(&mut all, 2, 4, 1, Some(7));
+        comes(&mut all, 2, 5, 2, None);
+        assert_eq!((all.generation(), all.current.is_complete()), (2, true));
+        all.on(
+            seconds(60),
+            Event::Closed {
+                connection: 4,
+                why: why(),
+            },
+        );
+        comes(&mut all, 61, 6, 0, Some(7));
+        comes(&mut all, 61, 7, 1, None);
+        all.on(seconds(61) + WITHIN, Event::Tick);
+        assert_eq!((all.generation(), all.failure()), (3, None));
+        all
+    }
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_second_loss_waits_for_who_has_not_come_to_fit_as_long_as_at_first() {
+        let mut all = second_loss();
+        comes(&mut all, 200, 8, 2, None);
+        assert!(all.current.is_complete());
+        let mut all = second_loss();
+        all.on(seconds(60) + FIRST_WITHIN, Event::Tick);
+        let failure = all.failure().unwrap();
+        assert_eq!(
+            (failure.worker, &*failure.reason),
+            (2, "did not join within 300 s")
+        );
+    }
+
+    #[test]
+    fn a_replacement_of_who_is_gone_too_has_the_usual_time() {
+        let mut all = second_loss();
+        let why = String::new();
+        all.on(seconds(130), Event::Closed { connection: 5, why });
+        all.on(seconds(129) + WITHIN, Event::Tick);
+        assert_eq!(all.failure(), None);
+        all.on(seconds(130) + WITHIN, Event::Tick);
+        assert_eq!(all.failure().unwrap().reason, "did not join within 60 s");
     }
 }

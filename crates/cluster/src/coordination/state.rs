@@ -6,6 +6,7 @@
 //! ([`Coordination`](super::Coordination)).
 
 mod barriers;
+mod joining;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,11 @@ pub struct State {
     /// When its workers could begin to join (the first of all: when it came), and how long they may.
     opened: Duration,
     join_within: Duration,
+    /// The same of the first generation, in which a program may do what takes long before it joins.
+    first_within: Duration,
+    /// Connections of the generation before by members that had come new to a training which others had begun. Each hears of the end of
+    /// that generation when it gets to where the others were, which may take as long as at first.
+    comers: BTreeSet<Connection>,
     /// Workers that nobody waits for.
     gone: BTreeSet<usize>,
     members: BTreeMap<usize, Member>,
@@ -71,6 +77,8 @@ impl State {
         Self {
             opened: Duration::ZERO,
             join_within: Duration::MAX,
+            first_within: Duration::MAX,
+            comers: BTreeSet::new(),
             gone: BTreeSet::new(),
             settings,
             members: BTreeMap::new(),
@@ -97,11 +105,21 @@ impl State {
         Self {
             opened: now,
             join_within: within.unwrap_or(self.join_within),
+            first_within: self.first_within,
+            comers: self.comers_left(),
             gone: self.gone.clone(),
             has_met: self.has_met,
             last_event: now,
             next_report: now,
             ..Self::new(settings)
+        }
+    }
+
+    /// A connection of an ended generation is closed: its process is gone, or has said hello on another. From then on a replacement has
+    /// the usual time.
+    pub(super) fn closed_before(&mut self, now: Duration, connection: Connection) {
+        if self.comers.remove(&connection) && self.comers.is_empty() {
+            self.opened = now;
         }
     }
 
@@ -263,6 +281,7 @@ impl State {
             let within = Duration::from_millis(hello.within_ms);
             self.opened = now;
             self.join_within = self.settings.join_within.unwrap_or(within);
+            self.first_within = self.join_within;
         }
         let mut data_address = hello.data_address;
         if let (true, Some(from)) = (data_address.ip().is_unspecified(), from) {
@@ -387,40 +406,6 @@ impl State {
         }
     }
 
-    /// Whether this number of workers can train without the others.
-    fn are_enough(&self, workers: usize) -> bool {
-        let recovery = self.settings.recovery;
-        recovery.is_some_and(|recovery| workers >= recovery.least.max(1))
-    }
-
-    /// A worker will not come back: the others need not wait for it, and have no use for each other if they are too few.
-    ///
-    /// Who starts the processes may know of its end before its connection ends, which then decides what follows.
-    fn give_up(&mut self, now: Duration, worker: usize, actions: &mut Actions) {
-        self.gone.insert(worker);
-        if !self.members.contains_key(&worker) {
-            self.go_without(now, actions);
-        }
-    }
-
-    /// Begins when all are there who can be, or ends when they are too few.
-    fn go_without(&mut self, now: Duration, actions: &mut Actions) {
-        if let Some(gone) = self.too_few_without() {
-            return self.fail(gone, "is gone and is not started again".into(), actions);
-        }
-        if !self.complete && self.missing().is_empty() && !self.members.is_empty() {
-            self.welcome(now, actions);
-        }
-    }
-
-    /// A worker that is gone where those that are here or may come are too few without it.
-    fn too_few_without(&self) -> Option<usize> {
-        let is_gone = |worker: &&usize| !self.members.contains_key(worker);
-        let gone: Vec<usize> = self.gone.iter().filter(is_gone).copied().collect();
-        let left = self.settings.workers - gone.len();
-        gone.first().copied().filter(|_| !self.are_enough(left))
-    }
-
     fn request(
         &mut self,
         now: Duration,
@@ -535,30 +520,6 @@ impl State {
         self.end_late_meetings(now, actions);
         self.end_late_readers(now, actions);
         self.answer_late_leavers(now, actions);
-    }
-
-    fn tell_who_is_missing(&self, actions: &mut Actions) {
-        for member in self.members.values() {
-            actions.send(member.connection, self.waiting());
-        }
-    }
-
-    fn time_of_joining(&mut self, now: Duration, actions: &mut Actions) {
-        if now >= self.opened.saturating_add(self.join_within) && !self.members.is_empty() {
-            let missing = self.missing();
-            self.tell_who_is_missing(actions);
-            if self.are_enough(self.members.len()) {
-                self.gone.extend(missing);
-                return self.welcome(now, actions);
-            }
-            let within = self.join_within.as_secs_f64();
-            let reason = format!("did not join within {within} s");
-            return self.fail(missing.first().copied().unwrap_or(0), reason, actions);
-        }
-        if now >= self.next_report {
-            self.next_report = now + REPORT_EVERY;
-            self.tell_who_is_missing(actions);
-        }
     }
 
     /// A worker is lost: the others may go on without it in the next generation, unless one has done its work already and will not

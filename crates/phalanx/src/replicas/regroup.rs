@@ -109,7 +109,11 @@ impl Rendezvous {
     ) -> Result<Session> {
         let mut coordinator = coordinator.clone();
         loop {
-            let within = self.link.recover_within.saturating_add(ANSWERED_WITHIN);
+            let mut within = self.link.recover_within;
+            if coordinator.has_comers() {
+                within = within.max(self.link.group.join_timeout);
+            }
+            let within = within.saturating_add(ANSWERED_WITHIN);
             let request = self.request(progress)?.deadline(within);
             let request = request.stop_when(stop.cloned());
             let met = coordinator.rejoin(&self.membership, request);
