@@ -303,10 +303,10 @@ impl Coordinator {
             id,
             key: key.into(),
         };
-        let lease = shared.timing.lease;
-        match shared.ask(key, request, bytes, lease)? {
+        let within = shared.done_within();
+        match shared.ask(key, request, bytes, within)? {
             (Reply::Done { .. }, _) => Ok(()),
-            (reply, _) => Err(shared.unhappy(key, reply, lease)),
+            (reply, _) => Err(shared.unhappy(key, reply, within)),
         }
     }
 
@@ -352,10 +352,10 @@ impl Coordinator {
     pub fn admit(&self, comers: bool) -> Result<(), ClusterError> {
         const NAME: &str = "whether others may come";
         let request = |id| Request::Admit { id, comers };
-        let lease = self.0.shared.timing.lease;
-        match self.0.shared.ask(NAME, request, Vec::new(), lease)? {
+        let within = self.0.shared.done_within();
+        match self.0.shared.ask(NAME, request, Vec::new(), within)? {
             (Reply::Done { .. }, _) => Ok(()),
-            (reply, _) => Err(self.0.shared.unhappy(NAME, reply, lease)),
+            (reply, _) => Err(self.0.shared.unhappy(NAME, reply, within)),
         }
     }
 

@@ -10,6 +10,9 @@ use phalanx_proof::Secret;
 use super::event::Recovery;
 use super::message::Seat;
 
+/// How long all may take to join, by default.
+pub(super) const JOIN_WITHIN: Duration = Duration::from_secs(300);
+
 /// How often workers say that they are alive, and how long they may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
@@ -59,7 +62,7 @@ impl JoinRequest {
         Self {
             version: version.into(),
             data_address,
-            deadline: Duration::from_secs(300),
+            deadline: JOIN_WITHIN,
             timing: Timing::default(),
             recovery: None,
             progress: None,

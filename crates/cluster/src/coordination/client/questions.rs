@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::{Answer, ON_THE_WAY, Place, Shared};
-use crate::coordination::ClusterError;
 use crate::coordination::message::{FrameError, MOST_IN_ETCD, MOST_VALUE, Reply, Request};
+use crate::coordination::request::JOIN_WITHIN;
+use crate::coordination::{ClusterError, Missing};
 
 /// How long a flag may be set before who waits sees it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -64,10 +65,34 @@ impl Shared {
             Some(answer) => Ok(answer),
             None => Err(ClusterError::Late {
                 name: name.into(),
-                missing: vec![self.missing(0, "it does not answer".into())],
+                missing: vec![self.silent()],
                 within: deadline,
             }),
         }
+    }
+
+    /// How long what needs no other worker may take: where it goes through an etcd, which may be started again, as long as joining.
+    pub(super) const fn done_within(&self) -> Duration {
+        match self.place {
+            Place::Etcd => JOIN_WITHIN,
+            Place::FirstWorker | Place::Launcher => self.timing.lease,
+        }
+    }
+
+    /// Who does not answer.
+    fn silent(&self) -> Missing {
+        let (worker, why) = match self.place {
+            Place::FirstWorker => (0, "it does not answer"),
+            Place::Launcher => (
+                self.worker,
+                "the launcher, which coordinates, does not answer it",
+            ),
+            Place::Etcd => (
+                self.worker,
+                "etcd, in which the workers meet, does not answer it",
+            ),
+        };
+        self.missing(worker, why.into())
     }
 
     fn question(&self) -> Result<(u64, Receiver<Answer>), ClusterError> {
@@ -121,8 +146,73 @@ fn too_long(name: &str, error: &FrameError) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::super::{Coordinator, Handle};
     use super::*;
-    use crate::Coordinator;
+    use crate::coordination::link::Outgoing;
+    use crate::{Failure, Timing};
+
+    /// A worker's handle whose questions nobody reads.
+    fn unheard(place: Place) -> Coordinator {
+        let shared = Shared {
+            outgoing: Outgoing::Memory {
+                connection: 0,
+                to: channel().0,
+            },
+            worker: 1,
+            workers: 2,
+            place,
+            generation: 1,
+            timing: Timing {
+                heartbeat: LOOK_EVERY,
+                lease: LOOK_EVERY,
+            },
+            addresses: None,
+            has_comers: false,
+            state: Mutex::default(),
+        };
+        Coordinator(Arc::new(Handle {
+            shared: Arc::new(shared),
+            hosted: None,
+            reading: Mutex::new(channel().1),
+        }))
+    }
+
+    #[test]
+    fn an_etcd_that_is_away_is_waited_for_and_a_failure_ends_the_wait() {
+        let away = unheard(Place::Etcd);
+        let failure = Failure {
+            worker: 1,
+            reason: "has lost its place".into(),
+            next: None,
+        };
+        let ended = std::thread::scope(|scope| {
+            let waits = [
+                scope.spawn(|| away.set("key", Vec::new())),
+                scope.spawn(|| away.admit(true)),
+            ];
+            std::thread::sleep(ON_THE_WAY + 4 * LOOK_EVERY);
+            assert!(waits.iter().all(|wait| !wait.is_finished()));
+            away.0.shared.fail(&failure);
+            waits.map(|wait| wait.join().unwrap().unwrap_err())
+        });
+        assert_eq!(ended[0], ClusterError::Failed { failure });
+        assert_eq!(ended[1], ended[0]);
+    }
+
+    #[test]
+    fn the_error_says_who_does_not_answer() {
+        for (place, who) in [
+            (Place::FirstWorker, "worker 0: it does not answer"),
+            (Place::Launcher, "worker 1: the launcher, "),
+            (Place::Etcd, "worker 1: etcd, "),
+        ] {
+            let none = unheard(place).barrier("b", Duration::ZERO);
+            let told = none.unwrap_err().to_string();
+            assert!(told.contains(who), "{told}");
+        }
+    }
 
     #[test]
     fn a_flag_ends_the_wait_for_a_key_and_a_key_that_is_there_is_read() {
