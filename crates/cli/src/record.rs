@@ -139,8 +139,9 @@ impl Record {
         config::parse_with(self.text.as_bytes(), &self.file, &self.overrides)
     }
 
-    /// What `config` asks for in the scaling of numbers otherwise than this training did: the key, its value, and the one then.
-    pub(crate) fn other_scaling(&self, config: &TrainConfig) -> Option<Differing> {
+    /// What `config` asks for otherwise than this training did, and may not where the training goes on: the key, its value, and the one
+    /// then. How numbers are scaled is such a key, and a test on a part of the rows that was not left out.
+    pub(crate) fn other_on_resume(&self, config: &TrainConfig) -> Option<Differing> {
         // A file of a version that could say what this one cannot has none to compare.
         let trained = self.config().ok()?;
         let is_table = |data: &Data| matches!(data, Data::Csv(_));
@@ -166,6 +167,7 @@ impl Record {
                 .collect()
         };
         differing(&of_scaling(&config.data), &of_scaling(&trained.data))
+            .or_else(|| other_part(&config.data, &trained.data))
     }
 
     /// Whether `config` reads data as this training did: another meaning of the numbers that the model is given would make its

@@ -158,7 +158,7 @@ fn kept_scaling(config: &TrainConfig, folder: &RunFolder) -> Result<Option<Scali
     let Some(record) = record else {
         return Ok(None);
     };
-    if let Some((key, now, then)) = record.other_scaling(config) {
+    if let Some((key, now, then)) = record.other_on_resume(config) {
         let (file, shown) = (config.origin.display(), folder.path().display());
         let message = format!(
             "`{key}` of {file} is {now}, and the checkpoint in {shown} was trained with {then}"

@@ -106,6 +106,36 @@ fn rows_that_were_trained_on_are_no_test() {
 }
 
 #[test]
+fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
+    let folder = kinds("leaked");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let without = text.replace(", test: {split: 0.25}", "");
+    fs::write(&path, &without).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let resume = ["train", "t.yaml", "--resume", "--quiet"];
+    fs::write(&path, &text).unwrap();
+    let told = [
+        "`test` of t.yaml is Split(0.25), and the checkpoint in out was trained with no part of its rows left out",
+        "bring `test` back to what it was",
+    ];
+    folder.fail(&resume, 2, &told);
+    assert!(!folder.0.join("out/test.json").exists());
+    folder.fail(&["evaluate", "out"], 2, &["has no test rows"]);
+    // Other rows are one, at any time.
+    fs::write(&path, text.replace("{split: 0.25}", "{csv: b.csv}")).unwrap();
+    folder.succeed(&resume);
+    assert!(folder.0.join("out/test.json").exists());
+    // Another part has some of the others.
+    fs::write(&path, &text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
+    fs::write(&path, text.replace("0.25", "0.5")).unwrap();
+    folder.fail(&resume, 2, &["was trained with Split(0.25)"]);
+    fs::write(&path, &text).unwrap();
+    folder.succeed(&resume);
+}
+
+#[test]
 fn each_row_of_a_test_file_has_a_prediction() {
     let folder = kinds("each");
     let test = "id,size,kind\n1,2,lily\n2,,rose\n3,4,rose\n";
