@@ -4,6 +4,7 @@ use phalanx::data::{Batch, Dataset, HostTensor};
 use phalanx::nn::Input;
 use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::categories::CategoryFact;
 use crate::output_labels::LabelFact;
@@ -114,40 +115,46 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// What has numbers, in the order of these.
+    fn numbers(&self) -> [(&'static str, Vec<String>); 6] {
+        let label = |fact: &LabelFact| format!("{}: {}", fact.name, fact.classes.join(", "));
+        let word = |fact: &TextFact| format!("{}: {}", fact.shown(), fact.vectorizer.shown());
+        let value = |fact: &OneHotFact| format!("{}: {}", fact.name, fact.values.join(", "));
+        let name = |fact: &CategoryFact| match fact.hash {
+            Some(bins) => format!("{} in {bins} bins", fact.shown()),
+            None => format!("{}: {}", fact.shown(), fact.values.join(", ")),
+        };
+        [
+            ("labels", self.labels.iter().map(label).collect()),
+            ("classes", self.classes.clone()),
+            ("words", self.texts.iter().map(word).collect()),
+            ("one-hot values", self.one_hot.iter().map(value).collect()),
+            ("categories", self.categories.iter().map(name).collect()),
+            ("columns", self.columns.clone()),
+        ]
+    }
+
+    /// A text of all that decides which numbers a model is given for an example: what was found in the training rows. How many rows there
+    /// are, and where their columns stand, is no part of it.
+    pub(crate) fn meaning(&self) -> String {
+        let text = |text: &TextFact| TextFact {
+            index: 0,
+            any_length: false,
+            ..text.clone()
+        };
+        let texts: Vec<TextFact> = self.texts.iter().map(text).collect();
+        json!([self.scaling, self.numbers(), texts]).to_string()
+    }
+
     /// What gives classes, words, names or features other numbers than these facts do, if anything.
     #[must_use]
     pub fn other_numbers(&self, now: &Self) -> Option<String> {
-        let values = |facts: &Self| -> Vec<String> {
-            let of = |fact: &OneHotFact| format!("{}: {}", fact.name, fact.values.join(", "));
-            facts.one_hot.iter().map(of).collect()
-        };
-        let names = |facts: &Self| -> Vec<String> {
-            let of = |fact: &CategoryFact| match fact.hash {
-                Some(bins) => format!("{} in {bins} bins", fact.shown()),
-                None => format!("{}: {}", fact.shown(), fact.values.join(", ")),
-            };
-            facts.categories.iter().map(of).collect()
-        };
-        let words = |facts: &Self| -> Vec<String> {
-            let of = |fact: &TextFact| format!("{}: {}", fact.shown(), fact.vectorizer.shown());
-            facts.texts.iter().map(of).collect()
-        };
-        let labels = |facts: &Self| -> Vec<String> {
-            let of = |fact: &LabelFact| format!("{}: {}", fact.name, fact.classes.join(", "));
-            facts.labels.iter().map(of).collect()
-        };
-        let lists = [
-            ("labels", labels(self), labels(now)),
-            ("classes", self.classes.clone(), now.classes.clone()),
-            ("words", words(self), words(now)),
-            ("one-hot values", values(self), values(now)),
-            ("categories", names(self), names(now)),
-            ("columns", self.columns.clone(), now.columns.clone()),
-        ];
+        let pairs = self.numbers().into_iter().zip(now.numbers());
+        let mut lists = pairs.map(|((what, then), (_, now))| (what, then, now));
         let differs = |(_, then, now): &(&str, Vec<String>, Vec<String>)| {
             then != now && !then.is_empty() && !now.is_empty()
         };
-        let (what, then, now) = lists.into_iter().find(differs)?;
+        let (what, then, now) = lists.find(differs)?;
         let shown = |list: Vec<String>| {
             let text = list.join(", ");
             match text.char_indices().nth(SHOWN) {

@@ -393,7 +393,8 @@ fn plan(
         .progress(context.progress)
         .validation_freq(session.config.fit.validation_freq.value)
         .keep_checkpoints(session.config.fit.keep_checkpoints)
-        .data_settings(data_settings(&session.config));
+        .data_settings(data_settings(&session.config))
+        .data_meaning(rows.facts.meaning());
     let logs = folder.clone();
     fit = fit.after_epoch(move |epoch| {
         // The whole of it is written at the end; training does not depend on a line of it.

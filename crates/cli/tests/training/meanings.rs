@@ -135,6 +135,41 @@ fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
     folder.succeed(&resume);
 }
 
+/// As in a bucket, from which another machine goes on.
+#[test]
+fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
+    let folder = kinds("moved");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "checkpoint: kept\n";
+    let rows = folder.0.join("a.csv");
+    let before = fs::read_to_string(&rows).unwrap();
+    let scaled = text.replace("test: {split: 0.25}", "standardize: true");
+    let words = "text: {column: kind, length: 4}, label: size, label_type: value, test: {last: 3}";
+    let words = text
+        .replace("columns: [size], test: {split: 0.25}", words)
+        .replace(
+            "[{dense: {units: 2}}]",
+            "[{embedding: {input_dim: 9, output_dim: 2}}, flatten, {dense: {units: 1}}]",
+        )
+        .replace(
+            "{sparse_categorical_crossentropy: {from_logits: true}}",
+            "mse",
+        );
+    for (text, more) in [(scaled, "7,1000,lily\n"), (words, "7,1,lotus\n8,1,lotus\n")] {
+        fs::write(&path, &text).unwrap();
+        fs::write(&rows, &before).unwrap();
+        folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
+        fs::remove_dir_all(folder.0.join("out")).unwrap();
+        fs::write(&rows, format!("{before}{more}")).unwrap();
+        let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+        folder.fail(&resume, 2, &["numbers meant something else", "begin anew"]);
+        fs::remove_dir_all(folder.0.join("out")).unwrap();
+        fs::write(&rows, &before).unwrap();
+        folder.succeed(&resume);
+        fs::remove_dir_all(folder.0.join("out")).unwrap();
+    }
+}
+
 #[test]
 fn each_row_of_a_test_file_has_a_prediction() {
     let folder = kinds("each");

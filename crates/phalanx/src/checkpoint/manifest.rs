@@ -31,6 +31,7 @@ pub(super) const DOCUMENT: Document = Document {
         "position",
         "examples",
         "data",
+        "meaning",
         "skipped_before",
         "callbacks",
         "files",
@@ -65,6 +66,9 @@ pub(crate) struct Manifest {
     pub(crate) examples: Option<u64>,
     /// The CRC-32C of what [`Fit::data_settings`](crate::fit::Fit::data_settings) says of them.
     pub(crate) data: Option<u32>,
+    /// The CRC-32C of what [`Fit::data_meaning`](crate::fit::Fit::data_meaning) says of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) meaning: Option<u32>,
     /// Steps skipped before the epoch.
     pub(crate) skipped_before: JsonFloat,
     /// What callbacks remember beside tensors, by their names.
@@ -210,6 +214,7 @@ mod tests {
             },
             examples: Some(20),
             data: Some(5),
+            meaning: Some(6),
             skipped_before: JsonFloat(0.0),
             callbacks: Vec::new(),
         }

@@ -151,6 +151,7 @@ impl TrainingState {
                 position: Position::default(),
                 examples: None,
                 data: None,
+                meaning: None,
                 skipped_before: JsonFloat(0.0),
                 callbacks: Vec::new(),
             },

@@ -210,6 +210,7 @@ impl Trainer {
                 position: self.progress.position.clone(),
                 examples: self.progress.examples,
                 data: self.progress.data_settings,
+                meaning: self.progress.data_meaning,
                 skipped_before: JsonFloat(self.compiled.skipped_before),
                 callbacks: Vec::new(),
             },
@@ -260,6 +261,7 @@ impl Trainer {
             self.compiled.state.set_epoch_totals(sums);
         }
         (self.progress.examples, self.progress.data_settings) = (manifest.examples, manifest.data);
+        self.progress.data_meaning = manifest.meaning;
         self.compiled.iterations = manifest.iterations;
         self.progress.position = manifest.position.clone();
         self.compiled.skipped_before = manifest.skipped_before.0;

@@ -38,6 +38,7 @@ pub struct Fit {
     pub(super) save_behind: Option<SaveBehind>,
     pub(super) comparison: Option<u64>,
     pub(super) data_settings: Option<u32>,
+    pub(super) data_meaning: Option<u32>,
     pub(super) watch: Watch,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) after_epoch: Option<AfterEpoch>,
@@ -93,6 +94,7 @@ impl Fit {
             save_behind: None,
             comparison: None,
             data_settings: None,
+            data_meaning: None,
             watch: Watch::Auto,
             stop: None,
             after_epoch: None,
@@ -125,7 +127,7 @@ impl Fit {
     ///
     /// Of the epoch it goes on with, `seconds` and all of `input` are of the part since then alone. The data must be those
     /// of before: within an epoch, others that have another number of examples or other
-    /// [`data_settings`](Self::data_settings) are refused.
+    /// [`data_settings`](Self::data_settings) are refused; of another [`data_meaning`](Self::data_meaning) everywhere.
     #[must_use]
     pub const fn resume(mut self) -> Self {
         self.resume = true;
@@ -267,6 +269,14 @@ impl Fit {
     #[must_use]
     pub fn data_settings(mut self, text: impl AsRef<str>) -> Self {
         self.data_settings = Some(crc32c::crc32c(text.as_ref().as_bytes()));
+        self
+    }
+
+    /// What the numbers of an example mean, in any words, such as the means that features are scaled by and the order of a vocabulary:
+    /// checkpoints keep a checksum of the text, and [`resume`](Self::resume) goes on with the same alone.
+    #[must_use]
+    pub fn data_meaning(mut self, text: impl AsRef<str>) -> Self {
+        self.data_meaning = Some(crc32c::crc32c(text.as_ref().as_bytes()));
         self
     }
 

@@ -12,9 +12,10 @@ pub(super) struct TrainingProgress {
     /// The position of the last `fit` in its data, and whether the epoch totals hold the sums of that epoch so far.
     pub(super) position: Position,
     pub(super) is_mid_epoch: bool,
-    /// The number of examples of that data, where it is known, and the checksum of their settings.
+    /// The number of examples of that data, where it is known, and the checksums of their settings and of what they mean.
     pub(super) examples: Option<u64>,
     pub(super) data_settings: Option<u32>,
+    pub(super) data_meaning: Option<u32>,
     pub(super) history: History,
     /// The positions after the last steps begun, to go back to one of them.
     pub(super) step_log: StepLog,
@@ -32,6 +33,7 @@ impl TrainingProgress {
             is_mid_epoch: false,
             examples: None,
             data_settings: None,
+            data_meaning: None,
             history: History::default(),
             step_log: StepLog::default(),
             steps_before: 0,
@@ -48,9 +50,11 @@ impl TrainingProgress {
     ) -> Result<usize> {
         let examples = data.examples().map(|len| len as u64);
         if fit.resume {
+            self.check_meaning(fit.data_meaning)?;
             self.check_data(engine, examples, fit.data_settings)?;
         }
         (self.examples, self.data_settings) = (examples, fit.data_settings);
+        self.data_meaning = fit.data_meaning;
         if fit.resume {
             return Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX));
         }
@@ -61,6 +65,17 @@ impl TrainingProgress {
         self.is_mid_epoch = false;
         self.history = History::default();
         Ok(fit.initial_epoch)
+    }
+
+    /// Refuses to give a model that has learnt from some numbers others in their place, wherever it is in an epoch.
+    fn check_meaning(&self, meaning: Option<u32>) -> Result<()> {
+        let known = self.data_meaning.zip(meaning);
+        if known.is_none_or(|(there, here)| there == here) {
+            return Ok(());
+        }
+        Err(Error::user(
+            "the training to go on with was of data whose numbers meant something else: what was found in its training rows, such as means, classes or the order of words, is not what is found in these; give it the data of before, or begin anew",
+        ))
     }
 
     /// Refuses to go on within an epoch of other data; between epochs a notice tells it.

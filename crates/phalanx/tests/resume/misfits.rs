@@ -4,7 +4,7 @@ use std::path::Path;
 
 use phalanx::prelude::*;
 
-use crate::{batches, broken_off, compile, model, one, quiet, rows, scratch};
+use crate::{STEPS, batches, broken_off, compile, model, one, quiet, rows, scratch};
 
 /// A checkpoint is refused with these words, and the training is as it was.
 fn check_refused(path: &Path, model: Model, compile: Compile, parts: &[&str]) {
@@ -143,6 +143,33 @@ fn an_epoch_goes_on_with_its_own_data_only() {
         other,
         "within epoch 1, of data with other settings",
     );
+}
+
+#[test]
+fn a_training_goes_on_with_numbers_of_the_same_meaning_only() {
+    let strategy = one();
+    let scratch = scratch("meaning");
+    let fit = quiet().data_meaning("mean 1");
+    // Within an epoch, and between two of them.
+    for steps in [2, STEPS] {
+        let mut trainer = strategy.compile(model(), compile()).unwrap();
+        broken_off(&mut trainer, fit.clone(), steps);
+        let path = scratch.join(format!("checkpoint-{steps}"));
+        trainer.save_checkpoint(&path).unwrap();
+        let resumed = |fit: Fit| {
+            let mut trainer = strategy.compile(model(), compile()).unwrap();
+            trainer.restore_checkpoint(&path).unwrap();
+            trainer.fit(&batches(), fit.resume())
+        };
+        let error = resumed(quiet().data_meaning("mean 2")).unwrap_err();
+        assert!(
+            error.to_string().contains("numbers meant something else"),
+            "{error}"
+        );
+        resumed(fit.clone()).unwrap();
+        // Who does not say it is believed.
+        resumed(quiet()).unwrap();
+    }
 }
 
 /// Steps that another setting has counted are not too many for the scale to grow ever again.
