@@ -1,7 +1,7 @@
 //! What is kept of a training beside its model, and checked where the model is used: `training.json`.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ impl Record {
     /// Writes it into a folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
         let path = folder.join(NAME);
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other);
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::other);
         if let Ok(text) = &text
             && text.len() as u64 >= MAX_BYTES
         {
@@ -98,7 +98,7 @@ impl Record {
                 "write a smaller `vocabulary` in `text` or `category`, or name fewer columns",
             ));
         }
-        text.and_then(|text| fs::write(&path, text + "\n"))
+        text.and_then(|text| replace(&path, &(text + "\n")))
             .map_err(|error| {
                 let message = format!("cannot write {}: {error}", path.display());
                 Failure::new(Exit::Failed, message).next("choose another folder with --output")
@@ -206,6 +206,19 @@ impl Record {
             "give the folder in place of the file, which uses what the model was trained with: `{folder}`"
         )))
     }
+}
+
+/// Writes a text in place of another: a disk that is full leaves the old one, without which a training does not go on.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    let new = path.with_extension("json.new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| {
+        // What is not there needs no removal.
+        let _ = fs::remove_file(&new);
+    })
 }
 
 /// A part of the training's rows to test on that is not the part that the training has left out.
@@ -349,4 +362,26 @@ fn differing(now: &[(&'static str, String)], then: &[(&'static str, String)]) ->
     let mut pairs = now.iter().zip(then);
     let (now, then) = pairs.find(|(now, then)| now != then)?;
     Some((now.0, now.1.clone(), then.1.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_cannot_be_written_leaves_the_one_before() {
+        let folder = std::env::temp_dir().join(format!("record-{}", std::process::id()));
+        let (path, new) = (folder.join(NAME), folder.join("training.json.new"));
+        // Nothing can be written beside it.
+        fs::create_dir_all(new.join("full")).unwrap();
+        fs::write(&path, "old").unwrap();
+        replace(&path, "old").unwrap();
+        assert!(replace(&path, "new").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        fs::remove_dir_all(&new).unwrap();
+        replace(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert!(!new.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

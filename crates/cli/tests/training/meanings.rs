@@ -171,6 +171,26 @@ fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
 }
 
 #[test]
+fn a_checkpoint_that_is_there_is_not_replaced_where_training_goes_on() {
+    let folder = kinds("both");
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let both = [
+        "train",
+        "t.yaml",
+        "--resume",
+        "--overwrite",
+        "--epochs",
+        "2",
+    ];
+    let output = folder.phalanx(&both);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && told.contains("note: --overwrite replaces nothing"),
+        "{told}"
+    );
+}
+
+#[test]
 fn each_row_of_a_test_file_has_a_prediction() {
     let folder = kinds("each");
     let test = "id,size,kind\n1,2,lily\n2,,rose\n3,4,rose\n";
