@@ -335,16 +335,24 @@ impl Used {
                     .map_err(|error| failed(&error))
             }
             (Data::Images(_) | Data::Examples(_), _) => self.test_rows(),
-            (Data::Csv(data), _) => self.rows(&self.csv, |path| {
-                let (rows, dropped) = rows::labelled(data, facts, path)?;
-                if dropped > 0 {
-                    let path = path.display();
-                    context.warn(&format!(
-                        "{dropped} rows of {path} with missing values are left out"
-                    ));
+            (Data::Csv(data), _) => {
+                let files = self.files(data);
+                let is_one_series = data.window.is_some() && files.len() > 1;
+                if self.csv.is_empty() && (is_one_series || self.record.is_none()) {
+                    // Without a record the training's files say what labels are.
+                    return self.test_rows();
                 }
-                Ok(rows)
-            }),
+                self.rows(&files, |path| {
+                    let (rows, dropped) = rows::labelled(data, facts, path)?;
+                    if dropped > 0 {
+                        let path = path.display();
+                        context.warn(&format!(
+                            "{dropped} rows of {path} with missing values are left out"
+                        ));
+                    }
+                    Ok(rows)
+                })
+            }
         }
     }
 
@@ -364,19 +372,23 @@ impl Used {
             (Data::Examples(_), _) => None,
             (Data::Csv(data), _) => {
                 let read = |path: &Path| rows_to_predict::to_predict(data, facts, path);
-                // Each row of files of their own has a prediction; a part of the training's rows is divided as there.
-                let files = match data.test.as_ref().map(|test| &test.value) {
-                    Some(Test::Csv(files)) if self.csv.is_empty() => {
-                        files.iter().map(|file| file.value.clone()).collect()
-                    }
-                    _ => self.csv.clone(),
-                };
-                return Ok((self.rows(&files, read)?, None));
+                return Ok((self.rows(&self.files(data), read)?, None));
             }
         };
         match images {
             Some((images, names)) => Ok((images, Some(names))),
             None => Ok((self.test_rows()?, None)),
+        }
+    }
+
+    /// The files of rows that are used, which need no row of the training: those named, or the test's own; none where the test is a part of
+    /// the training's rows, which is divided as there.
+    fn files(&self, data: &Csv) -> Vec<PathBuf> {
+        match data.test.as_ref().map(|test| &test.value) {
+            Some(Test::Csv(files)) if self.csv.is_empty() => {
+                files.iter().map(|file| file.value.clone()).collect()
+            }
+            _ => self.csv.clone(),
         }
     }
 

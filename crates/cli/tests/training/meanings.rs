@@ -171,6 +171,20 @@ fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
 }
 
 #[test]
+fn files_of_a_test_are_evaluated_without_the_rows_of_the_training() {
+    let folder = kinds("apart");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("{split: 0.25}", "{csv: b.csv}, standardize: true");
+    fs::write(&path, text.replace("csv: [a.csv, b.csv]", "csv: a.csv")).unwrap();
+    let told = folder.succeed(&["train", "t.yaml", "--progress", "plain"]);
+    fs::remove_file(folder.0.join("a.csv")).unwrap();
+    let evaluated = folder.succeed(&["evaluate", "out"]);
+    let evaluated = evaluated.replace("evaluate: ", "test: ");
+    assert!(told.contains(evaluated.trim_end()), "{evaluated} in {told}");
+}
+
+#[test]
 fn a_checkpoint_that_is_there_is_not_replaced_where_training_goes_on() {
     let folder = kinds("both");
     folder.succeed(&["train", "t.yaml", "--quiet"]);
