@@ -88,8 +88,10 @@ pub(crate) fn beside(
     let record = context.record(config, &rows.facts);
     let rows = rows.test.or(rows.validation).ok_or_else(|| {
         let message = format!("{file} has no test rows and no validation rows to evaluate");
-        Failure::new(Exit::Usage, message)
-            .next("add `test: {split: 0.2}` to data, or launch without --evaluator")
+        let example = config.data.test_example();
+        Failure::new(Exit::Usage, message).next(format!(
+            "add `test: {example}` to data, or launch without --evaluator"
+        ))
     })?;
     let mut follow = Follow::new(folder.checkpoint())
         .each()

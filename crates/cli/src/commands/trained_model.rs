@@ -449,21 +449,17 @@ impl Used {
         }
         rows.test.ok_or_else(|| {
             let file = self.config.origin.display();
-            let (what, next) = match &self.config.data {
-                Data::Images(_) => (
-                    "images",
-                    "name a folder with --images, or add `test: {split: 0.1}` to data and train again",
-                ),
-                Data::Examples(_) => (
-                    "examples",
-                    "add `test: {split: 0.1}` to data and train again",
-                ),
-                Data::Csv(_) => (
-                    "rows",
-                    "name a file with --csv, or add `test: {split: 0.2}` to data and train again",
-                ),
+            let data = &self.config.data;
+            let (what, named) = match data {
+                Data::Images(_) => ("images", "name a folder with --images, or "),
+                Data::Examples(_) => ("examples", ""),
+                Data::Csv(_) => ("rows", "name a file with --csv, or "),
             };
-            Failure::new(Exit::Usage, format!("{file} has no test {what}")).next(next)
+            let message = format!("{file} has no test {what}");
+            let example = data.test_example();
+            Failure::new(Exit::Usage, message).next(format!(
+                "{named}add `test: {example}` to data and train again"
+            ))
         })
     }
 }

@@ -181,6 +181,18 @@ impl Data {
             Self::Csv(_) => None,
         }
     }
+
+    /// A `test` that may be written for these data.
+    pub(crate) const fn test_example(&self) -> &'static str {
+        match self {
+            Self::Images(_) | Self::Examples(_) => "{split: 0.1}",
+            Self::Csv(csv) => match (csv.window.is_some(), csv.is_parquet) {
+                (false, _) => "{split: 0.2}",
+                (true, false) => "{last: 100}",
+                (true, true) => "{parquet: test.parquet}",
+            },
+        }
+    }
 }
 
 /// CSV files and how their rows become examples.
@@ -188,6 +200,8 @@ impl Data {
 pub struct Csv {
     /// CSV files of the same columns, read one after the other; at least one.
     pub csv: Vec<Located<PathBuf>>,
+    /// Whether the key `parquet` names them, which has fewer kinds of tests.
+    pub is_parquet: bool,
     /// Whether the first line names the columns; `None` to see.
     pub header: Option<bool>,
     /// The column of the label.

@@ -191,6 +191,7 @@ impl Reader {
             .node("test")
             .and_then(|node| self.test(node, (key, test), folder));
         Some(Data::Csv(Csv {
+            is_parquet: key == "parquet",
             header: self.value(&section, "header", header).unwrap_or_default(),
             label: label.unwrap_or_else(|| label_of(&labels)),
             label_type: self

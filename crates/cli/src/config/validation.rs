@@ -39,11 +39,12 @@ impl Reader {
 
     /// What makes no sense without a validation, or with other data.
     pub(super) fn check_validation(&mut self, TrainConfig { data, fit, .. }: &TrainConfig) {
-        let (tests, example) = match data {
-            Data::Images(images) => (images.test.is_some(), "{split: 0.1}"),
-            Data::Csv(csv) => (csv.test.is_some(), "{last: 100}"),
-            Data::Examples(examples) => (examples.test.is_some(), "{split: 0.1}"),
+        let tests = match data {
+            Data::Images(images) => images.test.is_some(),
+            Data::Csv(csv) => csv.test.is_some(),
+            Data::Examples(examples) => examples.test.is_some(),
         };
+        let example = data.test_example();
         match &fit.validation {
             Some(Located { value, at }) if *value == Validation::Test && !tests => self.problem(
                 *at,

@@ -128,7 +128,10 @@ impl Reader {
             self.problem(
                 *at,
                 "`split` draws rows of a series by chance, and windows are of rows that follow one another",
-                "write `last: ROWS`, or name files of their own",
+                match csv.is_parquet {
+                    true => "name files of their own: `test: {parquet: test.parquet}`",
+                    false => "write `last: ROWS`, or name files of their own",
+                },
             );
         }
         if window.horizon > 1 && csv.label_type == LabelType::Class {

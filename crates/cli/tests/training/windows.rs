@@ -90,3 +90,29 @@ fn several_values_are_forecast_at_once() {
     assert_eq!(predicted.lines().next(), Some("score_0,score_1,score_2"));
     assert_eq!(predicted.lines().count(), 1 + 160 - 8 + 1);
 }
+
+#[test]
+fn a_test_of_several_files_is_one_series() {
+    let folder = with_series("windows-files");
+    let rows = fs::read_to_string(folder.0.join("a.csv")).unwrap();
+    let lines: Vec<&str> = rows.lines().collect();
+    for (name, range) in [("b.csv", 101..125), ("c.csv", 125..161)] {
+        let part = lines[range].join("\n");
+        fs::write(folder.0.join(name), format!("{}\n{part}\n", lines[0])).unwrap();
+    }
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let several = text.replace("{last: 40}", "{csv: [b.csv, c.csv]}");
+    fs::write(&path, several.replace("epochs: 150", "epochs: 1")).unwrap();
+    let one = test_line(&folder.succeed(&["train", "t.yaml", "--progress", "plain"]));
+    let evaluated = folder.succeed(&["evaluate", "out"]);
+    assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+    // What is said to be added is taken.
+    fs::write(&path, text.replace(", test: {last: 40}", "")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite", "--epochs", "1"]);
+    folder.fail(
+        &["evaluate", "out"],
+        2,
+        &["add `test: {last: 100}` to data"],
+    );
+}
