@@ -1,6 +1,6 @@
 //! `phalanx data`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -394,15 +394,12 @@ fn inspect(
         .next("write the files again, or choose to skip corrupt records"))
 }
 
-/// Removes the files that an earlier run wrote under this name, where that is allowed: files of another number of shards beside
-/// the new ones would be read with them.
-fn clear(to: &Path, name: &str, overwrite: bool) -> Result<(), Failure> {
+/// The files that an earlier run wrote under this name, which are refused where they are not to be replaced: files of another number of
+/// shards beside the new ones would be read with them.
+fn shards_before(to: &Path, name: &str, overwrite: bool) -> Result<Vec<PathBuf>, Failure> {
     let names = names_in(to).into_iter();
     let old: Vec<String> = names.filter(|file| is_shard(file, name)).collect();
-    let Some(first) = old.first() else {
-        return Ok(());
-    };
-    if !overwrite {
+    if let (Some(first), false) = (old.first(), overwrite) {
         let message = format!(
             "{} has {} files of the name `{name}` already, as {first}",
             to.display(),
@@ -411,14 +408,7 @@ fn clear(to: &Path, name: &str, overwrite: bool) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, message)
             .next("choose another --to or --name, or replace them with --overwrite"));
     }
-    for file in old {
-        let path = to.join(file);
-        std::fs::remove_file(&path).map_err(|error| {
-            let message = format!("cannot remove {}: {error}", path.display());
-            Failure::new(Exit::Failed, message).next("choose another --to")
-        })?;
-    }
-    Ok(())
+    Ok(old.into_iter().map(|file| to.join(file)).collect())
 }
 
 /// Whether a file is a shard of this name: `NAME-00000-of-00005.tfrecord`.
@@ -432,7 +422,8 @@ fn is_shard(file: &str, name: &str) -> bool {
     numbers.is_some_and(|(shard, of)| is_number(shard) && is_number(of))
 }
 
-/// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number; where one fails none is left.
+/// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number. They are written under
+/// hidden names: where one fails none of them is left, and those that were to be replaced stay.
 fn shard(
     context: &mut Context,
     data: &str,
@@ -440,33 +431,40 @@ fn shard(
     shards: usize,
 ) -> Result<(), Failure> {
     let (len, example) = examples(context, data).map_err(|error| failed(&error))?;
-    clear(to, name, overwrite)?;
-    std::fs::create_dir_all(to).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("cannot make {}: {error}", to.display()),
-        )
-        .next("choose another --to")
-    })?;
+    let old = shards_before(to, name, overwrite)?;
+    std::fs::create_dir_all(to).map_err(|error| not_done("make", to, &error))?;
+    let hidden = |shard| shard_path(to, &format!(".{name}"), shard, shards);
     for shard in 0..shards {
         let written = || -> phalanx::Result<()> {
-            let mut writer = TfRecordWriter::create(shard_path(to, name, shard, shards))?;
+            let mut writer = TfRecordWriter::create(hidden(shard))?;
             for i in (shard..len).step_by(shards) {
                 writer.write(&example(i)?.to_bytes())?;
             }
             writer.finish().map(|_| ())
         };
         if let Err(error) = written() {
-            for done in 0..shard {
-                let _ = std::fs::remove_file(shard_path(to, name, done, shards));
+            for begun in 0..=shard {
+                let _ = std::fs::remove_file(hidden(begun));
             }
             return Err(failed(&error));
         }
+    }
+    for path in old {
+        std::fs::remove_file(&path).map_err(|error| not_done("remove", &path, &error))?;
+    }
+    for shard in 0..shards {
+        let path = shard_path(to, name, shard, shards);
+        std::fs::rename(hidden(shard), &path).map_err(|error| not_done("write", &path, &error))?;
     }
     context.output.line(format_args!(
         "{len} examples in {shards} files in {}",
         to.display()
     ))
+}
+
+fn not_done(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+    let message = format!("cannot {action} {}: {error}", path.display());
+    Failure::new(Exit::Failed, message).next("choose another --to")
 }
 
 type ToFeatures = Box<dyn Fn(usize) -> phalanx::Result<Features>>;

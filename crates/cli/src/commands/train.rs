@@ -136,6 +136,11 @@ fn run_folder(
     if !args.overwrite && !folder.is_of_restart()? {
         folder.check_unused(args.resume)?;
     }
+    if args.overwrite && args.resume && folder.has_checkpoint()? && !context.global.quiet {
+        output::notice(
+            "note: --overwrite replaces nothing: with --resume training goes on from the checkpoint that is there",
+        );
+    }
     Ok((folder, Some(lock)))
 }
 

@@ -232,6 +232,18 @@ fn shards_stay_where_there_is_nothing_to_replace_them_with() {
     let failed = folder.phalanx(&shard("typo.csv"));
     assert!(!failed.status.success());
     assert!(before > 0 && files() == before);
+    // One that cannot be written, when others are.
+    let sorted = || {
+        let said = folder.succeed(&["data", "inspect", "s"]);
+        said.lines().next().map(str::to_owned)
+    };
+    let told = sorted();
+    for start in [".data", "data"] {
+        fs::create_dir(folder.0.join(format!("s/{start}-00001-of-00002.tfrecord"))).unwrap();
+    }
+    let fewer = [&shard("n.csv")[..], &["--shards", "2"]].concat();
+    assert!(!folder.phalanx(&fewer).status.success());
+    assert_eq!((sorted(), files()), (told, before + 2));
 }
 
 /// What a training of `file` by steps of all its rows gives, with other keys of `data`.
