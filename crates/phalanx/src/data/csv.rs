@@ -116,7 +116,8 @@ impl CsvOptions {
 /// Whether the first line of a CSV file names the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// It does when it holds text and no number; a line with both is an error.
+    /// It does when it holds text and no number. A line with both is an error, unless texts are allowed where they are and it does not seem
+    /// to name columns all the same: with their positions (`0,1,2,label`), or beside labels that are numbers.
     Auto,
     /// It does.
     Yes,
@@ -263,9 +264,15 @@ pub(super) fn add_texts(
         return Ok(false);
     };
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
+    let is_asked = options.header == Header::Auto && start.names.is_empty();
+    let mut first = None;
     while is_left {
         let fields = start.lines.fields(&start.line)?;
         let field = fields.get(index).map_or("", |field| field);
+        if is_asked && first.is_none() {
+            let error = start.lines.error_at(index, "", &may_be_header(field));
+            first = Some((field.trim().to_owned(), error));
+        }
         let added = column.add(field, options, texts).map_err(|message| {
             let name = start.names.get(index).map_or("", String::as_str);
             start.lines.error_at(index, name, &message)
@@ -275,7 +282,10 @@ pub(super) fn add_texts(
         }
         is_left = start.lines.read(&mut start.line)?;
     }
-    Ok(column.are_whole(texts))
+    match first {
+        Some((first, error)) if column.is_alone(&first, texts) => Err(error),
+        _ => Ok(column.are_whole(texts)),
+    }
 }
 
 /// A file of which the header was read, or the first row where there is none.
@@ -447,16 +457,36 @@ fn header(
 }
 
 /// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is one-hot, of texts or not used, or
-/// in place of a missing value that is allowed is no header.
+/// in place of a missing value that is allowed is no header, unless the numbers are the positions of their columns: so pandas names columns.
 fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions) -> Result<bool> {
-    let is_number = |field: &str| field.trim().parse::<f64>().is_ok();
-    let is_text = |field: &str| !field.trim().is_empty() && !is_number(field);
     let Some(first) = fields.iter().position(|field| is_text(field)) else {
         return Ok(false);
     };
     if !fields.iter().any(|field| is_number(field)) {
         return Ok(true);
     }
+    let may_be_text = may_be_text(fields, options);
+    let mut texts = (first..fields.len()).filter(|&column| is_text(&fields[column]));
+    let wrong = texts.find(|&column| !may_be_text(column));
+    match wrong.or_else(|| are_positions(fields).then_some(first)) {
+        None => Ok(false),
+        Some(column) => Err(lines.error_at(column, "", &may_be_header(&fields[column]))),
+    }
+}
+
+fn is_number(field: &str) -> bool {
+    field.trim().parse::<f64>().is_ok()
+}
+
+fn is_text(field: &str) -> bool {
+    !field.trim().is_empty() && !is_number(field)
+}
+
+/// In which columns of the first line a text is no sign of a header.
+fn may_be_text<'a>(
+    fields: &'a [Cow<'_, str>],
+    options: &'a CsvOptions,
+) -> impl Fn(usize) -> bool + 'a {
     let label = match (&options.label, options.kind) {
         (LabelColumn::Last, LabelKind::Class) => fields.len().checked_sub(1),
         (LabelColumn::Index(index), LabelKind::Class) => Some(*index),
@@ -473,20 +503,26 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
             || options.texts.contains(&CsvColumn::Index(column))
             || options.categories.contains(&CsvColumn::Index(column))
     };
-    let may_be_text = |column: usize| {
+    move |column| {
         let is_allowed = options.looks_for_missing() && is_missing(fields[column].trim());
         Some(column) == label || is_allowed || is_unused(column) || is_one_hot(column)
-    };
-    let wrong =
-        (first..fields.len()).find(|&column| is_text(&fields[column]) && !may_be_text(column));
-    match wrong {
-        None => Ok(false),
-        Some(column) => Err(lines.error_at(column, "", &format!(
-            "found {} in a first line that also holds numbers, expected names or numbers alone; \
-             correct the value, or say whether there is a header (`header: true` or `header: false`)",
-            shown(&fields[column])
-        ))),
     }
+}
+
+/// Whether all numbers of the first line are the positions of their columns. One alone may well be the value of a row, such as the label 0.
+fn are_positions(fields: &[Cow<'_, str>]) -> bool {
+    let numbers = fields.iter().enumerate();
+    let mut numbers = numbers.filter(|(_, field)| is_number(field));
+    let is_position = |(column, field): (usize, &Cow<'_, str>)| field.trim() == column.to_string();
+    numbers.clone().count() > 1 && numbers.all(is_position)
+}
+
+fn may_be_header(found: &str) -> String {
+    format!(
+        "found {} in a first line that also holds numbers, expected names or numbers alone; \
+         correct the value, or say whether there is a header (`header: true` or `header: false`)",
+        shown(found)
+    )
 }
 
 #[cfg(test)]
@@ -498,6 +534,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::data::csv_label_texts;
 
     fn gzip(text: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -876,6 +913,78 @@ mod tests {
     fn error_of(text: &str, options: &CsvOptions) -> String {
         let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
         error.to_string()
+    }
+
+    /// As pandas writes an array with a column more: `DataFrame(x)`, `to_csv(index=False)`.
+    #[test]
+    fn names_that_are_positions_are_no_row() {
+        let city = CsvColumn::Index(2);
+        let one_hot = CsvOptions {
+            one_hot: vec![one_hot(city.clone(), &["city", "Ulm"])],
+            ..CsvOptions::default()
+        };
+        let [texts, categories] = [vec![city.clone()], vec![city]];
+        let of_texts = CsvOptions {
+            texts,
+            ..CsvOptions::default()
+        };
+        let of_categories = CsvOptions {
+            categories,
+            ..CsvOptions::default()
+        };
+        for (options, first, rows) in [
+            (CsvOptions::default(), "0,1,2,species", "5,3,1,setosa\n"),
+            (one_hot, "0,1,city,3", "5,3,Ulm,1\n"),
+            (of_texts, "0,1,review,3", "5,3,good,1\n"),
+            (of_categories, "0,1,city,label", "5,3,Ulm,1\n"),
+        ] {
+            let text = format!("{first}\n{rows}");
+            let error = error_of(&text, &options);
+            let asks = "say whether there is a header (`header: true` or `header: false`)";
+            assert!(
+                error.starts_with("t.csv: line 1, column ") && error.contains(asks),
+                "{error}"
+            );
+            let with = CsvOptions {
+                header: Header::Yes,
+                classes: vec!["1".into(), "setosa".into()],
+                ..options
+            };
+            assert_eq!(parse(&text, &with).len(), Some(1));
+        }
+        // One number alone may be a label or a feature.
+        let of_texts = CsvOptions {
+            label: LabelColumn::Index(0),
+            texts: vec![CsvColumn::Index(1)],
+            ..CsvOptions::default()
+        };
+        assert_eq!(texts_of("0,bad\n1,good\n", &of_texts).0, [["bad", "good"]]);
+    }
+
+    #[test]
+    fn a_text_above_labels_that_are_numbers_is_no_class() {
+        let label_texts = |text: &str, header| {
+            let path = crate::data::test_folder::create("label-texts").join("t.csv");
+            std::fs::write(&path, text).unwrap();
+            let options = CsvOptions {
+                header,
+                ..CsvOptions::default()
+            };
+            csv_label_texts([path], &options)
+        };
+        // Wavelengths, and a column that is named by its position.
+        for text in ["400.5,410,label\n1,2,0\n3,4,1\n", "0,label\n1,0\n"] {
+            let error = label_texts(text, Header::Auto).unwrap_err().to_string();
+            assert!(error.contains("found \"label\" in a first line"), "{error}");
+            assert_eq!(label_texts(text, Header::Yes).unwrap(), None);
+            assert!(label_texts(text, Header::No).unwrap().is_some());
+        }
+        let texts = label_texts("400.5,410,a\n1,2,0\n3,4,b\n", Header::Auto).unwrap();
+        assert_eq!(texts.unwrap(), ["0", "a", "b"]);
+        let alone = label_texts("1,2,a\n3,4,a\n", Header::Auto).unwrap();
+        assert_eq!(alone.unwrap(), ["a"]);
+        let named = label_texts("x,y\n1,a\n2,0\n", Header::Auto).unwrap();
+        assert_eq!(named.unwrap(), ["0", "a"]);
     }
 
     #[test]

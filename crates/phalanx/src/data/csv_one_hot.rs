@@ -173,6 +173,14 @@ impl TextColumn<'_> {
         !self.is_label() || !texts.is_empty()
     }
 
+    /// Whether the first text may be the column's name: all other labels are numbers.
+    pub(super) fn is_alone(self, first: &str, texts: &BTreeSet<String>) -> bool {
+        let is_number = |text: &str| text.parse::<f64>().is_ok();
+        let mut others = texts.iter().filter(|text| *text != first);
+        let has_first = texts.contains(first) && !is_number(first);
+        self.is_label() && has_first && texts.len() > 1 && others.all(|text| is_number(text))
+    }
+
     const fn is_label(self) -> bool {
         matches!(self, Self::Label(_))
     }
