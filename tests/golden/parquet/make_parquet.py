@@ -11,6 +11,7 @@ texts.parquet: texts, names, numbers and names of classes, by dictionaries and w
 texts_plain.parquet: the same plain, without compression, data pages of version 2; texts.csv: the same as Python's csv writes it.
 texts_nulls.parquet and texts_nulls.csv: with a null text in row 5, a null name in row 7 and a null number in row 8, row groups of 4 rows.
 texts_delta.parquet: texts in an encoding that is refused; texts_bytes.parquet: bytes that are no UTF-8, in row 2.
+index.parquet: two features, a label and two columns of an index behind them, as `DataFrame.to_parquet` of pandas writes an index of two levels.
 """
 
 import csv
@@ -84,3 +85,5 @@ few = {"review": pa.array(["one", "one more", "one more time"]), "kind": pa.arra
 write("texts_delta.parquet", few, 4, use_dictionary=False, column_encoding={"review": "DELTA_BYTE_ARRAY"})
 few["review"] = pa.array([b"one", b"two", b"\xff"], pa.binary())
 write("texts_bytes.parquet", few, 4)
+index = {"a": [0.5, 1.5, 2.5], "b": [3.0, 4.0, 5.0], "label": [2, 0, 1], "__index_level_0__": [7, 9, 8], "__index_level_1__": [1, 1, 2]}
+write("index.parquet", index, 4, use_dictionary=False)

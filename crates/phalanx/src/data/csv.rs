@@ -95,16 +95,30 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// Whether all columns that are used are chosen by their names, so that they may be in any place.
-    fn is_by_name(&self) -> bool {
+    /// The columns that are chosen, without labels.
+    fn chosen(&self) -> impl Iterator<Item = &CsvColumn> {
         let one_hot = self.one_hot.iter().map(|one_hot| &one_hot.column);
         let others = self.indices.iter().chain(&self.texts);
         let others = others.chain(&self.categories).chain(&self.weight);
-        let mut used = self.columns.iter().chain(one_hot).chain(others);
+        self.columns.iter().chain(one_hot).chain(others)
+    }
+
+    /// Whether a column is chosen by this name.
+    #[cfg(feature = "parquet")]
+    pub(super) fn has_named(&self, name: &str) -> bool {
+        let is_it = |column: &CsvColumn| matches!(column, CsvColumn::Name(own) if own == name);
+        let mut labels = self.labels.iter().flat_map(|label| &label.columns);
+        matches!(&self.label, LabelColumn::Name(label) if label == name)
+            || labels.any(|label| label == name)
+            || self.chosen().any(is_it)
+    }
+
+    /// Whether all columns that are used are chosen by their names, so that they may be in any place.
+    fn is_by_name(&self) -> bool {
         let is_label_by_name = matches!(self.label, LabelColumn::Name(_) | LabelColumn::None);
         is_label_by_name
             && !self.columns.is_empty()
-            && used.all(|column| matches!(column, CsvColumn::Name(_)))
+            && (self.chosen()).all(|column| matches!(column, CsvColumn::Name(_)))
     }
 
     /// Whether fields that say that a value is missing are no errors.

@@ -110,7 +110,8 @@ impl Dataset {
     /// CSV files by path or pattern, plain or compressed with gzip, read into memory one after the other.
     ///
     /// With the feature `parquet` also Parquet files of numbers and of texts in UTF-8 (plain or by a dictionary), whose columns have names and whose nulls
-    /// are missing values; of the options, what is about lines of text says nothing of them. Files of numbers that memory has no room for are
+    /// are missing values; pandas' index without a name (`__index_level_0__`) is no column of them unless the options name it. Of the options,
+    /// what is about lines of text says nothing of them. Files of numbers that memory has no room for are
     /// read by [`from_parquet`](Self::from_parquet).
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl TableFile {
         match self {
             Self::Csv(file) => read_header(file, name, options),
             #[cfg(feature = "parquet")]
-            Self::Parquet(table) => Ok(table.names()),
+            Self::Parquet(table) => Ok(table.names(options)),
         }
     }
 
@@ -73,7 +73,7 @@ impl TableFile {
         match self {
             Self::Csv(file) => read_width(file, name, options),
             #[cfg(feature = "parquet")]
-            Self::Parquet(table) => Ok(table.names().len()),
+            Self::Parquet(table) => Ok(table.names(options).len()),
         }
     }
 

@@ -18,7 +18,8 @@ use crate::data::{Batch, Example, LabelColumn, LabelKind, Source};
 /// How Parquet files are read; the defaults fit an integer class in the last column and all others as features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParquetOptions {
-    /// The names of the feature columns, in the order of the features; empty for all but the label.
+    /// The names of the feature columns, in the order of the features; empty for all but the label. Columns at the end that pandas keeps an
+    /// index without a name in (`__index_level_0__`) are no columns unless they are named here or as the label.
     pub columns: Vec<String>,
     /// The column of the label.
     pub label: LabelColumn,
@@ -393,6 +394,25 @@ mod tests {
         assert_eq!(some.columns(), ["double", "flag"]);
         assert_eq!(example.x, [HostTensor::new([2], &[2.25f32, 1.0])]);
         assert_eq!(example.y, [HostTensor::scalar(45.0f32 / 7.0)]);
+    }
+
+    /// As of tables.
+    #[test]
+    fn an_index_without_a_name_is_no_column_unless_it_is_named() {
+        let source = open("index", &ParquetOptions::default()).unwrap();
+        assert_eq!(
+            (source.columns(), source.label()),
+            (vec!["a", "b"], Some("label"))
+        );
+        let named = ParquetOptions {
+            columns: vec!["__index_level_1__".into()],
+            label: LabelColumn::Name("__index_level_0__".into()),
+            ..ParquetOptions::default()
+        };
+        let rows = all(&open("index", &named).unwrap()).unwrap();
+        let labels: Vec<f64> = rows.iter().flat_map(|row| row.y[0].to_f64()).collect();
+        assert_eq!(labels, [7.0, 9.0, 8.0]);
+        assert_eq!(rows[2].x[0].f32s(), [2.0]);
     }
 
     #[test]

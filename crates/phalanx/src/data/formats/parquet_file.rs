@@ -40,7 +40,11 @@ impl ParquetFile {
     /// With the columns of numbers that the options name.
     pub(super) fn new(file: InputFile, options: &ParquetOptions) -> Result<Self> {
         let mut opened = Self::opened(file, options)?;
-        let (features, label) = chosen(&opened.names(), options)
+        let is_named = |name: &str| {
+            let is_label = matches!(&options.label, LabelColumn::Name(label) if label == name);
+            is_label || options.columns.iter().any(|column| column == name)
+        };
+        let (features, label) = chosen(&opened.names(is_named), options)
             .map_err(|message| data(&opened.file.name(), "footer".into(), &message))?;
         (opened.features, opened.label) = (features, label);
         opened.check(options)?;
@@ -91,11 +95,15 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// The names of all columns.
-    pub(super) fn names(&self) -> Vec<String> {
+    /// The names of the columns, without those at the end in which pandas keeps an index that has no name, unless they are named.
+    pub(super) fn names(&self, is_named: impl Fn(&str) -> bool) -> Vec<String> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
         let names = columns.iter().map(|column| column.path().string());
-        names.collect()
+        let mut names: Vec<String> = names.collect();
+        let is_left_out = |name: &String| is_index(name) && !is_named(name);
+        let last = names.iter().rposition(|name| !is_left_out(name));
+        names.truncate(last.map_or(names.len(), |last| last + 1));
+        names
     }
 
     /// The bytes of a column in a row group.
@@ -275,6 +283,13 @@ fn footer(file: &InputFile) -> Result<Vec<u8>> {
             "found bytes that are no footer, expected one of parquet; copy or write the file again",
         )),
     }
+}
+
+/// Whether it is a name as pandas gives it to a level of an index without one.
+fn is_index(name: &str) -> bool {
+    let level = name.strip_prefix("__index_level_");
+    let level = level.and_then(|level| level.strip_suffix("__"));
+    level.is_some_and(|level| level.parse::<u8>().is_ok())
 }
 
 type ParquetResult<T> = std::result::Result<T, String>;

@@ -35,9 +35,9 @@ impl ParquetTable {
         Ok(Self { file })
     }
 
-    /// The names of the columns.
-    pub(in crate::data) fn names(&self) -> Vec<String> {
-        self.file.names()
+    /// The names of the columns, without an index that the options do not name.
+    pub(in crate::data) fn names(&self, options: &CsvOptions) -> Vec<String> {
+        self.file.names(|name| options.has_named(name))
     }
 
     const fn no_row(&self) -> ParquetRow<'_> {
@@ -53,12 +53,13 @@ impl ParquetTable {
     /// [`Error::Data`] naming row group, column and row where a value is not what the options say of its column, texts among them that are no UTF-8
     /// or more than `max_bytes`; where flags or floats are texts or names; or where the file cannot be decoded.
     pub(in crate::data) fn arrays(mut self, options: &CsvOptions) -> Result<CsvArrays> {
-        let names = self.names();
-        let mut table = CsvTable::new(&self.no_row(), names.len(), names, options)?;
+        let names = self.names(options);
+        let width = names.len();
+        let mut table = CsvTable::new(&self.no_row(), width, names, options)?;
         self.file.choose(table.used(), &ParquetOptions::default())?;
         self.file.check_names(table.texts_and_names())?;
         self.each_row(options.max_bytes, |row, fields| {
-            table.push(row, fields).map(|()| true)
+            table.push(row, &fields[..width]).map(|()| true)
         })?;
         table.finish(&self.no_row())
     }
@@ -70,7 +71,7 @@ impl ParquetTable {
         column: TextColumn<'_>,
         texts: &mut BTreeSet<String>,
     ) -> Result<bool> {
-        let names = self.names();
+        let names = self.names(options);
         let Some(index) = column.index(&self.no_row(), &names, names.len())? else {
             return Ok(false);
         };
@@ -94,7 +95,7 @@ impl ParquetTable {
         mut each: impl FnMut(&ParquetRow<'_>, &[Cow<'_, str>]) -> Result<bool>,
     ) -> Result<()> {
         let (chosen, mut left) = (&self.file.features, max_bytes);
-        let width = self.names().len();
+        let width = self.file.names(|_| true).len();
         for group in self.file.groups(0) {
             let mut columns = Vec::with_capacity(chosen.len());
             for &column in chosen {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use crate::data::{
         Batch, CsvColumn, CsvColumns, Dataset, LabelColumn, MissingValues, OneHotColumn,
-        csv_label_texts, csv_values,
+        csv_header, csv_label_texts, csv_values, csv_width,
     };
 
     const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/parquet/");
@@ -223,6 +224,34 @@ mod tests {
             csv_label_texts([format!("{GOLDEN}texts.parquet")], &numbers).unwrap(),
             None
         );
+    }
+
+    /// pandas keeps the index of a shuffled table in columns behind the others.
+    #[test]
+    fn an_index_without_a_name_is_no_column_unless_it_is_named() {
+        let (batch, _) = golden("index.parquet", &CsvOptions::default()).unwrap();
+        assert_eq!(batch.x[0].f32s(), [0.5, 3.0, 1.5, 4.0, 2.5, 5.0]);
+        assert_eq!(batch.y[0].to_f64(), [2.0, 0.0, 1.0]);
+        let path = format!("{GOLDEN}index.parquet");
+        let header = csv_header(&path, &CsvOptions::default()).unwrap();
+        assert_eq!(header, ["a", "b", "label"]);
+        assert_eq!(csv_width(&path, &CsvOptions::default()).unwrap(), 3);
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let named = CsvOptions {
+            label: LabelColumn::Name("label".into()),
+            columns: ["a", "__index_level_0__"].map(column).to_vec(),
+            ..CsvOptions::default()
+        };
+        let (batch, _) = golden("index.parquet", &named).unwrap();
+        assert_eq!(batch.x[0].f32s(), [0.5, 7.0, 1.5, 9.0, 2.5, 8.0]);
+        let weighted = CsvOptions {
+            weight: Some(column("__index_level_1__")),
+            label: LabelColumn::Name("label".into()),
+            columns: vec![column("a")],
+            ..CsvOptions::default()
+        };
+        let (batch, _) = golden("index.parquet", &weighted).unwrap();
+        assert_eq!(batch.weight.unwrap().f32s(), [1.0, 1.0, 2.0]);
     }
 
     #[test]
