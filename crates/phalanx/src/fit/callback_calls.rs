@@ -13,7 +13,7 @@ use super::in_flight::InFlight;
 use super::train_loop::FitRun;
 use super::workers::finish_together;
 use super::{ReplicaTimes, Trainer, Watch};
-use crate::checkpoint::NamedTensors;
+use crate::checkpoint::{NamedTensors, TrainingState};
 use crate::data::{Batch, Batches, HostTensor, TrainingData};
 use crate::metrics::Better;
 use crate::{Error, Result};
@@ -34,12 +34,25 @@ pub(super) struct KeptStates {
 impl Trainer {
     /// Keeps what callbacks remember before the end of an epoch.
     pub(super) fn keep_states(&mut self) -> Result<()> {
-        let is_set = !self.callbacks.is_empty() && !self.compiled.follows_schedule();
         self.kept_states = Some(KeptStates {
             states: self.callbacks.states(),
-            rate: is_set.then(|| self.learning_rate()).transpose()?,
+            rate: self.settable_rate()?,
         });
         Ok(())
+    }
+
+    /// The learning rate, where callbacks may have set it.
+    fn settable_rate(&self) -> Result<Option<f64>> {
+        let is_set = !self.callbacks.is_empty() && !self.compiled.follows_schedule();
+        is_set.then(|| self.learning_rate()).transpose()
+    }
+
+    /// Goes back to a state, but for what callbacks have set and remember since.
+    pub(super) fn go_back_to(&mut self, state: &TrainingState) -> Result<()> {
+        let rate = self.settable_rate()?;
+        self.set_training_state(state)?;
+        self.callback_states.clear();
+        rate.map_or(Ok(()), |rate| self.set_learning_rate(rate))
     }
 
     /// Takes what callbacks remember out of a `fit` that has ended, for one that goes on.

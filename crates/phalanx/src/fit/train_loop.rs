@@ -548,7 +548,7 @@ impl<'r> FitRun<'r> {
         let position = trainer.progress.position.clone();
         let history = trainer.progress.history.clone();
         let is_mid_epoch = trainer.progress.is_mid_epoch;
-        trainer.set_training_state(state)?;
+        trainer.go_back_to(state)?;
         if is_mid_epoch && !trainer.progress.is_mid_epoch {
             trainer.compiled.reset_epoch_totals()?;
         }

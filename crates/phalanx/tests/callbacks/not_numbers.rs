@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use phalanx::checkpoint::TrainingState;
+use phalanx::Result;
+use phalanx::checkpoint::{CallbackState, TrainingState};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::callbacks::{
-    BackupAndRestore, Callback, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
-    NanPolicy, SaveFreq, TerminateOnNan,
+    BackupAndRestore, Callback, CallbackContext, EarlyStopping, Lambda, LearningRateScheduler,
+    ModelCheckpoint, NanPolicy, SaveFreq, TerminateOnNan,
 };
 use phalanx::prelude::*;
 
@@ -150,6 +151,63 @@ fn rates_of_steps_count_all_that_are_made() {
         let expected: Vec<f64> = (0..12).map(|step| 0.5f64.powi(step)).collect();
         assert_eq!(*rates.lock().unwrap(), expected);
     }
+}
+
+/// Tells at each batch whether there is something to go on from.
+struct Remembers(Arc<Mutex<Vec<Option<usize>>>>);
+
+impl Callback for Remembers {
+    fn kind(&self) -> &'static str {
+        "remembers"
+    }
+
+    fn on_train_batch_end(&mut self, _: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
+        self.0.lock().unwrap().push(cx.restored()?);
+        Ok(())
+    }
+
+    fn state(&self) -> CallbackState {
+        CallbackState {
+            values: serde_json::json!(7),
+            ..CallbackState::default()
+        }
+    }
+}
+
+/// The last step of the first epoch makes variables infinite, though its loss is a number; the rate of the second is set before that is found.
+#[test]
+fn a_rollback_undoes_neither_the_rate_that_is_set_nor_what_callbacks_know() {
+    let mut x = vec![0.0; 24 * 4];
+    // Of one label: the logits of one of the two at least are the largest elsewhere.
+    (x[22 * 4], x[23 * 4]) = (1e30, -1e30);
+    let y: Vec<i32> = (0..24).map(|i| i * i % 3).collect();
+    let y = HostTensor::new([24], &y);
+    let rows = Dataset::from_arrays(HostTensor::new([24, 4], &x), y).unwrap();
+    let compile = Compile {
+        optimizer: Sgd::new(1.0).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let strategy = OneDeviceStrategy::new().unwrap();
+    let model = Sequential::new([4]).add(Dense::new(3));
+    let mut trainer = strategy.compile(model, compile).unwrap();
+    let rates = Arc::new(Mutex::new(Vec::new()));
+    let (noted, restored) = (Arc::clone(&rates), Arc::default());
+    let note = Lambda::new().on_train_batch_end(move |_, cx| {
+        noted.lock().unwrap().push(cx.learning_rate()?);
+        Ok(())
+    });
+    let scheduler = LearningRateScheduler::per_epoch(|epoch, _| [1e10, 0.5][epoch]);
+    let plan = Fit::epochs(2)
+        .progress(Progress::Silent)
+        .callback(scheduler)
+        .callback(TerminateOnNan::new().policy(NanPolicy::Rollback))
+        .callback(Remembers(Arc::clone(&restored)))
+        .callback(note);
+    trainer.fit(&rows.batch(6), plan).unwrap();
+    assert_eq!(*rates.lock().unwrap(), [[1e10; 4], [0.5; 4]].concat());
+    assert_eq!(*restored.lock().unwrap(), [None; 8]);
+    assert!(are_finite(&variables(&trainer)));
 }
 
 /// Both are the training on the other batches alone: skipped steps change nothing, and a state of just before is gone back to.
