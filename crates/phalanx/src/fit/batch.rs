@@ -215,8 +215,8 @@ fn check_label_lengths(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Refuses classes that the model has no output for where a metric alone counts them: it would count them as wrong, or not
-/// at all. What has no weight counts nothing.
+/// Refuses classes that the model has no output for where a metric counts them that the loss passes over: it would count them as wrong, or
+/// not at all. What has no weight counts nothing where the metric is one of the weighted ones, and otherwise as much as all else.
 fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
     for counted in &setup.objective.counted {
         let Some(y) = batch.y.get(counted.target) else {
@@ -225,21 +225,30 @@ fn check_counted(setup: &Setup, batch: &Batch) -> Result<()> {
         let (rows, classes) = (&counted.rows[..], counted.classes);
         let each = y.dims().get(1..).unwrap_or_default();
         let one_each = each == rows || each.split_last() == Some((&1, rows));
-        if classes < 2 || !one_each {
+        let is_refused = counted.refused && (counted.weighted || batch.weight.is_none());
+        if classes < 2 || !one_each || is_refused {
             continue;
         }
         let labels = y.to_f64();
         let has_weight = weighted_values(setup, batch, counted.target);
+        let counts = |at, label| match counted.weighted {
+            true => has_weight(at, label),
+            false => !setup.objective.may_be_padding(counted.target, label),
+        };
         let is_bad = |&(at, &label): &(usize, &f64)| {
             !is_number_of(label, classes)
                 && counted.left_out.map(|class| class as f64) != Some(label)
-                && has_weight(at, label)
+                && counts(at, label)
         };
         if let Some((at, label)) = labels.iter().enumerate().find(is_bad) {
             let (metric, row) = (&counted.metric, batch.first + row_of(at, y));
             let remedy = setup.objective.padding_remedy(counted.target);
+            let or = match counted.weighted {
+                true => "or",
+                false => "or make the metric one of `weighted_metrics` and give",
+            };
             return Err(Error::User(format!(
-                "the class {label} of example {row} of the epoch is not among the {classes} that the metric `{metric}` counts, 0 to {}; correct the labels, give the last layer more units, or the example the weight 0{remedy}",
+                "the class {label} of example {row} of the epoch is not among the {classes} that the metric `{metric}` counts, 0 to {}; correct the labels, give the last layer more units, {or} the example the weight 0{remedy}",
                 classes - 1
             )));
         }

@@ -58,6 +58,10 @@ pub(super) struct CountedClasses {
     pub(super) classes: usize,
     /// The class that is left out.
     pub(super) left_out: Option<i64>,
+    /// Whether an example without weight adds nothing.
+    pub(super) weighted: bool,
+    /// Whether the loss refuses as much, but for what has no weight.
+    pub(super) refused: bool,
 }
 
 impl Objective {
@@ -70,19 +74,13 @@ impl Objective {
         };
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         let classes = classes(model, &compile.loss, &targets);
-        let mut counted = counted(model, &metrics, &targets);
-        // The loss refuses more, unless it leaves out a class.
-        counted.retain(|counted| {
-            let mut classes = classes.iter();
-            classes.all(|known| known.target != counted.target || known.left_out.is_some())
-        });
         Self {
+            counted: counted(model, &metrics, &targets, &classes),
             classes,
             labels: labels(model, &compile.loss, &targets),
             masked: (targets.iter())
                 .map(|&output| model.masked_outputs()[output])
                 .collect(),
-            counted,
             shares: shares(&compile.loss, &targets),
             losses: compile.loss.clone(),
             targets,
@@ -284,17 +282,26 @@ fn labels(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usiz
 }
 
 /// Which targets metrics count by their classes.
-fn counted(model: &Model, metrics: &[NamedMetric], targets: &[usize]) -> Vec<CountedClasses> {
+fn counted(
+    model: &Model,
+    metrics: &[NamedMetric],
+    targets: &[usize],
+    of_loss: &[LabelledClasses],
+) -> Vec<CountedClasses> {
     let outputs = model.outputs();
     let of_metric = |metric: &NamedMetric| {
         let (&columns, rows) = outputs[metric.output].dims.split_last()?;
         let (classes, left_out) = metric.metric.counts_classes(columns)?;
+        let target = targets.iter().position(|&target| target == metric.output)?;
+        let mut of_loss = of_loss.iter();
         Some(CountedClasses {
             metric: metric.name.clone(),
-            target: targets.iter().position(|&target| target == metric.output)?,
+            target,
             rows: rows.to_vec(),
             classes,
             left_out,
+            weighted: metric.weighted,
+            refused: of_loss.any(|known| known.target == target && known.left_out.is_none()),
         })
     };
     metrics.iter().filter_map(of_metric).collect()

@@ -155,8 +155,6 @@ fn classes_that_a_metric_alone_counts_are_checked() {
                 assert!(text.contains(&expected), "{text}");
             }
         }
-        let unweighted = labels([0, 1, -1, 2], Some(&[1.0, 1.0, 0.0, 1.0]));
-        trainer.train_on_batch(&unweighted).unwrap();
     }
     let left_out = with(MeanIou::default().ignore_class(-1).into());
     let mut trainer = trainer(mlp(), left_out);
@@ -164,6 +162,44 @@ fn classes_that_a_metric_alone_counts_are_checked() {
         .train_on_batch(&labels([0, 1, -1, 2], None))
         .unwrap();
     assert!(message(trainer.train_on_batch(&labels([0, 1, -2, 2], None))).contains("class -2"));
+}
+
+/// Metrics that are not weighted count what has no weight as all else: as wrong, or so that nothing is a number.
+#[test]
+fn a_weight_of_nothing_is_nothing_to_weighted_metrics_alone() {
+    let cross_entropy = SparseCategoricalCrossentropy::from_logits();
+    let any_number = || Loss::custom("first", |_, y_pred| y_pred.square().mean(&[1]));
+    let bad = Batch {
+        y: vec![HostTensor::new([4], &[0, 1, 9, 2])],
+        ..batch(4, Some(&[1.0, 1.0, 0.0, 1.0]))
+    };
+    for loss in [any_number(), cross_entropy.into()] {
+        for metric in [Metric::from(Accuracy), cross_entropy.into()] {
+            let name = metric.name().to_owned();
+            let compile = Compile {
+                loss: loss.clone().into(),
+                metrics: Vec::new(),
+                ..sgd(0.1)
+            };
+            let plain = Compile {
+                metrics: vec![metric.clone().into()],
+                ..compile.clone()
+            };
+            let text = message(trainer(mlp(), plain).train_on_batch(&bad));
+            let expected = format!(
+                "the class 9 of example 2 of the epoch is not among the 3 that the metric `{name}` counts"
+            );
+            let next =
+                "or make the metric one of `weighted_metrics` and give the example the weight 0";
+            assert!(text.contains(&expected) && text.contains(next), "{text}");
+            let weighted = Compile {
+                weighted_metrics: vec![metric.into()],
+                ..compile
+            };
+            let logs = trainer(mlp(), weighted).train_on_batch(&bad).unwrap();
+            assert!(logs[name.as_str()].is_finite(), "{name}");
+        }
+    }
 }
 
 /// As if its examples had no weight, whatever else counts classes.
