@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ const OFTEN: (Duration, u32) = (Duration::from_secs(1), 600);
 const SELDOM: Duration = Duration::from_secs(10);
 /// The most bytes that are read.
 const MOST_BYTES: u64 = 64 << 20;
-/// More than a line has, of as many tasks as a machine runs.
-const LAST_BYTES: u64 = 64 << 10;
+/// More than the lines of `SELDOM` have, of as many trials and tasks as a machine runs.
+const LAST_BYTES: u64 = 1 << 20;
 /// A line that is older than some that are missing says nothing of now.
 const FRESH: Duration = Duration::from_secs(60);
 
@@ -92,7 +92,9 @@ impl Meter {
         };
         let tasks = tasks.map(|(name, group)| (name, of(group))).collect();
         let line = serde_json::to_string(&Sample { at: now(), tasks });
-        let _ = writeln!(self.file, "{}", line.unwrap_or_default());
+        // As a whole: other trials write into the file, too.
+        let line = format!("{}\n", line.unwrap_or_default());
+        let _ = self.file.write_all(line.as_bytes());
         (self.before, self.at) = (now_used, Instant::now());
         self.samples += 1;
     }
@@ -128,19 +130,17 @@ fn of_stat(stat: &str) -> Option<(i32, Used)> {
     Some((fields.get(2)?.parse().ok()?, Used { ticks, pages }))
 }
 
-/// What tasks used over the seconds since the first line, as curves.
+/// What tasks used over the seconds since the first line, as curves. Of a large file these are of its end.
 #[must_use]
 pub fn usage(folder: &Path) -> Vec<Curve> {
-    let path = folder.join(FILE);
-    if fs::metadata(&path).is_ok_and(|file| file.len() > MOST_BYTES) {
-        return Vec::new();
-    }
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let samples = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Sample>(line).ok());
+    usage_within(&folder.join(FILE), MOST_BYTES)
+}
+
+fn usage_within(path: &Path, most: u64) -> Vec<Curve> {
+    let bytes = end_of(path, most).unwrap_or_default();
+    let samples = samples(&bytes);
+    let mut first = begin_of(path);
     let mut lines: BTreeMap<(&str, String), Thinned> = BTreeMap::new();
-    let mut first = None;
     for sample in samples {
         let first = *first.get_or_insert(sample.at);
         let seconds = (sample.at.saturating_sub(first) / 1000) as i64;
@@ -168,33 +168,48 @@ pub struct TaskUsage {
     pub memory: f64,
 }
 
-/// What the tasks of a job use now, by name; nothing where that is not measured.
+/// What the tasks of a job used last, by name, those among them that have just ended; nothing where that is not measured. Each trial of a
+/// search has lines of its own.
 #[must_use]
 pub fn usage_now(folder: &Path) -> BTreeMap<String, TaskUsage> {
-    let sample = last_sample(&folder.join(FILE)).unwrap_or(Sample {
-        at: 0,
-        tasks: BTreeMap::new(),
-    });
-    let is_fresh = now().saturating_sub(sample.at) <= FRESH.as_millis() as u64;
-    let tasks = sample.tasks.into_iter().filter(|_| is_fresh);
-    let usage = |(percent, mib): (f64, f64)| TaskUsage {
-        processors: percent / 100.0,
-        memory: mib * MIB,
-    };
-    tasks.map(|(task, used)| (task, usage(used))).collect()
+    let bytes = end_of(&folder.join(FILE), LAST_BYTES).unwrap_or_default();
+    let since = now().saturating_sub(FRESH.as_millis() as u64);
+    let fresh = samples(&bytes).rev();
+    let mut last = BTreeMap::new();
+    for sample in fresh.take_while(|sample| sample.at >= since) {
+        for (task, (percent, mib)) in sample.tasks {
+            last.entry(task).or_insert(TaskUsage {
+                processors: percent / 100.0,
+                memory: mib * MIB,
+            });
+        }
+    }
+    last
 }
 
-/// The last line that is whole.
-fn last_sample(path: &Path) -> Option<Sample> {
+/// The last bytes of a file.
+fn end_of(path: &Path, most: u64) -> Option<Vec<u8>> {
     let mut file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
-    let start = length.saturating_sub(LAST_BYTES);
-    file.seek(SeekFrom::Start(start)).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(most)))
+        .ok()?;
     let mut end = Vec::new();
-    file.take(LAST_BYTES).read_to_end(&mut end).ok()?;
-    let whole = &end[..=end.iter().rposition(|byte| *byte == b'\n')?];
-    let mut lines = whole.rsplit(|byte| *byte == b'\n').skip(1);
-    serde_json::from_slice(lines.next()?).ok()
+    file.take(most).read_to_end(&mut end).ok()?;
+    Some(end)
+}
+
+/// The time of the first line.
+fn begin_of(path: &Path) -> Option<u64> {
+    let mut begin = Vec::new();
+    let file = BufReader::new(File::open(path).ok()?);
+    file.take(LAST_BYTES).read_until(b'\n', &mut begin).ok()?;
+    samples(&begin).next().map(|sample| sample.at)
+}
+
+/// The lines that are whole.
+fn samples(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Sample> {
+    let lines = bytes.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| serde_json::from_slice(line).ok())
 }
 
 /// The bytes of memory of this machine.
@@ -228,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_use_now_is_the_last_whole_line_unless_it_is_old() {
+    fn what_tasks_use_now_is_in_whole_lines_that_are_not_old() {
         let scratch = Scratch::new("now");
         let now_used = |text: &str| {
             fs::write(scratch.0.join(FILE), text).unwrap();
@@ -246,6 +261,56 @@ mod tests {
         for wrong in ["", "\n", "x\n", "{\"at\":1"] {
             assert!(now_used(wrong).is_empty(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn each_trial_has_lines_of_its_own() {
+        let scratch = Scratch::new("trials");
+        let at = now();
+        let line = |at: u64, trial: u32, mib: u32| {
+            format!("{{\"at\":{at},\"tasks\":{{\"{trial}.chief-0\":[100.0,{mib}.0]}}}}\n")
+        };
+        let lines = [
+            line(at - 120_000, 1, 1),
+            line(at - 9_000, 2, 2),
+            line(at - 2_000, 3, 3),
+            line(at - 1_000, 3, 4),
+        ];
+        fs::write(scratch.0.join(FILE), lines.concat()).unwrap();
+        let found = usage_now(&scratch.0);
+        let found = found
+            .iter()
+            .map(|(task, used)| (&**task, used.memory / MIB));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [("2.chief-0", 2.0), ("3.chief-0", 4.0)]
+        );
+    }
+
+    #[test]
+    fn a_large_file_is_shown_from_where_it_fits() {
+        let scratch = Scratch::new("large");
+        let path = scratch.0.join(FILE);
+        let line = |second: u64| {
+            format!(
+                "{{\"at\":{},\"tasks\":{{\"chief-0\":[100.0,{second}.0]}}}}\n",
+                second * 1000
+            )
+        };
+        let lines: Vec<String> = (10..99).map(line).collect();
+        fs::write(&path, lines.concat()).unwrap();
+        let memory = |most: usize| {
+            let curves = usage_within(&path, most as u64);
+            let memory = curves
+                .into_iter()
+                .find(|curve| curve.metric == "memory, MiB");
+            memory.unwrap().points
+        };
+        let part: usize = lines[86..].iter().map(String::len).sum();
+        let expected = [(86, 96.0), (87, 97.0), (88, 98.0)];
+        assert_eq!(memory(part), expected);
+        assert_eq!(memory(part + 7), expected);
+        assert_eq!(memory(lines.concat().len()).len(), lines.len());
     }
 
     #[test]

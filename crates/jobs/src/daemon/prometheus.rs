@@ -246,7 +246,11 @@ fn of_life(samples: &mut Samples, life: &Life) {
 /// What the files of a job that runs say.
 fn of_training(samples: &mut Samples, life: &Life, folder: &Path, reader: &mut CurveReader) {
     let job = ("job_name", life.job.name.as_str());
+    let runs = |task: &str| life.tasks.get(task).is_none_or(|task| task.end.is_none());
     for (task, used) in usage_now(folder) {
+        if !runs(&task) {
+            continue;
+        }
         let task = [job, ("task", task.as_str())];
         samples.add("phalanx_task_memory_bytes", &task, used.memory);
         samples.add("phalanx_task_processors", &task, used.processors);
@@ -345,7 +349,11 @@ fn shown(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::time::SystemTime;
+
     use phalanx_launch::lifecycle::{Event, TaskEnd, Trial};
+    use phalanx_testkit::Scratch;
     use serde_json::json;
 
     use super::super::routes::submitted;
@@ -402,6 +410,35 @@ mod tests {
             r#"phalanx_jobs{state="RUNNING"} 1"#,
         ];
         assert_has(&page, &lines);
+    }
+
+    #[test]
+    fn tasks_that_have_ended_use_nothing() {
+        let scratch = Scratch::temporary("jobs-usage");
+        let at = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        let used = json!({"1/chief-0": [100.0, 1.0], "2/chief-0": [100.0, 2.0]});
+        let line = json!({"at": at as u64, "tasks": used});
+        fs::write(scratch.join("usage.jsonl"), format!("{line}\n")).unwrap();
+        let body = json!({"jobId": "demo", "trainingInput": {"args": ["true"]}});
+        let mut life = Life::new(1500, submitted("p", &body).unwrap());
+        let started = |task: &str| Event::TaskStarted {
+            task: task.to_owned(),
+            attempt: 1,
+            place: "1".to_owned(),
+        };
+        let ended = Event::TaskEnded {
+            task: "1/chief-0".to_owned(),
+            end: TaskEnd::code(0),
+        };
+        for event in [started("1/chief-0"), started("2/chief-0"), ended] {
+            life.apply(2500, event).unwrap();
+        }
+        let mut samples = Samples::default();
+        of_training(&mut samples, &life, &scratch, &mut CurveReader::default());
+        let page = samples.text();
+        let line = r#"phalanx_task_memory_bytes{job_name="demo",task="2/chief-0"} 2097152"#;
+        assert_has(&page, &[line]);
+        assert!(!page.contains("1/chief-0"), "{page}");
     }
 
     #[test]
