@@ -89,7 +89,7 @@ impl Transfer {
             |error: io::Error| format!("the process that copies cannot be started: {error}");
         let mut variables = life.job.environment.clone();
         variables.extend(task_variables(spec, &life.job.directory)?);
-        let mut process = Command::new(own_program().map_err(wrong)?)
+        let mut process = command_in(&life.job.directory, &own_program().map_err(wrong)?)
             .arg("--root")
             .arg(job.root())
             .args([TRANSFER, life.job.name.as_str()])
@@ -182,6 +182,15 @@ impl Drop for Transfer {
     }
 }
 
+/// A program that starts where tasks do: relative paths in its variables, such as of credentials, are theirs.
+fn command_in(folder: &Path, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    if folder.is_dir() {
+        command.current_dir(folder);
+    }
+    command
+}
+
 fn is_needed(life: &Life, spec: &Spec) -> bool {
     let is_url = |text: &String| ObjectUrl::is_url(text);
     let results = is_url(&job_dir(life, spec)) && cfg!(feature = "cloud");
@@ -262,6 +271,16 @@ fn hold(folder: &Path) -> Result<std::fs::File, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_starts_in_the_folder_of_the_job_where_that_is_one() {
+        let folder = |name: &str| {
+            let command = command_in(Path::new(name), Path::new("p"));
+            command.get_current_dir().map(Path::to_owned)
+        };
+        assert_eq!(folder("/").as_deref(), Some(Path::new("/")));
+        assert_eq!(folder("/there is no such folder"), None);
+    }
 
     #[test]
     fn a_job_that_is_to_end_waits_no_longer_for_a_bucket_that_does_not_answer() {
