@@ -2,6 +2,7 @@
 
 use phalanx_cluster::TaskKind;
 use phalanx_cluster::launch::VISIBLE_GPUS;
+use phalanx_store::ObjectUrl;
 use phalanx_yaml::shown;
 
 use super::fields::{Fields, Notes};
@@ -136,7 +137,17 @@ fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
             "write it without blanks, as registry.example/name:tag",
         );
     }
-    if ours.claim.is_none() {
+    let into_bucket = (spec.job_dir.as_deref()).is_some_and(ObjectUrl::is_url);
+    if ours.claim.is_some() || into_bucket {
+        return;
+    }
+    if spec.hyperparameters.is_some() {
+        notes.wrong(
+            input.place("hyperparameters"),
+            "a search reads its metric from the volume of its pods, and none is named",
+            "name a volume claim that this machine sees as well, in phalanx.kubernetes.claim",
+        );
+    } else {
         notes.notices.push(format!(
             "{PATH}.jobDir is in the pods and ends with them; name a volume claim in phalanx.kubernetes.claim to keep it"
         ));

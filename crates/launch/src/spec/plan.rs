@@ -483,6 +483,28 @@ mod tests {
     }
 
     #[test]
+    fn a_search_in_pods_has_a_volume_and_others_are_told_of_none() {
+        let read = |claim: serde_json::Value, folder: &str, search: bool| {
+            let params = serde_json::json!([{"parameterName": "x", "type": "DISCRETE", "discreteValues": [1]}]);
+            let search = search.then(|| serde_json::json!({ "params": params }));
+            let job = serde_json::json!({
+                "trainingInput": {"jobDir": folder, "hyperparameters": search},
+                "phalanx": {"program": "./a", "executor": "kubernetes", "kubernetes": {"image": "img", "claim": claim}},
+            });
+            Spec::read(&Source::of_json(&job)).map(|spec| spec.notices)
+        };
+        let (none, claim) = (serde_json::Value::Null, serde_json::json!("shared"));
+        let why = read(none.clone(), "runs/x", true).unwrap_err();
+        let said = "a search reads its metric from the volume of its pods, and none is named";
+        assert!(why.contains(said), "{why}");
+        assert_eq!(read(claim, "runs/x", true), Ok(Vec::new()));
+        // A program writes into a bucket itself, and nothing is lost with its pods.
+        assert_eq!(read(none.clone(), "gs://bucket/run", false), Ok(Vec::new()));
+        let notices = read(none, "runs/x", false).unwrap();
+        assert!(notices[0].contains("jobDir is in the pods"), "{notices:?}");
+    }
+
+    #[test]
     fn more_arguments_than_a_process_can_be_given_are_refused() {
         let error = plan(2, 65_536).unwrap_err();
         assert!(
