@@ -69,3 +69,25 @@ fn a_log_that_ends_while_its_pod_runs_is_asked_for_again() {
         assert_eq!(logs().matches(line).count(), 1, "{}", logs());
     }
 }
+
+#[test]
+fn a_log_that_is_refused_says_so_and_is_whole_once_it_is_not() {
+    let service = Service::new("pod-log-refused");
+    let cluster = Cluster::new(&service.folder);
+    cluster.refuse_logs(true);
+    submit(
+        &service,
+        &cluster,
+        "echo first; until [ -e go ]; do sleep 0.05; done; echo second",
+    );
+    let logs = || service.ok(&["logs", "demo"]);
+    let why = "what the task writes is missing here: Kubernetes refuses GET pods/";
+    service.until("demo", |_| logs().contains(why));
+    cluster.refuse_logs(false);
+    service.until("demo", |_| logs().contains("first"));
+    fs::write(service.folder.join("go"), "").unwrap();
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    for line in [why, "pods/log is forbidden", "first", "second"] {
+        assert_eq!(logs().matches(line).count(), 1, "{}", logs());
+    }
+}

@@ -4,21 +4,30 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::{Objects, Shared, status};
+use super::{Objects, Parameters, Shared, status};
 
 pub(super) async fn log(
     State(state): State<Shared>,
     Path((_, name)): Path<(String, String)>,
+    Query(query): Parameters,
 ) -> Response {
+    // As a server does of a pod to which the cluster has added another container.
+    if query.get("container").is_none_or(|name| name != "task") {
+        let message = "a container name must be specified, choose one of: [task sidecar]";
+        return status(StatusCode::BAD_REQUEST, message);
+    }
     let breaks = {
         let objects = state.lock().unwrap();
         let Some(pod) = objects.pods.get(&name) else {
             return status(StatusCode::NOT_FOUND, "there is no such pod");
         };
+        if objects.refuses_logs {
+            return status(StatusCode::FORBIDDEN, "pods/log is forbidden");
+        }
         objects.breaks_logs && pod.times.is_empty()
     };
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(16);

@@ -58,6 +58,8 @@ struct Objects {
     refusals: usize,
     /// Whether each pod's log ends after its first line when it is asked for the first time.
     breaks_logs: bool,
+    /// Whether logs are refused.
+    refuses_logs: bool,
 }
 
 type Shared = Arc<Mutex<Objects>>;
@@ -82,6 +84,7 @@ impl Cluster {
             unmade: 0,
             refusals: 0,
             breaks_logs: false,
+            refuses_logs: false,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -158,6 +161,11 @@ impl Cluster {
     /// Refuses the next lists, as after a change of what the user may do.
     pub(crate) fn refuse_lists(&self, lists: usize) {
         self.objects().refusals = lists;
+    }
+
+    /// Refuses the log of each pod, or does so no longer.
+    pub(crate) fn refuse_logs(&self, are_refused: bool) {
+        self.objects().refuses_logs = are_refused;
     }
 
     /// Has the log of each pod end while the pod runs on.

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use ureq::{Agent, Body, http};
 
 use super::access::Access;
+use super::objects::CONTAINER;
 
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -139,14 +140,11 @@ impl Api {
         }
     }
 
-    /// What a pod writes, from its first line, as it grows; each line begins with its time.
+    /// What the task of a pod writes, from its first line, as it grows; each line begins with its time.
     pub(super) fn log(&self, pod: &str) -> Result<BufReader<impl Read>, Refusal> {
-        let body = self.send(
-            "GET",
-            &format!("pods/{pod}/log"),
-            "follow=true&timestamps=true",
-            None,
-        )?;
+        // Clusters may add containers of their own.
+        let query = format!("container={CONTAINER}&follow=true&timestamps=true");
+        let body = self.send("GET", &format!("pods/{pod}/log"), &query, None)?;
         Ok(BufReader::new(body.into_reader()))
     }
 

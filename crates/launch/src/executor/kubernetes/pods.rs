@@ -249,20 +249,29 @@ fn copied(path: &Path, since: &str) -> usize {
         .filter(|line| !line.is_empty());
     lines
         .filter(|line| {
-            line.get(..since.len())
-                .is_some_and(|time| time >= since.as_bytes())
+            let is_of_pod = line.split(|byte| *byte == b' ').nth(1) == Some(b"O");
+            is_of_pod && (line.get(..since.len())).is_some_and(|time| time >= since.as_bytes())
         })
         .count()
 }
 
 /// Copies a log from its first line, without those that were copied before, until its container has ended: an answer may end before. After
 /// a server has begun a new file it tells the lines of that one only, so those that are later than the last one are new whatever their number.
+/// What the server has against it is said in the log, once.
 fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
-    let mut last = None;
+    let (mut last, mut said) = (None, false);
     loop {
         let log = api.log(pod);
+        let refusal = log.as_ref().err().filter(|refusal| !refusal.passes());
+        let refusal = refusal.map(|refusal| refusal.message.clone());
         let whole = log.is_ok_and(|log| copy_answer(log, sink, &mut copied, &mut last));
-        match api.pod(pod) {
+        let shown = api.pod(pod);
+        if let (Ok(Some(_)), Some(why), false) = (&shown, refusal, said) {
+            let line = format!("phalanx-jobs: what the task writes is missing here: {why}\n");
+            sink.write_at(&timestamp(now()), 'E', line.as_bytes());
+            said = true;
+        }
+        match shown {
             Ok(Some(pod)) if whole && !runs(&pod) => return,
             // Its node does not answer, or not to the end: what can still be read is read next time.
             Ok(Some(_)) => thread::sleep(AGAIN),
