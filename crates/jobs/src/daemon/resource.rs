@@ -167,6 +167,7 @@ fn ours(life: &Life) -> Json {
 mod tests {
     use phalanx_launch::lifecycle::{Event, Submitted};
 
+    use super::super::routes::submitted;
     use super::*;
 
     #[test]
@@ -189,6 +190,29 @@ mod tests {
             "10/chief-0",
         ];
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn what_is_shown_of_a_job_is_a_job_file() {
+        let file = json!({"jobId": "demo", "trainingInput": {"args": ["true"]}, "phalanx": {"workers": 2, "directory": "/"}});
+        let given = submitted("p", &file).unwrap();
+        let life = Life::new(1, given.clone());
+        let mut shown = job(&life, Some(1));
+        for name in ["waitsFor", "handle", "firstFailure"] {
+            shown["phalanx"][name] = json!({"of": "the first job"});
+        }
+        let again = submitted("p", &shown).unwrap();
+        assert_eq!(again.phalanx["workers"], given.phalanx["workers"]);
+        let keys: Vec<&String> = again.phalanx.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["directory", "executor", "workers"]);
+        // In a file of somebody's own they are mistakes.
+        for name in ["tasks", "attempt", "jobDir"] {
+            let mut file = file.clone();
+            file["phalanx"][name] = shown["phalanx"][name].clone();
+            let why = submitted("p", &file).unwrap_err().message;
+            let said = format!("phalanx has no field \"{name}\"");
+            assert!(why.contains(&said), "{why}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{get, post};
 use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::package;
-use phalanx_launch::spec::{ExecutorKind, JobName, Plan, Source, Spec};
+use phalanx_launch::spec::{DESCRIBED, ExecutorKind, JobName, Plan, Source, Spec};
 use phalanx_launch::store::{Followed, StoreError};
 use serde_json::{Map, Value as Json, json};
 
@@ -211,11 +211,15 @@ pub(crate) fn submitted(project: &str, body: &Json) -> Result<Submitted, ApiErro
         Json::Null => Json::Object(Map::new()),
         value => value.clone(),
     };
+    let mut phalanx = object("phalanx");
+    if let Some(keys) = phalanx.as_object_mut() {
+        keys.retain(|key, _| !DESCRIBED.contains(&key.as_str()));
+    }
     Ok(Submitted {
         name,
         project: project.to_owned(),
         training_input: object("trainingInput"),
-        phalanx: object("phalanx"),
+        phalanx,
         labels: spec.labels,
         directory,
         environment: environment.unwrap_or_else(phalanx_launch::environment),

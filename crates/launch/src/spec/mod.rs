@@ -20,7 +20,7 @@ pub use hyperparameters::{Algorithm, Goal, Hyperparameters, Parameter, Parameter
 pub use machines::{Machine, machine, machine_names};
 pub use name::{JobName, NameError};
 pub(crate) use phalanx_keys::SCRIPT_PREFIX;
-pub use phalanx_keys::{ExecutorKind, KubernetesKeys, Ours, SlurmKeys};
+pub use phalanx_keys::{DESCRIBED, ExecutorKind, KubernetesKeys, Ours, SlurmKeys};
 pub(crate) use plan::task_name;
 pub use plan::{Plan, Program, Resources, TaskPlan};
 pub use pods::Toleration;

@@ -130,6 +130,15 @@ const FIELDS: [&str; 13] = [
     "slurm",
     "kubernetes",
 ];
+/// What a `describe` shows beside them; a file made of it is read.
+pub const DESCRIBED: [&str; 6] = [
+    "tasks",
+    "attempt",
+    "jobDir",
+    "handle",
+    "firstFailure",
+    "waitsFor",
+];
 const ELASTIC: [&str; 2] = ["minWorkers", "maxWorkers"];
 const SLURM: [&str; 6] = [
     "partition",
@@ -177,12 +186,15 @@ const OF_THE_SHELL: [&str; 16] = [
 /// More tasks than this are a mistake.
 pub(super) const MOST_TASKS: i64 = 10_000;
 
-pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
+/// Reads what is under `phalanx`, in a job file or in what a `describe` shows of a job.
+pub(super) fn read(node: Option<&Node>, is_described: bool, notes: &mut Notes) -> Ours {
     let empty = Node {
         value: phalanx_yaml::Value::Null,
         at: phalanx_yaml::Position::START,
     };
-    let fields = Fields::of(node.unwrap_or(&empty), "phalanx", &FIELDS, notes);
+    let described = DESCRIBED.iter().filter(|_| is_described);
+    let known: Vec<&str> = FIELDS.iter().chain(described).copied().collect();
+    let fields = Fields::of(node.unwrap_or(&empty), "phalanx", &known, notes);
     let executor = fields.word("executor", &ExecutorKind::NAMES, notes);
     let elastic = fields.get("elastic").and_then(|node| elastic(node, notes));
     let env = fields.map("env", notes);

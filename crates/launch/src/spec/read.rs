@@ -152,7 +152,8 @@ impl Spec {
         let known: Vec<&str> = FIELDS.iter().chain(&SWITCHES).copied().collect();
         let node = top.get(PATH).unwrap_or(&empty);
         let input = Fields::of(node, PATH, &known, &mut notes);
-        let ours = phalanx_keys::read(top.get("phalanx"), &mut notes);
+        let is_described = top.get("createTime").is_some();
+        let ours = phalanx_keys::read(top.get("phalanx"), is_described, &mut notes);
         let roles = check::counted(roles(&input, &ours, &mut notes), &ours);
         let spec = Self {
             chief: input.flag("useChiefInTfConfig", &mut notes).unwrap_or(true),
