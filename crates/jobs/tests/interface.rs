@@ -185,7 +185,8 @@ fn who_has_taken_the_daemons_port_and_says_nothing_holds_nobody_up() {
     let began = Instant::now();
     service.ok(&["list"]);
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    // Less than who reads of it waits for an answer.
+    assert!(took < Duration::from_secs(28), "{took:?}");
 }
 
 /// Takes the place of a daemon that was killed; gives what it is asked.
@@ -494,7 +495,7 @@ fn a_reader_that_pauses_and_a_half_request_do_not_keep_the_next_daemon_out() {
     assert_eq!(ask(&address, "POST", "/api/stop", &headers).0, 200);
     let begun = Instant::now();
     service.ok(&["list"]);
-    assert!(begun.elapsed() < Duration::from_secs(15));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     assert_ne!(service.daemon(), before);
     drop((half, paused));
 }

@@ -306,8 +306,10 @@ fn jobs_are_told_to_prometheus_while_they_wait_run_and_end() {
     service.state("demo", "RUNNING");
     service.script("waits", &[], "true");
     let page = page_with(&service, |page| {
-        let memory = page.0.contains_key("phalanx_task_memory_bytes");
-        memory && page.of_demo("checkpoint_timestamp_seconds").is_some()
+        // A process that has just ended, and of which nobody has asked how, has no memory.
+        let memory = page.0.get("phalanx_task_memory_bytes");
+        let mut memory = memory.iter().flat_map(|metric| metric.series.values());
+        memory.any(|bytes| *bytes > 0.0) && page.of_demo("checkpoint_timestamp_seconds").is_some()
     });
     check_of_demo(&page, since);
     check_of_all(&page);

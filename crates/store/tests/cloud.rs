@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use phalanx_store::{Bucket, Limits, ObjectUrl};
 
-const SILENCE: Duration = Duration::from_millis(1500);
-const PAUSE: Duration = Duration::from_millis(600);
+const SILENCE: Duration = Duration::from_secs(8);
+const PAUSE: Duration = Duration::from_millis(2500);
 
 /// Answers with a byte after each pause, longer than a server may be silent.
 fn answer_slowly(mut client: TcpStream) -> std::io::Result<()> {

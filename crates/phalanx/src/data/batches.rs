@@ -781,7 +781,8 @@ mod tests {
             next.wait >= Duration::from_millis(150),
             "input-bound: {next:?}"
         );
-        let mut fast = count_to(6).batch(1).prefetch(1).iter(0, 0);
+        // Enough that a thread that begins late is waited for no longer.
+        let mut fast = count_to(30).batch(1).prefetch(1).iter(0, 0);
         fast.by_ref().for_each(|_| nap());
         let [_, prefetch, next] = fast.stage_times()[..] else {
             panic!("stages")
