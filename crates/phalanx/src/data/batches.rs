@@ -378,7 +378,9 @@ impl Batches {
         let rows = batch.rows();
         let maps = self.stages.iter().filter_map(BatchStage::map);
         for ((seed, map), clock) in maps.zip(&stage_stats.stages[1..]) {
-            let key = random_key(seed, input_epoch, input_index as u64);
+            // Each batch is at least an example, so that no other of the epoch has its number.
+            let number = self.before.wrapping_add(input_index as u64);
+            let key = random_key(seed, input_epoch, number);
             batch = match batch.stand_in() {
                 Some(row) => map(key, row)?.without_rows(),
                 None => clock.made(|| map(key, batch))?,
@@ -447,7 +449,7 @@ impl Batches {
     }
 
     /// Which outputs are sequences, by a few examples of all workers' data.
-    fn sequences(&self) -> &Sequences {
+    pub(super) fn sequences(&self) -> &Sequences {
         self.sequences.get_or_init(|| {
             let is_rounded = self.pad.is_some_and(|pad| pad.multiple > 1);
             let most = if is_rounded { EXAMPLES } else { 0 };

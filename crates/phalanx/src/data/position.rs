@@ -202,6 +202,10 @@ impl Batches {
                  put them before batch, or start at the next epoch",
             ));
         }
+        if self.pad.is_some() {
+            // Later epochs know what is found here, which is to be of all examples.
+            self.sequences();
+        }
         let mut rest = self.clone();
         for (k, segment) in past.iter().enumerate() {
             let worker = Worker {
@@ -220,9 +224,11 @@ impl Batches {
                     "the position is of data in more files than there are now; start at the next epoch",
                 ));
             }
-            let whole = rest.input.len().unwrap_or(usize::MAX);
+            let whole = rest.input.len();
             rest.input = sharding.rest(&rest.input, segment.batch, segment.steps)?;
-            rest.before += (whole - rest.input.len().unwrap_or(whole)) as u64;
+            let cut = whole.zip(rest.input.len()).map(|(all, left)| all - left);
+            let cut = cut.unwrap_or_else(|| segment.examples()) as u64;
+            rest.before = rest.before.saturating_add(cut);
         }
         let policy = rest_policy(self.sharding.policy);
         rest.sharding = Sharding::new(&rest.input, self.sharding.worker, policy)?;

@@ -492,6 +492,71 @@ fn keys_differ_by_example_repetition_and_epoch() {
     assert_eq!(orders[0], orders[1]);
 }
 
+/// As without the change no two batches of an epoch have one key, which would draw the same again.
+#[test]
+fn batches_of_another_division_have_keys_of_their_own() {
+    let data = Dataset::from_source(Files(vec![30, 30]));
+    for data in [data.clone(), data.repeat_forever()] {
+        for policy in [AutoShardPolicy::Data, AutoShardPolicy::Off] {
+            let mut keys: Vec<u64> = Vec::new();
+            let mut position = Position::start(2);
+            for (count, batch) in [(2, 4), (3, 6), (1, 2), (2, 4)] {
+                let keyed = data.batch(batch).map_random(5, |key, mut batch| {
+                    batch.x = vec![HostTensor::new(
+                        [batch.rows()],
+                        &vec![key as i64; batch.rows()],
+                    )];
+                    Ok(batch)
+                });
+                // All workers have one key for their parts of a batch.
+                let part = &parts(&keyed, count, 1, policy)[0];
+                let mut iter = part.iter_at(&position).unwrap();
+                for batch in iter.by_ref().take(3) {
+                    keys.push(batch.unwrap().x[0].values::<i64>().unwrap()[0] as u64);
+                }
+                position = iter.position();
+            }
+            let count = keys.len();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!((keys.len(), count), (12, 12), "{policy:?}");
+        }
+    }
+}
+
+/// The examples that are left look like sequences of labels, and those before tell that they are not.
+#[test]
+fn what_is_padded_follows_from_all_data_after_another_division() {
+    let values = |len: usize| HostTensor::new([len], &vec![1i32; len]);
+    let data = Dataset::from_source(Files(vec![24])).map(move |example| {
+        let i = example.x[0].to_f64()[0] as usize;
+        // A class of three, of texts that are longer at first.
+        let length = if i < 8 { 5 } else { 3 };
+        Ok(Example {
+            x: vec![values(length)],
+            y: vec![values(3)],
+            ..Example::default()
+        })
+    });
+    let pad = Pad {
+        multiple: 4,
+        ..Pad::default()
+    };
+    let dims = |batch: Batch| [&batch.x, &batch.y].map(|of| of[0].dims()[1]);
+    let whole = data.batch(2).pad(pad);
+    let first = dims(whole.get(1, 4).unwrap());
+    let mut before = data.batch(4).pad(pad).iter_at(&Position::start(0)).unwrap();
+    before
+        .by_ref()
+        .take(2)
+        .for_each(|batch| drop(batch.unwrap()));
+    let resumed = data.batch(2).pad(pad);
+    let mut rest = resumed.iter_at(&before.position()).unwrap();
+    let of_rest = dims(rest.next().unwrap().unwrap());
+    let later = dims(resumed.get(1, 4).unwrap());
+    assert_eq!([first, of_rest, later], [[4, 3]; 3]);
+}
+
 /// Twenty changes of workers and batches take no more room than two.
 #[test]
 fn a_position_stays_small() {
