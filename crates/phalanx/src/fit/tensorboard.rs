@@ -448,7 +448,7 @@ fn monitor(
     if !settings.write_system {
         return None;
     }
-    let worker = model.placement.world().map_or(0, |world| world.worker());
+    let worker = model.placement.worker();
     let folder = settings.folder.join(format!("worker-{worker}"));
     let started = run(&folder, model.iterations).and_then(|file| {
         let gpus = gpu_tags(&model.placement);

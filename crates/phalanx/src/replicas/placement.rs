@@ -152,6 +152,15 @@ impl Placement {
         self.world.as_ref().map_or(1, |world| world.workers())
     }
 
+    /// The number of this process among them, also where they train with parameter servers.
+    pub(crate) fn worker(&self) -> usize {
+        match (&self.servers, &self.world) {
+            (Some(servers), _) => servers.worker(),
+            (None, Some(world)) => world.worker(),
+            (None, None) => 0,
+        }
+    }
+
     /// The number of copies of the model that the training was begun with: what follows from it stays as processes come and go.
     pub(crate) fn planned_replicas(&self) -> usize {
         let workers = self

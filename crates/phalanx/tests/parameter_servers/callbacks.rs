@@ -65,3 +65,19 @@ fn what_follows_single_steps_is_refused() {
         assert!(errors[0].contains("parameter servers"), "{errors:?}");
     }
 }
+
+#[test]
+fn each_worker_writes_what_it_uses_to_its_own_folder() {
+    let folder = scratch("usage");
+    let events = folder.join("events");
+    on_workers((2, 1), &sync(), |strategy| {
+        let case = ragged();
+        let mut trainer = strategy.compile(case.model, case.compile).unwrap();
+        let fit = quiet(1).tensorboard(TensorBoard::new(&events));
+        trainer.fit(&case.data.batch(case.batch), fit).unwrap();
+    });
+    for worker in ["worker-0", "worker-1"] {
+        let files = std::fs::read_dir(events.join(worker)).unwrap();
+        assert_eq!(files.count(), 1, "{worker}");
+    }
+}
