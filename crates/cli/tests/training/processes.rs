@@ -98,6 +98,28 @@ fn a_strategy_of_one_process_is_refused_among_workers() {
     );
 }
 
+#[test]
+fn a_server_beside_mirrored_workers_says_which_strategy_it_is_for() {
+    let folder = Folder::new("no-servers", "sgd");
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    let launch = [
+        "launch",
+        "--workers",
+        "1",
+        "--ps",
+        "1",
+        "--",
+        program,
+        "train",
+        "t.yaml",
+    ];
+    folder.fail(
+        &launch,
+        2,
+        &["this process is ps:0", "train with `parameter_server`"],
+    );
+}
+
 /// What an evaluator wrote for TensorBoard: loss by step.
 fn evaluated_losses(folder: &Folder) -> Vec<(i64, f64)> {
     let run = phalanx_summary::Run::read(folder.0.join("out/evaluation/validation")).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_cluster::{Membership, Variables, membership_from_env};
+use phalanx_cluster::{Membership, TaskKind, Variables, membership_from_env};
 use phalanx_collectives::{Communicator, Element};
 use phalanx_proof::draw_hex;
 
@@ -180,8 +180,14 @@ fn among_others(variables: &Variables) -> Result<Option<Membership>> {
     let found = membership_from_env(variables);
     let found = found.map_err(|error| Error::user(error.to_string()))?;
     if let Some(other) = found.as_ref().filter(|found| !found.task.kind.trains()) {
+        let advice = match other.task.kind {
+            TaskKind::ParameterServer => {
+                "train with `parameter_server` (`ParameterServerStrategy`), or start workers alone (`phalanx launch` without `--ps`)"
+            }
+            _ => "start this program in the tasks of kinds chief and worker alone",
+        };
         return Err(Error::user(format!(
-            "this process is {} of its cluster, which does not train; start this program in the tasks of kinds chief and worker alone",
+            "this process is {} of its cluster, and a strategy that keeps its variables in the workers has no use for it; {advice}",
             other.task
         )));
     }
