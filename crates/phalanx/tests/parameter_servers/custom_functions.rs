@@ -121,6 +121,7 @@ fn in_one_process(
         let [loss] = own.step.call(&mut own.state, &batch).unwrap();
         losses.push(number(&loss).unwrap());
     }
+    take_averages(&mut own);
     let batch = strategy.distribute_batch(&data[0]).unwrap();
     let [predicted] = own.predict.call(&mut own.state, &batch).unwrap();
     losses.extend(predicted.local_results().unwrap()[0].to_f64());
@@ -159,6 +160,7 @@ fn on_servers(
         let mut losses = cluster.schedule(&steps, &()).unwrap().fetch().unwrap();
         let own = cluster.state_mut();
         assert_eq!(own.state.variables(&own.model).unwrap().len(), 8);
+        take_averages(own);
         let batch = strategy.distribute_batch(&data[0]).unwrap();
         let [predicted] = own.predict.call(&mut own.state, &batch).unwrap();
         losses.extend(predicted.local_results().unwrap()[0].to_f64());
@@ -184,9 +186,19 @@ fn optimizers() -> [(&'static str, Optimizer); 3] {
         ("adam", Adam::new(0.01).into()),
         (
             "clipped",
-            Optimizer::from(Sgd::new(0.05)).global_clipnorm(0.5),
+            Optimizer::from(Sgd::new(0.05))
+                .global_clipnorm(0.5)
+                .ema(0.8),
         ),
     ]
+}
+
+/// The averages in the place of the variables, where there are some.
+fn take_averages(own: &mut Loop) {
+    let averages = |name: &str| name.contains("average");
+    if values(&own.state).iter().any(|(name, _)| averages(name)) {
+        own.state.take_averages(&own.optimizer).unwrap();
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod recovery;
 mod slow_workers;
 mod streams;
 mod takeover;
+mod tutorials;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;

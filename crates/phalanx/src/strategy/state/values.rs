@@ -209,6 +209,29 @@ impl State {
         self.write(optimizer.first + 1 + slot, &HostTensor::scalar(rate as f32))
     }
 
+    /// Replaces the variables that an optimizer trains by the moving averages that it keeps of them ([`Optimizer::ema`]), for the end of a
+    /// loop: Keras' `finalize_variable_values`. `fit` does so by itself.
+    ///
+    /// # Errors
+    /// When it is of another state or keeps no averages, or the device fails.
+    pub fn take_averages(&mut self, optimizer: &OptimizerRef) -> Result<()> {
+        self.check_state_id(&optimizer.state_id, "an optimizer")?;
+        let slots = optimizer.optimizer.average_slots(&optimizer.specs());
+        if slots.is_empty() {
+            let models = optimizer.models();
+            return Err(Error::user(format!(
+                "the optimizer of {models} keeps no averages; give it some by `Optimizer::ema`"
+            )));
+        }
+        let averages = slots
+            .iter()
+            .map(|slot| self.read(optimizer.first + 1 + slot));
+        let averages: Vec<HostTensor> = averages.collect::<Result<_>>()?;
+        let entries = optimizer.params.iter().map(|(_, entry)| *entry);
+        let mut replaced = entries.zip(&averages);
+        replaced.try_for_each(|(entry, average)| self.write(entry, average))
+    }
+
     /// Waits until all steps begun are done.
     ///
     /// # Errors
