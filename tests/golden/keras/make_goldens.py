@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TOPICS = ["optimizers", "schedules", "losses", "metrics", "layers", "initializers", "curves",
-          "categories", "loops", "outputs", "own_parts", "ports", "sequences", "texts", "transformer", "models", "weights", "windows",
+          "categories", "fits", "loops", "outputs", "own_parts", "ports", "sequences", "texts", "transformer", "models", "weights", "windows",
           "winners"]
 
 for topic in TOPICS:

@@ -17,9 +17,12 @@ mod etcd;
 mod gradients;
 #[path = "../../../../tests/tools/hosts.rs"]
 mod hosts;
+mod keras;
 mod launchers;
 mod lengths;
 mod networks;
+#[path = "../oracle/mod.rs"]
+mod oracle;
 mod predictions;
 mod processes;
 mod recovery;
