@@ -98,6 +98,22 @@ fn a_strategy_of_one_process_is_refused_among_workers() {
     );
 }
 
+/// A batch is of all workers where they step together, and else one worker's.
+#[test]
+fn a_batch_size_of_a_replica_is_one_on_servers_too() {
+    let folder = Folder::new("per-replica", "sgd");
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    for (mode, batch) in [("sync", 8), ("bounded_staleness", 4), ("async", 4)] {
+        let strategy = format!("strategy={{parameter_server: {{mode: {mode}}}}}");
+        let launch = ["launch", "--workers", "2", "--ps", "1", "--", program];
+        let train = ["train", "t.yaml", "--progress", "plain", "--epochs", "1"];
+        let set = ["--output", mode, "--set", "fit.batch_size={per_replica: 4}"];
+        let text = folder.succeed(&[&launch[..], &train, &set, &["--set", &strategy]].concat());
+        let wanted = format!("each on cpu:0: batch {batch}\n");
+        assert!(text.contains(&wanted), "no {wanted:?} in {text}");
+    }
+}
+
 #[test]
 fn a_server_beside_mirrored_workers_says_which_strategy_it_is_for() {
     let folder = Folder::new("no-servers", "sgd");

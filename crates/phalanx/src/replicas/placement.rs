@@ -146,6 +146,16 @@ impl Placement {
         self.local_replicas() * self.workers()
     }
 
+    /// The number of copies whose gradients make an update together: with parameter servers all workers' where they step together, else this
+    /// worker's.
+    pub(crate) fn replicas_in_sync(&self) -> usize {
+        let together = self
+            .servers
+            .as_ref()
+            .filter(|servers| servers.mode().backup_workers().is_some());
+        self.replicas() * together.map_or(1, |servers| servers.workers())
+    }
+
     /// The number of processes that train together.
     #[must_use]
     pub fn workers(&self) -> usize {

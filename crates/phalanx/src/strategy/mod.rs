@@ -73,9 +73,10 @@ pub trait Strategy {
         name.rsplit("::").next().unwrap_or(name)
     }
 
-    /// The number of replicas that train together. Batches are global: `64 * replicas_in_sync()` rows are 64 for each.
+    /// The number of replicas that train together. Batches are global: `64 * replicas_in_sync()` rows are 64 for each. With parameter
+    /// servers a batch is one worker's, or, where they step together ([`Mode::Sync`]), the one of all workers.
     fn replicas_in_sync(&self) -> usize {
-        self.placement().replicas()
+        self.placement().replicas_in_sync()
     }
 
     /// Puts the variables on the devices, with the values of a saved model or initialized from the seed.
