@@ -2,6 +2,7 @@
 
 use phalanx_graph::{Mesh, Sharding};
 
+use super::placement::Placement;
 use crate::engine::Engine;
 
 /// How the model lies on the devices of one process.
@@ -79,4 +80,25 @@ pub(crate) struct Stages {
     pub(crate) starts: Option<Vec<String>>,
     /// The number of micro-batches that a training batch is cut into.
     pub(crate) micro_batches: usize,
+}
+
+/// This process among others, which mirrored variables or parameter servers bring together.
+impl Placement {
+    /// The number of this process among those that train together.
+    pub(crate) fn worker(&self) -> usize {
+        match (self.servers(), self.world()) {
+            (Some(servers), _) => servers.worker(),
+            (None, Some(world)) => world.worker(),
+            (None, None) => 0,
+        }
+    }
+
+    /// The number of copies whose gradients make an update together: with parameter servers all workers' where they step together, else
+    /// this worker's.
+    pub(crate) fn replicas_in_sync(&self) -> usize {
+        let together = self
+            .servers()
+            .filter(|servers| servers.mode().backup_workers().is_some());
+        self.replicas() * together.map_or(1, |servers| servers.workers())
+    }
 }

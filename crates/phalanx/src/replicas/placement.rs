@@ -146,29 +146,10 @@ impl Placement {
         self.local_replicas() * self.workers()
     }
 
-    /// The number of copies whose gradients make an update together: with parameter servers all workers' where they step together, else this
-    /// worker's.
-    pub(crate) fn replicas_in_sync(&self) -> usize {
-        let together = self
-            .servers
-            .as_ref()
-            .filter(|servers| servers.mode().backup_workers().is_some());
-        self.replicas() * together.map_or(1, |servers| servers.workers())
-    }
-
     /// The number of processes that train together.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.world.as_ref().map_or(1, |world| world.workers())
-    }
-
-    /// The number of this process among them, also where they train with parameter servers.
-    pub(crate) fn worker(&self) -> usize {
-        match (&self.servers, &self.world) {
-            (Some(servers), _) => servers.worker(),
-            (None, Some(world)) => world.worker(),
-            (None, None) => 0,
-        }
     }
 
     /// The number of copies of the model that the training was begun with: what follows from it stays as processes come and go.
