@@ -18,7 +18,7 @@ from keras.src.backend import get_keras_mask
 TO = FOLDER / "saved"
 random = np.random.RandomState(7)
 # Models of words that are padding or the seventh, and of steps that are padding where they are 0.5.
-PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended", "frames")
+PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended", "frames", "same")
 PADDED_STEPS = ("masked", "operated", "wired")
 
 
@@ -523,6 +523,19 @@ def taken():
     return keras.Model([words, others], [h, labels, whole, scored, crossed, steps, beside] + merged, name="taken")
 
 
+def same():
+    """Values that layers give back as they are when Keras predicts: an attention takes the mask off both."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((6,), dtype="int32", name="others")
+    x, y, z = (layers.Embedding(12, 4, mask_zero=True)(ids) for ids in (words, others, words))
+    a = layers.MultiHeadAttention(2, 3)(layers.Identity()(x), layers.Dropout(0.5)(y))
+    h = layers.Add()([x, a])
+    i = keras.Input((6, 4))
+    passed = keras.Model(i, layers.Activation("linear")(layers.SpatialDropout1D(0.2)(i)))(z)
+    b = layers.MultiHeadAttention(2, 3)(passed, passed)
+    outputs = [h, layers.MultiHeadAttention(2, 3)(h, y), layers.Multiply()([y, layers.Dense(4)(a)]), layers.Multiply()([z, b])]
+    return keras.Model([words, others], outputs + [layers.GlobalAveragePooling1D()(layers.Add()([z, b]))], name="same")
+
+
 def restored():
     """Models that give a value its mask back, and that take it off where others take it, too; one that is called with a mask and without."""
     words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((6,), dtype="int32", name="others")
@@ -634,7 +647,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (same(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

@@ -20,6 +20,7 @@ mod read_network;
 mod read_stack;
 mod read_starts;
 mod run_order;
+mod write_masks;
 
 use phalanx_graph::DType;
 use serde_json::{Map, Value, json};
@@ -34,6 +35,7 @@ use super::preprocess::Preprocess;
 use super::recurrent::RECURRENT;
 use crate::{Error, Result};
 
+pub(crate) use read::WRITTEN;
 pub(crate) use read_starts::check_starts;
 
 type Settings = Map<String, Value>;
@@ -52,6 +54,20 @@ const MULTI_HEAD: &str = "multi_head_attention";
 /// The attentions that have the second setting, and the names of their classes, in whose calls query, value, key and mask are arguments by themselves.
 const WITH_HEADS: [&str; 2] = [MULTI_HEAD, "group_query_attention"];
 const CLASSES_WITH_HEADS: [&str; 2] = ["MultiHeadAttention", "GroupQueryAttention"];
+
+/// Layers beside recurrent and random ones that do otherwise in training.
+const TRAIN_OTHERWISE: [&str; 10] = [
+    WITH_HEADS[0],
+    WITH_HEADS[1],
+    "attention",
+    "additive_attention",
+    "batch_norm",
+    "bidirectional",
+    "model",
+    "rand_augment",
+    "spectral_norm",
+    "time_distributed",
+];
 
 /// The layers that have the first setting.
 const ATTENTION: [&str; 4] = [
@@ -78,7 +94,7 @@ fn object(module: &str, class: &str, config: &Value) -> Value {
 
 fn model_object(model: &Model, name: &str) -> Result<Value> {
     let model = &*mask_names::without_mask_names(model);
-    if is_sequential(model) {
+    if is_written_as_stack(model) {
         let mut layers = vec![input_object(&model.inputs[0])];
         for at in 0..model.layers.len() {
             layers.push(layer_object(model, at)?);
@@ -162,7 +178,7 @@ fn output(model: &Model, place: Place) -> Value {
     let call = place.node.checked_sub(model.inputs.len());
     let layer = call.map(|call| &model.layers[model.calls[call].layer].body);
     if let (Some(Body::Model(inner)), Some(number)) = (layer, history[1].as_u64())
-        && !is_sequential(inner)
+        && !is_written_as_stack(inner)
     {
         history[1] = (number + 1).into();
     }
@@ -174,6 +190,13 @@ pub(super) fn is_sequential(model: &Model) -> bool {
     let gives_several = |entry: &NamedLayer| entry.body.outputs() > 1;
     let mut layers = model.layers.iter();
     model.is_stack() && !layers.any(|entry| takes_several(entry) || gives_several(entry))
+}
+
+/// Whether the model is written as a stack, which does not note what its layers are called with.
+pub(super) fn is_written_as_stack(model: &Model) -> bool {
+    let mut layers = model.layers.iter();
+    let is_noted = |entry: &NamedLayer| !entry.training && obeys_training(entry);
+    is_sequential(model) && !layers.any(is_noted)
 }
 
 fn tensor(model: &Model, place: Place) -> Value {
@@ -197,8 +220,24 @@ fn takes_several(entry: &NamedLayer) -> bool {
     ATTENTION.contains(&kind(entry))
 }
 
+/// Whether a layer does otherwise in training.
+fn obeys_training(entry: &NamedLayer) -> bool {
+    let kind = kind(entry);
+    let is_random = ["dropout", "noise", "random_", "stochastic"];
+    let is_random = is_random.iter().any(|part| kind.contains(part));
+    is_random || TRAIN_OTHERWISE.contains(&kind) || RECURRENT.contains(&kind)
+}
+
 /// The arguments of a call. Several values are one argument, a list; attention has one for each, and first states are their own.
 fn node(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
+    let mut node = arguments(model, entry, call);
+    if !entry.training && obeys_training(entry) {
+        node["kwargs"]["training"] = false.into();
+    }
+    node
+}
+
+fn arguments(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let values = call.inputs.iter().map(|&place| tensor(model, place));
     let mut values: Vec<Value> = values.collect();
     match kind(entry) {

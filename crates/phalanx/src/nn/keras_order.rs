@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::keras_config::is_sequential;
+use super::keras_config::{is_sequential, is_written_as_stack};
 use super::keras_graph::{KerasNode, keras_graph};
 use super::layer::Body;
 use super::model::{Model, NamedLayer, Place};
@@ -68,8 +68,11 @@ impl Model {
                     }
                 }
                 Body::Model(model) => {
-                    let is_described = model.of_keras.is_some() && file != KerasFile::Archive;
-                    let kind = match is_sequential(model) && !is_described {
+                    let is_stack = match file {
+                        KerasFile::Archive => is_written_as_stack(model),
+                        _ => is_sequential(model) && model.of_keras.is_none(),
+                    };
+                    let kind = match is_stack {
                         true => "sequential",
                         false => "functional",
                     };

@@ -141,7 +141,7 @@ pub(crate) use initializer::FirstRows;
 pub use initializer::{Fan, Initializer, ScaledDistribution};
 pub use input::Input;
 pub use integer_lookup::IntegerLookup;
-pub(crate) use keras_config::check_starts;
+pub(crate) use keras_config::{WRITTEN as KERAS_WRITTEN, check_starts};
 pub(crate) use keras_order::KerasFile;
 pub use layer::{Layer, LayerSpec};
 pub use layer_scale::LayerScale;

@@ -7,13 +7,11 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::import::hdf5::writer::Hdf5File;
-
-/// The version of Keras whose files these are like.
-const KERAS: &str = "3.15.1";
+use crate::nn::KERAS_WRITTEN;
 
 /// Writes an archive of the architecture and the values, which are not compressed, as Keras leaves them.
 pub(super) fn write(out: &mut dyn Write, config: &Value, weights: &Hdf5File<'_>) -> io::Result<()> {
-    let metadata = serde_json::json!({"keras_version": KERAS});
+    let metadata = serde_json::json!({"keras_version": KERAS_WRITTEN});
     let mut archive = ZipWriter::new_stream(out);
     let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
     for (name, document) in [("metadata.json", &metadata), ("config.json", config)] {

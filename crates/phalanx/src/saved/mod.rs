@@ -151,14 +151,17 @@ impl SavedModel {
     }
 
     /// Writes the model to an archive that Keras 3 reads by `keras.models.load_model("digits.keras")`: architecture and values, without how
-    /// variables began, and not compiled. Where a layer differs from Keras' on purpose, which its documentation says, it is Keras' there.
+    /// variables began, and not compiled. Where a layer differs from Keras' on purpose, which its documentation says, it is Keras' there, but for masks
+    /// of padding: attentions are given copies of values whose masks they would take off there, and where a layer would find another mask all the same,
+    /// the model is refused. An output whose mask Keras loses has all its steps counted by the loss there. `training` false of a layer is noted in its
+    /// calls, which Keras obeys from 3.16 on.
     ///
     /// # Errors
-    /// When Keras has no such layer ([`PositionEmbedding`](crate::nn::PositionEmbedding), or one of your own) or no name for an activation, or the
+    /// When Keras has no such layer ([`PositionEmbedding`](crate::nn::PositionEmbedding), or one of your own), no name for an activation, or other masks, or the
     /// file cannot be written; one that was there before stays then.
     pub fn save_keras(&self, path: impl AsRef<Path>) -> Result<()> {
-        let config = self.model.keras_config()?;
-        let tree = keras_weights::tree(&self.model, &self.values, KerasFile::Archive)?;
+        let (model, config) = self.model.for_keras()?;
+        let tree = keras_weights::tree(&model, &self.values, KerasFile::Archive)?;
         let weights = Hdf5File::new(&tree);
         atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), weights.len(), |out| {
             keras_archive::write(out, &config, &weights)

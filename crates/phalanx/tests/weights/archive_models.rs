@@ -1,6 +1,11 @@
 //! Models with layers of some families, for the archives.
 
+use phalanx::nn::Model;
+use phalanx::saved::SavedModel;
+use phalanx_testkit::Scratch;
 use serde_json::{Value, json};
+
+use super::archives::filled;
 
 /// Dense layers by equations.
 pub(super) fn einsums() -> Value {
@@ -87,4 +92,117 @@ pub(super) fn signals() -> Value {
             {"layer": "dense", "inputs": ["all"]}
         ],
         "outputs": ["dense", "point"]})
+}
+
+/// Values with masks that attentions and other layers take, in a model and in one inside, with masks of each kind.
+pub(super) fn unshared() -> Value {
+    let attention =
+        |name: &str| json!({"multi_head_attention": {"num_heads": 2, "key_dim": 3, "name": name}});
+    let steps = json!({"name": "steps", "shape": [5, 4], "dtype": "f32"});
+    json!({"name": "unshared",
+        "inputs": [{"name": "ids", "shape": [5], "dtype": "i32"}, {"name": "others", "shape": [4], "dtype": "i32"}],
+        "layers": [
+            {"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true, "name": "table"}},
+            {"embedding": {"input_dim": 5, "output_dim": 3, "mask_zero": true, "name": "theirs"}},
+            attention("first"), {"add": {"name": "sum"}}, {"dropout": {"rate": 0.5, "name": "dropped"}}, {"layer_norm": {"name": "norm"}},
+            attention("second"), {"add": {"name": "total"}},
+            {"multi_head_attention": {"num_heads": 1, "key_dim": 2, "use_causal_mask": true, "name": "crossed"}}, {"add": {"name": "kept"}},
+            {"bidirectional": {"layer": {"lstm": {"units": 2, "return_sequences": true}}, "name": "both"}},
+            {"time_distributed": {"layer": {"dense": {"units": 2}}, "name": "each"}},
+            {"group_query_attention": {"head_dim": 2, "num_query_heads": 2, "num_key_value_heads": 1, "name": "grouped"}},
+            {"model": {"name": "block", "inputs": [steps],
+                "layers": [attention("within"), {"add": {"name": "more"}}, {"attention": {"name": "scored"}}],
+                "calls": [{"layer": "within", "inputs": ["steps"]}, {"layer": "more", "inputs": ["steps", "within"]}, {"layer": "scored", "inputs": ["more", "steps"]}],
+                "outputs": ["scored"]}},
+            {"model": {"name": "stack", "input": steps, "layers": [attention("alone"), {"lstm": {"units": 2}}]}},
+            {"masking": {"mask_value": 0.5, "name": "masking"}}, {"multiply": {"name": "product"}},
+            {"global_average_pool1d": {"name": "mean"}}, {"gru": {"units": 2, "name": "their_last"}}, {"gru": {"units": 2, "name": "last"}},
+            {"concatenate": {"name": "all"}}
+        ],
+        "calls": [
+            {"layer": "table", "inputs": ["ids"]},
+            {"layer": "theirs", "inputs": ["others"]},
+            {"layer": "first", "inputs": ["table"]},
+            {"layer": "sum", "inputs": ["table", "first"]},
+            {"layer": "dropped", "inputs": ["sum"]},
+            {"layer": "norm", "inputs": ["dropped"]},
+            {"layer": "second", "inputs": ["norm"]},
+            {"layer": "total", "inputs": ["norm", "second"]},
+            {"layer": "crossed", "inputs": ["total", "theirs"]},
+            {"layer": "kept", "inputs": ["total", "crossed"]},
+            {"layer": "both", "inputs": ["theirs"]},
+            {"layer": "each", "inputs": ["both"]},
+            {"layer": "grouped", "inputs": ["total"]},
+            {"layer": "block", "inputs": ["total"]},
+            {"layer": "stack", "inputs": ["kept"]},
+            {"layer": "masking", "inputs": ["grouped"]},
+            {"layer": "product", "inputs": ["masking", "kept", "block"]},
+            {"layer": "mean", "inputs": ["product"]},
+            {"layer": "their_last", "inputs": ["each"]},
+            {"layer": "last", "inputs": ["block"]},
+            {"layer": "all", "inputs": ["mean", "their_last", "last", "stack"]}
+        ],
+        "outputs": ["all", "product"]})
+}
+
+/// Layers that never do as in training, in a stack and in a model in it.
+pub(super) fn still() -> Value {
+    let steps = json!({"name": "steps", "shape": [5, 4], "dtype": "f32"});
+    json!({"name": "still", "input": steps, "layers": [
+        {"dropout": {"rate": 0.5, "training": false}},
+        {"batch_norm": {"training": false}},
+        {"multi_head_attention": {"num_heads": 2, "key_dim": 3, "dropout": 0.5, "training": false}},
+        {"model": {"name": "inside", "training": false, "input": steps, "layers": [{"gaussian_noise": {"stddev": 0.5}}, {"dense": {"units": 3}}]}},
+        {"model": {"name": "within", "input": {"name": "steps", "shape": [5, 3], "dtype": "f32"}, "layers": [{"spatial_dropout1d": {"rate": 0.5, "training": false}}, {"dense": {"units": 3}}]}},
+        {"bidirectional": {"layer": {"gru": {"units": 2, "dropout": 0.5}}, "training": false}},
+        {"dense": {"units": 2, "training": false}}
+    ]})
+}
+
+/// What is called without training is so in the file, which Keras obeys from 3.16 on.
+#[test]
+fn layers_that_never_train_are_read_again_as_such() {
+    let folder = Scratch::temporary("still");
+    let model = Model::from_config(&still()).unwrap();
+    filled(&model).save_keras(folder.join("m.keras")).unwrap();
+    let again = SavedModel::load_keras(folder.join("m.keras")).unwrap();
+    let flags = |model: &Model| {
+        let text = model.config().to_string();
+        text.matches("\"training\":false").count()
+    };
+    // A dense layer has none.
+    assert_eq!((flags(&model), flags(again.model())), (7, 6));
+}
+
+/// Layers that lose a mask in Keras, and attention that leaves padding in.
+#[test]
+fn masks_that_keras_cannot_find_are_refused() {
+    let folder = Scratch::temporary("no-masks");
+    let embedding = json!({"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true}});
+    let attention = json!({"multi_head_attention": {"num_heads": 2, "key_dim": 3, "use_padding_mask": false, "name": "open"}});
+    let save = |layers: &[Value]| {
+        let layers = [&[embedding.clone()], layers].concat();
+        let input = json!({"name": "ids", "shape": [5], "dtype": "i32"});
+        let model = Model::from_config(&json!({"name": "m", "input": input, "layers": layers}));
+        let saved = filled(&model.unwrap()).save_keras(folder.join("m.keras"));
+        saved.map_err(|error| error.to_string())
+    };
+    let (norm, gru) = (json!("rms_norm"), json!({"gru": {"units": 2}}));
+    for (layers, expected) in [
+        (
+            &[norm.clone(), gru.clone()][..],
+            "the mask of `rms_norm` is lost there",
+        ),
+        (
+            &[attention.clone(), gru],
+            "attention `open` would not look at padding",
+        ),
+    ] {
+        let refused = save(layers).unwrap_err();
+        assert!(refused.contains(expected), "{refused}");
+        assert!(refused.contains("write the weights alone"), "{refused}");
+    }
+    save(&[norm, json!({"dense": {"units": 2}})]).unwrap();
+    // There the attention looks at padding, too, since the mask is lost.
+    save(&[json!("rms_norm"), json!("flatten")]).unwrap();
 }

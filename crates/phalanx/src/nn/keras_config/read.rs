@@ -16,6 +16,9 @@ use crate::nn::context::MAX_CALLS;
 use crate::nn::keras_order::KerasVersion;
 use crate::nn::{Model, Policy};
 
+/// The version of Keras whose files are written: from this one on a call that notes `training` is obeyed.
+pub(crate) const WRITTEN: &str = "3.16.0";
+
 /// The size of dims that are open in Keras, until inputs of others are given.
 const OPEN_SIZE: usize = 128;
 
@@ -41,6 +44,17 @@ impl Model {
         }
         Self::from_config(&architecture).map_err(|error| error.to_string())
     }
+}
+
+/// The architecture of a model that was written, in which only layers take masks off, and no outputs.
+pub(super) fn reread(config: &Value) -> Translated<Value> {
+    let models = Cell::new(0);
+    model(
+        config,
+        ConfigReading::of(Some(WRITTEN), &models).inside(),
+        &[],
+    )
+    .map(|(read, _)| read)
 }
 
 /// The architecture of a model, and its masks.

@@ -37,6 +37,17 @@ const DEPEND_ON_MASKS: [&str; 12] = [
     "time_distributed",
 ];
 
+/// Layers that give back the very value that they are given when Keras predicts: what takes its mask off takes it off both.
+const GIVE_BACK: [&str; 7] = [
+    "alpha_dropout",
+    "dropout",
+    "gaussian_dropout",
+    "gaussian_noise",
+    "spatial_dropout1d",
+    "spatial_dropout2d",
+    "stochastic_depth",
+];
+
 /// Layers whose results have no mask in Keras, which does not say that they support masks.
 const LOSE_MASKS: [&str; 3] = ["layer_scale", "rms_norm", "scaled_add"];
 
@@ -89,6 +100,8 @@ pub(super) struct ModelMasks {
     inputs: Vec<bool>,
     /// Of each output whether it has one: here, and in Keras when the model runs.
     outputs: Vec<[bool; 2]>,
+    /// Of each output which input it is.
+    given_back: Vec<Option<usize>>,
 }
 
 impl ModelMasks {
@@ -108,6 +121,8 @@ pub(super) struct MaskTable {
     carried: HashMap<String, usize>,
     /// Those that they have in Keras when the model runs, where attentions and layers without support of masks take them off.
     at_run: HashMap<String, usize>,
+    /// The values that others are in Keras, by those: a layer gave them back, and `at_run` has them once.
+    given_back: HashMap<String, String>,
     /// Masks in which all steps count.
     full: HashSet<usize>,
     /// Whether Keras 2 wrote the model, whose attentions take no masks off.
@@ -137,25 +152,51 @@ impl MaskTable {
     /// What is known of the inputs and outputs of the model once all calls in it are.
     pub(super) fn of_model(&self, inputs: &[String], outputs: &[String]) -> Translated<ModelMasks> {
         let of_output = |output: &String| {
-            let masks = [&self.carried, &self.at_run].map(|masks| masks.get(output));
+            let masks = [
+                self.carried.get(output),
+                self.at_run.get(self.source(output)),
+            ];
             match masks {
                 [Some(here), Some(at_run)] if here != at_run => Err(other_mask(output)),
                 masks => Ok(masks.map(|mask| mask.is_some())),
             }
         };
-        let inputs = inputs.iter().map(|input| self.at_run.contains_key(input));
+        let of_input = |input: &String| self.at_run.contains_key(self.source(input));
+        let position = |output: &String| {
+            let source = self.source(output);
+            inputs.iter().position(|input| input == source)
+        };
         Ok(ModelMasks {
-            inputs: inputs.collect(),
+            inputs: inputs.iter().map(of_input).collect(),
             outputs: outputs.iter().map(of_output).collect::<Translated<_>>()?,
+            given_back: outputs.iter().map(position).collect(),
         })
     }
 
     /// The masks of values: here, and in Keras when the model runs.
     fn masks_of(&self, values: &[String]) -> [Vec<Option<usize>>; 2] {
-        [&self.carried, &self.at_run].map(|all| {
-            let masks = values.iter().map(|value| all.get(value).copied());
-            masks.collect()
-        })
+        let values = values.iter();
+        let here = values.clone().map(|value| self.carried.get(value).copied());
+        let at_run = values.map(|value| self.at_run.get(self.source(value)).copied());
+        [here.collect(), at_run.collect()]
+    }
+
+    /// The value that this one is in Keras, where layers give back what they are given.
+    fn source<'v>(&'v self, value: &'v str) -> &'v str {
+        self.given_back.get(value).map_or(value, String::as_str)
+    }
+
+    /// Notes that a value is another one in Keras.
+    fn give_back(&mut self, value: String, given: &str) {
+        let here = self.carried.get(given).copied();
+        self.carried.extend(here.map(|mask| (value.clone(), mask)));
+        let source = self.source(given).to_owned();
+        self.given_back.insert(value, source);
+    }
+
+    fn take_off(&mut self, value: &str) {
+        let source = self.source(value).to_owned();
+        self.at_run.remove(&source);
     }
 
     /// The masks of a call: in Keras the noted ones, and elsewhere what the values have then, but for its first `unmasked` values, which
@@ -240,6 +281,9 @@ impl MaskTable {
             return;
         };
         let layer = (kind, settings);
+        if let (true, [given]) = (gives_back(layer), inputs) {
+            return self.give_back(value.to_owned(), given);
+        }
         let mut here = self.made(layer, inputs, masks.here);
         // Keras turns the steps, and not their mask.
         if RECURRENT.contains(&kind) && settings["go_backwards"] == true {
@@ -252,7 +296,7 @@ impl MaskTable {
         self.note(value.to_owned(), [here, at_run]);
         if kind == MULTI_HEAD && !self.is_of_keras2 {
             for taken in inputs.iter().take(QUERY_VALUE_KEY) {
-                self.at_run.remove(taken);
+                self.take_off(taken);
             }
         }
     }
@@ -265,14 +309,19 @@ impl MaskTable {
                 (at, true) => format!("{value}.{at}"),
                 (at, false) => format!("{value}:0.{at}"),
             };
+            let given = masks.given_back.get(at).copied().flatten();
+            if let Some(given) = given.and_then(|given| inputs.get(given)) {
+                self.give_back(output_name, given);
+                continue;
+            }
             let mask = self.number(MaskMaker::Unknown(output_name.clone()));
             self.note(output_name, output.map(|has_one| has_one.then_some(mask)));
         }
         for (input, has_one) in inputs.iter().zip(&masks.inputs) {
-            match self.carried.get(input).filter(|_| *has_one) {
-                Some(mask) => self.at_run.insert(input.clone(), *mask),
-                None => self.at_run.remove(input),
-            };
+            match self.carried.get(input).copied().filter(|_| *has_one) {
+                Some(mask) => drop(self.at_run.insert(self.source(input).to_owned(), mask)),
+                None => self.take_off(input),
+            }
         }
     }
 
@@ -482,6 +531,11 @@ fn other_mask(name: &str) -> String {
 /// Whether values that are joined along this dim follow each other step by step.
 const fn is_of_steps(axis: i64) -> bool {
     axis == 1 || axis == -2
+}
+
+/// Whether a layer gives back what it is given when Keras predicts.
+fn gives_back((kind, settings): (&str, &Value)) -> bool {
+    GIVE_BACK.contains(&kind) || kind == "activation" && settings["activation"] == "linear"
 }
 
 fn has_steps(settings: &Value) -> bool {
