@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use phalanx_graph::op::{Op, ReduceOp, WindowDim};
 use phalanx_graph::{
-    CompilerOption, Graph, HostTensor, Platform, Pool2d, Program, Shape, Tensor, compiler_options,
-    gradients,
+    CompilerOption, DType, Graph, HostTensor, Platform, Pool2d, Program, Shape, Tensor,
+    compiler_options, gradients,
 };
 use phalanx_pjrt::{CompileOptions, OverrideValue};
 
@@ -280,4 +280,21 @@ fn windows_that_no_program_can_hold_are_refused() {
         [far, far],
         [(far / 2, far / 2 - 300); 2]
     ));
+}
+
+/// More windows than bf16 can count have one winner, whose cotangents are all counted.
+#[test]
+fn many_windows_of_16_bits_add_up_at_one_winner() {
+    let (count, size) = (900, 300);
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::new(DType::Bf16, [count]));
+    let y = x.reduce_window(ReduceOp::Max, &[window(size, 1)]);
+    let slope = gradients(&y.sum_all(), &[&x]).remove(0).unwrap();
+    let program = graph.finish(&[("slope", &slope)]).unwrap().simplified();
+    let mut values = vec![0.0_f32; count];
+    values[450] = 1.0;
+    let x = HostTensor::new([count], &values).convert(DType::Bf16);
+    let slope = support::run(&program, &[x]).remove(0).to_f64();
+    assert_eq!(slope[450], size as f64);
+    assert_eq!(slope.iter().sum::<f64>(), (count - size + 1) as f64);
 }

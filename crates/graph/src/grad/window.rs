@@ -283,19 +283,24 @@ pub(crate) fn to_winner(
         let total = to_winner_at_once(window, &padded, winner, g);
         return super::unpad(&total, dims, &edges);
     }
+    // Sums of many cotangents of 16 bits would stop growing.
+    let whole = match places(window) > MOST_IN_TURN {
+        true => g.convert(g.dtype().wide()),
+        false => g.clone(),
+    };
     let count = g.dims();
-    let zero = g.like(0.0);
+    let zero = whole.like(0.0);
     let parts = offsets(window)
         .into_iter()
         .enumerate()
         .map(|(index, offset)| {
             let wins = winner.equal(&winner.like(index as f64));
             let slices = place(&offset, window, &count);
-            super::unslice(&wins.select(g, &zero), &padded, &slices)
+            super::unslice(&wins.select(&whole, &zero), &padded, &slices)
         });
     let total = parts.reduce(|sum, part| sum + part);
     let total = total.unwrap_or_else(|| zero.broadcast_to(&padded));
-    super::unpad(&total, dims, &edges)
+    super::unpad(&total.convert(g.dtype()), dims, &edges)
 }
 
 fn edges(window: &[WindowDim]) -> Vec<PadDim> {
