@@ -168,13 +168,15 @@ def compiled():
     x = keras.Input((4,), name="x")
     tuned = keras.Model(x, layers.Dense(3, activation="softmax")(base(x, training=False)), name="tuned")
     tuned.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy")
-    return [plain, scheduled, tuned]
+    slower = stack("slower")
+    slower.compile(keras.optimizers.legacy.Adam(0.1, decay=0.5), "sparse_categorical_crossentropy")
+    return [plain, scheduled, tuned, slower]
 
 
 def trained(model, fresh):
     """Saves a model, and trains another like it: a model that is saved before it is trained takes `accuracy` for another from then on."""
     # How a chain within another model is paired with an archive is by its classes.
-    files = [f"{model.name}.{ending}" for ending in ("h5", "keras")[: 1 if model.name == "tuned" else 2]]
+    files = [f"{model.name}.{ending}" for ending in ("h5", "keras")[: 1 if model.name in ("tuned", "slower") else 2]]
     for file in files:
         model.save(TO / file)
     fresh.set_weights(model.get_weights())

@@ -204,6 +204,17 @@ fn optimizer(value: &Value) -> OrReason<Optimizer> {
             }
         };
     }
+    if let Some(decay) = found.fields.remove("decay") {
+        let rate = found
+            .fields
+            .get("learning_rate")
+            .filter(|rate| rate.is_number());
+        let rate =
+            rate.ok_or("its `decay` is beside a schedule of the rate, which has no like here")?;
+        // Of optimizers before Keras 2.11: the rate of step `t`, from 0, is divided by `1 + decay t`.
+        let slower = json!({"inverse_time_decay": {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": shortest(decay.as_f64().unwrap_or_default())}});
+        found.fields.insert("learning_rate".into(), slower);
+    }
     let excluded = found.fields.get("exclude_layers");
     let mut texts = excluded.and_then(Value::as_array).into_iter().flatten();
     if texts.any(|text| text.as_str().is_some_and(|text| text.contains(EXPRESSION))) {

@@ -56,6 +56,20 @@ const FUNCTIONS: [(&str, &str); 32] = [
 /// Refuses what has another meaning in Keras 3 under the same name.
 pub(super) fn check_names(model: &Value) -> Translated<()> {
     let is_of_2 = holds(model, &|field, _| field == "batch_input_shape");
+    let is_whole = |_: &str, value: &Value| {
+        let name = value["dtype"].as_str().unwrap_or_default();
+        let is_whole = name.starts_with("int") || name.starts_with("uint");
+        is_whole && value["batch_input_shape"].is_array()
+    };
+    let rounds = |_: &str, value: &Value| {
+        let interpolation = value["interpolation"].as_str();
+        interpolation.is_some_and(|by| by != "nearest") && value["height"].is_number()
+    };
+    if is_of_2 && holds(model, &is_whole) && holds(model, &rounds) {
+        return Err(
+            "it has a `Resizing` of Keras 2 and an input of whole numbers, of which that makes parts, and here as in Keras 3 `resizing` rounds; make the input float32".into(),
+        );
+    }
     let is_other =
         |field: &str, value: &Value| field.ends_with("activation") && value == "hard_sigmoid";
     if !is_of_2 || !holds(model, &is_other) {
@@ -289,6 +303,23 @@ mod tests {
         assert!(refused.contains("called with `training` true"), "{refused}");
         let as_predicted = read("Add", json!({}), [false, false], noted(false)).unwrap();
         assert_eq!(as_predicted.config()["layers"][2]["add"]["training"], false);
+    }
+
+    #[test]
+    fn its_resizing_of_whole_numbers_is_refused() {
+        let read = |dtype: &str, interpolation: &str| {
+            let resizing =
+                json!({"height": 5, "width": 6, "interpolation": interpolation, "name": "r"});
+            let input = json!({"batch_input_shape": [null, 4, 4, 3], "dtype": dtype, "name": "x"});
+            let layers = json!([{"class_name": "InputLayer", "config": input}, {"class_name": "Resizing", "config": resizing}]);
+            let config =
+                json!({"class_name": "Sequential", "config": {"name": "s", "layers": layers}});
+            Model::from_keras_config(&config, None).map(|_| ())
+        };
+        let refused = read("uint8", "bilinear").unwrap_err();
+        assert!(refused.contains("`Resizing` of Keras 2"), "{refused}");
+        read("uint8", "nearest").unwrap();
+        read("float32", "bilinear").unwrap();
     }
 
     #[test]
