@@ -5,7 +5,7 @@ mod oracle;
 use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{Circle, Ctc, Hinge, Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx::metrics::Metric;
-use phalanx_graph::{HostTensor, Tensor, gradients};
+use phalanx_graph::{Graph, HostTensor, Shape, Tensor, gradients};
 use phalanx_testkit::assert_close;
 use serde_json::Value;
 
@@ -118,6 +118,34 @@ fn a_function_may_give_more_numbers_than_there_are_predictions() {
     let results = batch.run(&oracle::engine());
     assert_eq!(results[0].to_f64(), [3.0, 6.0, 5.0, 10.0]);
     assert_eq!(results[1].to_f64(), [-2.0, -1.0, 0.0, -1.0, 0.0, 1.0]);
+}
+
+/// Targets `[rows, C]` less predictions `[rows, 1, C]` are numbers of each two examples, and no more than predictions.
+#[test]
+fn targets_that_meet_the_predictions_of_others_are_refused() {
+    let loss = Loss::custom("own", |y_true, y_pred| {
+        (y_true - y_pred).abs().mean(&[y_pred.rank() - 1])
+    });
+    let given = |y_true: &[usize], y_pred: &[usize]| {
+        let graph = Graph::new();
+        let y_true = graph.parameter("y_true", Shape::f32(y_true));
+        let values = loss.per_example(&y_true, &graph.parameter("y_pred", Shape::f32(y_pred)));
+        let dims = values.dims();
+        graph
+            .error()
+            .map_or(Ok(dims), |error| Err(error.to_string()))
+    };
+    let broadcast = [2, 3, 5].map(|rows| (vec![rows, 5], vec![rows, 1, 5]));
+    // As steps of the predictions.
+    let steps = (vec![4, 3], vec![4, 4, 3]);
+    for (y_true, y_pred) in broadcast.into_iter().chain([steps]) {
+        let error = given(&y_true, &y_pred).unwrap_err();
+        let expected = "expected a number for each example";
+        assert!(error.contains(expected), "{error}");
+    }
+    // As many steps as rows, and targets that are the same for all steps.
+    assert_eq!(given(&[4, 4, 3], &[4, 4, 3]), Ok(vec![4, 4]));
+    assert_eq!(given(&[4, 1, 3], &[4, 4, 3]), Ok(vec![4, 4]));
 }
 
 /// Each target by itself: what a replica makes of its rows does not depend on the others'.

@@ -16,7 +16,7 @@ mod shapes;
 use std::fmt;
 use std::sync::Arc;
 
-use phalanx_graph::{DType, Tensor};
+use phalanx_graph::{DType, Graph, Shape, Tensor};
 use serde_json::Value;
 
 pub use circle::Circle;
@@ -224,7 +224,8 @@ impl Loss {
     ///
     /// Targets that differ from the predictions by a last dim of 1, such as `[batch]` of predictions `[batch, 1]`, come in the dims of the
     /// predictions. Keras evens them out, too, but takes that dim from predictions of rank 3 and more. All others come as they are, and of
-    /// another rank than the predictions they are broadcast as in NumPy: more numbers than there are predictions are then refused.
+    /// another rank than the predictions they are broadcast as in NumPy: more numbers than there are predictions, and numbers for each two
+    /// examples, are then refused.
     #[must_use]
     pub fn custom(
         name: &str,
@@ -372,20 +373,45 @@ impl Loss {
 }
 
 impl CustomLoss {
-    /// The traced function, which of targets of another rank gives no more numbers than there are predictions: more are of dims that
-    /// were broadcast.
+    /// The traced function, which of targets of another rank gives no more numbers than there are predictions, and none for each two
+    /// examples: these are of dims that were broadcast.
     #[track_caller]
     fn of(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
         let y_true = &in_dims_of(y_pred, y_true);
         let values = (self.function)(y_true, y_pred);
-        if y_true.rank() != y_pred.rank() && values.shape().len() > y_pred.shape().len() {
+        let is_broadcast = || {
+            values.shape().len() > y_pred.shape().len()
+                || self.crosses_examples(y_true, y_pred, &values)
+        };
+        if y_true.rank() != y_pred.rank() && is_broadcast() {
             let (got, y_true, y_pred) = (values.shape(), y_true.shape(), y_pred.shape());
             let message = format!(
-                "it gave {got} of targets {y_true} and predictions {y_pred}, expected a number for each example: targets of another rank are broadcast as in NumPy; give them the rank of the predictions by `y_true.reshape(..)`"
+                "it gave {got} of targets {y_true} and predictions {y_pred}, expected a number for each example: targets of another rank are broadcast as in NumPy; give them the rank of the predictions by `y_true.reshape(..)`, and of a loss that compares examples the mean of each one's numbers"
             );
             values.graph().fail(&self.name, message);
         }
         values
+    }
+
+    /// Whether a dim behind the examples is as long as there are examples, which one example more shows.
+    fn crosses_examples(&self, y_true: &Tensor, y_pred: &Tensor, values: &Tensor) -> bool {
+        let behind = |values: &Tensor| values.dims().into_iter().skip(1).collect::<Vec<usize>>();
+        if !behind(values).contains(&y_pred.dim(0)) {
+            return false;
+        }
+        let graph = Graph::new();
+        let with_one_more = |name: &str, x: &Tensor| {
+            let mut dims = x.dims();
+            dims.iter_mut().take(1).for_each(|rows| *rows += 1);
+            graph.parameter(name, Shape::new(x.dtype(), dims))
+        };
+        let (y_true, y_pred) = (
+            with_one_more("y_true", y_true),
+            with_one_more("y_pred", y_pred),
+        );
+        let other = (self.function)(&y_true, &y_pred);
+        // Only as many rows as there are may fit.
+        graph.error().is_some() || behind(&other) != behind(values)
     }
 }
 
@@ -398,7 +424,6 @@ impl fmt::Debug for CustomLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_graph::{Graph, Shape};
     use serde_json::json;
 
     #[test]
