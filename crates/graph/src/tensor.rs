@@ -3,6 +3,7 @@
 mod operators;
 mod products;
 mod rearrange;
+mod selections;
 
 use std::fmt;
 

@@ -37,6 +37,25 @@ fn rearrangement() {
     );
 }
 
+#[test]
+fn selections() {
+    check("cumsum", &[scrambled(&[2, 5])], &|x| {
+        x[0].cumsum(1).square()
+    });
+    check("top_k", &[scrambled(&[3, 5])], &|x| {
+        x[0].top_k(3).0.square()
+    });
+    check("stack", &[scrambled(&[2, 3]), scrambled(&[2, 3])], &|x| {
+        Tensor::stack(&[&x[0], &x[1], &x[0]], 1).square()
+    });
+    check("roll", &[scrambled(&[2, 5])], &|x| {
+        x[0].roll(-2, 1).square()
+    });
+    check("variance", &[scrambled(&[2, 3, 4])], &|x| {
+        x[0].variance(&[0, 2]).square()
+    });
+}
+
 const PADS: [[PadDim; 2]; 3] = [
     [
         PadDim {

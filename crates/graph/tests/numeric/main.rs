@@ -19,5 +19,6 @@ mod layout;
 mod loops;
 mod random;
 mod reductions;
+mod selections;
 #[path = "../support/mod.rs"]
 mod support;
