@@ -355,7 +355,7 @@ impl Facts {
                 continue;
             };
             let setting = match &*layer.name {
-                "embedding" => "input_dim",
+                "embedding" | "reversible_embedding" => "input_dim",
                 "category_encoding" => "num_tokens",
                 _ => continue,
             };

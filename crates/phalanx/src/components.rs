@@ -134,6 +134,7 @@ mod tests {
             ("stft_spectrogram", "fft_length") => vec![Value::Null, json!(256), json!(300)],
             ("mel_spectrogram", "fft_length") => vec![json!(2), json!(1024)],
             ("mel_spectrogram", "sampling_rate" | "max_freq") => vec![json!(100), json!(1e6)],
+            (_, "output_padding") => vec![Value::Null, json!(0)],
             ("mel_spectrogram", "mag_exp") => vec![json!(0.01), json!(100)],
             _ => samples(&field.kind),
         }

@@ -37,5 +37,5 @@ def record(path):
 
 
 if __name__ == "__main__":
-    order = ["images", "channels", "pictures", "volumes", "words", "steps", "attended", "nested", "graph", "padded", "handed", "led", "categories", "grouped", "einsums", "frames", "spectral", "signals", "unshared", "still"]
+    order = ["images", "channels", "pictures", "volumes", "words", "steps", "attended", "nested", "graph", "padded", "handed", "led", "categories", "grouped", "einsums", "frames", "spectral", "signals", "unshared", "still", "tied"]
     write("archives", [record(Path(sys.argv[1]) / f"{name}.keras") for name in order])

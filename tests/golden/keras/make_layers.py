@@ -174,6 +174,12 @@ def sequences_and_larger_images():
         "window_below_stride": {"kernel_size": 1, "strides": 2},
         "window_below_stride_same": {"kernel_size": 1, "strides": 3, "padding": "same"},
         "relu_no_bias": {"kernel_size": 3, "strides": 2, "activation": "relu", "use_bias": False},
+        "larger_valid": {"kernel_size": 3, "strides": 3, "output_padding": 2},
+        "larger_valid_even": {"kernel_size": 4, "strides": 2, "output_padding": 1},
+        "larger_by_0": {"kernel_size": 2, "strides": 4, "output_padding": 0},
+        "larger_same": {"kernel_size": 3, "strides": 2, "padding": "same", "output_padding": 1},
+        "larger_same_by_0": {"kernel_size": 5, "strides": 3, "padding": "same", "output_padding": 0},
+        "larger_same_even": {"kernel_size": 4, "strides": 3, "padding": "same", "output_padding": 1},
     }
     for name, config in transposed.items():
         yield f"conv2d_transpose_{name}", "Conv2DTranspose", {"filters": 3, **config}, [(2, 4, 3, 2)]
@@ -412,7 +418,14 @@ def embeddings():
 
 ACTIVATIONS = [
     "relu", "relu6", "leaky_relu", "elu", "selu", "silu", "sigmoid", "hard_sigmoid", "tanh", "softmax",
-    "log_softmax", "softplus", "softsign", "exponential", "linear", "mish",
+    "log_softmax", "softplus", "softsign", "exponential", "linear", "mish", "celu", "hard_shrink", "hard_tanh", "log_sigmoid",
+    "soft_shrink", "sparse_plus", "sparse_sigmoid", "squareplus", "tanh_shrink",
+]
+
+# With settings of their own.
+SETTINGS = [
+    ("celu", {"alpha": 0.4}), ("hard_shrink", {"threshold": 1.5}), ("soft_shrink", {"threshold": 1.5}), ("squareplus", {"b": 0.5}),
+    ("threshold", {"threshold": -0.5, "default_value": 3.0}),
 ]
 
 
@@ -455,6 +468,9 @@ def activations():
     for number, config in enumerate(RECTIFIERS):
         record = activation("general_relu", keras.layers.ReLU(**config), config, x)
         yield {**record, "name": f"activation_general_relu{number}"}
+    for name, config in SETTINGS:
+        record = activation(name, lambda v, name=name, config=config: getattr(keras.activations, name)(v, **config), config, x)
+        yield {**record, "name": f"activation_{name}_settings"}
     alpha = activation("elu", lambda v: keras.activations.elu(v, alpha=0.5), {"alpha": 0.5}, x)
     yield {**alpha, "name": "activation_elu_alpha"}
     for name in ("softmax", "log_softmax"):
@@ -471,6 +487,7 @@ def regularizers():
     """Penalties of a weight [3, 2] and their gradients."""
     specs = [
         ("L1", {}), ("L1", {"l1": 0.1}), ("L2", {}), ("L2", {"l2": 0.1}), ("L1L2", {"l1": 0.1, "l2": 0.2}), ("L1L2", {}),
+        ("OrthogonalRegularizer", {}), ("OrthogonalRegularizer", {"factor": 0.1, "mode": "columns"}),
     ]
     for name, config in specs:
         weight = tf.convert_to_tensor(Draw("regularizers").normal((3, 2)))

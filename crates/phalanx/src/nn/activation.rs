@@ -1,7 +1,7 @@
 //! Elementwise activations, as functions and as a layer.
 
 use std::cell::RefCell;
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+use std::f64::consts::FRAC_1_SQRT_2;
 use std::fmt;
 use std::ptr::fn_addr_eq;
 
@@ -10,9 +10,14 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::activation_functions::{
+    celu_of, elu_of, gelu_argument, gelu_of, hard_sigmoid_of, relu_from, shrunk, softplus_of,
+    sparse_plus_of, sparsemax_of, squareplus_of,
+};
+use super::activation_names::ACTIVATIONS;
 use super::layer::Layer;
 use super::precision::widened;
-use super::sizes::{described_variants, named_variant, one_float};
+use super::sizes::{check_range, described_variants, named_variant, one_float};
 use super::{Cx, Regularizer, fields};
 use crate::config::{self, Component, Described, Description, Family, Field, Kind};
 
@@ -81,6 +86,50 @@ pub enum Activation {
     LogSoftmax,
     /// `e^x`.
     Exponential,
+    /// `max(x, 0) + min(0, alpha (e^(x / alpha) - 1))` (Barron 2017).
+    Celu {
+        /// Minus the limit at minus infinity; 1 by default.
+        #[serde(default = "default_alpha")]
+        alpha: f64,
+    },
+    /// `x` where it is further than `threshold` from 0, else 0.
+    HardShrink {
+        /// From 0 on; 0.5 by default.
+        #[serde(default = "default_threshold")]
+        threshold: f64,
+    },
+    /// `min(max(x, -1), 1)`.
+    HardTanh,
+    /// `log(1 / (1 + e^-x))`.
+    LogSigmoid,
+    /// `x` brought nearer to 0 by `threshold`, at most to 0.
+    SoftShrink {
+        /// From 0 on; 0.5 by default.
+        #[serde(default = "default_threshold")]
+        threshold: f64,
+    },
+    /// `x` from 1 on, 0 up to -1, `(x + 1)^2 / 4` in between.
+    SparsePlus,
+    /// `(x + 1) / 2`, at least 0 and at most 1.
+    SparseSigmoid,
+    /// The point of the simplex that is nearest to `x`, along the last dim (Martins and Astudillo 2016); takes time quadratic in its size. Keras' own does
+    /// not add up to 1 where several elements have a share.
+    Sparsemax,
+    /// `(x + sqrt(x^2 + b)) / 2` (Barron 2021).
+    Squareplus {
+        /// How smooth, from 0 on; 4 by default.
+        #[serde(default = "default_smoothness")]
+        b: f64,
+    },
+    /// `x - tanh(x)`.
+    TanhShrink,
+    /// `x` above `threshold`, else `default_value`.
+    Threshold {
+        /// Above which `x` stays.
+        threshold: f64,
+        /// What is given elsewhere.
+        default_value: f64,
+    },
     /// See [`Activation::custom`].
     #[serde(skip)]
     Custom(CustomActivation),
@@ -111,6 +160,14 @@ const fn default_slope() -> f64 {
 
 const fn default_alpha() -> f64 {
     1.0
+}
+
+const fn default_threshold() -> f64 {
+    0.5
+}
+
+const fn default_smoothness() -> f64 {
+    4.0
 }
 
 /// Limit and slope of [`Activation::Selu`], by its authors.
@@ -175,6 +232,23 @@ impl Activation {
             Self::Softmax => widened(x).softmax(last),
             Self::LogSoftmax => widened(x).log_softmax(last),
             Self::Exponential => x.exp(),
+            Self::Celu { alpha } => celu_of(x, alpha),
+            Self::HardTanh => x.clamp(-1.0, 1.0),
+            Self::LogSigmoid => -softplus_of(&-x),
+            Self::HardShrink { threshold } => shrunk(x, threshold, 0.0),
+            Self::SoftShrink { threshold } => shrunk(x, threshold, threshold),
+            Self::SparsePlus => sparse_plus_of(x),
+            Self::SparseSigmoid => (x + 1.0).clamp(0.0, 2.0) * 0.5,
+            Self::Sparsemax => sparsemax_of(&widened(x)).convert(x.dtype()),
+            Self::Squareplus { b } => squareplus_of(x, b),
+            Self::TanhShrink => x - x.tanh(),
+            Self::Threshold {
+                threshold,
+                default_value,
+            } => {
+                let is_above = x.greater(&x.like(threshold));
+                is_above.select(x, &x.like(default_value))
+            }
             Self::Custom(own) => own.apply(x),
         }
     }
@@ -190,6 +264,17 @@ impl Activation {
             {
                 Err(format!("expected a finite setting of {self:?}"))
             }
+            Self::Threshold {
+                threshold,
+                default_value,
+            } if !(threshold.is_finite() && default_value.is_finite()) => {
+                Err(format!("expected finite settings of {self:?}"))
+            }
+            Self::Celu { alpha } => check_range("`alpha`", alpha, f64::MIN_POSITIVE..f64::INFINITY),
+            Self::HardShrink { threshold } | Self::SoftShrink { threshold } => {
+                check_range("`threshold`", threshold, 0.0..f64::INFINITY)
+            }
+            Self::Squareplus { b } => check_range("`b`", b, 0.0..f64::INFINITY),
             Self::GeneralRelu {
                 negative_slope,
                 max_value,
@@ -233,51 +318,6 @@ impl CustomActivation {
     }
 }
 
-/// `x` above a threshold, else `slope (x - threshold)`; what is not a number stays so.
-#[track_caller]
-fn relu_from(x: &Tensor, threshold: f64, slope: f64) -> Tensor {
-    let below = match slope == 0.0 {
-        true => x.like(0.0),
-        false => (x - threshold) * slope,
-    };
-    x.less_equal(&x.like(threshold)).select(&below, x)
-}
-
-/// `alpha (e^x - 1)` below 0, where alone the exponential is taken: above it could overflow.
-#[track_caller]
-fn elu_of(x: &Tensor, alpha: f64) -> Tensor {
-    let positive = x.greater(&x.like(0.0));
-    let below = positive.select(&x.like(0.0), x);
-    positive.select(x, &(below.expm1() * alpha))
-}
-
-/// `x (1 + f(x)) / 2`, where the sum cancels far below 0: 16 bits have nothing left of it.
-#[track_caller]
-fn gelu_of(x: &Tensor, function: impl Fn(&Tensor) -> Tensor) -> Tensor {
-    let wide = widened(x);
-    let share = (function(&wide) + 1.0) * 0.5;
-    (wide * share).convert(x.dtype())
-}
-
-#[track_caller]
-fn gelu_argument(x: &Tensor) -> Tensor {
-    let cubic = x * x.square() * 0.044_715;
-    (x + cubic) * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2)
-}
-
-#[track_caller]
-fn hard_sigmoid_of(x: &Tensor) -> Tensor {
-    (x + 3.0).clamp(0.0, 6.0) / 6.0
-}
-
-/// `max(x, 0) + log(1 + e^-|x|)`, with `-|x|` selected so that the gradient at 0 is 1/2.
-#[track_caller]
-fn softplus_of(x: &Tensor) -> Tensor {
-    let zero = x.like(0.0);
-    let away = x.greater(&zero).select(&-x, x);
-    x.maximum(&zero) + away.exp().log1p()
-}
-
 thread_local! {
     /// The functions of the program that can be read by their names, of the registry that reads a layer on this thread.
     static KNOWN: RefCell<Vec<CustomActivation>> = const { RefCell::new(Vec::new()) };
@@ -296,126 +336,6 @@ pub(super) fn with_known<T>(known: &[CustomActivation], read: impl FnOnce() -> T
 
 /// What stands before the name of a function of the program in files.
 const CUSTOM: &str = "custom";
-
-/// Activations by name.
-const ACTIVATIONS: &[Component] = &[
-    Component {
-        name: "linear",
-        doc: "`x`",
-        fields: &[],
-    },
-    Component {
-        name: "relu",
-        doc: "`max(x, 0)`",
-        fields: &[],
-    },
-    Component {
-        name: "relu6",
-        doc: "`min(max(x, 0), 6)`",
-        fields: &[],
-    },
-    Component {
-        name: "leaky_relu",
-        doc: "`x` where positive, else `negative_slope x`",
-        fields: &[Field::optional(
-            "negative_slope",
-            Kind::REAL,
-            "slope where `x` is negative",
-        )],
-    },
-    Component {
-        name: "general_relu",
-        doc: "`x` above `threshold`, else `negative_slope (x - threshold)`, and `max_value` at most",
-        fields: &[
-            Field::optional("negative_slope", Kind::REAL, "slope up to the threshold"),
-            Field::optional("max_value", Kind::AT_LEAST_ZERO, "the greatest value"),
-            Field::optional(
-                "threshold",
-                Kind::AT_LEAST_ZERO,
-                "where `x` begins to count",
-            ),
-        ],
-    },
-    Component {
-        name: "elu",
-        doc: "`x` where positive, else `alpha (e^x - 1)`",
-        fields: &[Field::optional(
-            "alpha",
-            Kind::REAL,
-            "minus the limit at minus infinity",
-        )],
-    },
-    Component {
-        name: "selu",
-        doc: "scaled ELU, which keeps mean 0 and variance 1",
-        fields: &[],
-    },
-    Component {
-        name: "gelu",
-        doc: "`x P(X <= x)` for a standard normal X",
-        fields: &[],
-    },
-    Component {
-        name: "gelu_tanh",
-        doc: "the approximation of `gelu` by tanh",
-        fields: &[],
-    },
-    Component {
-        name: "sigmoid",
-        doc: "`1 / (1 + e^-x)`",
-        fields: &[],
-    },
-    Component {
-        name: "hard_sigmoid",
-        doc: "`relu6(x + 3) / 6`",
-        fields: &[],
-    },
-    Component {
-        name: "hard_silu",
-        doc: "`x hard_sigmoid(x)`",
-        fields: &[],
-    },
-    Component {
-        name: "tanh",
-        doc: "hyperbolic tangent",
-        fields: &[],
-    },
-    Component {
-        name: "softplus",
-        doc: "`log(1 + e^x)`",
-        fields: &[],
-    },
-    Component {
-        name: "softsign",
-        doc: "`x / (1 + |x|)`",
-        fields: &[],
-    },
-    Component {
-        name: "silu",
-        doc: "`x sigmoid(x)`, also called swish",
-        fields: &[],
-    },
-    Component {
-        name: "mish",
-        doc: "`x tanh(softplus(x))`",
-        fields: &[],
-    },
-    Component {
-        name: "softmax",
-        doc: "`e^x / sum(e^x)` over the last dimension",
-        fields: &[],
-    },
-    Component {
-        name: "log_softmax",
-        doc: "logarithm of `softmax`",
-        fields: &[],
-    },
-    Component {
-        name: "exponential",
-        doc: "`e^x`",
-        fields: &[],
-    },
-];
 
 impl Activation {
     /// Whether an activation in a configuration is a function of a program.

@@ -55,7 +55,10 @@ impl Model {
             let (inner, ranges, setting) = match &entry.body {
                 Body::Model(model) => (model.index_inputs(), None, ""),
                 // The second input of a layer, such as the weights of a bag, is none.
-                Body::Layer { layer, .. } => (Vec::new(), layer.index_range(), setting(&**layer)),
+                Body::Layer { layer, .. } => {
+                    let range = layer.index_range().filter(|_| !self.is_reversed(call));
+                    (Vec::new(), range, setting(&**layer))
+                }
             };
             let direct = |input: usize| {
                 let node = call.inputs.get(input)?.node;

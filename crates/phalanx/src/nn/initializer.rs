@@ -85,6 +85,12 @@ pub enum Initializer {
         #[serde(default = "default_gain")]
         gain: f64,
     },
+    /// A gain on the diagonal of a matrix, 0 elsewhere.
+    Identity {
+        /// What is on the diagonal, 1 by default.
+        #[serde(default = "default_gain")]
+        gain: f64,
+    },
     /// 1 in the second quarter and 0 elsewhere: the bias of an [`Lstm`](super::Lstm) whose forget gates start open
     /// (Jozefowicz et al. 2015).
     ForgetGate,
@@ -188,6 +194,7 @@ impl Initializer {
             Self::Ones => return HostTensor::full(shape.clone(), 1.0),
             Self::Constant { value } => return HostTensor::full(shape.clone(), value),
             Self::Orthogonal { gain } => orthogonal(&float, gain, seed, path),
+            Self::Identity { gain } => identity(&float, gain),
             Self::Stft {
                 side,
                 window,
@@ -273,6 +280,7 @@ impl Initializer {
             | Self::Ones
             | Self::Constant { .. }
             | Self::Orthogonal { .. }
+            | Self::Identity { .. }
             | Self::ForgetGate
             | Self::Stft { .. } => return None,
         })
@@ -307,7 +315,7 @@ impl Initializer {
                 check_range("high", high, low..f64::INFINITY)
             }
             Self::Constant { value } => finite("value", value),
-            Self::Orthogonal { gain } => finite("gain", gain),
+            Self::Orthogonal { gain } | Self::Identity { gain } => finite("gain", gain),
             Self::VarianceScaling { scale: 0.0, .. } => {
                 Err("expected `scale` above 0, got 0".into())
             }
@@ -321,6 +329,11 @@ impl Initializer {
         if matches!(self, Self::Orthogonal { .. }) && dims.len() < 2 {
             return Err(format!(
                 "an orthogonal initializer needs 2 dims or more, got {dims:?}"
+            ));
+        }
+        if matches!(self, Self::Identity { .. }) && dims.len() != 2 {
+            return Err(format!(
+                "an identity initializer needs 2 dims, got {dims:?}"
             ));
         }
         if matches!(self, Self::Stft { .. }) && !matches!(dims, [_, 1, _]) {
@@ -347,6 +360,20 @@ impl FirstRows {
             *value = self.draws.map_or(self.constant, |draws| draws.at(at));
         }
     }
+}
+
+/// `gain` where row and column are the same, else 0.
+fn identity(shape: &Shape, gain: f64) -> HostTensor {
+    let columns = shape.dims.last().copied().unwrap_or(1).max(1);
+    let value = |at: usize| {
+        if at / columns == at % columns {
+            gain as f32
+        } else {
+            0.0
+        }
+    };
+    let values: Vec<f32> = (0..shape.len()).map(value).collect();
+    HostTensor::new(shape.dims.clone(), &values)
 }
 
 /// Inputs that reach an output and outputs that an input reaches, by Keras' rule for any rank.
@@ -457,6 +484,11 @@ const INITIALIZERS: &[Component] = &[
     Component {
         name: "orthogonal",
         doc: "a random orthogonal matrix",
+        fields: &[Field::optional("gain", Kind::REAL, "factor")],
+    },
+    Component {
+        name: "identity",
+        doc: "`gain` on the diagonal of a matrix, 0 elsewhere",
         fields: &[Field::optional("gain", Kind::REAL, "factor")],
     },
     Component {

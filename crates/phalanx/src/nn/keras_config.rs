@@ -51,6 +51,9 @@ const PADDING: &str = "use_padding_mask";
 /// The attention that takes masks of padding off its values in Keras.
 const MULTI_HEAD: &str = "multi_head_attention";
 
+/// Of Keras' 3.15.
+const SPARSEMAX: &str = "Keras' activation `sparsemax` gives other numbers where several elements have a share, which do not add up to 1";
+
 /// The attentions that have the second setting, and the names of their classes, in whose calls query, value, key and mask are arguments by themselves.
 const WITH_HEADS: [&str; 2] = [MULTI_HEAD, "group_query_attention"];
 const CLASSES_WITH_HEADS: [&str; 2] = ["MultiHeadAttention", "GroupQueryAttention"];
@@ -217,7 +220,7 @@ fn kind(entry: &NamedLayer) -> &str {
 
 /// Whether Keras calls the layer with several arguments, which no layer of a stack is.
 fn takes_several(entry: &NamedLayer) -> bool {
-    ATTENTION.contains(&kind(entry))
+    ATTENTION.contains(&kind(entry)) || kind(entry) == "reversible_embedding"
 }
 
 /// Whether a layer does otherwise in training.
@@ -242,6 +245,10 @@ fn arguments(model: &Model, entry: &NamedLayer, call: &Call) -> Value {
     let mut values: Vec<Value> = values.collect();
     match kind(entry) {
         kind if WITH_HEADS.contains(&kind) => attention_node(entry, values),
+        "reversible_embedding" => {
+            let reverse = model.is_reversed(call);
+            json!({"args": values, "kwargs": {"reverse": reverse}})
+        }
         "attention" | "additive_attention" => {
             let mut node = attention_node(entry, values);
             node["args"] = json!([node["args"]]);
@@ -466,13 +473,25 @@ fn inner_layer(layer: &Value) -> Translated<Value> {
     Ok(object(module(class), class, &settings.into()))
 }
 
-/// An activation: a name, or a layer where it has settings.
+/// An activation: a name, or a layer where it has settings. Functions have Keras' settings alone.
 fn activation(value: &Value) -> Translated<Value> {
+    const FUNCTIONS: [&str; 4] = ["celu", "hard_shrink", "soft_shrink", "squareplus"];
     match value {
+        Value::Object(named) if FUNCTIONS.iter().any(|name| named.contains_key(*name)) => {
+            let name = named.keys().next().cloned().unwrap_or_default();
+            let read = |value: Value| serde_json::from_value::<super::Activation>(value).ok();
+            match read(value.clone()) == read(name.as_str().into()) {
+                true => Ok(name.into()),
+                false => Err(format!(
+                    "Keras' files have no place for the settings of its activation `{name}`"
+                )),
+            }
+        }
         Value::Object(named) => {
             let (class, settings) = with_slope(named)?;
             Ok(object("keras.layers", class, &settings.into()))
         }
+        Value::String(name) if name == "sparsemax" => Err(SPARSEMAX.into()),
         Value::String(name) if name == "gelu_tanh" => {
             Err("Keras' files have no name for its activation `gelu_tanh`".into())
         }
@@ -506,6 +525,7 @@ fn regularizer(value: &Value) -> Value {
         let class = match name.as_str() {
             "l1" => "L1",
             "l2" => "L2",
+            "orthogonal" => "OrthogonalRegularizer",
             _ => "L1L2",
         };
         object("keras.regularizers", class, factors)

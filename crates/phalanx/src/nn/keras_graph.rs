@@ -85,7 +85,8 @@ impl MaskGraph<'_> {
                 let differs = self.operation(self.nodes[at].takes.clone());
                 Some(self.operation(vec![differs]))
             }
-            "embedding" => {
+            "reversible_embedding" if self.model.is_reversed(&self.model.calls[at]) => None,
+            "embedding" | "reversible_embedding" => {
                 let is_masked = layer.config()["mask_zero"] == true;
                 is_masked.then(|| self.operation(self.nodes[at].takes.clone()))
             }

@@ -4,6 +4,8 @@
 //! variables and no graph. [`Model::init`] makes first values; [`Model::call`] builds its outputs in a graph.
 
 mod activation;
+mod activation_functions;
+mod activation_names;
 mod adaptive_pool;
 mod architecture;
 mod attention;
@@ -74,6 +76,7 @@ mod recurrent;
 mod registry;
 mod regularizer;
 mod resizing;
+mod reversible_embedding;
 mod rms_norm;
 mod sampling;
 mod score_attention;
@@ -168,8 +171,9 @@ pub(crate) use random_numbers::{normal_numbers, uniform_numbers};
 pub(crate) use recurrent::RECURRENT;
 pub(crate) use registry::with_outer_fields;
 pub use registry::{Registry, layer_from_config};
-pub use regularizer::Regularizer;
+pub use regularizer::{OrthogonalVectors, Regularizer};
 pub use resizing::{CenterCrop, Resizing};
+pub use reversible_embedding::ReversibleEmbedding;
 pub use rms_norm::RmsNorm;
 pub use score_attention::{AdditiveAttention, Attention, ScoreMode};
 pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};

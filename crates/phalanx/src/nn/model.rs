@@ -301,7 +301,7 @@ impl Model {
             uses.map(|(at, _)| (&self.layers[call.layer].body, at))
         });
         uses.filter_map(|(body, at)| match body {
-            Body::Layer { layer, .. } if layer.kind() == "embedding" => {
+            Body::Layer { layer, .. } if layer.kind().ends_with("embedding") => {
                 let rows = layer.config().get("input_dim")?.as_u64()?;
                 usize::try_from(rows).ok()
             }

@@ -130,6 +130,7 @@ impl Registry {
     /// Layers of sequences, of tokens and of categories.
     fn add_layers_of_sequences(&mut self) {
         self.add_kind(Embedding::new(1, 1));
+        self.add_kind(ReversibleEmbedding::new(1, 1));
         self.add_kind(Discretization::new([0.0]));
         self.add_kind(CategoryEncoding::new(1));
         self.add_kind(IntegerLookup::new([0]));

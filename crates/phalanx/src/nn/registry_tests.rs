@@ -59,6 +59,7 @@ fn without_weights() -> Value {
         "zero_padding1d": {"padding": [1, 0]},
         "zero_padding3d": {"padding": [1, 0, 2]},
         "cropping1d": {"cropping": 2},
+        "reversible_embedding": {"input_dim": 5, "output_dim": 2, "logit_soft_cap": 30.0},
         "cropping2d": {"cropping": [1, 0]},
         "cropping3d": {"cropping": [[0, 1], [2, 0], [1, 1]]},
         "permute": {"dims": [2, 1]},

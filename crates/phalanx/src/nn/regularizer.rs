@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use phalanx_graph::Tensor;
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Cx;
@@ -36,6 +36,26 @@ pub enum Regularizer {
         #[serde(default)]
         l2: f64,
     },
+    /// `factor` times the mean of the absolute cosines between two rows, or two columns, of a matrix.
+    Orthogonal {
+        /// Factor, 0.01 by default.
+        #[serde(default = "default_factor")]
+        factor: f64,
+        /// Which vectors are to be orthogonal, rows by default.
+        #[serde(default)]
+        mode: OrthogonalVectors,
+    },
+}
+
+/// Which vectors of a matrix [`Regularizer::Orthogonal`] compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrthogonalVectors {
+    /// Its rows.
+    #[default]
+    Rows,
+    /// Its columns.
+    Columns,
 }
 
 const fn default_factor() -> f64 {
@@ -53,6 +73,7 @@ impl Regularizer {
             Self::L1 { l1 } => absolute(l1),
             Self::L2 { l2 } => squared(l2),
             Self::L1L2 { l1, l2 } => absolute(l1) + squared(l2),
+            Self::Orthogonal { factor, mode } => cosines(x, mode) * factor,
         }
     }
 
@@ -62,10 +83,40 @@ impl Regularizer {
             Self::L1 { l1 } => (l1, 0.0),
             Self::L2 { l2 } => (0.0, l2),
             Self::L1L2 { l1, l2 } => (l1, l2),
+            Self::Orthogonal { factor, .. } => {
+                return check_range("the factor", factor, 0.0..f64::INFINITY);
+            }
         };
         check_range("the factor l1", l1, 0.0..f64::INFINITY)?;
         check_range("the factor l2", l2, 0.0..f64::INFINITY)
     }
+}
+
+/// The mean of the absolute cosines between two rows, or two columns, of a matrix.
+#[track_caller]
+fn cosines(x: &Tensor, mode: OrthogonalVectors) -> Tensor {
+    if x.rank() != 2 {
+        let message = format!(
+            "an orthogonal regularizer is for matrices, got {}; choose another penalty",
+            x.shape()
+        );
+        x.graph().fail("regularizer", message);
+        return x.sum_all();
+    }
+    let rows = match mode {
+        OrthogonalVectors::Rows => x.clone(),
+        OrthogonalVectors::Columns => x.transpose(&[1, 0]),
+    };
+    // As Keras has it, a row of zeros stays one.
+    let squares = rows.square().sum(&[1]);
+    let lengths = squares.maximum(&squares.like(1e-12)).sqrt();
+    let rows = &rows / lengths.broadcast_in(&rows.dims(), &[0]);
+    let count = rows.dim(0);
+    let products = rows.matmul(&rows.transpose(&[1, 0]));
+    let at = |dim: usize| x.graph().iota(Shape::new(DType::I32, [count; 2]), dim);
+    let apart = at(0).less(&at(1)).select(&products, &products.zeros_like());
+    let pairs = (count * count.saturating_sub(1) / 2).max(1);
+    apart.abs().sum_all() / pairs as f64
 }
 
 /// Regularizers by name.
@@ -86,6 +137,18 @@ const REGULARIZERS: &[Component] = &[
         fields: &[
             Field::optional("l1", Kind::AT_LEAST_ZERO, "factor of the absolute values"),
             Field::optional("l2", Kind::AT_LEAST_ZERO, "factor of the squares"),
+        ],
+    },
+    Component {
+        name: "orthogonal",
+        doc: "`factor` times the mean of the absolute cosines between two rows, or two columns, of a matrix",
+        fields: &[
+            Field::optional("factor", Kind::AT_LEAST_ZERO, "factor"),
+            Field::optional(
+                "mode",
+                Kind::OneOf(&["rows", "columns"]),
+                "which vectors are to be orthogonal",
+            ),
         ],
     },
 ];

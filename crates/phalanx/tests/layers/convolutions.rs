@@ -1,6 +1,9 @@
 //! Convolutions that Keras has no numbers for on a CPU.
 
-use phalanx::nn::{Conv1d, Conv2dTranspose, Permute, RepeatVector, Sequential, UpSampling2d};
+use phalanx::nn::{
+    Conv1d, Conv1dTranspose, Conv2dTranspose, Padding, Permute, RepeatVector, Sequential,
+    UpSampling2d,
+};
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
 
@@ -26,6 +29,40 @@ fn a_dilated_transposed_convolution_has_zeros_in_its_kernel() {
     );
     assert_eq!(dilated.shape(), expected.shape());
     assert_close("dilated", &dilated.to_f64(), &expected.to_f64(), 1e-6);
+}
+
+/// A window of 4 at each second place gives 8 places, of which the first two and the last two are cut off: as on JAX, while TensorFlow refuses it.
+#[test]
+fn a_transposed_convolution_of_an_even_window_may_be_as_small_as_its_strides_allow() {
+    let layer = Conv1dTranspose::new(1, 4).strides(2).use_bias(false);
+    let layer = layer.padding(Padding::Same).output_padding(0);
+    let model = Sequential::new([3, 1]).add(layer).build().unwrap();
+    let kernel = HostTensor::new([4, 1, 1], &[1.0f32, 10.0, 100.0, 1000.0]);
+    let steps = HostTensor::new([1, 3, 1], &[1.0f32, 2.0, 3.0]);
+    let (found, ..) = call(&model, &[kernel], &[steps], |_, cx| cx);
+    assert_eq!(found[0].dims(), [1, 4, 1]);
+    assert_eq!(found[0].f32s(), [102.0, 1020.0, 203.0, 2030.0]);
+}
+
+#[test]
+fn sizes_that_no_strides_make_are_told() {
+    let layer = |strides: usize| Conv2dTranspose::new(1, 2).strides(strides);
+    let told = |layer: Conv2dTranspose| {
+        let model = Sequential::new([1, 3, 1]).add(layer).build();
+        model.unwrap_err().to_string()
+    };
+    let far = told(layer(2).output_padding([1, 2]));
+    assert!(
+        far.contains(
+            "`output_padding` must be below `strides` in every direction, got [1, 2] and [2, 2]"
+        ),
+        "{far}"
+    );
+    let nothing = told(layer(2).padding(Padding::Same).output_padding(0));
+    assert!(
+        nothing.contains("every direction of the output must be between 1 and"),
+        "{nothing}"
+    );
 }
 
 #[test]

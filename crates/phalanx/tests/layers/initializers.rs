@@ -1,6 +1,6 @@
 //! First values.
 
-use phalanx::nn::{Initializer, MultiHeadAttention, Network};
+use phalanx::nn::{Conv2d, Initializer, MultiHeadAttention, Network, Sequential};
 use phalanx_graph::Shape;
 use serde_json::{Value, json};
 
@@ -34,6 +34,19 @@ fn check_orthogonal(name: &str, dims: &[usize], values: &[f64], gain: f64) {
             );
         }
     }
+}
+
+#[test]
+fn an_identity_is_on_the_diagonal_of_a_matrix() {
+    let start = Initializer::Identity { gain: 0.5 };
+    let values = start.values(&Shape::f32([2, 3]), 0, "dense/kernel");
+    assert_eq!(values.f32s(), [0.5, 0.0, 0.0, 0.0, 0.5, 0.0]);
+    let model = Sequential::new([2, 3, 1]).add(Conv2d::new(1, 1).kernel_initializer(start));
+    let told = model.build().unwrap_err().to_string();
+    assert!(
+        told.contains("an identity initializer needs 2 dims, got [1, 1, 1, 1]"),
+        "{told}"
+    );
 }
 
 #[test]

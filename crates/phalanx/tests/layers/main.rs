@@ -1,6 +1,7 @@
 //! Layers, activations, regularizers and initializers against Keras' numbers (`tests/golden/keras`), and what Keras
 //! has no numbers for: masks, frozen layers, dropout, shared layers, penalties.
 
+mod activations;
 #[path = "../any_device/mod.rs"]
 mod any_device;
 mod categories;
@@ -12,6 +13,7 @@ mod modes;
 mod normalizations;
 mod pictures;
 mod signals;
+mod tied;
 mod time_distributed;
 mod tones;
 mod types;
@@ -433,12 +435,13 @@ fn regularizers_are_keras() {
         .iter()
         .filter(|record| record["regularizer"].is_string())
         .collect();
-    assert_eq!(records.len(), 6);
+    assert_eq!(records.len(), 8);
     for record in records {
         let name = record["name"].as_str().unwrap();
         let written = match record["regularizer"].as_str().unwrap() {
             "L1" => "l1",
             "L2" => "l2",
+            "OrthogonalRegularizer" => "orthogonal",
             _ => "l1_l2",
         };
         let regularizer: Regularizer =

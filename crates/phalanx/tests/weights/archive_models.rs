@@ -44,6 +44,30 @@ pub(super) fn spectral() -> Value {
     ]})
 }
 
+/// A table that goes both ways, activations, penalties and sizes of transposed convolutions.
+pub(super) fn tied() -> Value {
+    json!({"name": "tied",
+        "inputs": [{"name": "words", "shape": [5], "dtype": "i32"}],
+        "layers": [
+            {"reversible_embedding": {"input_dim": 6, "output_dim": 4, "logit_soft_cap": 2.0, "mask_zero": true, "name": "table"}},
+            {"reversible_embedding": {"input_dim": 3, "output_dim": 4, "tie_weights": false, "name": "apart"}},
+            {"dense": {"units": 4, "activation": "celu", "kernel_regularizer": {"orthogonal": {"factor": 0.1, "mode": "columns"}}, "name": "dense"}},
+            {"dense": {"units": 3, "activation": "soft_shrink", "name": "shares"}},
+            {"conv1d_transpose": {"filters": 2, "kernel_size": 3, "strides": 2, "output_padding": 1, "padding": "same", "activation": "tanh_shrink",
+                "name": "longer"}}
+        ],
+        "calls": [
+            {"layer": "table", "inputs": ["words"]},
+            {"layer": "dense", "inputs": ["table"]},
+            {"layer": "table", "inputs": ["dense"]},
+            {"layer": "apart", "inputs": ["dense"]},
+            {"layer": "shares", "inputs": ["apart"]},
+            {"layer": "longer", "inputs": ["shares"]}
+        ],
+        "outputs": ["table:1", "longer"]
+    })
+}
+
 /// Frequencies of signals, windows of any sizes, columns that are crossed.
 pub(super) fn signals() -> Value {
     json!({"name": "signals",

@@ -14,7 +14,7 @@ use phalanx_graph::{DType, HostTensor};
 use phalanx_testkit::{Scratch, assert_close};
 use serde_json::{Value, json};
 
-use super::archive_models::{einsums, frames, signals, spectral, still, unshared};
+use super::archive_models::{einsums, frames, signals, spectral, still, tied, unshared};
 use super::oracle::{Batch, array, engine, formula_value, name, records, uniform};
 use super::{LoadWeights, zeroed};
 
@@ -41,6 +41,7 @@ pub(super) fn models() -> Vec<(Model, Vec<HostTensor>)> {
         signals(),
         unshared(),
         still(),
+        tied(),
     ];
     let inputs = |model: &Model| {
         let inputs = model.inputs().enumerate();

@@ -1,7 +1,7 @@
 //! Which class of Keras a kind of layer is.
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-pub(super) const CLASSES: [(&str, &str, bool); 118] = [
+pub(super) const CLASSES: [(&str, &str, bool); 119] = [
     ("activation", "Activation", false),
     ("adaptive_average_pool1d", "AdaptiveAveragePooling1D", true),
     ("adaptive_average_pool2d", "AdaptiveAveragePooling2D", true),
@@ -100,6 +100,7 @@ pub(super) const CLASSES: [(&str, &str, bool); 118] = [
     ("rms_norm", "RMSNormalization", false),
     ("reshape", "Reshape", false),
     ("resizing", "Resizing", true),
+    ("reversible_embedding", "ReversibleEmbedding", false),
     ("scaled_add", "CustomScaleLayer", false),
     ("separable_conv1d", "SeparableConv1D", true),
     ("separable_conv2d", "SeparableConv2D", true),

@@ -77,6 +77,9 @@ pub(super) fn sources<'a>(value: &'a Value, found: &mut Vec<KerasValue<'a>>) -> 
     Ok(())
 }
 
+/// The embedding that is also called the other way round.
+pub(super) const REVERSIBLE: &str = "ReversibleEmbedding";
+
 /// What a call of a layer takes.
 pub(super) struct KerasCall {
     pub(super) inputs: Vec<String>,
@@ -87,6 +90,8 @@ pub(super) struct KerasCall {
     pub(super) training: Option<bool>,
     /// What it takes for the steps of padding, each beside the position of its value; what is left out is the value's own.
     pub(super) masks: Vec<(usize, String)>,
+    /// Whether it is a call of an embedding the other way round.
+    pub(super) is_reversed: bool,
 }
 
 impl KerasCall {
@@ -98,6 +103,7 @@ impl KerasCall {
             is_causal: false,
             training: None,
             masks: Vec::new(),
+            is_reversed: false,
         }
     }
 
@@ -119,6 +125,7 @@ impl KerasCall {
                     training = Some(*noted);
                 }
                 ("training", _) | (_, Value::Null) => {}
+                ("reverse", Value::Bool(_)) if class == REVERSIBLE => {}
                 (CAUSAL, Value::Bool(causal)) => is_causal = *causal,
                 ("return_attention_scores", Value::Bool(false)) => {}
                 ("attention_mask", mask_value) if has_heads => {
@@ -145,6 +152,7 @@ impl KerasCall {
                 sources(&named[name], &mut found)?;
             }
         }
+        let is_reversed = class == REVERSIBLE && is_reversed(&node["args"][0], &named["reverse"])?;
         let inputs = match has_heads {
             true => attention(&found, &mask)?,
             false => found.iter().map(KerasValue::written).collect(),
@@ -155,7 +163,21 @@ impl KerasCall {
             is_causal,
             training,
             masks: padding,
+            is_reversed,
         })
+    }
+}
+
+/// Whether an embedding is called the other way round, which here the type of its value says.
+fn is_reversed(value: &Value, reverse: &Value) -> Translated<bool> {
+    let dtype = value["config"]["dtype"].as_str().unwrap_or_default();
+    let (is_float, is_reversed) = (dtype.contains("float"), *reverse == true);
+    match is_float == is_reversed {
+        true => Ok(is_reversed),
+        false => Err(format!(
+            "it is called with `reverse` {is_reversed} and {}; here whole numbers are looked up and floats go the way back: declare indices as int32",
+            cut(dtype)
+        )),
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::classes::CLASSES;
 use super::read_limits::{constraint, regularizer};
 use super::read_starts::initializer;
-use super::{Settings, Translated, categories, is_never_frozen, pictures};
+use super::{SPARSEMAX, Settings, Translated, categories, is_never_frozen, pictures};
 use crate::nn::Policy;
 
 /// Settings that change nothing of what a layer computes.
@@ -30,9 +30,9 @@ const WITHOUT_LIKE: [(&str, &str); 14] = [
     ("data_format", "\"channels_last\""),
     // Keras 2 notes it of convolutions that have none.
     ("groups", "1"),
-    ("output_padding", "null"),
     ("quantization_config", "null"),
     ("renorm", "false"),
+    ("reverse_dtype", "null"),
     ("rms_scaling", "false"),
     ("sliding_window", "null"),
     ("softmax_robust_masking", "false"),
@@ -469,6 +469,7 @@ fn activation(value: &Value) -> Translated<Value> {
     match name {
         Some("swish") => return Ok("silu".into()),
         Some("hard_swish") => return Ok("hard_silu".into()),
+        Some("sparsemax") => return Err(SPARSEMAX.into()),
         Some(name) => return Ok(name.into()),
         None => {}
     }

@@ -7,20 +7,21 @@ use super::read_layer::{brief, snake_case};
 
 /// A penalty.
 pub(super) fn regularizer(value: &Value) -> Translated<Value> {
+    const KNOWN: [&str; 5] = ["l1", "l2", "l1_l2", "l1l2", "orthogonal_regularizer"];
     let name = value.as_str().or_else(|| value["class_name"].as_str());
     let known = name
         .map(snake_case)
-        .filter(|name| ["l1", "l2", "l1_l2", "l1l2"].contains(&name.as_str()));
+        .filter(|name| KNOWN.contains(&name.as_str()));
     let Some(name) = known else {
         return Err(format!(
-            "its penalty is {}, expected L1, L2 or L1L2",
+            "its penalty is {}, expected L1, L2, L1L2 or OrthogonalRegularizer",
             brief(value)
         ));
     };
-    let name = if name == "l1l2" {
-        "l1_l2".to_owned()
-    } else {
-        name
+    let name = match name.as_str() {
+        "l1l2" => "l1_l2",
+        "orthogonal_regularizer" => "orthogonal",
+        name => name,
     };
     Ok(match &value["config"] {
         Value::Object(factors) => json!({ name: factors }),

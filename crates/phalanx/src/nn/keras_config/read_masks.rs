@@ -301,6 +301,14 @@ impl MaskTable {
         }
     }
 
+    /// Notes that what an embedding makes on the way back has the mask of its value here, and none in Keras.
+    pub(super) fn carry_reversed(&mut self, value: &str, masks: &CallMasks) {
+        self.note(
+            value.to_owned(),
+            [masks.here.first().copied().flatten(), None],
+        );
+    }
+
     /// Notes the masks that a call of a model leaves: of what it makes, and of what it is given, of which Keras takes them off there, too.
     pub(super) fn carry_model(&mut self, value: &str, inputs: &[String], masks: &ModelMasks) {
         for (at, output) in masks.outputs.iter().enumerate() {
@@ -344,7 +352,7 @@ impl MaskTable {
                 let differs = self.differs(inputs.first()?, number);
                 Some(self.number(MaskMaker::Any(differs)))
             }
-            "embedding" if settings["mask_zero"] == true => {
+            "embedding" | "reversible_embedding" if settings["mask_zero"] == true => {
                 Some(self.differs(inputs.first()?, 0.0))
             }
             "add" | "subtract" | "multiply" | "average" | "maximum" | "minimum" | "scaled_add" => {

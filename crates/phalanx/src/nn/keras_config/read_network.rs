@@ -334,6 +334,8 @@ impl<'a> Functional<'a> {
         if layer.model.is_some() {
             let of_model = layer.read_model(of_call.given(), reading)?;
             masks.carry_model(&value, &layer.calls[number].inputs, &of_model);
+        } else if call.is_reversed {
+            masks.carry_reversed(&value, &of_call);
         } else if !layer.is_operation {
             let of_call = of_call.without(&bare);
             masks.carry(&value, &layer.architecture, &call.inputs, of_call);

@@ -6,7 +6,7 @@ use super::Translated;
 use super::read::{
     ConfigReading, ReadModel, dims, entry, input, input_value, list, model, of_layer,
 };
-use super::read_calls::KerasCall;
+use super::read_calls::{KerasCall, REVERSIBLE};
 use super::read_layer::{KerasLayer, cut, plain};
 use super::read_masks::{MaskTable, depends_on_masks, without_mask};
 use super::read_network::name_layer;
@@ -26,7 +26,14 @@ pub(super) fn stack(
         value: name,
         layers: Vec::with_capacity(layers.len()),
     };
+    let is_whole = !input["dtype"].as_str().unwrap_or("f32").contains('f');
     for layer in layers {
+        if layer["class_name"] == REVERSIBLE && !(is_whole && stack.layers.is_empty()) {
+            // Floats would go the other way here.
+            let message =
+                "in a stack it is read as the first layer, of indices that are declared as int32";
+            return Err(of_layer(&KerasLayer::of(layer)?, message));
+        }
         stack.add(layer, reading)?;
     }
     let masks = stack.masks.of_model(&names, &[stack.value.clone()])?;
