@@ -18,7 +18,7 @@ from keras.src.backend import get_keras_mask
 TO = FOLDER / "saved"
 random = np.random.RandomState(7)
 # Models of words that are padding or the seventh, and of steps that are padding where they are 0.5.
-PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended", "frames", "same")
+PADDED = ("masked", "operated", "stated", "blocks", "branches", "gated", "grouped", "cells", "wired", "stacked", "summed", "lost", "normed", "taken", "restored", "ended", "frames", "same", "tied")
 PADDED_STEPS = ("masked", "operated", "wired")
 
 
@@ -285,6 +285,29 @@ def signals():
     crossed = layers.HashedCrossing(9, output_mode="one_hot")(ids)
     flat = [layers.Flatten()(x) for x in (pitches, frames, parts, volumes)]
     return keras.Model([wave, sound, *ids], layers.Dense(3)(layers.Concatenate()([*flat, crossed])), name="signals")
+
+
+def tied():
+    """Tables that go both ways, with padding; cells by themselves and in stacks; activations, penalties, starts and sizes of this version."""
+    words, others = keras.Input((6,), dtype="int32", name="words"), keras.Input((5,), dtype="int32", name="others")
+    table = layers.ReversibleEmbedding(12, 4, mask_zero=True, logit_soft_cap=3.0)
+    apart = layers.ReversibleEmbedding(12, 3, tie_weights=False, embeddings_regularizer="l2")
+    x = table(words)
+    both = layers.StackedRNNCells
+    y = layers.RNN(both([layers.LSTMCell(3), layers.GRUCell(4, reset_after=False), layers.SimpleRNNCell(4)]), return_sequences=True)(x)
+    scores = table(y, reverse=True)
+    last = layers.RNN(layers.GRUCell(3, recurrent_activation="hard_sigmoid"))(x)
+    ends = layers.Bidirectional(layers.RNN(layers.LSTMCell(2)))(apart(others))
+    back = layers.RNN(both([layers.LSTMCell(3, dropout=0.2)]), go_backwards=True, return_sequences=True)(apart(others))
+    start = keras.initializers.Identity(0.5)
+    parts = [
+        layers.Dense(3, name, kernel_regularizer=keras.regularizers.OrthogonalRegularizer(0.1, "columns"), kernel_initializer=start)(layers.Concatenate()([last, ends]))
+        for name in ("celu", "hard_shrink", "hard_tanh", "log_sigmoid", "soft_shrink", "sparse_plus", "sparse_sigmoid", "squareplus", "tanh_shrink")
+    ]
+    image = layers.Conv2DTranspose(2, 3, strides=2, padding="same", output_padding=1)(layers.Reshape((5, 3, 1))(back))
+    row = layers.Conv1DTranspose(2, 2, strides=3, output_padding=2)(back)
+    flat = layers.Concatenate()([*parts, layers.Flatten()(image), layers.Flatten()(row)])
+    return keras.Model([words, others], [scores, apart(back, reverse=True), layers.Dense(2)(flat)], name="tied")
 
 
 def changed():
@@ -647,7 +670,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (same(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (same(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"]), (tied(), ["keras"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

@@ -116,17 +116,21 @@ impl Walk<'_, '_> {
                 // The list of layers is no layer.
                 "layers" => self.group(&child, place, &path, depth + 1)?,
                 // A recurrent layer keeps its variables in its cell.
-                "cell" if is_layer => self.cell(&child, place, &path)?,
+                "cell" if is_layer => self.cell(&child, place, &path, depth + 1)?,
                 name => self.group(&child, &joined(place, part(name)), &path, depth + 1)?,
             }
         }
         Ok(())
     }
 
-    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> ReadResult<()> {
+    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str, depth: usize) -> ReadResult<()> {
         for (name, address) in self.file.children(cell)? {
-            if name == "vars" {
-                self.layer(&self.file.object(address)?, place, path)?;
+            let object = self.file.object(address)?;
+            match name.as_str() {
+                "vars" => self.layer(&object, place, path)?,
+                // Of several cells each has its own.
+                "cells" => self.group(&object, place, path, depth + 1)?,
+                _ => {}
             }
         }
         Ok(())

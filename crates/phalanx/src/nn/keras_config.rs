@@ -6,6 +6,7 @@
 
 mod call_shapes;
 mod categories;
+mod cells;
 mod classes;
 mod mask_names;
 mod of_keras2;

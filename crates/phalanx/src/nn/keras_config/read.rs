@@ -1,10 +1,12 @@
 //! Models as Keras describes them, read: made into the JSON of architectures, from which they are built.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 
 use phalanx_graph::DType;
 use serde_json::{Value, json};
 
+use super::cells::{has_cells, name_cells};
 use super::of_keras2::check_names;
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::ModelMasks;
@@ -29,6 +31,11 @@ impl Model {
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
         check_names(config)?;
+        let mut config = Cow::Borrowed(config);
+        if has_cells(&config) {
+            name_cells(config.to_mut());
+        }
+        let config = &*config;
         let models = Cell::new(0);
         let (mut architecture, _) = model(config, ConfigReading::of(version, &models), &[])?;
         let mut is_mixed = false;
