@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::frames::{conv_lstm, on_frames};
+use crate::keras;
 use crate::layers::{
-    activation, attention, group_norm, known_statistics, layer, on_image, on_sequence, on_vector,
-    on_volume, recurrent, scored_attention, slopes,
+    activation, attention, group_norm, grouped_attention, known_statistics, layer, on_image,
+    on_sequence, on_vector, on_volume, recurrent, scored_attention, slopes,
 };
 use crate::network::{Described, Spec, Use, is_tokens};
 use crate::random::Random;
@@ -39,13 +41,14 @@ impl<'a> Grower<'a> {
         let mut inputs = Vec::new();
         let mut sources = Vec::new();
         let count = if random.chance(0.2) { 2 } else { 1 };
-        let family = random.from(0, 10);
+        let family = random.from(0, 11);
         for _ in 0..count {
             let (dims, source) = match family {
                 0..=4 => image(random),
                 5 | 6 => sequence(random),
                 7 | 8 => tokens(random),
                 9 => volume(random),
+                10 => frames(random),
                 _ => (vec![random.size(40)], Source::Floats),
             };
             inputs.push(dims);
@@ -150,15 +153,86 @@ impl<'a> Grower<'a> {
                 if self.random.chance(0.25) {
                     return self.bag(input, below, padded);
                 }
+                if self.random.chance(0.15) {
+                    return self.categories(input, below);
+                }
+                if self.random.chance(0.1) {
+                    return self.there_and_back(input, below, padded);
+                }
                 let settings =
                     json!({"input_dim": below, "output_dim": features, "mask_zero": padded});
                 self.push(layer("embedding", settings), &[input]);
             }
             Source::Padded => {
                 self.push(layer("masking", json!({})), &[input]);
+                if self.random.chance(0.2) {
+                    self.padded_frames();
+                }
             }
             Source::Floats => {}
         }
+    }
+
+    /// Tokens looked up in a table that gives scores of them, too.
+    fn there_and_back(&mut self, input: usize, below: usize, padded: bool) {
+        let cap = self.random.of_list(&[None, Some(1.5)]);
+        let table = json!({"input_dim": below, "output_dim": self.random.size(9), "mask_zero": padded,
+            "tie_weights": self.random.chance(0.7), "logit_soft_cap": cap});
+        let layer_of_both = self.spec.layers.len();
+        if !self.push(layer("reversible_embedding", table), &[input]) {
+            return;
+        }
+        let at = self.values.len() - 1;
+        self.push(layer("activation", json!({"activation": "tanh"})), &[at]);
+        let mut more = self.spec.clone();
+        more.uses.push(Use {
+            layer: layer_of_both,
+            inputs: vec![self.values.len() - 1],
+        });
+        if let Some(dims) = more.output() {
+            self.spec = more;
+            self.values.push(dims);
+        }
+    }
+
+    /// A convolutional memory of the steps of the last value, each made a row or an image.
+    fn padded_frames(&mut self) {
+        let features = self.values[self.values.len() - 1][1];
+        let sides = (1..=features).filter(|&side| features.is_multiple_of(side));
+        let side = self.random.of_list(&sides.collect::<Vec<_>>());
+        let (shape, directions) = match self.random.chance(0.5) {
+            true => (json!([side, features / side]), 1),
+            false => (json!([side, features / side, 1]), 2),
+        };
+        let frames = json!({"layer": {"reshape": {"target_shape": shape}}});
+        if self.push(layer("time_distributed", frames), &[self.values.len() - 1]) {
+            let memory = conv_lstm(self.random, directions);
+            self.push(memory, &[self.values.len() - 1]);
+        }
+    }
+
+    /// How often each token occurs, or a bin of the first alone, as vectors.
+    fn categories(&mut self, input: usize, below: usize) {
+        let bins = self.random.size(9);
+        if self.values[input] == [1] && self.random.chance(0.7) {
+            let crossing =
+                json!({"num_bins": bins, "output_mode": self.random.of_list(&["int", "one_hot"])});
+            let is_whole = crossing["output_mode"] == "int";
+            if self.push(layer("hashed_crossing", crossing), &[input, input]) && is_whole {
+                let table = json!({"input_dim": bins, "output_dim": self.random.size(6)});
+                self.push(layer("embedding", table), &[self.values.len() - 1]);
+            }
+            return;
+        }
+        let mode = self.random.of_list(&["one_hot", "multi_hot", "count"]);
+        let encoding = match self.random.chance(0.5) {
+            true => layer(
+                "category_encoding",
+                json!({"num_tokens": below, "output_mode": mode}),
+            ),
+            false => layer("hashing", json!({"num_bins": bins, "output_mode": mode})),
+        };
+        self.push(encoding, &[input]);
     }
 
     /// A bag of embeddings, weighed by learned numbers or not.
@@ -221,6 +295,7 @@ impl<'a> Grower<'a> {
         let dims = self.values[at].clone();
         let random = &mut *self.random;
         match dims.len() {
+            5 => on_frames(random, &dims),
             4 => on_volume(random, &dims),
             3 => on_image(random, &dims),
             2 => on_sequence(random, &dims),
@@ -231,7 +306,7 @@ impl<'a> Grower<'a> {
     fn normalization(&mut self, at: usize) -> Described {
         let dims = self.values[at].clone();
         let (rank, features) = (dims.len(), dims.last().copied());
-        let is_padded = self.spec.is_padded();
+        let is_padded = self.spec.is_padded() && keras::is_given();
         let random = &mut *self.random;
         // Of few numbers nothing is left but signs, and of their gradients rounding.
         let is_few = features < Some(4) || self.spec.trial.rows < 4;
@@ -328,10 +403,19 @@ impl<'a> Grower<'a> {
                 layer("dot", json!({"normalize": self.random.chance(0.5)}))
             }
             6 if self.values[pair[0]].len() == 1 => layer("interaction", json!({})),
-            7 if self.values[pair[0]].len() == 2 => match self.random.chance(0.5) {
-                true => attention(self.random),
-                false => scored_attention(self.random),
-            },
+            7 if self.values[pair[0]].len() == 2 => {
+                let attention = match self.random.from(0, 2) {
+                    0 => attention(self.random),
+                    1 => grouped_attention(self.random),
+                    _ => scored_attention(self.random),
+                };
+                // Values and keys, the same or not.
+                let others = [pair[1], pair[self.random.from(0, 1)]];
+                let given = [pair[0], others[0], others[1]];
+                let count = self.random.from(2, 3);
+                self.push(attention, &given[..count]);
+                return;
+            }
             _ => layer("concatenate", json!({})),
         };
         self.push(met, pair);
@@ -363,7 +447,7 @@ impl<'a> Grower<'a> {
         }
         let number = self.random.from(0, self.spec.layers.len() - 1);
         // The numbers of its output are no indices.
-        if self.spec.layers[number].kind.starts_with("embedding") {
+        if self.spec.layers[number].kind.contains("embedding") {
             return;
         }
         let mut more = self.spec.clone();
@@ -433,9 +517,10 @@ impl<'a> Grower<'a> {
 }
 
 fn image(random: &mut Random) -> (Vec<usize>, Source) {
-    let channels = match random.chance(0.05) {
-        true => random.from(32, 80),
-        false => random.size(16),
+    let channels = match random.from(0, 19) {
+        0 => random.from(32, 80),
+        1..=3 => 3,
+        _ => random.size(16),
     };
     let side = random.size(40);
     let other = if random.chance(0.5) {
@@ -451,6 +536,15 @@ fn image(random: &mut Random) -> (Vec<usize>, Source) {
 fn volume(random: &mut Random) -> (Vec<usize>, Source) {
     let sides = [0; 3].map(|_| random.size(7));
     let dims = [&sides[..], &[random.size(6)]].concat();
+    (dims, Source::Floats)
+}
+
+/// Rows or images that follow each other.
+fn frames(random: &mut Random) -> (Vec<usize>, Source) {
+    let sides = (0..random.from(1, 2)).map(|_| random.size(7));
+    let mut dims: Vec<usize> = sides.collect();
+    dims.insert(0, random.size(6));
+    dims.push(random.size(4));
     (dims, Source::Floats)
 }
 

@@ -136,10 +136,18 @@ fn archive() -> PathBuf {
 
 /// Whether training the model draws random numbers.
 fn is_random(config: &str) -> bool {
-    let settings = ["rate", "drop_path_rate", "dropout", "stddev"];
-    settings
-        .iter()
-        .any(|setting| config.contains(&format!("\"{setting}\":0.3")))
+    let settings = [
+        "rate",
+        "drop_path_rate",
+        "dropout",
+        "recurrent_dropout",
+        "stddev",
+    ];
+    let is_drawn = |setting: &&str| config.contains(&format!("\"{setting}\":0.3"));
+    settings.iter().any(is_drawn)
+        || ["{\"random_", "{\"solarization"]
+            .iter()
+            .any(|kind| config.contains(kind))
 }
 
 /// Whether the model has what differs from Keras.
@@ -158,9 +166,12 @@ fn differs(model: &Model, trial: &Trial) -> bool {
     let is_nothing = |x: &HostTensor| x.to_f64().iter().all(|&number| number == 0.0);
     // Of a row whose keys are all padding, Keras' attention answers 0 where it has dropout, and their mean where it has none.
     let is_dropped = has(&["\"dropout\":0.3"]) && has(&["multi_head_attention"]);
+    // The kernel is another one before it is updated, which is taken for the gradient here.
+    let is_set = has(&["{\"spectral_norm\":"]);
     // Which Keras computes in f32.
     let is_ctc = trial.aim == Aim::Labels;
     is_ctc
+        || is_set
         || is_penalized
         || is_dropped && !padded.is_empty()
         || (is_turned || is_normalized) && !padded.is_empty()

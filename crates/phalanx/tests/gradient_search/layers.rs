@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::frames::{adaptive, conv_lstm, mel, spectral, stft};
 use crate::network::Described;
+use crate::pictures::picture;
 use crate::random::Random;
 
 pub(crate) fn layer(kind: &'static str, settings: Value) -> Described {
@@ -28,6 +30,15 @@ pub(crate) fn activation(random: &mut Random) -> Value {
         "mish",
         "softmax",
         "log_softmax",
+        "celu",
+        "hard_tanh",
+        "log_sigmoid",
+        "soft_shrink",
+        "sparse_plus",
+        "sparse_sigmoid",
+        "sparsemax",
+        "squareplus",
+        "tanh_shrink",
     ];
     match random.from(0, plain.len() + 3) {
         number if number < plain.len() => json!(plain[number]),
@@ -90,8 +101,18 @@ fn windows(random: &mut Random) -> (Value, Value, &'static str) {
 
 pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     let channels = dims[2];
-    match random.from(0, 23) {
-        22 | 23 => picture(random),
+    match random.from(0, 26) {
+        22 | 23 => picture(random, channels),
+        24 => conv_lstm(random, 1),
+        25 => adaptive(random, &dims[..2]),
+        26 => {
+            let inside = match random.from(0, 2) {
+                0 => convolution(random, channels),
+                1 => depthwise(random),
+                _ => transposed(random),
+            };
+            spectral(random, &inside)
+        }
         21 => {
             let inside = recurrent(random, "lstm");
             each_step(&inside)
@@ -119,41 +140,6 @@ pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
         15 => noise(random, "spatial_dropout2d"),
         _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
         _ => layer("reshape", json!({"target_shape": [-1, channels]})),
-    }
-}
-
-/// A layer that resizes, cuts or augments images.
-fn picture(random: &mut Random) -> Described {
-    let [height, width] = [(); 2].map(|()| random.size(6));
-    let fill = random.of_list(&["reflect", "nearest", "constant", "wrap"]);
-    let interpolation = random.of_list(&["nearest", "bilinear"]);
-    let beyond = json!({"factor": 0.2, "fill_mode": fill, "interpolation": interpolation});
-    let resampling = random.of_list(&["nearest", "bilinear", "bicubic", "lanczos3"]);
-    match random.from(0, 7) {
-        0 => layer("random_rotation", beyond),
-        1 => layer(
-            "random_zoom",
-            json!({"height_factor": 0.3, "fill_mode": fill}),
-        ),
-        2 => layer(
-            "random_translation",
-            json!({"height_factor": 0.3, "width_factor": [0.0, 0.5], "fill_mode": fill}),
-        ),
-        3 => layer("random_flip", json!({})),
-        4 => layer(
-            "random_contrast",
-            json!({"factor": 0.3, "value_range": [-1e4, 1e4]}),
-        ),
-        5 => layer(
-            "random_brightness",
-            json!({"factor": 0.1, "value_range": [-1e4, 1e4]}),
-        ),
-        6 => layer("random_crop", json!({"height": height, "width": width})),
-        _ => layer(
-            "resizing",
-            json!({"height": height, "width": width, "interpolation": resampling,
-            "antialias": random.chance(0.5), "crop_to_aspect_ratio": random.chance(0.3)}),
-        ),
     }
 }
 
@@ -202,8 +188,21 @@ fn edges(random: &mut Random, sizes: &[usize]) -> Described {
 
 pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
     let [_, height, width, channels] = [0, 1, 2, 3].map(|dim| dims[dim]);
-    match random.from(0, 15) {
+    match random.from(0, 19) {
         0..=5 => volume_convolution(random, channels),
+        16 | 17 => conv_lstm(random, 2),
+        18 => adaptive(random, &dims[..3]),
+        19 if random.chance(0.5) => {
+            let inside = volume_convolution(random, channels);
+            spectral(random, &inside)
+        }
+        19 => {
+            let [steps, depth] = random.of_list(&[[dims[0], 1], [1, dims[0]], [2, dims[0] / 2]]);
+            layer(
+                "reshape",
+                json!({"target_shape": [steps, depth, height, width, channels]}),
+            )
+        }
         15 => noise(random, "spatial_dropout3d"),
         13 => edges(random, &dims[..3]),
         14 if random.chance(0.5) => {
@@ -360,8 +359,18 @@ fn steps_of_each_channel(random: &mut Random) -> Described {
 
 fn transposed(random: &mut Random) -> Described {
     let (size, strides, padding) = windows(random);
-    let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides,
-        "padding": padding, "activation": inner(random), "use_bias": random.chance(0.7)});
+    let more = match random.chance(0.3) {
+        true => {
+            json!([0, 1].map(|at| random.from(0, strides[at].as_u64().unwrap_or(1) as usize - 1)))
+        }
+        false => Value::Null,
+    };
+    let dilation = match random.chance(0.3) {
+        true => pair(random, 3),
+        false => json!([1, 1]),
+    };
+    let settings = json!({"filters": random.size(8), "kernel_size": size, "strides": strides, "dilation_rate": dilation,
+        "output_padding": more, "padding": padding, "activation": inner(random), "use_bias": random.chance(0.7)});
     layer("conv2d_transpose", settings)
 }
 
@@ -400,13 +409,18 @@ fn pooling(random: &mut Random, kind: &'static str) -> Described {
 
 pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
-    match random.from(0, 22) {
+    match random.from(0, 25) {
         21 => edges(random, &dims[..1]),
-        22 if random.chance(0.6) => {
-            let settings = json!({"filters": random.size(6), "kernel_size": random.size(4), "strides": random.size(3),
-                "padding": random.of_list(&["valid", "same"]), "activation": inner(random), "use_bias": random.chance(0.7)});
-            layer("conv1d_transpose", settings)
+        23 => adaptive(random, &dims[..1]),
+        24 => stft(random, steps),
+        25 => {
+            let inside = match random.chance(0.5) {
+                true => dense(random),
+                false => step_convolution(random, features),
+            };
+            spectral(random, &inside)
         }
+        22 if random.chance(0.6) => longer(random),
         22 => layer("up_sampling1d", json!({"size": random.size(3)})),
         20 => {
             let inside = match random.chance(0.5) {
@@ -417,14 +431,7 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
         }
         16 | 17 if random.chance(0.4) => steps_of_each_channel(random),
         16 | 17 => step_convolution(random, features),
-        18 | 19 => {
-            let kind = random.of_list(&["max_pool1d", "average_pool1d"]);
-            let padding = random.of_list(&["valid", "same"]);
-            layer(
-                kind,
-                json!({"pool_size": random.size(3), "padding": padding}),
-            )
-        }
+        18 | 19 => step_pooling(random),
         0 | 1 => recurrent(random, "lstm"),
         2 | 3 => recurrent(random, "gru"),
         4 => recurrent(random, "simple_rnn"),
@@ -457,6 +464,19 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     }
 }
 
+fn longer(random: &mut Random) -> Described {
+    let settings = json!({"filters": random.size(6), "kernel_size": random.size(4), "strides": random.size(3),
+        "padding": random.of_list(&["valid", "same"]), "activation": inner(random), "use_bias": random.chance(0.7)});
+    layer("conv1d_transpose", settings)
+}
+
+fn step_pooling(random: &mut Random) -> Described {
+    let kind = random.of_list(&["max_pool1d", "average_pool1d"]);
+    let padding = random.of_list(&["valid", "same"]);
+    let settings = json!({"pool_size": random.size(3), "padding": padding});
+    layer(kind, settings)
+}
+
 pub(crate) fn recurrent(random: &mut Random, kind: &'static str) -> Described {
     let mut settings = json!({"units": random.size(10), "use_bias": random.chance(0.8),
         "return_sequences": random.chance(0.6), "go_backwards": random.chance(0.2),
@@ -473,22 +493,24 @@ pub(crate) fn attention(random: &mut Random) -> Described {
     let output = optional(random.size(10), random.chance(0.3));
     let settings = json!({"num_heads": random.size(4), "key_dim": random.size(8), "value_dim": value_dim,
         "output_shape": output, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
+        "use_padding_mask": random.chance(0.9),
         "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
     layer("multi_head_attention", settings)
 }
 
 /// Attention of which several heads of queries share a head of keys and values.
-fn grouped_attention(random: &mut Random) -> Described {
+pub(crate) fn grouped_attention(random: &mut Random) -> Described {
     let groups = random.size(3);
     let settings = json!({"head_dim": random.size(6), "num_query_heads": groups * random.size(3),
-        "num_key_value_heads": groups, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8)});
+        "num_key_value_heads": groups, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
+        "use_padding_mask": random.chance(0.9), "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
     layer("group_query_attention", settings)
 }
 
 /// Attention of one head without projections.
 pub(crate) fn scored_attention(random: &mut Random) -> Described {
-    let mut settings =
-        json!({"use_scale": random.chance(0.6), "use_causal_mask": random.chance(0.3)});
+    let mut settings = json!({"use_scale": random.chance(0.6), "use_causal_mask": random.chance(0.3),
+        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
     if random.chance(0.4) {
         return layer("additive_attention", settings);
     }
@@ -497,8 +519,14 @@ pub(crate) fn scored_attention(random: &mut Random) -> Described {
 }
 
 fn dense(random: &mut Random) -> Described {
+    let of_kernel = match random.chance(0.05) {
+        true => {
+            json!({"orthogonal": {"factor": 0.1, "mode": random.of_list(&["rows", "columns"])}})
+        }
+        false => penalty(random),
+    };
     let settings = json!({"units": random.size(24), "activation": inner(random),
-        "use_bias": random.chance(0.8), "kernel_regularizer": penalty(random),
+        "use_bias": random.chance(0.8), "kernel_regularizer": of_kernel,
         "bias_regularizer": penalty(random), "activity_regularizer": penalty(random)});
     layer("dense", settings)
 }
@@ -522,8 +550,13 @@ fn einsum(random: &mut Random, [steps, features]: [usize; 2]) -> Described {
 
 pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {
     let features = dims[0];
-    match random.from(0, 10) {
+    match random.from(0, 12) {
         0..=5 => dense(random),
+        11 => mel(random, features),
+        12 => {
+            let inside = dense(random);
+            spectral(random, &inside)
+        }
         10 => layer("repeat_vector", json!({"n": random.size(4)})),
         6 => noise(random, "dropout"),
         7 if features.is_multiple_of(2) => {

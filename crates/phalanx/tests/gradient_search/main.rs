@@ -8,17 +8,20 @@
 //! Environment: `PHALANX_TEST_PLATFORM`, `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
 //! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),
 //! `PHALANX_FUZZ_KERAS` (of a Python with Keras, beside which networks are compared instead of all else),
-//! `PHALANX_FUZZ_GO_ON` (behind a wrong gradient), `PHALANX_FUZZ_LOG` (a line for each network).
+//! `PHALANX_FUZZ_ROUNDS` (of small networks around each layer), `PHALANX_FUZZ_GO_ON` (behind a wrong gradient), `PHALANX_FUZZ_LOG` (a line for each network).
 
 mod algorithms;
 #[path = "../any_device/mod.rs"]
 mod any_device;
 mod compare;
+mod derivatives;
+mod frames;
 mod generate;
 mod jax;
 mod keras;
 mod layers;
 mod network;
+mod pictures;
 mod python;
 mod random;
 mod regressions;
