@@ -303,9 +303,9 @@ mod tests {
         assert_eq!(
             conv(
                 "kernel_regularizer",
-                json!({"class_name": "OrthogonalRegularizer"})
+                json!({"class_name": "OwnRegularizer"})
             ),
-            "its penalty is `OrthogonalRegularizer`, expected L1, L2 or L1L2"
+            "its penalty is `OwnRegularizer`, expected L1, L2, L1L2 or OrthogonalRegularizer"
         );
         assert_eq!(
             conv(
