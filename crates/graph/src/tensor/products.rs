@@ -166,7 +166,7 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn cumsum(&self, dim: usize) -> Self {
-        self.cumulated(BinaryOp::Add, dim, 0.0)
+        self.cumulated("cumsum", (BinaryOp::Add, 0.0), dim)
     }
 
     /// Of each element the product with all before it along `dim`: Keras' `cumprod`. 16-bit floats are multiplied in f32 and rounded once.
@@ -174,13 +174,17 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn cumprod(&self, dim: usize) -> Self {
-        self.cumulated(BinaryOp::Mul, dim, 1.0)
+        self.cumulated("cumprod", (BinaryOp::Mul, 1.0), dim)
     }
 
     /// Distances double, so the logarithm of the length is the number of additions, where a window for each element would have their square.
     #[track_caller]
-    fn cumulated(&self, op: BinaryOp, dim: usize, neutral: f64) -> Self {
-        let size = self.dim(dim);
+    fn cumulated(&self, name: &'static str, (op, neutral): (BinaryOp, f64), dim: usize) -> Self {
+        let Some(&size) = self.dims().get(dim) else {
+            let message = format!("expected a dim of {}, got {dim}", self.shape());
+            self.graph.fail(name, message);
+            return self.clone();
+        };
         let mut pads = vec![PadDim::default(); self.rank()];
         let mut all = self.convert(self.wide());
         let mut by = 1;

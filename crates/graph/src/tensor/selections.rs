@@ -1,28 +1,10 @@
-//! Methods that add up, select and put together parts of tensors.
+//! Methods that select and put together parts of tensors.
 
 use super::Tensor;
 use crate::DType;
-use crate::op::PadDim;
 
 /// Parts.
 impl Tensor {
-    /// The sum of all elements up to each, along `dim`; of integers as they wrap. In as many steps as the size has binary digits.
-    #[must_use]
-    #[track_caller]
-    pub fn cumsum(&self, dim: usize) -> Self {
-        let Some(size) = self.size_of(dim, "cumsum") else {
-            return self.clone();
-        };
-        let steps = std::iter::successors(Some(1), |step| Some(2 * step));
-        let steps = steps.take_while(|&step| step < size);
-        let sums = steps.fold(self.convert(self.wide()), |x, step| {
-            let mut pads = vec![PadDim::default(); x.rank()];
-            pads[dim].low = step as i64;
-            &x + x.slice_dim(dim, 0, size - step).pad(&pads, 0.0)
-        });
-        sums.convert(self.dtype())
-    }
-
     /// The `k` largest elements along the last dim, from the largest on, and their i32 places, `[.., k]` each; of equal ones the first.
     ///
     /// Of the elements alone there is a gradient. Takes time proportional to `k`: for the experts of a mixture, not for a sort. Where fewer than `k` elements are
