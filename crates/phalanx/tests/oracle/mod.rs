@@ -6,7 +6,7 @@
 )]
 
 #[path = "../any_device/mod.rs"]
-mod any_device;
+pub mod any_device;
 
 use std::path::Path;
 

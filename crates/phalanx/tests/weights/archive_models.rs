@@ -205,7 +205,7 @@ fn masks_that_keras_cannot_find_are_refused() {
     let embedding = json!({"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true}});
     let attention = json!({"multi_head_attention": {"num_heads": 2, "key_dim": 3, "use_padding_mask": false, "name": "open"}});
     let save = |layers: &[Value]| {
-        let layers = [&[embedding.clone()], layers].concat();
+        let layers = [std::slice::from_ref(&embedding), layers].concat();
         let input = json!({"name": "ids", "shape": [5], "dtype": "i32"});
         let model = Model::from_config(&json!({"name": "m", "input": input, "layers": layers}));
         let saved = filled(&model.unwrap()).save_keras(folder.join("m.keras"));

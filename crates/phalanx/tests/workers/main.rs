@@ -7,8 +7,6 @@ mod cases;
 
 mod accumulation;
 mod agreement;
-#[path = "../any_device/mod.rs"]
-mod any_device;
 mod by_hand;
 mod callbacks;
 mod custom_loops;
@@ -36,6 +34,7 @@ use std::thread;
 use std::time::Duration;
 
 use cases::{Case, Part};
+use oracle::any_device;
 use phalanx::data::Example;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::{TensorBoard, UpdateFreq};
