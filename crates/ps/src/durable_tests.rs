@@ -531,9 +531,7 @@ fn a_snapshot_that_fails_refuses_nothing_and_is_tried_again() {
     let folder = folder("no-room");
     let told = Arc::new(AtomicUsize::new(0));
     let lines = Arc::clone(&told);
-    let counted = move |_: &str| {
-        lines.fetch_add(1, Ordering::Relaxed);
-    };
+    let counted = move |_: &str| _ = lines.fetch_add(1, Ordering::Relaxed);
     let options = ServerOptions {
         snapshot_bytes: 1000,
         control_snapshot_bytes: 1000,

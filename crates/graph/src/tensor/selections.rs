@@ -7,13 +7,15 @@ use crate::DType;
 impl Tensor {
     /// The `k` largest elements along the last dim, from the largest on, and their i32 places, `[.., k]` each; of equal ones the first.
     ///
-    /// Of the elements alone there is a gradient. Takes time proportional to `k`: for the experts of a mixture, not for a sort. Where fewer than `k` elements are
-    /// above minus infinity, places may repeat.
+    /// Of the elements alone there is a gradient. NaN is greater than all. Takes time proportional to `k`: for the experts of a mixture, not for
+    /// a sort.
     #[must_use]
     #[track_caller]
     pub fn top_k(&self, k: usize) -> (Self, Self) {
         let last = self.rank().saturating_sub(1);
-        let size = self.size_of(last, "top_k").unwrap_or(1);
+        let Some(size) = self.size_of(last, "top_k") else {
+            return (self.clone(), self.clone());
+        };
         if !self.dtype().is_float() || !(1..=size).contains(&k) {
             let message = format!(
                 "expected floats and 1 to {size} of them, got {k} of {}",
@@ -22,13 +24,22 @@ impl Tensor {
             self.graph.fail("top_k", message);
             return (self.clone(), self.clone());
         }
-        let mut left = self.stop_gradient();
+        let x = self.stop_gradient().computed_once();
+        let places = self.graph.iota(x.shape().with_dtype(DType::I32), last);
+        let mut taken = places.zeros_like();
         let mut found = Vec::with_capacity(k);
         for _ in 0..k {
-            let place = left.argmax(last);
-            let is_place = place.one_hot(size, DType::I32).not_equal(&place.like(0.0));
+            let is_taken = taken.not_equal(&taken.like(0.0));
+            let left = is_taken.select(&x.like(f64::NEG_INFINITY), &x);
+            let best = left.max(&[last]).keep_dims(&[last]);
+            // `<` and not `==`: where the largest is NaN, or minus infinity as what was taken, the first of those that are left.
+            let none = places.like(size as f64);
+            let is_less = left.less(&best).select(&none, &places);
+            let place = is_taken.select(&none, &is_less).min(&[last]);
+            let here = place.one_hot(size, DType::I32);
+            let is_place = here.not_equal(&here.like(0.0));
             let value = is_place.select(self, &self.zeros_like()).sum(&[last]);
-            left = is_place.select(&left.like(f64::NEG_INFINITY), &left);
+            taken = &taken + &here;
             found.push((value, place));
         }
         let values: Vec<&Self> = found.iter().map(|(value, _)| value).collect();

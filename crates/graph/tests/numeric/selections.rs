@@ -25,6 +25,21 @@ fn the_largest_elements_come_in_order_the_first_of_equal_ones_before_others() {
     let (one, at) = cases.list(&[3], &[1.0f32, 4.0, 2.0]).top_k(1);
     cases.near("one", &one, Array::new(&[1], &[4.0]), 0.0);
     cases.near("at", &at, Array::new(&[1], &[1.0]), 0.0);
+    let none = f64::NEG_INFINITY;
+    let few = [5.0, f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
+    let (values, places) = cases.list(&[2, 2], &few).top_k(2);
+    cases.near(
+        "few",
+        &values,
+        Array::new(&[2, 2], &[5.0, none, none, none]),
+        0.0,
+    );
+    cases.near(
+        "each once",
+        &places,
+        Array::new(&[2, 2], &[0.0, 1.0, 0.0, 1.0]),
+        0.0,
+    );
     cases.check();
 }
 

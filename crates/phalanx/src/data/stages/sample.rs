@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 struct Sampled {
     input: Dataset,
-    draws: Draws,
+    draws: WeightSums,
     count: usize,
     /// Of the seed, so that what is drawn after this by the same seed does not go with what was drawn here.
     key: u64,
@@ -22,7 +22,7 @@ struct Sampled {
 
 /// Where the part of each example of the sum of all weights ends.
 #[derive(Debug)]
-struct Draws {
+struct WeightSums {
     ends: Vec<f64>,
     /// The last example that has a weight: rounding leads no further.
     last: usize,
@@ -52,7 +52,7 @@ impl Dataset {
     /// # Errors
     /// There is not one weight for each example, one is below 0 or not finite, or all are 0; the dataset has no end.
     pub fn sample(&self, weights: &[f64], count: usize, seed: u64) -> Result<Self> {
-        let draws = Draws::new(self.len(), weights)?;
+        let draws = WeightSums::new(self.len(), weights)?;
         Ok(Self::of(Sampled {
             input: self.clone(),
             draws,
@@ -98,7 +98,7 @@ impl Stage for Sampled {
     }
 }
 
-impl Draws {
+impl WeightSums {
     fn new(len: Option<usize>, weights: &[f64]) -> Result<Self> {
         let Some(len) = len else {
             return Err(Error::user(
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_range_of_random_numbers_name_examples_with_a_weight() {
-        let draws = Draws::new(Some(4), &[0.0, f64::MAX, f64::MAX, 0.0]).unwrap();
+        let draws = WeightSums::new(Some(4), &[0.0, f64::MAX, f64::MAX, 0.0]).unwrap();
         assert_eq!([draws.locate(0), draws.locate(u64::MAX)], [1, 2]);
     }
 
