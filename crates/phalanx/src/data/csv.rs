@@ -279,13 +279,17 @@ pub(super) fn add_texts(
     };
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
     let is_asked = options.header == Header::Auto && start.names.is_empty();
-    let mut first = None;
+    let (mut first, mut comes_again) = (None, false);
     while is_left {
         let fields = start.lines.fields(&start.line)?;
         let field = fields.get(index).map_or("", |field| field);
-        if is_asked && first.is_none() {
-            let error = start.lines.error_at(index, "", &may_be_header(field));
-            first = Some((field.trim().to_owned(), error));
+        match &first {
+            Some((first, _)) => comes_again |= field.trim() == first,
+            None if is_asked => {
+                let error = start.lines.error_at(index, "", &may_be_header(field));
+                first = Some((field.trim().to_owned(), error));
+            }
+            None => {}
         }
         let added = column.add(field, options, texts).map_err(|message| {
             let name = start.names.get(index).map_or("", String::as_str);
@@ -297,7 +301,8 @@ pub(super) fn add_texts(
         is_left = start.lines.read(&mut start.line)?;
     }
     match first {
-        Some((first, error)) if column.is_alone(&first, texts) => Err(error),
+        // A name stands above its column once.
+        Some((first, error)) if !comes_again && column.is_alone(&first, texts) => Err(error),
         _ => Ok(column.are_whole(texts)),
     }
 }
@@ -523,12 +528,12 @@ fn may_be_text<'a>(
     }
 }
 
-/// Whether all numbers of the first line are the positions of their columns. One alone may well be the value of a row, such as the label 0.
+/// Whether all numbers of the first line are the positions of their columns. One or two may well be the values of a row, such as flags.
 fn are_positions(fields: &[Cow<'_, str>]) -> bool {
     let numbers = fields.iter().enumerate();
     let mut numbers = numbers.filter(|(_, field)| is_number(field));
     let is_position = |(column, field): (usize, &Cow<'_, str>)| field.trim() == column.to_string();
-    numbers.clone().count() > 1 && numbers.all(is_position)
+    numbers.clone().count() > 2 && numbers.all(is_position)
 }
 
 fn may_be_header(found: &str) -> String {
@@ -950,7 +955,7 @@ mod tests {
             (CsvOptions::default(), "0,1,2,species", "5,3,1,setosa\n"),
             (one_hot, "0,1,city,3", "5,3,Ulm,1\n"),
             (of_texts, "0,1,review,3", "5,3,good,1\n"),
-            (of_categories, "0,1,city,label", "5,3,Ulm,1\n"),
+            (of_categories, "0,1,city,3,label", "5,3,Ulm,2,1\n"),
         ] {
             let text = format!("{first}\n{rows}");
             let error = error_of(&text, &options);
@@ -966,7 +971,7 @@ mod tests {
             };
             assert_eq!(parse(&text, &with).len(), Some(1));
         }
-        // One number alone may be a label or a feature.
+        // Few numbers may be a label or features.
         let of_texts = CsvOptions {
             label: LabelColumn::Index(0),
             texts: vec![CsvColumn::Index(1)],
@@ -995,6 +1000,8 @@ mod tests {
         }
         let texts = label_texts("400.5,410,a\n1,2,0\n3,4,b\n", Header::Auto).unwrap();
         assert_eq!(texts.unwrap(), ["0", "a", "b"]);
+        let again = label_texts("5.1,410,none\n1,2,1\n6,2,2\n5,2, none\n", Header::Auto).unwrap();
+        assert_eq!(again.unwrap(), ["1", "2", "none"]);
         let alone = label_texts("1,2,a\n3,4,a\n", Header::Auto).unwrap();
         assert_eq!(alone.unwrap(), ["a"]);
         let named = label_texts("x,y\n1,a\n2,0\n", Header::Auto).unwrap();

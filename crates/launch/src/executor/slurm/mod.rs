@@ -482,7 +482,8 @@ impl<'a> Watching<'a> {
         }
         let batch = self.folder.join("batch.log");
         match state {
-            _ if chief => RunEnd::Succeeded,
+            // A chief that a cancel in Slurm ended may have saved and exited with 0.
+            _ if chief && (state != "CANCELLED" || self.cancelled) => RunEnd::Succeeded,
             _ if lost => RunEnd::Lost(format!("Slurm's job {} ended as {state}", self.id)),
             "TIMEOUT" | "DEADLINE" => {
                 RunEnd::Refused(format!("Slurm's job {} had no more time", self.id))

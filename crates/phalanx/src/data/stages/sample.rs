@@ -50,8 +50,15 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// There is not one weight for each example, one is below 0 or not finite, or all are 0; the dataset has no end.
+    /// There is not one weight for each example, one is below 0 or not finite, or all are 0; the dataset has no end, or is shuffled, so that the
+    /// weights would be of other examples in each epoch.
     pub fn sample(&self, weights: &[f64], count: usize, seed: u64) -> Result<Self> {
+        if self.stage().shuffles() {
+            return Err(Error::user(
+                "the examples to sample from are in another order in each epoch, so that the weights are not theirs; leave out shuffle before sample, \
+                 which draws in an order of its own",
+            ));
+        }
         let draws = WeightSums::new(self.len(), weights)?;
         Ok(Self::of(Sampled {
             input: self.clone(),
@@ -223,5 +230,13 @@ mod tests {
         assert!(refused(&[0.0, 0.0]).contains("all weights of sample are 0"));
         let endless = numbers(2).repeat_forever().sample(&[1.0, 1.0], 4, 0);
         assert!(endless.err().unwrap().to_string().contains("endless"));
+        let shuffled = numbers(2).shuffle(1).sample(&[1.0, 1.0], 4, 0);
+        assert!(
+            shuffled
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("leave out shuffle")
+        );
     }
 }
