@@ -68,7 +68,9 @@ fn scripts_for_gcloud_print_fields() {
     );
     // Its words for machines are the words of job files in small letters.
     let given = "submit training tier --scale-tier basic-gpu --format value(state) -- true";
-    assert_eq!(printed(given), "QUEUED\n");
+    let state = printed(given);
+    let begun = ["QUEUED\n", "PREPARING\n", "RUNNING\n", "SUCCEEDED\n"];
+    assert!(begun.contains(&&*state), "{state}");
     let tier = "describe tier --format value(trainingInput.scaleTier)";
     assert_eq!(printed(tier), "BASIC_GPU\n");
     for wrong in ["value(", "value()", "table(state)"] {

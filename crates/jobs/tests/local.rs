@@ -496,9 +496,7 @@ fn output_that_a_full_disk_does_not_take_is_missed_in_the_log() {
     let ballast = service.root().join("ballast");
     fs::write(&ballast, [0; 1 << 16]).unwrap();
     service.script("demo", &[], "seq 1000000; touch done");
-    service.until("its task has ended", || {
-        service.folder.join("done").exists()
-    });
+    service.until("demo", |_| service.folder.join("done").exists());
     fs::remove_file(&ballast).unwrap();
     let job = service.end("demo");
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}");

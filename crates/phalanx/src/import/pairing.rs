@@ -264,15 +264,27 @@ fn by_way<'f>(
         matcher.layer(owner, index.map(|index| &layers[index]));
         paired.push(index);
     }
-    for (layer, _) in layers.iter().zip(&used).filter(|(_, used)| !**used) {
+    let with_use = || layers.iter().zip(&used);
+    let taken = with_use().filter(|(_, used)| **used);
+    let modules: HashSet<&str> = taken.flat_map(|(layer, _)| modules_of(layer)).collect();
+    for (layer, _) in with_use().filter(|(_, used)| !**used) {
+        let is_left_over = matches!(way, MatchRule::Order)
+            || modules_of(layer).any(|module| modules.contains(module));
         let names = layer.tensors.iter().flat_map(FileTensor::names);
-        matcher.unexpected(names, matches!(way, MatchRule::Order));
+        matcher.unexpected(names, is_left_over);
     }
     Paired {
         sources: matcher.pairs,
         report: matcher.report,
         layers: paired,
     }
+}
+
+/// The modules of PyTorch that a layer's tensors are of: a recurrent module and an attention are several layers here.
+fn modules_of(layer: &FileLayer) -> impl Iterator<Item = &str> {
+    let is_of_pytorch = layer.convention == Convention::Torch;
+    let tensors = layer.tensors.iter().filter(move |_| is_of_pytorch);
+    tensors.filter_map(|tensor| Some(tensor.name.rsplit_once('.')?.0))
 }
 
 /// Indices by key, without keys that occur twice.

@@ -5,8 +5,8 @@ use phalanx::import::{LoadReport, LoadWeights, PairedBy};
 use phalanx::models::{MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
     AveragePool3d, BatchNorm, Conv2d, Conv3d, Dense, DepthwiseConv2d, EinsumDense,
-    GlobalAveragePool2d, GlobalAveragePool3d, IntoModel, Layer, LayerNorm, MaxPool3d, Sequential,
-    ZeroPadding2d, relu,
+    GlobalAveragePool2d, GlobalAveragePool3d, IntoModel, Layer, LayerNorm, Lstm, MaxPool3d,
+    Sequential, ZeroPadding2d, relu,
 };
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
@@ -223,6 +223,31 @@ fn tensors_that_layers_leave_are_refused() {
         "{refused}"
     );
     assert!(loaded(two().add(dense()), &stack).is_ok());
+    // Two layers of one module.
+    let parts = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"];
+    let names = parts.iter().flat_map(|part| {
+        [
+            format!("lstm.{part}"),
+            format!("lstm.{}", part.replace("l0", "l1")),
+        ]
+    });
+    let names: Vec<String> = names.collect();
+    let dims = |name: &str| {
+        if name.contains("bias") {
+            &[8][..]
+        } else {
+            &[8, 2][..]
+        }
+    };
+    let module: Vec<_> = names
+        .iter()
+        .map(|name| (&**name, Dtype::F32, dims(name)))
+        .collect();
+    let refused = loaded(Sequential::new([3, 2]).add(Lstm::new(2)), &module).unwrap_err();
+    assert!(
+        refused.contains("4 not in the model: `lstm.bias_ih_l1`"),
+        "{refused}"
+    );
 }
 
 /// A square one would be taken as it lies, and PyTorch's is turned.
