@@ -1000,8 +1000,8 @@ mod tests {
         }
         let texts = label_texts("400.5,410,a\n1,2,0\n3,4,b\n", Header::Auto).unwrap();
         assert_eq!(texts.unwrap(), ["0", "a", "b"]);
-        let again = label_texts("5.1,410,none\n1,2,1\n6,2,2\n5,2, none\n", Header::Auto).unwrap();
-        assert_eq!(again.unwrap(), ["1", "2", "none"]);
+        let again = label_texts("5.1,410,other\n1,2,1\n6,2,2\n5,2, other\n", Header::Auto).unwrap();
+        assert_eq!(again.unwrap(), ["1", "2", "other"]);
         let alone = label_texts("1,2,a\n3,4,a\n", Header::Auto).unwrap();
         assert_eq!(alone.unwrap(), ["a"]);
         let named = label_texts("x,y\n1,a\n2,0\n", Header::Auto).unwrap();
