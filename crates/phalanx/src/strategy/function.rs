@@ -358,7 +358,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .flat_map(|sending| sending.entries.iter().copied());
         let sent = sent.zip(outputs.skip(changed.len() + N));
         check(&cx, &analysis, own.chain(sent))?;
-        check_losses(&cx, &analysis)?;
+        check_losses(&cx, &analysis, &program)?;
         let first = program.parameters.len() - cx.bound.len();
         let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
         let donated = changed.iter().enumerate();
@@ -475,16 +475,19 @@ fn check(
 }
 
 /// Refuses sums of the gradients of a loss that each replica has as a whole.
-fn check_losses(cx: &ReplicaCx<'_>, analysis: &ReplicationAnalysis) -> Result<()> {
-    let whole = cx
-        .summed
-        .iter()
-        .find(|(loss, _)| analysis.is_replicated(*loss));
+fn check_losses(
+    cx: &ReplicaCx<'_>,
+    analysis: &ReplicationAnalysis,
+    program: &Program,
+) -> Result<()> {
+    let shares = cx.shares_in(program);
+    let mut losses = cx.summed.iter();
+    let whole = losses.find(|(loss, _)| analysis.is_replicated(*loss) && !shares.contains(loss));
     let Some((_, place)) = whole else {
         return Ok(());
     };
     Err(Error::user(format!(
-        "the loss whose gradients are taken at {}:{} is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; give a replica's share of it, as `cx.mean` does, or take their mean: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
+        "the loss whose gradients are taken at {}:{} is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; ask for the gradients of a replica's share of it, `cx.share(&loss)`, or take their mean: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
         place.file(),
         place.line()
     )))

@@ -7,7 +7,8 @@ mod row_order;
 mod sending;
 mod shares;
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::Location;
 
 use phalanx_graph::op::ReduceOp;
@@ -59,6 +60,8 @@ pub struct ReplicaCx<'a> {
     random: Option<RandomStream>,
     /// The losses whose gradients are summed over replicas.
     pub(super) summed: Vec<LossPlace>,
+    /// What is a replica's share of what all replicas have.
+    shares: RefCell<HashSet<Value>>,
     /// What parameter servers are to apply.
     sent: Option<AppliedGradients>,
     pub(super) warnings: Vec<String>,
@@ -105,6 +108,7 @@ impl<'a> ReplicaCx<'a> {
             row_orders: HashMap::new(),
             random: None,
             summed: Vec::new(),
+            shares: RefCell::default(),
             sent: None,
             warnings: Vec::new(),
         }

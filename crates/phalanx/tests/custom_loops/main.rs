@@ -13,6 +13,7 @@ mod spectral;
 mod torch;
 mod trained;
 mod values;
+mod whole_losses;
 
 use std::sync::{Arc, Mutex, OnceLock};
 

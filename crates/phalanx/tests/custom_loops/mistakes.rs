@@ -333,20 +333,33 @@ fn steps_that_would_let_replicas_drift_apart_are_refused() {
 /// Each replica differentiates the whole loss: two gave twice its gradient.
 #[test]
 fn sums_of_the_gradients_of_a_whole_loss_are_refused() {
-    let whole = traced(|cx, scene, batch| {
-        let loss = cx.train(&scene.model, &batch.x)[0].square();
-        let loss = cx.all_reduce(ReduceOp::Sum, &cx.mean(&loss, None));
-        let gradients = cx.gradients(&loss, &scene.sgd);
-        let gradients = cx.all_reduce_gradients(&gradients);
-        cx.apply(&scene.sgd, &gradients);
-        loss
-    });
+    // What the loss is made of a whole and of its share.
+    type Made = fn(&ReplicaCx<'_>, &Tensor, &Tensor) -> Tensor;
+    let made: [Made; 5] = [
+        |_, whole, _| whole.clone(),
+        |_, whole, share| whole + share,
+        |_, _, share| share * share,
+        |_, _, share| share + 1.0,
+        |cx, _, share| cx.all_reduce(ReduceOp::Sum, share),
+    ];
     let words = [
         "mistakes.rs:",
         "is the same on all replicas",
+        "`cx.share(&loss)`",
         "cx.all_reduce_mean(own)",
     ];
-    assert_says(whole, &words);
+    for loss_of in made {
+        let whole = traced(|cx, scene, batch| {
+            let own = cx.train(&scene.model, &batch.x)[0].square();
+            let whole = cx.all_reduce(ReduceOp::Sum, &cx.mean(&own, None));
+            let loss = loss_of(cx, &whole, &cx.share(&whole));
+            let gradients = cx.gradients(&loss, &scene.sgd);
+            let gradients = cx.all_reduce_gradients(&gradients);
+            cx.apply(&scene.sgd, &gradients);
+            loss
+        });
+        assert_says(whole, &words);
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ pub(super) type LossPlace = (Value, &'static Location<'static>);
 pub struct Gradients {
     state_id: StateId,
     optimizer: usize,
-    /// What they are of, and where that was said.
-    loss: LossPlace,
+    /// What they are of, and where that was said; None of gradients that a function has changed, which are of no loss that is known.
+    loss: Option<LossPlace>,
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
@@ -43,6 +43,7 @@ impl Gradients {
         let values = all.map(|(name, value)| value.as_ref().map(|value| change(name, value)));
         Self {
             values: values.collect(),
+            loss: None,
             ..self.clone()
         }
     }
@@ -65,7 +66,7 @@ impl ReplicaCx<'_> {
         let mut found = Gradients {
             state_id: optimizer.state_id.clone(),
             optimizer: optimizer.first,
-            loss: (loss.value(), Location::caller()),
+            loss: Some((loss.value(), Location::caller())),
             values: vec![None; optimizer.params.len()],
             names: optimizer
                 .params
@@ -236,11 +237,12 @@ impl ReplicaCx<'_> {
     /// which is for gradients that f16 would round to 0.
     ///
     /// It is a mistake where the loss is the same on all replicas: what was reduced to it is differentiated on each of them, and the sum is as many
-    /// times its gradient as there are replicas. The mean is its gradient: `gradients.map(|_, own| cx.all_reduce_mean(own))`.
+    /// times its gradient as there are replicas. Ask for the gradients of [a share](Self::share) of it, or take their mean, which is its
+    /// gradient too: `gradients.map(|_, own| cx.all_reduce_mean(own))`. What [`Gradients::map`] has changed is summed as it is.
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&mut self, gradients: &Gradients) -> Gradients {
-        self.summed.push(gradients.loss);
+        self.summed.extend(gradients.loss);
         let scale = match self.reduction.is_narrow() {
             true => gradients.loss_scale,
             false => LossScale::Off,

@@ -29,8 +29,8 @@ impl ReplicaCx<'_> {
     pub fn penalties(&self, model: &ModelRef) -> Tensor {
         let found = self.penalties.get(&model.first);
         let added = found.into_iter().flat_map(|found| &found.added);
-        let zero = self.graph.scalar(DType::F32, 0.0);
-        added.fold(zero, |sum, loss| sum + loss)
+        let sum = added.cloned().reduce(|sum, loss| sum + loss);
+        sum.unwrap_or_else(|| self.share(&self.graph.scalar(DType::F32, 0.0)))
     }
 
     /// This replica's share of what layers added in a call on rows of which these are examples.
@@ -41,7 +41,7 @@ impl ReplicaCx<'_> {
         let own = mask.map(Tensor::sum_all);
         Some(match own {
             Some(own) => added * divide_or_zero(&own, &own.all_reduce(ReduceOp::Sum)),
-            None => added * (1.0 / self.replicas_in_sync() as f64),
+            None => self.share(&added),
         })
     }
 

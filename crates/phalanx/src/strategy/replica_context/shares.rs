@@ -1,7 +1,9 @@
-//! A replica's shares of means over the global batch.
+//! A replica's shares of means over the global batch, and of what all replicas have.
 
-use phalanx_graph::Tensor;
-use phalanx_graph::op::ReduceOp;
+use std::collections::HashSet;
+
+use phalanx_graph::op::{BinaryOp, Node, Op, ReduceOp, UnaryOp};
+use phalanx_graph::{Program, Tensor, Value};
 
 use super::ReplicaCx;
 use crate::fit::{Output, divide_or_zero, weighted_sum, weighted_values};
@@ -48,6 +50,29 @@ impl ReplicaCx<'_> {
         self.share_of_mean(&values, weight.as_ref())
     }
 
+    /// This replica's share of what each replica has as a whole, divided by the number of replicas: of a loss of the weights alone, say, or
+    /// of one of sums or rows of all replicas. The sum of the gradients of the shares is the gradient of the whole.
+    ///
+    /// What differs between replicas is to be divided by its examples instead: [`mean`](Self::mean), [`loss`](Self::loss).
+    #[must_use]
+    #[track_caller]
+    pub fn share(&self, whole: &Tensor) -> Tensor {
+        let share = whole * (1.0 / self.replicas_in_sync() as f64);
+        self.shares.borrow_mut().insert(share.value());
+        share
+    }
+
+    /// Which values are shares of what all replicas have: those asked for, sums of them, and multiples of one.
+    pub(in crate::strategy) fn shares_in(&self, program: &Program) -> HashSet<Value> {
+        let mut shares = self.shares.borrow().clone();
+        for (node, made) in program.nodes.iter().enumerate() {
+            if is_share(made, &shares) {
+                shares.insert(Value { node, output: 0 });
+            }
+        }
+        shares
+    }
+
     /// Predictions with their padding mask.
     pub(super) fn output(&self, y_pred: &Tensor) -> Output {
         Output {
@@ -65,5 +90,17 @@ impl ReplicaCx<'_> {
             None => own * self.replicas_in_sync() as f64,
         };
         divide_or_zero(&sum, &whole)
+    }
+}
+
+/// Whether a node makes a share out of shares, as all that is linear does.
+fn is_share(made: &Node, shares: &HashSet<Value>) -> bool {
+    let mut inputs = made.inputs.iter().map(|input| shares.contains(input));
+    match &made.op {
+        Op::Binary(BinaryOp::Add | BinaryOp::Sub) => inputs.all(|share| share),
+        Op::Binary(BinaryOp::Mul) => inputs.filter(|share| *share).count() == 1,
+        Op::Binary(BinaryOp::Div) => inputs.eq([true, false]),
+        Op::Unary(UnaryOp::Neg) | Op::Convert(_) => inputs.all(|share| share),
+        _ => false,
     }
 }
