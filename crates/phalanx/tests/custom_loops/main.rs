@@ -1,5 +1,6 @@
 //! Training loops of one's own: functions of replicas, values, distributed data, and what is said of mistakes.
 
+mod averages;
 mod batches;
 mod descent;
 mod keras;

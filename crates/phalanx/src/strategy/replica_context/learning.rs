@@ -322,6 +322,15 @@ impl ReplicaCx<'_> {
         for (&slot, value) in kept.iter().zip(applied.slots) {
             self.write(optimizer.first + 1 + slot, &value, caller);
         }
+        // What has no gradient is its own average: it changes only when it is set.
+        let averages = optimizer.optimizer.average_slots(&optimizer.specs());
+        for (param, slot) in averages.into_iter().enumerate() {
+            if !connected.contains(&param) {
+                let variable = self.read(optimizer.params[param].1);
+                self.read(optimizer.first + 1 + slot);
+                self.write(optimizer.first + 1 + slot, &variable, caller);
+            }
+        }
         self.write(optimizer.first, &(iterations + 1.0), caller);
         self.skip_unless_finite(optimizer, &given);
         for entry in self.set_by(optimizer) {

@@ -210,7 +210,8 @@ impl State {
     }
 
     /// Replaces the variables that an optimizer trains by the moving averages that it keeps of them ([`Optimizer::ema`]), for the end of a
-    /// loop: Keras' `finalize_variable_values`. `fit` does so by itself.
+    /// loop: Keras' `finalize_variable_values`. `fit` does so by itself. Nothing changes before a step has counted, and a variable that had no
+    /// gradient in the last step stays as it was then: Keras would put averages of earlier values there.
     ///
     /// # Errors
     /// When it is of another state or keeps no averages, or the device fails.
@@ -222,6 +223,10 @@ impl State {
             return Err(Error::user(format!(
                 "the optimizer of {models} keeps no averages; give it some by `Optimizer::ema`"
             )));
+        }
+        // Averages are of the values before, which may have been set since.
+        if self.iterations(optimizer)? == 0 {
+            return Ok(());
         }
         let averages = slots
             .iter()
