@@ -57,9 +57,7 @@ impl State {
             self.check_shape(entry, value)?;
             placed.push((entry, value));
         }
-        placed
-            .into_iter()
-            .try_for_each(|(entry, value)| self.write(entry, value))
+        self.write_all(placed)
     }
 
     /// Takes values of a model from a file of weights of ours, of Keras or of PyTorch, as
@@ -233,8 +231,7 @@ impl State {
             .map(|slot| self.read(optimizer.first + 1 + slot));
         let averages: Vec<HostTensor> = averages.collect::<Result<_>>()?;
         let entries = optimizer.params.iter().map(|(_, entry)| *entry);
-        let mut replaced = entries.zip(&averages);
-        replaced.try_for_each(|(entry, average)| self.write(entry, average))
+        self.write_all(entries.zip(&averages))
     }
 
     /// Waits until all steps begun are done.
@@ -266,6 +263,21 @@ impl State {
         }
         let got = value.shape();
         Err(Error::user(format!("`{name}` is {shape}, got {got}")))
+    }
+
+    /// Sets entries; to servers they go at once, since each time the whole state does.
+    fn write_all<'v>(
+        &mut self,
+        values: impl IntoIterator<Item = (usize, &'v HostTensor)>,
+    ) -> Result<()> {
+        let values = values.into_iter();
+        let (shared, own): (Vec<_>, Vec<_>) =
+            values.partition(|(entry, _)| self.shared_position(*entry).is_some());
+        if !shared.is_empty() {
+            self.write_shared(shared)?;
+        }
+        own.into_iter()
+            .try_for_each(|(entry, value)| self.write(entry, value))
     }
 
     fn write(&mut self, entry: usize, value: &HostTensor) -> Result<()> {
