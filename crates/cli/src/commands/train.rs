@@ -2,7 +2,7 @@
 
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
-use phalanx::data::{Batch, Dataset};
+use phalanx::data::{Batch, Batches, Dataset};
 use phalanx::fit::{Fit, HParam, History, Logs, SaveBehind, callbacks};
 use phalanx::nn::Model;
 use phalanx_cluster::Variables;
@@ -86,6 +86,12 @@ pub(super) fn train(
         TrainingState::remove(folder.checkpoint()).map_err(|error| failed(&error))?;
         folder.forget_speed();
     }
+    let plan = plan(context, &session, &rows, args, &folder)?;
+    let plan = if resumed { plan.resume() } else { plan };
+    let batches = session.to_train(&rows.train)?;
+    // The record of a training that is refused would be what the next one is compared with.
+    let checked = session.trainer.check_resume(&batches, &plan);
+    checked.map_err(|error| failed(&error))?;
     let record = context.record(&config, &rows.facts);
     if is_chief {
         record.write(folder.path())?;
@@ -93,9 +99,7 @@ pub(super) fn train(
     }
     folder.write_history(session.trainer.history())?;
     folder.write_test(None)?;
-    let plan = plan(context, &session, &rows, args, &folder)?;
-    let plan = if resumed { plan.resume() } else { plan };
-    let history = fit(context, &mut session, &rows, plan, args, &folder)?;
+    let history = fit(context, &mut session, &batches, plan, args, &folder)?;
     save(context, &session, &folder, &record)?;
     folder.write_history(&history)?;
     let tested = match args.smoke {
@@ -492,7 +496,7 @@ const fn writes_checkpoints(session: &Session, args: &TrainArgs) -> bool {
 fn fit(
     context: &Context,
     session: &mut Session,
-    rows: &Rows,
+    batches: &Batches,
     plan: Fit,
     args: &TrainArgs,
     folder: &RunFolder,
@@ -502,8 +506,7 @@ fn fit(
     let watch = |cloud| preemption::watch(cloud, &signals.stop, context.global.quiet);
     let watcher = cloud.map(watch).transpose();
     let _watcher = watcher.map_err(|error| failed(&error))?;
-    let train = session.to_train(&rows.train)?;
-    let trained = session.trainer.fit(&train, plan.stop_when(&signals.stop));
+    let trained = session.trainer.fit(batches, plan.stop_when(&signals.stop));
     trained.map_err(|error| match error {
         Error::Stopped(_) => stopped(session, &signals, args, folder),
         other => failed(&other),

@@ -135,6 +135,30 @@ fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
     folder.succeed(&resume);
 }
 
+/// What is refused within an epoch does not take the place of what the checkpoint is of.
+#[test]
+fn a_refused_training_leaves_the_record_of_the_one_before() {
+    let folder = kinds("within");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("save_freq: epoch", "save_freq: 2");
+    fs::write(&path, &text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    // The one of the second of three steps, as Ctrl-C leaves it.
+    let checkpoint = folder.0.join("out/checkpoint");
+    fs::remove_dir_all(&checkpoint).unwrap();
+    fs::rename(folder.0.join("out/checkpoint.1"), &checkpoint).unwrap();
+    let record = || fs::read(folder.0.join("out/training.json")).unwrap();
+    let before = record();
+    let resume = ["train", "t.yaml", "--resume", "--quiet"];
+    fs::write(&path, text.replace(", test: {split: 0.25}", "")).unwrap();
+    let told = ["was interrupted within epoch 1, of data with 24 examples"];
+    folder.fail(&resume, 2, &told);
+    assert!(record() == before && folder.0.join("out/test.json").exists());
+    fs::write(&path, &text).unwrap();
+    folder.succeed(&resume);
+}
+
 /// As in a bucket, from which another machine goes on.
 #[test]
 fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
@@ -162,8 +186,8 @@ fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
         fs::remove_dir_all(folder.0.join("out")).unwrap();
         fs::write(&rows, format!("{before}{more}")).unwrap();
         let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+        // What is refused leaves no record of itself.
         folder.fail(&resume, 2, &["numbers meant something else", "begin anew"]);
-        fs::remove_dir_all(folder.0.join("out")).unwrap();
         fs::write(&rows, &before).unwrap();
         folder.succeed(&resume);
         fs::remove_dir_all(folder.0.join("out")).unwrap();

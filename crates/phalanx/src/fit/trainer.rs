@@ -2,6 +2,7 @@
 
 use phalanx_graph::{HostTensor, Program};
 
+use super::Fit;
 use super::callback_calls::KeptStates;
 use super::callbacks::{CallbackStates, Callbacks, KeptEpochs};
 use super::checkpoint::OwnCheckpoints;
@@ -22,7 +23,7 @@ use super::trace::StepTrace;
 use super::training_progress::TrainingProgress;
 use super::workers::StopVote;
 use crate::Result;
-use crate::data::{Batch, Position};
+use crate::data::{Batch, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::replicas::Placement;
@@ -103,6 +104,15 @@ impl Trainer {
     #[must_use]
     pub const fn position(&self) -> &Position {
         &self.progress.position
+    }
+
+    /// Whether [`fit`](Self::fit) would go on with these data where it [resumes](super::Fit::resume), before anything is written of a
+    /// training that goes on; a `fit` that begins anew takes any.
+    ///
+    /// # Errors
+    /// What the numbers of an example mean has changed, or within an epoch the number of examples or the settings of the data.
+    pub fn check_resume(&self, data: &dyn TrainingData, fit: &Fit) -> Result<()> {
+        self.progress.check_resume(data, fit)
     }
 
     /// One training step on one batch; the results are of that batch alone, before its update. So they are in Keras 3.15; early versions of

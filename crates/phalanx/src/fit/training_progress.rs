@@ -49,9 +49,9 @@ impl TrainingProgress {
         fit: &Fit,
     ) -> Result<usize> {
         let examples = data.examples().map(|len| len as u64);
+        self.check_resume(data, fit)?;
         if fit.resume {
-            self.check_meaning(fit.data_meaning)?;
-            self.check_data(engine, examples, fit.data_settings)?;
+            self.notice_other_data(engine, examples, fit.data_settings);
         }
         (self.examples, self.data_settings) = (examples, fit.data_settings);
         self.data_meaning = fit.data_meaning;
@@ -67,6 +67,16 @@ impl TrainingProgress {
         Ok(fit.initial_epoch)
     }
 
+    /// Refuses data that a `fit` which goes on may not have.
+    pub(super) fn check_resume(&self, data: &dyn TrainingData, fit: &Fit) -> Result<()> {
+        if !fit.resume {
+            return Ok(());
+        }
+        self.check_meaning(fit.data_meaning)?;
+        let examples = data.examples().map(|len| len as u64);
+        self.check_data(examples, fit.data_settings)
+    }
+
     /// Refuses to give a model that has learnt from some numbers others in their place, wherever it is in an epoch.
     fn check_meaning(&self, meaning: Option<u32>) -> Result<()> {
         let known = self.data_meaning.zip(meaning);
@@ -78,20 +88,22 @@ impl TrainingProgress {
         ))
     }
 
-    /// Refuses to go on within an epoch of other data; between epochs a notice tells it.
-    fn check_data(
-        &self,
-        engine: &Engine,
-        examples: Option<u64>,
-        settings: Option<u32>,
-    ) -> Result<()> {
+    fn is_read_otherwise(&self, settings: Option<u32>) -> bool {
         let known = self.data_settings.zip(settings);
-        let is_read_otherwise = known.is_some_and(|(there, here)| there != here);
+        known.is_some_and(|(there, here)| there != here)
+    }
+
+    /// Tells between epochs that the data are others.
+    fn notice_other_data(&self, engine: &Engine, examples: Option<u64>, settings: Option<u32>) {
+        let is_resized = self.examples.is_some() && self.examples != examples;
+        if self.position.segments.is_empty() && (is_resized || self.is_read_otherwise(settings)) {
+            engine.notice("note: the data or their settings differ from the epochs before");
+        }
+    }
+
+    /// Refuses to go on within an epoch of other data.
+    fn check_data(&self, examples: Option<u64>, settings: Option<u32>) -> Result<()> {
         if self.position.segments.is_empty() {
-            let is_resized = self.examples.is_some() && self.examples != examples;
-            if is_resized || is_read_otherwise {
-                engine.notice("note: the data or their settings differ from the epochs before");
-            }
             return Ok(());
         }
         let epoch = self.position.epoch.saturating_add(1);
@@ -105,7 +117,7 @@ impl TrainingProgress {
                 "the training to go on with was interrupted within epoch {epoch}, of data with {there}, and these have {here}; give it the data of before, or begin anew"
             )));
         }
-        if is_read_otherwise {
+        if self.is_read_otherwise(settings) {
             return Err(Error::User(format!(
                 "the training to go on with was interrupted within epoch {epoch}, of data with other settings; give it the data and validation of before, or begin anew"
             )));
