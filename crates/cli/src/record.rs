@@ -221,29 +221,63 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// A part of the training's rows to test on that is not the part that the training has left out.
+/// A part of the training's rows to test on with rows that the training has not left out: another part, or one of files in another order.
 fn other_part(now: &Data, then: &Data) -> Option<Differing> {
-    let (now, then) = (part(now)?, part(then));
-    let is_other = then.as_ref() != Some(&now);
+    let (part_now, part_then) = (part(now)?, part(then));
+    let is_left_out = part_then.as_ref().is_some_and(|then| part_now.is_in(then));
+    if is_left_out {
+        return other_files(now, then);
+    }
+    let then = part_then.map(|part| format!("{part:?}"));
     let then = then.unwrap_or_else(|| "no part of its rows left out".into());
-    is_other.then_some(("test", now, then))
+    Some(("test", format!("{part_now:?}"), then))
+}
+
+/// Files in another order than then, whose part is of other rows. Files that came or went are seen by the number of rows.
+fn other_files(now: &Data, then: &Data) -> Option<Differing> {
+    let (Data::Csv(now), Data::Csv(then)) = (now, then) else {
+        return None;
+    };
+    // Data may have moved to another folder.
+    let names = |csv: &Csv| -> Vec<_> {
+        let names = csv.csv.iter().map(|file| file.value.file_name());
+        names
+            .map(|name| name.unwrap_or_default().to_string_lossy().into_owned())
+            .collect()
+    };
+    let key = if now.is_parquet { "parquet" } else { "csv" };
+    let (now, then) = (names(now), names(then));
+    let is_other = now.iter().zip(&then).any(|(now, then)| now != then);
+    let shown = |names: Vec<String>| format!("[{}]", names.join(", "));
+    let now = || format!("{}, of which `test` is a part", shown(now));
+    is_other.then(|| (key, now(), shown(then)))
 }
 
 /// The part of the rows that is left out of the training, if one is.
-fn part(data: &Data) -> Option<String> {
+fn part(data: &Data) -> Option<Test> {
     match data {
         Data::Csv(csv) => csv.test.as_ref().and_then(|test| match &test.value {
             Test::Csv(_) => None,
-            part => Some(format!("{part:?}")),
+            part => Some(part.clone()),
         }),
-        Data::Images(images) => images.test.as_ref().and_then(|test| match &test.value {
+        Data::Images(images) => images.test.as_ref().and_then(|test| match test.value {
             ImageTest::Folder(_) => None,
-            part => Some(format!("{part:?}")),
+            ImageTest::Split(part) => Some(Test::Split(part)),
         }),
-        Data::Examples(examples) => examples.test.as_ref().and_then(|test| match &test.value {
-            ExampleTest::Split(part) => Some(format!("Split({part})")),
-            _ => None,
+        Data::Examples(examples) => examples.test.as_ref().and_then(|test| match test.value {
+            ExampleTest::Split(part) => Some(Test::Split(part)),
+            ExampleTest::Files(_) => None,
         }),
+    }
+}
+
+impl Test {
+    /// Whether all rows of this part are in another one.
+    fn is_in(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::First(own), Self::First(of)) | (Self::Last(own), Self::Last(of)) => own <= of,
+            _ => self == other,
+        }
     }
 }
 

@@ -135,6 +135,58 @@ fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
     folder.succeed(&resume);
 }
 
+/// Rows that were left out and are trained on now are no harm to the test, others would be.
+#[test]
+fn a_test_on_fewer_of_the_rows_left_out_is_one() {
+    let folder = kinds("fewer");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let write = |test: &str| fs::write(&path, text.replace("{split: 0.25}", test)).unwrap();
+    for (kind, other) in [("first", "last"), ("last", "first")] {
+        write(&format!("{{{kind}: 9}}"));
+        folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
+        let more = [format!("{{{kind}: 10}}"), format!("{{{other}: 5}}")];
+        let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+        for test in more {
+            write(&test);
+            folder.fail(&["evaluate", "t.yaml"], 2, &["was trained with "]);
+            folder.fail(&resume, 2, &["was trained with "]);
+        }
+        write(&format!("{{{kind}: 5}}"));
+        folder.succeed(&["evaluate", "t.yaml"]);
+        folder.succeed(&resume);
+        // The others have been trained on.
+        write(&format!("{{{kind}: 9}}"));
+        folder.fail(&["evaluate", "t.yaml"], 2, &["was trained with "]);
+    }
+}
+
+#[test]
+fn files_in_another_order_have_another_part_to_test_on() {
+    let folder = kinds("order");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let order = |files: &str| {
+        let text = text.replace("[a.csv, b.csv]", files);
+        fs::write(&path, text).unwrap();
+    };
+    order("[b.csv, a.csv]");
+    let told = ["`csv` of t.yaml is [b.csv, a.csv]", "with [a.csv, b.csv]"];
+    folder.fail(&["evaluate", "t.yaml"], 2, &told);
+    let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+    folder.fail(&resume, 2, &told);
+    // The same files in another folder.
+    fs::create_dir(folder.0.join("moved")).unwrap();
+    for file in ["a.csv", "b.csv"] {
+        let (from, to) = (folder.0.join(file), folder.0.join("moved").join(file));
+        fs::rename(from, to).unwrap();
+    }
+    order("[moved/a.csv, moved/b.csv]");
+    folder.succeed(&["evaluate", "t.yaml"]);
+    folder.succeed(&resume);
+}
+
 /// What is refused within an epoch does not take the place of what the checkpoint is of.
 #[test]
 fn a_refused_training_leaves_the_record_of_the_one_before() {
