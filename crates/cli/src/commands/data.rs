@@ -423,7 +423,7 @@ fn is_shard(file: &str, name: &str) -> bool {
 }
 
 /// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number. They are written under
-/// hidden names: where one fails none of them is left, and those that were to be replaced stay.
+/// hidden names: where one fails none of them is left, and those that were to be replaced stay until all have their names.
 fn shard(
     context: &mut Context,
     data: &str,
@@ -434,6 +434,11 @@ fn shard(
     let old = shards_before(to, name, overwrite)?;
     std::fs::create_dir_all(to).map_err(|error| not_done("make", to, &error))?;
     let hidden = |shard| shard_path(to, &format!(".{name}"), shard, shards);
+    let forget = |shards: std::ops::Range<usize>| {
+        for shard in shards {
+            let _ = std::fs::remove_file(hidden(shard));
+        }
+    };
     for shard in 0..shards {
         let written = || -> phalanx::Result<()> {
             let mut writer = TfRecordWriter::create(hidden(shard))?;
@@ -443,18 +448,19 @@ fn shard(
             writer.finish().map(|_| ())
         };
         if let Err(error) = written() {
-            for begun in 0..=shard {
-                let _ = std::fs::remove_file(hidden(begun));
-            }
+            forget(0..shard + 1);
             return Err(failed(&error));
         }
     }
-    for path in old {
-        std::fs::remove_file(&path).map_err(|error| not_done("remove", &path, &error))?;
+    let new = Vec::from_iter((0..shards).map(|shard| shard_path(to, name, shard, shards)));
+    for (shard, path) in new.iter().enumerate() {
+        if let Err(error) = std::fs::rename(hidden(shard), path) {
+            forget(shard..shards);
+            return Err(not_done("write", path, &error));
+        }
     }
-    for shard in 0..shards {
-        let path = shard_path(to, name, shard, shards);
-        std::fs::rename(hidden(shard), &path).map_err(|error| not_done("write", &path, &error))?;
+    for path in old.iter().filter(|path| !new.contains(path)) {
+        std::fs::remove_file(path).map_err(|error| not_done("remove", path, &error))?;
     }
     context.output.line(format_args!(
         "{len} examples in {shards} files in {}",

@@ -304,6 +304,8 @@ fn shards_stay_where_there_is_nothing_to_replace_them_with() {
     fs::write(folder.0.join("n.csv"), "1,2,0\n3,4,1\n").unwrap();
     folder.succeed(&shard("n.csv"));
     let files = || fs::read_dir(folder.0.join("s")).unwrap().count();
+    let listed = fs::read_dir(folder.0.join("s")).unwrap();
+    let written = Vec::from_iter(listed.map(|file| file.unwrap().path()));
     let before = files();
     let failed = folder.phalanx(&shard("typo.csv"));
     assert!(!failed.status.success());
@@ -320,6 +322,11 @@ fn shards_stay_where_there_is_nothing_to_replace_them_with() {
     let fewer = [&shard("n.csv")[..], &["--shards", "2"]].concat();
     assert!(!folder.phalanx(&fewer).status.success());
     assert_eq!((sorted(), files()), (told, before + 2));
+    // One that cannot take its name.
+    fs::remove_dir(folder.0.join("s/.data-00001-of-00002.tfrecord")).unwrap();
+    assert!(!folder.phalanx(&fewer).status.success());
+    assert!(written.iter().all(|path| path.is_file()));
+    assert!(!folder.0.join("s/.data-00001-of-00002.tfrecord").exists());
 }
 
 /// What a training of `file` by steps of all its rows gives, with other keys of `data`.
