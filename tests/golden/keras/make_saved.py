@@ -579,6 +579,17 @@ def mixed_masks():
     return {"operations": ([words], [operations(masked), operations(bare)])}
 
 
+@keras.saving.register_keras_serializable("own")
+class Halves(keras.initializers.Initializer):
+    """An initializer of a program."""
+
+    def __call__(self, shape, dtype=None):
+        return keras.ops.full(shape, 0.5, dtype)
+
+    def get_config(self):
+        return {}
+
+
 def starts():
     """Models by the setting by which a variable begins as none does here, and some of which all begin as here."""
     images, steps = (8, 8, 3), (5, 3)
@@ -587,7 +598,7 @@ def starts():
     return {
         "pointwise_initializer": keras.Sequential([keras.Input(images), points("zeros")]),
         "bias_initializer": keras.Sequential([keras.Input(steps), layers.Bidirectional(gates())]),
-        "kernel_initializer": keras.Sequential([keras.Input(steps), layers.Dense(2, kernel_initializer=keras.initializers.Identity())]),
+        "kernel_initializer": keras.Sequential([keras.Input(steps), layers.Dense(2, kernel_initializer=Halves())]),
         "images": keras.Sequential([keras.Input(images), points("he_normal")]),
         "steps": keras.Sequential([keras.Input(steps), gates(unit_forget_bias=False, return_sequences=True), layers.LSTM(2), layers.Dense(2, bias_initializer="zeros")]),
     }
