@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::cells::OF_CELL;
 use super::classes::CLASSES;
 use super::read_limits::{constraint, regularizer};
 use super::read_starts::initializer;
@@ -202,7 +203,7 @@ impl<'a> KerasLayer<'a> {
     }
 
     /// What it computes in, where it says so.
-    fn precision(&self) -> Translated<Option<Policy>> {
+    pub(super) fn precision(&self) -> Translated<Option<Policy>> {
         let dtype = self.setting("dtype");
         let name = dtype.as_str().or_else(|| dtype["config"]["name"].as_str());
         // Layers that number categories note the type of the numbers.
@@ -217,6 +218,11 @@ impl<'a> KerasLayer<'a> {
     }
 
     fn kind_and_settings(&self) -> Translated<(&'static str, Settings)> {
+        if self.class == OF_CELL && self.is_of_keras() {
+            return Err(
+                "its cell is read where it is Keras' own `LSTMCell`, `GRUCell` or `SimpleRNNCell`, or several of them without states in or out, and computes in the type of the layer; make it so in Keras, or make the layers here and load its weights".into(),
+            );
+        }
         if !self.is_of_keras() {
             return Err(
                 "it is a layer of your own program, which cannot be read from a file".into(),
