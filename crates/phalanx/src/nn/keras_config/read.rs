@@ -1,7 +1,8 @@
 //! Models as Keras describes them, read: made into the JSON of architectures, from which they are built.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 use phalanx_graph::DType;
 use serde_json::{Value, json};
@@ -53,15 +54,18 @@ impl Model {
     }
 }
 
-/// The architecture of a model that was written, in which only layers take masks off, and no outputs.
-pub(super) fn reread(config: &Value) -> Translated<Value> {
-    let models = Cell::new(0);
-    model(
-        config,
-        ConfigReading::of(Some(WRITTEN), &models).inside(),
-        &[],
-    )
-    .map(|(read, _)| read)
+/// Of attentions by name whether a value of theirs has a mask.
+pub(super) type MaskedAttentions = BTreeMap<String, bool>;
+
+/// The architecture of a model that was written, in which only layers take masks off, and no outputs; and its attentions that may ignore padding.
+pub(super) fn reread(config: &Value) -> Translated<(Value, MaskedAttentions)> {
+    let (models, attentions) = (Cell::new(0), RefCell::default());
+    let reading = ConfigReading {
+        attentions: Some(&attentions),
+        ..ConfigReading::of(Some(WRITTEN), &models)
+    };
+    let (read, _) = model(config, reading, &[])?;
+    Ok((read, attentions.into_inner()))
 }
 
 /// The architecture of a model, and its masks.
@@ -76,6 +80,8 @@ pub(super) struct ConfigReading<'r> {
     models: &'r Cell<usize>,
     /// Whether `training` in a call counts more than what the model is called with, as in Keras from 3.16 on.
     pub(super) obeys_training: bool,
+    /// Where attentions are noted in a model that was written, and is read to compare it.
+    attentions: Option<&'r RefCell<MaskedAttentions>>,
 }
 
 impl<'r> ConfigReading<'r> {
@@ -86,6 +92,7 @@ impl<'r> ConfigReading<'r> {
             depth: 0,
             models,
             obeys_training: (numbers.next(), numbers.next()) >= (Some(3), Some(16)),
+            attentions: None,
         }
     }
 
@@ -97,9 +104,22 @@ impl<'r> ConfigReading<'r> {
         }
     }
 
-    /// Whether the model that is read is in no other.
-    pub(super) const fn is_outermost(self) -> bool {
-        self.depth == 0
+    /// Whether the loss takes what this model gives with the masks that are found in reading: it is in no other, and read to be used.
+    pub(super) const fn is_for_loss(self) -> bool {
+        self.depth == 0 && self.attentions.is_none()
+    }
+
+    /// Whether nothing looks at the masks of what this model gives.
+    pub(super) const fn ends_masks(self) -> bool {
+        self.depth == 0 && self.attentions.is_some()
+    }
+
+    /// Notes whether an attention has masks in a call.
+    pub(super) fn note_attention(self, name: &str, is_masked: bool) {
+        if let Some(attentions) = self.attentions {
+            let mut attentions = attentions.borrow_mut();
+            *attentions.entry(name.to_owned()).or_default() |= is_masked;
+        }
     }
 
     /// Counts a model.

@@ -149,15 +149,23 @@ impl MaskTable {
         table
     }
 
-    /// What is known of the inputs and outputs of the model once all calls in it are.
-    pub(super) fn of_model(&self, inputs: &[String], outputs: &[String]) -> Translated<ModelMasks> {
+    /// What is known of the inputs and outputs of the model once all calls in it are; the outputs may have other masks in Keras where nothing looks
+    /// at them.
+    pub(super) fn of_model(
+        &self,
+        inputs: &[String],
+        outputs: &[String],
+        may_differ: bool,
+    ) -> Translated<ModelMasks> {
         let of_output = |output: &String| {
             let masks = [
                 self.carried.get(output),
                 self.at_run.get(self.source(output)),
             ];
             match masks {
-                [Some(here), Some(at_run)] if here != at_run => Err(other_mask(output)),
+                [Some(here), Some(at_run)] if here != at_run && !may_differ => {
+                    Err(other_mask(output))
+                }
                 masks => Ok(masks.map(|mask| mask.is_some())),
             }
         };
@@ -483,6 +491,13 @@ impl CallMasks {
         let [here, in_keras] =
             [&self.here, &self.in_keras].map(|masks| &masks[..masks.len().min(QUERY_VALUE_KEY)]);
         here.iter().any(Option::is_some) && in_keras.iter().all(Option::is_none)
+    }
+
+    /// Whether a value of an attention has a mask, here or in Keras.
+    pub(super) fn are_there(&self) -> bool {
+        let all = [&self.here, &self.in_keras].into_iter();
+        let mut of_values = all.flat_map(|masks| masks.iter().take(QUERY_VALUE_KEY));
+        of_values.any(Option::is_some)
     }
 
     /// Of each value whether Keras makes the call with a mask.

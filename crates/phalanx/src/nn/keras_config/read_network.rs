@@ -112,9 +112,9 @@ impl<'a> Functional<'a> {
         let names: Vec<String> = inputs.iter().map(|input| plain(input.layer)).collect();
         let mut masks = MaskTable::of_inputs(&names, given, self.is_of_keras2);
         let taken = self.take_masks(&run_order, &mut masks, reading)?;
-        let masks = masks.of_model(&names, &outputs)?;
+        let masks = masks.of_model(&names, &outputs, reading.ends_masks())?;
         let mut calls = self.calls(order, &taken)?;
-        if reading.is_outermost() {
+        if reading.is_for_loss() {
             // The loss counts steps as in Keras.
             let only_here = outputs.iter_mut().zip(masks.only_here());
             for (output, _) in only_here.filter(|(_, only_here)| *only_here) {
@@ -324,6 +324,9 @@ impl<'a> Functional<'a> {
         let of_call = masks.of_call(call, unmasked);
         if self.is_of_keras2 && !layer.is_operation {
             masks.check_merged(&layer.name, &layer.architecture, &call.inputs)?;
+        }
+        if layer.with_heads().is_some() {
+            reading.note_attention(&layer.name, of_call.are_there());
         }
         let looks = layer.with_heads().is_some() && call.masks.is_empty() && of_call.are_taken();
         let depends = layer.is_operation || depends_on_masks(&layer.architecture);

@@ -36,8 +36,10 @@ pub(super) fn stack(
         }
         stack.add(layer, reading)?;
     }
-    let masks = stack.masks.of_model(&names, &[stack.value.clone()])?;
-    if reading.is_outermost() && masks.only_here().any(|only_here| only_here) {
+    let masks = stack
+        .masks
+        .of_model(&names, &[stack.value.clone()], reading.ends_masks())?;
+    if reading.is_for_loss() && masks.only_here().any(|only_here| only_here) {
         // The loss counts steps as in Keras.
         stack.take_mask_off();
     }

@@ -83,11 +83,13 @@ fn uses_of_masks(model: &Value) -> (BTreeMap<&str, bool>, usize) {
 
 /// Refuses what is read again with other masks than the architecture has.
 fn check(architecture: &Value, written: &Value) -> Translated<()> {
-    let read = reread(written)?;
+    let (read, masked) = reread(written)?;
     let ((own, count), (theirs, others)) = (uses_of_masks(architecture), uses_of_masks(&read));
-    let differs = own
+    // Without masks there is no padding to look at, or not.
+    let mut compared = own
         .iter()
-        .find(|(name, own)| theirs.get(*name) != Some(*own));
+        .filter(|(name, _)| masked.get(**name) != Some(&false));
+    let differs = compared.find(|(name, own)| theirs.get(*name) != Some(*own));
     if let Some((name, own)) = differs {
         return Err(match own {
             true => format!(
@@ -172,4 +174,63 @@ fn copy_in_network(model: &mut Value) {
         all.extend(layers);
     }
     model["calls"] = calls.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> [Value; 2] {
+        let input = json!({"name": "ids", "shape": [5], "dtype": "i32"});
+        let table = json!({"embedding": {"input_dim": 5, "output_dim": 4, "mask_zero": true, "name": "table"}});
+        [input, table]
+    }
+
+    #[test]
+    fn attention_without_masks_is_written_beside_masks() {
+        let [ids, table] = words();
+        let pixels = json!({"name": "pixels", "shape": [5, 4], "dtype": "f32"});
+        let write = |seen: &str| {
+            let model = json!({"name": "m", "inputs": [ids, pixels], "outputs": ["last", "seen"],
+            "layers": [
+                table,
+                {"gru": {"units": 2, "name": "last"}},
+                {"multi_head_attention": {"num_heads": 2, "key_dim": 3, "use_padding_mask": false, "name": "seen"}}
+            ],
+            "calls": [
+                {"layer": "table", "inputs": ["ids"]},
+                {"layer": "last", "inputs": ["table"]},
+                {"layer": "seen", "inputs": [seen, seen]}
+            ]});
+            let model = Model::from_config(&model).unwrap();
+            model
+                .for_keras()
+                .map(|_| ())
+                .map_err(|error| error.to_string())
+        };
+        write("pixels").unwrap();
+        let refused = write("table").unwrap_err();
+        assert!(
+            refused.contains("attention `seen` would not look at padding"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn the_mask_of_what_a_model_gives_may_be_another_one() {
+        let [ids, table] = words();
+        let gru = json!({"gru": {"units": 2, "return_sequences": true, "go_backwards": true}});
+        let write = |last: &str| {
+            let layers = json!([table, gru, {last: {"units": 2}}]);
+            let model = Model::from_config(&json!({"name": "m", "input": ids, "layers": layers}));
+            let model = model.unwrap();
+            model
+                .for_keras()
+                .map(|_| ())
+                .map_err(|error| error.to_string())
+        };
+        write("dense").unwrap();
+        let refused = write("lstm").unwrap_err();
+        assert!(refused.contains("another mask of padding"), "{refused}");
+    }
 }
