@@ -8,7 +8,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::call_shapes::dims_of;
+use super::read_layer::cut;
 use super::{Settings, Translated};
+use crate::nn::Layer;
+use crate::nn::layer::Body;
+use crate::nn::model::{Model, NamedLayer};
 
 /// The class of operations.
 const LAMBDA: &str = "TFOpLambda";
@@ -55,29 +60,51 @@ const FUNCTIONS: [(&str, &str); 32] = [
 
 /// Refuses what has another meaning in Keras 3 under the same name.
 pub(super) fn check_names(model: &Value) -> Translated<()> {
-    let is_of_2 = holds(model, &|field, _| field == "batch_input_shape");
-    let is_whole = |_: &str, value: &Value| {
-        let name = value["dtype"].as_str().unwrap_or_default();
-        let is_whole = name.starts_with("int") || name.starts_with("uint");
-        is_whole && value["batch_input_shape"].is_array()
-    };
-    let rounds = |_: &str, value: &Value| {
-        let interpolation = value["interpolation"].as_str();
-        interpolation.is_some_and(|by| by != "nearest") && value["height"].is_number()
-    };
-    if is_of_2 && holds(model, &is_whole) && holds(model, &rounds) {
-        return Err(
-            "it has a `Resizing` of Keras 2 and an input of whole numbers, of which that makes parts, and here as in Keras 3 `resizing` rounds; make the input float32".into(),
-        );
-    }
     let is_other =
         |field: &str, value: &Value| field.ends_with("activation") && value == "hard_sigmoid";
-    if !is_of_2 || !holds(model, &is_other) {
+    if !is_of_keras2(model) || !holds(model, &is_other) {
         return Ok(());
     }
     Err(
         "an activation is `hard_sigmoid` of Keras 2, clip(0.2 x + 0.5, 0, 1), which has no like here: here as in Keras 3 it is clip(x / 6 + 0.5, 0, 1)".into(),
     )
+}
+
+/// Whether Keras 2 wrote the description.
+pub(super) fn is_of_keras2(model: &Value) -> bool {
+    holds(model, &|field, _| field == "batch_input_shape")
+}
+
+/// Refuses a model of Keras 2, also in another, in which a `Resizing` that blends pixels is given whole numbers.
+pub(super) fn check_resizing(model: &Model) -> Translated<()> {
+    for call in &model.calls {
+        let NamedLayer { name, body, .. } = &model.layers[call.layer];
+        match body {
+            Body::Model(inner) => check_resizing(inner)?,
+            Body::Layer { layer, .. } if blends(&**layer) => {
+                let (_, dtype) = dims_of(model, call.inputs[0]);
+                if !dtype.is_float() {
+                    return Err(format!(
+                        "layer `{}`: a `Resizing` of Keras 2 makes parts of whole numbers, and here as in Keras 3 `resizing` rounds; make the input float32",
+                        cut(name)
+                    ));
+                }
+            }
+            Body::Layer { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is a `resizing`, of each step too, whose pixels are made of several.
+fn blends(layer: &dyn Layer) -> bool {
+    let settings = layer.config();
+    let resizing = match layer.kind() {
+        "resizing" => &settings,
+        _ => &settings["layer"]["resizing"],
+    };
+    let interpolation = resizing["interpolation"].as_str();
+    interpolation.is_some_and(|by| by != "nearest")
 }
 
 /// Whether a setting anywhere in a description is looked for.
@@ -231,7 +258,6 @@ fn tensor(history: &[Value]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::Model;
 
     /// A model that adds two values of these shapes.
     fn sum(shapes: [Value; 2]) -> Translated<Model> {
@@ -320,6 +346,53 @@ mod tests {
         assert!(refused.contains("`Resizing` of Keras 2"), "{refused}");
         read("uint8", "nearest").unwrap();
         read("float32", "bilinear").unwrap();
+    }
+
+    #[test]
+    fn its_resizing_of_floats_is_read_beside_whole_numbers() {
+        let object = |class: &str, name: &str, mut config: Value, from: &str| {
+            config["name"] = name.into();
+            config["trainable"] = true.into();
+            let nodes = if from.is_empty() {
+                json!([])
+            } else {
+                json!([[[from, 0, 0, {}]]])
+            };
+            json!({"class_name": class, "name": name, "config": config, "inbound_nodes": nodes})
+        };
+        let read = |dtype: &str, class: &str, settings: Value| {
+            let pixels = json!({"batch_input_shape": [null, 4, 4, 3], "dtype": dtype});
+            let words = json!({"batch_input_shape": [null, 6], "dtype": "int32"});
+            let layers = [
+                object("InputLayer", "pixels", pixels, ""),
+                object("InputLayer", "words", words, ""),
+                object(class, "first", settings, "pixels"),
+                object(
+                    "Resizing",
+                    "r",
+                    json!({"height": 5, "width": 6, "interpolation": "bilinear"}),
+                    "first",
+                ),
+                object(
+                    "Embedding",
+                    "table",
+                    json!({"input_dim": 5, "output_dim": 2}),
+                    "words",
+                ),
+            ];
+            let config = json!({"name": "m", "layers": layers, "input_layers": [["pixels", 0, 0], ["words", 0, 0]],
+                "output_layers": [["r", 0, 0], ["table", 0, 0]]});
+            Model::from_keras_config(&json!({"class_name": "Functional", "config": config}), None)
+                .map(|_| ())
+        };
+        let (rescaled, reshaped) = (json!({"scale": 0.5}), json!({"target_shape": [4, 4, 3]}));
+        read("uint8", "Rescaling", rescaled).unwrap();
+        read("float32", "Reshape", reshaped.clone()).unwrap();
+        let refused = read("uint8", "Reshape", reshaped).unwrap_err();
+        assert!(
+            refused.starts_with("layer `r`: a `Resizing` of Keras 2"),
+            "{refused}"
+        );
     }
 
     #[test]

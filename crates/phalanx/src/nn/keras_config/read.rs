@@ -8,7 +8,7 @@ use phalanx_graph::DType;
 use serde_json::{Value, json};
 
 use super::cells::{has_cells, name_cells};
-use super::of_keras2::check_names;
+use super::of_keras2::{check_names, check_resizing, is_of_keras2};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::ModelMasks;
 use super::read_network::Functional;
@@ -32,6 +32,7 @@ impl Model {
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
         check_names(config)?;
+        let is_of_2 = is_of_keras2(config);
         let mut config = Cow::Borrowed(config);
         if has_cells(&config) {
             name_cells(config.to_mut());
@@ -50,7 +51,11 @@ impl Model {
                 drop(layer.remove("precision"));
             });
         }
-        Self::from_config(&architecture).map_err(|error| error.to_string())
+        let read = Self::from_config(&architecture).map_err(|error| error.to_string())?;
+        if is_of_2 {
+            check_resizing(&read)?;
+        }
+        Ok(read)
     }
 }
 
