@@ -87,8 +87,11 @@ pub(super) fn sparsemax_of(x: &Tensor) -> Tensor {
     let each: Vec<usize> = (0..=last).collect();
     let others: Vec<usize> = (0..last).chain([last + 1]).collect();
     let pairs = [&x.dims()[..], &[x.dim(last)]].concat();
-    // Which elements have a share: those whose sum with all larger ones is small enough.
+    // Far from 0 the 1 that is shared would be lost; what is the same for all of them changes nothing.
     let fixed = x.stop_gradient();
+    let largest = fixed.max(&[last]).broadcast_in(&x.dims(), &each[..last]);
+    let (x, fixed) = (&(x - &largest), &fixed - &largest);
+    // Which elements have a share: those whose sum with all larger ones is small enough.
     let (own, other) = (
         fixed.broadcast_in(&pairs, &each),
         fixed.broadcast_in(&pairs, &others),
