@@ -36,7 +36,8 @@ pub enum Regularizer {
         #[serde(default)]
         l2: f64,
     },
-    /// `factor` times the mean of the absolute cosines between two rows, or two columns, of a matrix.
+    /// `factor` times the mean of the absolute cosines between two rows, or two columns, of a matrix. Of weights alone: of outputs, of which each
+    /// replica has a part of the rows, it is refused, unlike in Keras.
     Orthogonal {
         /// Factor, 0.01 by default.
         #[serde(default = "default_factor")]
@@ -89,6 +90,16 @@ impl Regularizer {
         };
         check_range("the factor l1", l1, 0.0..f64::INFINITY)?;
         check_range("the factor l2", l2, 0.0..f64::INFINITY)
+    }
+
+    /// Refuses a penalty that is no sum over examples: for a batch it is not the sum over its parts on replicas.
+    fn check_of_outputs(self) -> Result<(), String> {
+        match self {
+            Self::Orthogonal { .. } => Err(
+                "its `activity_regularizer` is `orthogonal`, which compares examples with each other, so that replicas would not train as one; expected l1, l2 or l1_l2".into(),
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -191,11 +202,34 @@ impl Cx {
     /// A replica or micro-batch divides by its own, and counts by them.
     #[track_caller]
     pub(super) fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
-        if let Err(message) = regularizer.check() {
+        let checked = regularizer.check();
+        if let Err(message) = checked.and_then(|()| regularizer.check_of_outputs()) {
             self.graph().fail("layer", message);
             return;
         }
         let (output, examples) = self.only_examples(output);
         self.losses.push(regularizer.penalty(&output) / examples);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::{Dense, Sequential};
+
+    #[test]
+    fn examples_are_not_compared_by_a_penalty_on_outputs() {
+        let orthogonal = Regularizer::Orthogonal {
+            factor: 0.1,
+            mode: OrthogonalVectors::Rows,
+        };
+        let build = |dense: Dense| Sequential::new([3]).add(dense).build();
+        build(Dense::new(2).kernel_regularizer(orthogonal)).unwrap();
+        let refused = build(Dense::new(2).activity_regularizer(orthogonal));
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("`activity_regularizer` is `orthogonal`"),
+            "{refused}"
+        );
     }
 }
