@@ -342,19 +342,25 @@ impl Optimizer {
         }
     }
 
+    /// The average of a variable after a step, before which there were so many updates.
+    pub(crate) fn averaged(&self, updates: &Tensor, average: &Tensor, param: &Tensor) -> Tensor {
+        let momentum = has_begun(updates).convert(DType::F32) * self.options.ema_momentum;
+        let momentum = momentum.convert(param.dtype());
+        &momentum * average + (1.0 - &momentum) * param
+    }
+
     /// Keras keeps nothing of the averages while no update is counted, so they start as the variables. Within a window of accumulated
     /// batches averages and variables keep still, where Keras averages and overwrites in every batch.
     fn average(&self, items: &mut [Item<'_>], clock: &Clock) {
         if !self.options.use_ema {
             return;
         }
-        let started = clock.updates.not_equal(&clock.updates.like(0.0));
+        let started = has_begun(&clock.updates);
         // Averages are never without a value: before the first update they are the variables.
         let kept = |new: &Tensor, old: &Tensor| match &clock.is_update {
             Some(_) => started.select(&clock.choose(new, old), new),
             None => new.clone(),
         };
-        let momentum = started.convert(DType::F32) * self.options.ema_momentum;
         let overwrite = self.options.ema_overwrite_frequency.map(|frequency| {
             let next = &clock.updates + 1.0;
             next.remainder(&next.like(frequency as f64))
@@ -364,8 +370,7 @@ impl Optimizer {
             let Some(average) = &mut item.average else {
                 continue;
             };
-            let momentum = momentum.convert(item.param.dtype());
-            let next = &momentum * &*average + (1.0 - &momentum) * &item.param;
+            let next = self.averaged(&clock.updates, average, &item.param);
             *average = kept(&next, average);
             if let Some(overwrite) = &overwrite {
                 let average = average.clone();
@@ -374,6 +379,11 @@ impl Optimizer {
             }
         }
     }
+}
+
+/// Whether there was an update.
+fn has_begun(updates: &Tensor) -> Tensor {
+    updates.not_equal(&updates.like(0.0))
 }
 
 impl Item<'_> {

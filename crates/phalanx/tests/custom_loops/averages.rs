@@ -1,17 +1,18 @@
 //! Moving averages of the variables at the end of a loop: nothing but what was averaged takes the place of a variable.
 
 use phalanx::prelude::*;
+use phalanx::strategy::State;
 
 use crate::{assert_near, cross_entropy, mirrored, rows};
 
 const EMA: f64 = 0.5;
 
-/// One of two outputs has a loss: the other's layer keeps the values that it is given, before and after steps, as in `fit`.
+/// Two outputs whose losses take turns, in functions of their own: each step averages all variables, from what they are at the first.
 #[test]
-fn averages_of_what_has_no_gradient_are_its_values() {
+fn averages_are_of_all_variables_whichever_has_a_gradient() {
     let mut net = Network::new();
     let x = net.input([4]);
-    let outputs = ["trained", "idle"].map(|name| net.add(Dense::new(3).named(name), &[x]));
+    let outputs = ["one", "other"].map(|name| net.add(Dense::new(3).named(name), &[x]));
     let model = net.build(&[x], &outputs).unwrap();
     for replicas in [1, 2] {
         let strategy = mirrored(replicas);
@@ -19,45 +20,44 @@ fn averages_of_what_has_no_gradient_are_its_values() {
         let model = state.add_model("net", model.clone()).unwrap();
         let sgd = Optimizer::from(Sgd::new(0.5)).ema(EMA);
         let sgd = state.add_optimizer(sgd, &[&model]).unwrap();
-        let mut step = strategy.function(|cx, batch: Inputs| {
-            let logits = cx.train(&model, &batch.x).remove(0);
-            let loss = cx.loss(&cross_entropy(), &batch.y[0], &logits, None);
-            let gradients = cx.gradients(&loss, &sgd);
-            let gradients = cx.all_reduce_gradients(&gradients);
-            cx.apply(&sgd, &gradients);
-            []
-        });
-        let data = strategy.distribute_dataset(&rows(11).batch(4));
+        let step = |output: usize| {
+            let (model, sgd) = (&model, &sgd);
+            strategy.function(move |cx, batch: Inputs| {
+                let logits = cx.train(model, &batch.x).swap_remove(output);
+                let loss = cx.loss(&cross_entropy(), &batch.y[0], &logits, None);
+                let gradients = cx.gradients(&loss, sgd);
+                let gradients = cx.all_reduce_gradients(&gradients);
+                cx.apply(sgd, &gradients);
+                []
+            })
+        };
+        let mut steps = [step(0), step(1)];
+        // Set after the optimizer was added, whose averages are of the values before.
+        let given = [("other/kernel", HostTensor::new([4, 3], &[7.0f32; 12]))];
+        state.set_variables(&model, &given).unwrap();
+        let values = |state: &State| -> Vec<f64> {
+            let all = state.variables(&model).unwrap();
+            all.iter().flat_map(|(_, value)| value.to_f64()).collect()
+        };
+        let before = values(&state);
+        state.take_averages(&sgd).unwrap();
+        assert_eq!(values(&state), before);
         let mut average: Option<Vec<f64>> = None;
-        for number in [7.0f32, 8.0] {
-            let given = [("idle/kernel", HostTensor::new([4, 3], &[number; 12]))];
-            state.set_variables(&model, &given).unwrap();
-            if average.is_none() {
-                let before = state.variables(&model).unwrap();
-                state.take_averages(&sgd).unwrap();
-                assert_eq!(state.variables(&model).unwrap(), before);
-            }
-            for batch in data.epoch(0) {
-                let [] = step.call(&mut state, &batch.unwrap()).unwrap();
-                let now = state.variables(&model).unwrap()[0].1.to_f64();
-                let next = average.map_or_else(
-                    || now.clone(),
-                    |before| {
-                        let both = before.iter().zip(&now);
+        for batch in strategy.distribute_dataset(&rows(11).batch(4)).epoch(0) {
+            let batch = batch.unwrap();
+            for step in &mut steps {
+                let [] = step.call(&mut state, &batch).unwrap();
+                let now = values(&state);
+                average = Some(match average {
+                    None => now,
+                    Some(average) => {
+                        let both = average.iter().zip(&now);
                         both.map(|(a, b)| EMA * a + (1.0 - EMA) * b).collect()
-                    },
-                );
-                average = Some(next);
+                    }
+                });
             }
-            state.take_averages(&sgd).unwrap();
-            let after = state.variables(&model).unwrap();
-            let of = |name: &str| {
-                let found = after.iter().find(|(variable, _)| variable == name);
-                found.unwrap().1.to_f64()
-            };
-            assert_eq!(of("idle/kernel"), [f64::from(number); 12]);
-            let average = average.as_ref().unwrap();
-            assert_near("trained", average, &of("trained/kernel"), 1e-5);
         }
+        state.take_averages(&sgd).unwrap();
+        assert_near("averages", &average.unwrap(), &values(&state), 1e-5);
     }
 }

@@ -105,20 +105,3 @@ fn sums_and_multiples_of_shares_are_shares() {
         },
     );
 }
-
-#[test]
-fn gradients_that_the_function_divides_are_summed_as_they_are() {
-    assert_trains_as(
-        |cx, model, sgd, batch| {
-            let squares = cx.train(model, &batch.x)[0].square().sum(&[1]);
-            let loss = cx.mean(&squares, None);
-            cx.gradients(&loss, sgd)
-        },
-        |cx, model, sgd, batch| {
-            let whole = whole(cx, model, batch);
-            let replicas = cx.replicas_in_sync() as f64;
-            let gradients = cx.gradients(&whole, sgd);
-            gradients.map(|_, own| own / replicas)
-        },
-    );
-}

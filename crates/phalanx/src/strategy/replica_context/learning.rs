@@ -20,7 +20,7 @@ pub struct Gradients {
     state_id: StateId,
     optimizer: usize,
     /// What they are of, and where that was said; None of gradients that a function has changed, which are of no loss that is known.
-    loss: Option<LossPlace>,
+    loss: LossPlace,
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
@@ -43,7 +43,6 @@ impl Gradients {
         let values = all.map(|(name, value)| value.as_ref().map(|value| change(name, value)));
         Self {
             values: values.collect(),
-            loss: None,
             ..self.clone()
         }
     }
@@ -66,7 +65,7 @@ impl ReplicaCx<'_> {
         let mut found = Gradients {
             state_id: optimizer.state_id.clone(),
             optimizer: optimizer.first,
-            loss: Some((loss.value(), Location::caller())),
+            loss: (loss.value(), Location::caller()),
             values: vec![None; optimizer.params.len()],
             names: optimizer
                 .params
@@ -238,11 +237,11 @@ impl ReplicaCx<'_> {
     ///
     /// It is a mistake where the loss is the same on all replicas: what was reduced to it is differentiated on each of them, and the sum is as many
     /// times its gradient as there are replicas. Ask for the gradients of [a share](Self::share) of it, or take their mean, which is its
-    /// gradient too: `gradients.map(|_, own| cx.all_reduce_mean(own))`. What [`Gradients::map`] has changed is summed as it is.
+    /// gradient too: `gradients.map(|_, own| cx.all_reduce_mean(own))`.
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&mut self, gradients: &Gradients) -> Gradients {
-        self.summed.extend(gradients.loss);
+        self.summed.push(gradients.loss);
         let scale = match self.reduction.is_narrow() {
             true => gradients.loss_scale,
             false => LossScale::Off,
@@ -322,13 +321,16 @@ impl ReplicaCx<'_> {
         for (&slot, value) in kept.iter().zip(applied.slots) {
             self.write(optimizer.first + 1 + slot, &value, caller);
         }
-        // What has no gradient is its own average: it changes only when it is set.
+        // What has no gradient in this step is averaged as the others are, as in Keras.
         let averages = optimizer.optimizer.average_slots(&optimizer.specs());
         for (param, slot) in averages.into_iter().enumerate() {
             if !connected.contains(&param) {
                 let variable = self.read(optimizer.params[param].1);
-                self.read(optimizer.first + 1 + slot);
-                self.write(optimizer.first + 1 + slot, &variable, caller);
+                let average = self.read(optimizer.first + 1 + slot);
+                let next = optimizer
+                    .optimizer
+                    .averaged(&iterations, &average, &variable);
+                self.write(optimizer.first + 1 + slot, &next, caller);
             }
         }
         self.write(optimizer.first, &(iterations + 1.0), caller);
