@@ -469,7 +469,7 @@ impl SmallDisk {
     fn mounted(folder: std::path::PathBuf) -> Option<Self> {
         fs::create_dir(&folder).unwrap();
         let mut mount = std::process::Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs"]);
+        mount.args(["-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs"]);
         let done = mount.arg(&folder).output();
         if done.is_ok_and(|done| done.status.success()) {
             return Some(Self(folder));
@@ -494,10 +494,14 @@ fn output_that_a_full_disk_does_not_take_is_missed_in_the_log() {
     };
     // Room for what is told of the job's end: what fills the disk is the log alone.
     let ballast = service.root().join("ballast");
-    fs::write(&ballast, [0; 1 << 16]).unwrap();
-    service.script("demo", &[], "seq 1000000; touch done");
+    fs::write(&ballast, vec![0; 1 << 20]).unwrap();
+    let script = "seq 1000000; touch done; until [ -e go ]; do sleep 0.1; done";
+    service.script("demo", &[], script);
     service.until("demo", |_| service.folder.join("done").exists());
+    // What was on its way when the last line was written has been refused, too.
+    std::thread::sleep(std::time::Duration::from_secs(2));
     fs::remove_file(&ballast).unwrap();
+    fs::write(service.folder.join("go"), "").unwrap();
     let job = service.end("demo");
     assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
     let logs = service.ok(&["logs", "demo"]);

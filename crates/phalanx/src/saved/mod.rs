@@ -153,8 +153,9 @@ impl SavedModel {
     /// Writes the model to an archive that Keras 3 reads by `keras.models.load_model("digits.keras")`: architecture and values, without how
     /// variables began, and not compiled. Where a layer differs from Keras' on purpose, which its documentation says, it is Keras' there, but for masks
     /// of padding: attentions are given copies of values whose masks they would take off there, and where a layer would find another mask all the same,
-    /// the model is refused. An output whose mask Keras loses has all its steps counted by the loss there. `training` false of a layer is noted in its
-    /// calls, which Keras obeys from 3.16 on.
+    /// the model is refused. Steps of an output whose mask Keras loses, or leaves unturned behind `go_backwards`, are counted otherwise by the loss
+    /// there; a file with the latter is for predictions in Keras, and is not read here. `training` false of a layer is noted in its calls, which
+    /// Keras obeys from 3.16 on.
     ///
     /// # Errors
     /// When Keras has no such layer ([`PositionEmbedding`](crate::nn::PositionEmbedding), or one of your own), no name for an activation, or other masks, or the
