@@ -499,7 +499,7 @@ fn output_that_a_full_disk_does_not_take_is_missed_in_the_log() {
     service.script("demo", &[], script);
     service.until("demo", |_| service.folder.join("done").exists());
     // What was on its way when the last line was written has been refused, too.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(2));
     fs::remove_file(&ballast).unwrap();
     fs::write(service.folder.join("go"), "").unwrap();
     let job = service.end("demo");

@@ -342,7 +342,7 @@ impl Optimizer {
         }
     }
 
-    /// The average of a variable after a step, before which there were so many updates.
+    /// The average of a variable after a step, before which there were this many updates.
     pub(crate) fn averaged(&self, updates: &Tensor, average: &Tensor, param: &Tensor) -> Tensor {
         let momentum = has_begun(updates).convert(DType::F32) * self.options.ema_momentum;
         let momentum = momentum.convert(param.dtype());

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::nn::Model;
 
-    fn object(module: &str, class: &str, config: Value) -> Value {
+    fn object(module: &str, class: &str, config: &Value) -> Value {
         json!({"module": module, "class_name": class, "config": config, "registered_name": null})
     }
 
@@ -126,13 +126,13 @@ mod tests {
     fn trained(cell: &Value) -> Result<Vec<bool>, String> {
         let input = json!({"batch_shape": [null, 5, 4], "dtype": "float32", "name": "x"});
         let layer = json!({"cell": cell, "name": "steps", "trainable": true, "dtype": "float32"});
-        let mut steps = object("keras.layers", OF_CELL, layer);
+        let mut steps = object("keras.layers", OF_CELL, &layer);
         steps["build_config"] = json!({"input_shape": [null, 5, 4]});
-        let layers = json!([object("keras.layers", "InputLayer", input), steps]);
+        let layers = json!([object("keras.layers", "InputLayer", &input), steps]);
         let stack = object(
             "keras",
             "Sequential",
-            json!({"name": "stack", "layers": layers}),
+            &json!({"name": "stack", "layers": layers}),
         );
         let model = Model::from_keras_config(&stack, None)?;
         let variables = model.variables().iter();
@@ -141,13 +141,13 @@ mod tests {
 
     fn cell(field: &str, value: &Value) -> Value {
         let settings = json!({"units": 2, "name": "cell", field: value});
-        object("keras.layers", "LSTMCell", settings)
+        object("keras.layers", "LSTMCell", &settings)
     }
 
     fn stacked(mut cells: [Value; 2], trainable: bool) -> Value {
         cells[1]["config"]["name"] = "second".into();
         let config = json!({"cells": cells, "name": "cells", "trainable": trainable});
-        object("keras.layers", "StackedRNNCells", config)
+        object("keras.layers", "StackedRNNCells", &config)
     }
 
     #[test]

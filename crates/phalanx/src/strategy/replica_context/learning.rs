@@ -321,22 +321,25 @@ impl ReplicaCx<'_> {
         for (&slot, value) in kept.iter().zip(applied.slots) {
             self.write(optimizer.first + 1 + slot, &value, caller);
         }
-        // What has no gradient in this step is averaged as the others are, as in Keras.
+        self.average_others(optimizer, &connected, &iterations);
+        self.write(optimizer.first, &(iterations + 1.0), caller);
+        self.skip_unless_finite(optimizer, &given);
+        for entry in self.set_by(optimizer) {
+            self.settled.insert(entry, self.values[&entry].clone());
+        }
+    }
+
+    /// Averages variables without a gradient in this step as it does the others, as Keras does.
+    #[track_caller]
+    fn average_others(&mut self, optimizer: &OptimizerRef, connected: &[usize], updates: &Tensor) {
         let averages = optimizer.optimizer.average_slots(&optimizer.specs());
         for (param, slot) in averages.into_iter().enumerate() {
             if !connected.contains(&param) {
                 let variable = self.read(optimizer.params[param].1);
                 let average = self.read(optimizer.first + 1 + slot);
-                let next = optimizer
-                    .optimizer
-                    .averaged(&iterations, &average, &variable);
-                self.write(optimizer.first + 1 + slot, &next, caller);
+                let next = optimizer.optimizer.averaged(updates, &average, &variable);
+                self.write(optimizer.first + 1 + slot, &next, Location::caller());
             }
-        }
-        self.write(optimizer.first, &(iterations + 1.0), caller);
-        self.skip_unless_finite(optimizer, &given);
-        for entry in self.set_by(optimizer) {
-            self.settled.insert(entry, self.values[&entry].clone());
         }
     }
 
