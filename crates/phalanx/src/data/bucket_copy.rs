@@ -13,7 +13,7 @@ use glob::Pattern;
 use phalanx_store::{Bucket, Limits, Object, ObjectUrl, StoreError};
 
 use super::formats::{INDEX_ENDING, MATCHING, io, start_of_pattern};
-use crate::storage::this_process;
+use crate::storage::{remove_file, this_process};
 use crate::{Error, Result};
 
 /// The most objects of one URL.
@@ -213,7 +213,7 @@ impl BucketCopy {
         let kept: HashSet<&str> = self.objects.iter().map(|object| &*object.name).collect();
         let base = self.path("")?;
         if base.is_file() {
-            remove(&base)?;
+            remove_file(&base)?;
         }
         fs::create_dir_all(&base).map_err(|error| io(&base, "create", error))?;
         let mut folders = vec![base.clone()];
@@ -232,7 +232,7 @@ impl BucketCopy {
                 match (kind.is_dir(), is_other) {
                     (true, _) => folders.push(path),
                     (false, true) => {
-                        remove(&path)?;
+                        remove_file(&path)?;
                     }
                     (false, false) => {}
                 }
@@ -345,16 +345,6 @@ fn is_copy(path: &Path, object: &Object) -> bool {
     };
     let modified = found.modified().map(seconds).ok();
     found.is_file() && found.len() == object.size && modified == Some(seconds(object.modified))
-}
-
-/// Removes a file, which another process may have removed just now.
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(io(path, "remove", error))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::checkpoint::{CheckpointWriterMark, TrainingState, check_state};
 use crate::engine::Notice;
 use crate::replicas::Placement;
 use crate::storage::atomic_dir::Replaced;
+use crate::storage::remove_file;
 use crate::storage::store::is_url;
 use crate::{Error, Result};
 
@@ -294,12 +295,5 @@ fn remove_saved(path: &Path) -> Result<()> {
     if path.is_dir() || is_url(path) {
         return TrainingState::remove(path);
     }
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
-            path: path.to_path_buf(),
-            action: "remove",
-            source,
-        }),
-        _ => Ok(()),
-    }
+    remove_file(path)
 }

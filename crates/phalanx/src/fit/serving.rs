@@ -1,7 +1,6 @@
 //! A model as a program for other systems to serve: StableHLO text beside its weights, or an ONNX model.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use phalanx_graph::{HostTensor, Lowering, Platform, Program, Shape};
@@ -14,7 +13,7 @@ use crate::nn::{Model, Policy};
 use crate::onnx::{self, onnx};
 use crate::replicas::Reduction;
 use crate::saved::{MODEL_DIR, SavedModel};
-use crate::storage::atomic_dir;
+use crate::storage::{atomic_dir, remove_file};
 use crate::{Error, Result};
 
 /// The field `format` of the description.
@@ -77,7 +76,7 @@ impl SavedModel {
         let text = program.to_stablehlo(&Lowering::new(options.platform, self.model().name()));
         // Where this is interrupted, weights are those of an export, and no older program is beside them.
         write(&description, &[description_text.as_bytes()])?;
-        removed(path)?;
+        remove_file(path)?;
         self.save_weights(&weights)?;
         write(path, &[text.as_bytes()])
     }
@@ -119,7 +118,7 @@ impl SavedModel {
             return Err(error);
         }
         let mut older = older.into_iter().filter(|path| *path != beside);
-        older.try_for_each(|path| removed(&path))
+        older.try_for_each(|path| remove_file(&path))
     }
 
     /// The program of a prediction, whose parameters and outputs have the names that the model has for them.
@@ -239,18 +238,6 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     atomic_dir::replace_file(&MODEL_DIR, path, len, |file| {
         parts.iter().try_for_each(|part| file.write_all(part))
     })
-}
-
-/// Deletes a file, if it is there.
-fn removed(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::Io {
-            path: path.to_owned(),
-            action: "delete",
-            source,
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// The weights of an earlier export of this name: those that the model which is there now names, so that a model that was renamed keeps

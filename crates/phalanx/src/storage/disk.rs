@@ -64,6 +64,16 @@ fn numbers(_: &fs::Metadata) -> Option<(u64, u64)> {
     None
 }
 
+/// Removes a file, which may be gone already.
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(refused("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether nothing is there.
 pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(

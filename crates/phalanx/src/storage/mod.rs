@@ -10,6 +10,7 @@ mod processes;
 mod staging;
 pub(crate) mod store;
 
+pub(crate) use disk::remove_file;
 pub(crate) use processes::this_process;
 
 use crate::Error;

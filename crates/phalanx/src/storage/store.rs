@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use phalanx_store::ObjectUrl;
 
 use super::atomic_dir::{DirectoryFiles, DirectoryKind, Replaced, refused};
+use super::disk::remove_file;
 use super::document::MAX_BYTES;
 use super::objects::ObjectDir;
 use super::staging::StagingDir;
@@ -210,12 +211,7 @@ impl Store {
             Self::Folder(_, path) => note.beside(path),
             Self::Objects(objects) => return objects.remove_note(note.name()),
         };
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(refused("remove", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        remove_file(&path)
     }
 }
 
