@@ -7,7 +7,34 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::sizes::{check_size, one_input};
 use super::{Constraint, Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{self, Component, Described};
+
+/// The settings of a table of vectors, of a layer that has one.
+macro_rules! table_setters {
+    () => {
+        /// Sets where first values come from: uniform within 0.05 by default.
+        #[must_use]
+        pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
+            self.embeddings_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on the table.
+        #[must_use]
+        pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.embeddings_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets what every update brings the table back to: all of it, also rows that no index named.
+        #[must_use]
+        pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
+            self.embeddings_constraint = Some(constraint);
+            self
+        }
+    };
+}
+pub(super) use table_setters;
 
 /// Row `i` of a table for each index `i`; kind `embedding`.
 ///
@@ -39,26 +66,7 @@ impl Embedding {
         }
     }
 
-    /// Sets where first values come from: uniform within 0.05 by default.
-    #[must_use]
-    pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
-        self.embeddings_initializer = initializer;
-        self
-    }
-
-    /// Sets a penalty on the table.
-    #[must_use]
-    pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
-        self.embeddings_regularizer = Some(regularizer);
-        self
-    }
-
-    /// Sets what every update brings the table back to: all of it, also rows that no index named.
-    #[must_use]
-    pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
-        self.embeddings_constraint = Some(constraint);
-        self
-    }
+    table_setters!();
 
     /// Sets whether index 0 is padding, which layers after it and the loss leave out: see
     /// [`Cx::padding_mask`]. Indices must be `[batch, steps]`. Not by default.
@@ -92,11 +100,7 @@ impl Described for Embedding {
             fields::EMBEDDINGS_INITIALIZER,
             fields::EMBEDDINGS_REGULARIZER,
             fields::EMBEDDINGS_CONSTRAINT,
-            Field::optional(
-                "mask_zero",
-                Kind::Bool,
-                "whether the index 0 is padding, which later layers leave out",
-            ),
+            fields::MASK_ZERO,
         ],
     };
 }
@@ -145,14 +149,19 @@ impl Layer for Embedding {
             self.embeddings_constraint.as_ref(),
         );
         let table = cx.limited("embeddings", shape, &self.embeddings_initializer, limits);
-        let x = &inputs[0];
-        let output = look_up(&table, x, cx.compute_dtype());
-        if self.mask_zero {
-            let index = whole(x);
-            cx.set_padding_mask(&output, &index.not_equal(&index.like(0.0)));
-        }
-        output
+        look_up_steps(cx, &table, &inputs[0], self.mask_zero)
     }
+}
+
+/// As [`look_up`] in the layer's type; with `mask_zero` the index 0 is padding.
+#[track_caller]
+pub(super) fn look_up_steps(cx: &mut Cx, table: &Tensor, x: &Tensor, mask_zero: bool) -> Tensor {
+    let output = look_up(table, x, cx.compute_dtype());
+    if mask_zero {
+        let index = whole(x);
+        cx.set_padding_mask(&output, &index.not_equal(&index.like(0.0)));
+    }
+    output
 }
 
 /// Row `i` of a table `[rows, numbers]` for each index `i`, NaN where there is none, in an element type.

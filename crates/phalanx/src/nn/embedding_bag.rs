@@ -4,7 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::embedding::{look_up, whole};
+use super::embedding::{look_up, table_setters, whole};
 use super::layer::Layer;
 use super::sizes::check_size;
 use super::{Constraint, Cx, Initializer, Regularizer, fields};
@@ -69,26 +69,7 @@ impl EmbeddingBag {
         self
     }
 
-    /// Sets where first values come from: uniform within 0.05 by default.
-    #[must_use]
-    pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
-        self.embeddings_initializer = initializer;
-        self
-    }
-
-    /// Sets a penalty on the table.
-    #[must_use]
-    pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
-        self.embeddings_regularizer = Some(regularizer);
-        self
-    }
-
-    /// Sets what every update brings the table back to: all of it, also rows that no index named.
-    #[must_use]
-    pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
-        self.embeddings_constraint = Some(constraint);
-        self
-    }
+    table_setters!();
 
     /// Whether each index is none of padding; unsigned ones are never below 0.
     #[track_caller]

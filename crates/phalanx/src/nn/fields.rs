@@ -55,6 +55,12 @@ pub(super) const EMBEDDINGS_CONSTRAINT: Field = constraint(
     "embeddings_constraint",
     "what updates bring the table back to",
 );
+/// `mask_zero`.
+pub(super) const MASK_ZERO: Field = Field::optional(
+    "mask_zero",
+    Kind::Bool,
+    "whether the index 0 is padding, which later layers leave out",
+);
 /// `padding` of windows.
 pub(super) const PADDING: Field = Field::optional(
     "padding",

@@ -59,12 +59,8 @@ const SPARSEMAX: &str = "Keras' activation `sparsemax` gives other numbers where
 const WITH_HEADS: [&str; 2] = [MULTI_HEAD, "group_query_attention"];
 const CLASSES_WITH_HEADS: [&str; 2] = ["MultiHeadAttention", "GroupQueryAttention"];
 
-/// Layers beside recurrent and random ones that do otherwise in training.
-const TRAIN_OTHERWISE: [&str; 10] = [
-    WITH_HEADS[0],
-    WITH_HEADS[1],
-    "attention",
-    "additive_attention",
+/// Layers beside attentions, recurrent and random ones that do otherwise in training.
+const TRAIN_OTHERWISE: [&str; 6] = [
     "batch_norm",
     "bidirectional",
     "model",
@@ -229,7 +225,8 @@ fn obeys_training(entry: &NamedLayer) -> bool {
     let kind = kind(entry);
     let is_random = ["dropout", "noise", "random_", "stochastic"];
     let is_random = is_random.iter().any(|part| kind.contains(part));
-    is_random || TRAIN_OTHERWISE.contains(&kind) || RECURRENT.contains(&kind)
+    let others = [&TRAIN_OTHERWISE[..], &ATTENTION, &RECURRENT];
+    is_random || others.iter().any(|kinds| kinds.contains(&kind))
 }
 
 /// The arguments of a call. Several values are one argument, a list; attention has one for each, and first states are their own.

@@ -4,7 +4,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::embedding::{look_up, whole};
+use super::embedding::{look_up_steps, table_setters};
 use super::layer::{Body, Layer};
 use super::model::{Call, Model, Place};
 use super::sizes::{check_range, check_size, one_input};
@@ -69,26 +69,7 @@ impl ReversibleEmbedding {
         self
     }
 
-    /// Sets where first values come from: uniform within 0.05 by default.
-    #[must_use]
-    pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
-        self.embeddings_initializer = initializer;
-        self
-    }
-
-    /// Sets a penalty on the table.
-    #[must_use]
-    pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
-        self.embeddings_regularizer = Some(regularizer);
-        self
-    }
-
-    /// Sets what every update brings the table back to.
-    #[must_use]
-    pub fn embeddings_constraint(mut self, constraint: Constraint) -> Self {
-        self.embeddings_constraint = Some(constraint);
-        self
-    }
+    table_setters!();
 
     /// Sets whether index 0 is padding, as of [`Embedding`](super::Embedding::mask_zero).
     #[must_use]
@@ -102,16 +83,6 @@ impl ReversibleEmbedding {
     pub const fn logit_soft_cap(mut self, cap: f64) -> Self {
         self.logit_soft_cap = Some(cap);
         self
-    }
-
-    #[track_caller]
-    fn looked_up(&self, cx: &mut Cx, table: &Tensor, x: &Tensor) -> Tensor {
-        let output = look_up(table, x, cx.compute_dtype());
-        if self.mask_zero {
-            let index = whole(x);
-            cx.set_padding_mask(&output, &index.not_equal(&index.like(0.0)));
-        }
-        output
     }
 
     #[track_caller]
@@ -144,11 +115,7 @@ impl Described for ReversibleEmbedding {
             fields::EMBEDDINGS_INITIALIZER,
             fields::EMBEDDINGS_REGULARIZER,
             fields::EMBEDDINGS_CONSTRAINT,
-            Field::optional(
-                "mask_zero",
-                Kind::Bool,
-                "whether the index 0 is padding, which later layers leave out",
-            ),
+            fields::MASK_ZERO,
             Field::optional(
                 "logit_soft_cap",
                 Kind::Either(&[Kind::Null, Kind::ABOVE_ZERO]),
@@ -230,7 +197,7 @@ impl Layer for ReversibleEmbedding {
         };
         match inputs[0].dtype().is_float() {
             true => self.scored(cx, &kernel, &inputs[0]),
-            false => self.looked_up(cx, &table, &inputs[0]),
+            false => look_up_steps(cx, &table, &inputs[0], self.mask_zero),
         }
     }
 }

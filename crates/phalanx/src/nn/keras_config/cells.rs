@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::of_keras2::holds;
 use super::read_layer::KerasLayer;
 
 /// Keras' cells, and the layers of one.
@@ -15,17 +16,10 @@ const CELLS: [(&str, &str); 3] = [
 pub(super) const OF_CELL: &str = "RNN";
 
 /// Whether there is a layer of a cell anywhere in a model.
-pub(super) fn has_cells(value: &Value) -> bool {
-    match value {
-        Value::Object(fields) => {
-            fields
-                .get("class_name")
-                .is_some_and(|class| class == OF_CELL)
-                || fields.values().any(has_cells)
-        }
-        Value::Array(items) => items.iter().any(has_cells),
-        _ => false,
-    }
+pub(super) fn has_cells(model: &Value) -> bool {
+    holds(model, &|field, value| {
+        field == "class_name" && value == OF_CELL
+    })
 }
 
 /// Puts Keras' layers of its cells in place of its layer of any cell; what has another cell stays as it is.

@@ -108,7 +108,7 @@ fn blends(layer: &dyn Layer) -> bool {
 }
 
 /// Whether a setting anywhere in a description is looked for.
-fn holds(value: &Value, wanted: &impl Fn(&str, &Value) -> bool) -> bool {
+pub(super) fn holds(value: &Value, wanted: &impl Fn(&str, &Value) -> bool) -> bool {
     match value {
         Value::Array(items) => items.iter().any(|item| holds(item, wanted)),
         Value::Object(fields) => {
