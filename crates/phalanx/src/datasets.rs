@@ -1,7 +1,7 @@
 //! Datasets that come with the library.
 
 use crate::data::{CsvOptions, Dataset, Header, HostTensor, parse_csv};
-use crate::hash::splitmix64;
+use crate::hash::{fraction, splitmix64};
 use crate::{Error, Result};
 
 const DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
@@ -72,8 +72,7 @@ fn click_probability(seed: u64, user: i32, item: i32) -> f64 {
 
 /// Draw `index` of a stream, from 0 to below 1.
 fn unit(seed: u64, stream: u64, index: u64) -> f64 {
-    let bits = splitmix64(splitmix64(splitmix64(seed) ^ stream) ^ index);
-    (bits >> 11) as f64 / (1u64 << 53) as f64
+    fraction(splitmix64(splitmix64(splitmix64(seed) ^ stream) ^ index))
 }
 
 #[cfg(test)]

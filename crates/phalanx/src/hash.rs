@@ -15,6 +15,11 @@ pub(crate) const fn mixed(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
+/// Bits as a number from 0 to below 1: 53 of them are the fraction of an f64.
+pub(crate) const fn fraction(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// FNV-1a of bytes in 64 bits (Fowler, Noll and Vo).
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {

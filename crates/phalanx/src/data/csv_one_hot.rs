@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::csv::{CsvColumn, CsvOptions, LabelColumn};
+use super::csv::{CsvColumn, CsvOptions, LabelColumn, is_number};
 use super::csv_lines::{RowPlace, shown};
 use super::csv_table::{column_of, first_names, is_missing, label_column};
 use crate::Result;
@@ -157,7 +157,7 @@ impl TextColumn<'_> {
         if self.is_missing(text, options) || texts.contains(text) {
             return Ok(true);
         }
-        if self.is_label() && texts.is_empty() && text.parse::<f64>().is_ok() {
+        if self.is_label() && texts.is_empty() && is_number(text) {
             return Ok(false);
         }
         texts.insert(text.to_owned());
@@ -175,7 +175,6 @@ impl TextColumn<'_> {
 
     /// Whether the first text may be the column's name: all other labels are numbers.
     pub(super) fn is_alone(self, first: &str, texts: &BTreeSet<String>) -> bool {
-        let is_number = |text: &str| text.parse::<f64>().is_ok();
         let mut others = texts.iter().filter(|text| *text != first);
         let has_first = texts.contains(first) && !is_number(first);
         self.is_label() && has_first && texts.len() > 1 && others.all(|text| is_number(text))

@@ -189,13 +189,9 @@ fn natural(a: &str, b: &str) -> Ordering {
         let Some(other) = right.next() else {
             return Ordering::Greater;
         };
-        let numbers = (part.parse::<u64>(), other.parse::<u64>());
-        let order = match numbers {
-            (Ok(part), Ok(other)) => part.cmp(&other),
-            (Ok(_), Err(_)) => Ordering::Less,
-            (Err(_), Ok(_)) => Ordering::Greater,
-            (Err(_), Err(_)) => part.cmp(other),
-        };
+        // A number is `Ok`, which comes before `Err`.
+        let by_value = |part: &str| part.parse::<u64>().map_err(|_| part.to_owned());
+        let order = by_value(part).cmp(&by_value(other));
         if order != Ordering::Equal {
             return order;
         }

@@ -95,7 +95,8 @@ impl ParquetTable {
         mut each: impl FnMut(&ParquetRow<'_>, &[Cow<'_, str>]) -> Result<bool>,
     ) -> Result<()> {
         let (chosen, mut left) = (&self.file.features, max_bytes);
-        let width = self.file.names(|_| true).len();
+        let schema = self.file.metadata.file_metadata().schema_descr();
+        let width = schema.num_columns();
         for group in self.file.groups(0) {
             let mut columns = Vec::with_capacity(chosen.len());
             for &column in chosen {

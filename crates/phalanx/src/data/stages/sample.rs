@@ -9,7 +9,7 @@ use super::{Location, Stage, gather_located};
 use crate::data::buffer_pool::BufferPool;
 use crate::data::random_key::random_key;
 use crate::data::{Batch, Dataset};
-use crate::hash::splitmix64;
+use crate::hash::{fraction, splitmix64};
 use crate::{Error, Result};
 
 struct Sampled {
@@ -145,9 +145,7 @@ impl WeightSums {
 
     /// The example that a random number names.
     fn locate(&self, random: u64) -> usize {
-        // 53 bits are the fraction of an f64.
-        let fraction = (random >> 11) as f64 / (1u64 << 53) as f64;
-        let at = fraction * self.ends[self.last];
+        let at = fraction(random) * self.ends[self.last];
         self.ends.partition_point(|end| *end <= at).min(self.last)
     }
 }

@@ -93,7 +93,7 @@ impl ReplicaCx<'_> {
     }
 }
 
-/// Whether a node makes a share out of shares, as all that is linear does.
+/// Whether a node makes a share out of shares: sums of them and multiples of one.
 fn is_share(made: &Node, shares: &HashSet<Value>) -> bool {
     let mut inputs = made.inputs.iter().map(|input| shares.contains(input));
     match &made.op {

@@ -276,17 +276,15 @@ impl State {
         if !shared.is_empty() {
             self.write_shared(shared)?;
         }
-        own.into_iter()
-            .try_for_each(|(entry, value)| self.write(entry, value))
+        for (entry, value) in own {
+            self.finish_exchanges()?;
+            self.entries[entry].buffers = self.placed(value, self.entries[entry].kind)?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, entry: usize, value: &HostTensor) -> Result<()> {
-        if self.shared_position(entry).is_some() {
-            return self.write_shared([(entry, value)]);
-        }
-        self.finish_exchanges()?;
-        self.entries[entry].buffers = self.placed(value, self.entries[entry].kind)?;
-        Ok(())
+        self.write_all([(entry, value)])
     }
 
     /// The value of an entry, as its kind says; waits for the steps begun.
