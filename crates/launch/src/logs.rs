@@ -354,7 +354,8 @@ fn logs_in(folder: &Path, prefix: &str) -> Vec<String> {
     entries.filter_map(name).collect()
 }
 
-fn part(path: &Path, from: u64, most: u64) -> io::Result<Vec<u8>> {
+/// At most this number of a file's bytes, from one on.
+pub(crate) fn part(path: &Path, from: u64, most: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();

@@ -14,7 +14,7 @@ use phalanx_cluster::launch::TRY_AGAIN;
 use phalanx_store::ObjectUrl;
 
 use crate::executor::{Gpus, Job, Run, RunArgs, RunEnd, Stop, run_id};
-use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, Verdict, verdict};
+use crate::lifecycle::{Budget, Event, Life, State, Submitted, TaskEnd, Trial, Verdict, verdict};
 use crate::package;
 use crate::spec::{ExecutorKind, JobName, Plan, Program, Source, Spec};
 use crate::store::{Age, Store, StoreError};
@@ -114,14 +114,7 @@ fn with_package(job: &Job, life: &Life, spec: Spec, plan: Plan) -> Result<(Spec,
 }
 
 fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Result<(), StoreError> {
-    let wishes = Wishes {
-        job,
-        spec,
-        looked: Mutex::default(),
-        ran: OnceLock::new(),
-        waited: OnceLock::new(),
-        have_tasks_ended: AtomicBool::new(false),
-    };
+    let wishes = Wishes::of(job, spec);
     let stop = || wishes.stop();
     let end = match Transfer::start(job, life, spec, &stop) {
         Err(end) => end,
@@ -214,7 +207,7 @@ fn resumed(store: &Store, life: &Life) -> Result<Vec<Trial>, String> {
     let mut trials = Vec::new();
     // They may name each other in a circle.
     let mut known = BTreeSet::from([life.job.name.clone()]);
-    let mut next = resumes(life);
+    let mut next = resumes(&life.job);
     while let Some(name) = next {
         let name: JobName = name
             .parse()
@@ -228,15 +221,16 @@ fn resumed(store: &Store, life: &Life) -> Result<Vec<Trial>, String> {
             Err(error) if is_named_here => return Err(format!("resumePreviousJobId: {error}")),
             Err(_) => break,
         };
-        next = resumes(&before.life);
+        next = resumes(&before.life.job);
         trials.extend(before.life.trials.into_values());
     }
     Ok(trials)
 }
 
 /// The search that a search goes on from, as it was submitted.
-fn resumes(life: &Life) -> Option<String> {
-    let search = &life.job.training_input["hyperparameters"];
+#[must_use]
+pub fn resumes(job: &Submitted) -> Option<String> {
+    let search = &job.training_input["hyperparameters"];
     search["resumePreviousJobId"].as_str().map(str::to_owned)
 }
 
@@ -332,6 +326,20 @@ struct Wishes<'a> {
     waited: OnceLock<Age>,
     /// What copies results after them is no running time.
     have_tasks_ended: AtomicBool,
+}
+
+impl<'a> Wishes<'a> {
+    /// Before the first look.
+    fn of(job: &'a Job, spec: &'a Spec) -> Self {
+        Self {
+            job,
+            spec,
+            looked: Mutex::default(),
+            ran: OnceLock::new(),
+            waited: OnceLock::new(),
+            have_tasks_ended: AtomicBool::new(false),
+        }
+    }
 }
 
 /// The last look at the log for wishes.
@@ -489,14 +497,7 @@ mod tests {
         let job = prepared(&Store::open(&scratch.0).unwrap());
         let source = json!({"trainingInput": {"args": ["true"]}});
         let spec = Spec::read(&Source::of_json(&source)).unwrap();
-        let wishes = Wishes {
-            job: &job,
-            spec: &spec,
-            looked: Mutex::default(),
-            ran: OnceLock::new(),
-            waited: OnceLock::new(),
-            have_tasks_ended: AtomicBool::new(false),
-        };
+        let wishes = Wishes::of(&job, &spec);
         assert_eq!(wishes.look(), None);
         let why = String::new();
         job.append(Event::Cancelling { why }).unwrap();
@@ -514,13 +515,9 @@ mod tests {
         let input = json!({"args": ["true"], "scheduling": {"maxRunningTime": "1s"}});
         let spec = Spec::read(&Source::of_json(&json!({"trainingInput": input}))).unwrap();
         let wishes = Wishes {
-            job: &job,
-            spec: &spec,
-            looked: Mutex::default(),
             // As if this process had seen it begin at a time that is to come again.
             ran: Age::since(crate::store::now() + 86_400_000).into(),
-            waited: OnceLock::new(),
-            have_tasks_ended: AtomicBool::new(false),
+            ..Wishes::of(&job, &spec)
         };
         thread::sleep(Duration::from_secs(1));
         assert!(wishes.look().is_some());
@@ -536,12 +533,8 @@ mod tests {
         spec.scheduling.max_running = Duration::ZERO;
         job.append(Event::Running).unwrap();
         let wishes = |ended| Wishes {
-            job: &job,
-            spec: &spec,
-            looked: Mutex::default(),
-            ran: OnceLock::new(),
-            waited: OnceLock::new(),
             have_tasks_ended: AtomicBool::new(ended),
+            ..Wishes::of(&job, &spec)
         };
         assert_eq!(wishes(true).look(), None);
         let grace = CANCEL_GRACE;

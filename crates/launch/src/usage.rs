@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::curves::{Curve, Thinned};
+use crate::logs::part;
 use crate::store::now;
 
 /// Ticks of a second in `/proc`: Linux' number towards programs.
@@ -188,14 +189,9 @@ pub fn usage_now(folder: &Path) -> BTreeMap<String, TaskUsage> {
 }
 
 /// The last bytes of a file.
-fn end_of(path: &Path, most: u64) -> Option<Vec<u8>> {
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(most)))
-        .ok()?;
-    let mut end = Vec::new();
-    file.take(most).read_to_end(&mut end).ok()?;
-    Some(end)
+fn end_of(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let length = fs::metadata(path)?.len();
+    part(path, length.saturating_sub(most), most)
 }
 
 /// The time of the first line.

@@ -15,6 +15,7 @@ use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::package;
 use phalanx_launch::spec::{DESCRIBED, ExecutorKind, JobName, Plan, Source, Spec};
 use phalanx_launch::store::{Followed, StoreError};
+use phalanx_launch::supervise::resumes;
 use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
@@ -162,15 +163,12 @@ pub(super) async fn create(
 
 /// Refuses a search that goes on from one that is not there.
 fn check_resumed(job: &Submitted, jobs: &BTreeMap<JobName, Followed>) -> Result<(), ApiError> {
-    let search = |job: &Submitted| job.training_input["hyperparameters"].clone();
-    let Some(previous) = search(job)["resumePreviousJobId"]
-        .as_str()
-        .map(str::to_owned)
-    else {
+    let Some(previous) = resumes(job) else {
         return Ok(());
     };
-    let found = jobs.iter().find(|(name, _)| name.as_str() == previous);
-    if found.is_some_and(|(_, found)| search(&found.life.job).is_object()) {
+    let found = previous.parse::<JobName>().ok();
+    let found = found.and_then(|name| jobs.get(&name));
+    if found.is_some_and(|found| found.life.job.training_input["hyperparameters"].is_object()) {
         return Ok(());
     }
     Err(ApiError::invalid(format!(

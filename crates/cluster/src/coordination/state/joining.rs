@@ -10,13 +10,20 @@ impl State {
     /// The connections of those that have come new to what others have begun, and are not the one that was lost.
     pub(super) fn comers_left(&self) -> BTreeSet<Connection> {
         let lost = self.failure.as_ref().map(|failure| failure.worker);
-        let members = self.members.iter();
-        let (begun, new): (Vec<_>, Vec<_>) =
-            members.partition(|(_, member)| member.progress.is_some());
-        let left = new
-            .into_iter()
-            .filter(|(worker, _)| !begun.is_empty() && Some(**worker) != lost);
-        left.map(|(_, member)| member.connection).collect()
+        if self
+            .members
+            .values()
+            .all(|member| member.progress.is_none())
+        {
+            return BTreeSet::new();
+        }
+        let mut left = BTreeSet::new();
+        for (worker, member) in &self.members {
+            if member.progress.is_none() && Some(*worker) != lost {
+                left.insert(member.connection);
+            }
+        }
+        left
     }
 
     /// How long workers may take to join.

@@ -507,7 +507,7 @@ impl<'a> PodWatch<'a> {
             .sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
         let done = self.done.is_some();
         let ends = self.ended.iter().map(|(at, _, end)| (*at, *end));
-        if self.stopped && !self.run.has_succeeded(ends) {
+        if self.stopped && !self.run.has_succeeded(ends.clone()) {
             return RunEnd::Stopped;
         }
         if let Some(why) = self.refused {
@@ -516,7 +516,6 @@ impl<'a> PodWatch<'a> {
         if let Some(why) = self.lost.filter(|_| !done) {
             return RunEnd::Lost(why);
         }
-        let ends = self.ended.iter().map(|(at, _, end)| (*at, *end));
         let first = self.run.first_failure(ends);
         first.map_or(RunEnd::Succeeded, RunEnd::Failed)
     }
