@@ -3,6 +3,7 @@
 use phalanx::prelude::*;
 use phalanx::strategy::State;
 
+use crate::ports::learn;
 use crate::{assert_near, cross_entropy, mirrored, rows};
 
 const EMA: f64 = 0.5;
@@ -25,9 +26,7 @@ fn averages_are_of_all_variables_whichever_has_a_gradient() {
             strategy.function(move |cx, batch: Inputs| {
                 let logits = cx.train(model, &batch.x).swap_remove(output);
                 let loss = cx.loss(&cross_entropy(), &batch.y[0], &logits, None);
-                let gradients = cx.gradients(&loss, sgd);
-                let gradients = cx.all_reduce_gradients(&gradients);
-                cx.apply(sgd, &gradients);
+                learn(cx, &loss, sgd);
                 []
             })
         };

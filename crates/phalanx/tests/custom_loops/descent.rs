@@ -18,10 +18,7 @@ fn moved(variables: &[Tensor], by: &[Tensor], share: f64) -> Vec<Tensor> {
 fn gradients_of_moved_weights_are_applied_to_those_before_as_in_keras() {
     of_keras("sharpness", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", dense(3, 6, 3, tanh))]);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let hard = hard();
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let before = cx.variables(&model);
@@ -54,7 +51,7 @@ fn a_model_goes_some_way_towards_where_descent_ends_as_in_keras() {
     of_keras("reptile", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", dense(3, 6, 1, tanh))]);
         let sgd = Sgd::new(0.2).momentum(0.5);
-        let sgd = case.state.add_optimizer(sgd, &[&model]).unwrap();
+        let sgd = case.optimizer(sgd, &[&model]);
         let squares = Loss::from(MeanSquaredError);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let before = cx.variables(&model);
@@ -87,10 +84,7 @@ fn rows_are_routed_to_experts_as_in_keras() {
             }
             let model = Sequential::new([3]).add(Switch).build().unwrap();
             let (mut case, [model]) = Case::new(record, replicas, [("model", model)]);
-            let adam = case
-                .state
-                .add_optimizer(Adam::new(0.01), &[&model])
-                .unwrap();
+            let adam = case.optimizer(Adam::new(0.01), &[&model]);
             let squares = Loss::from(MeanSquaredError);
             let step = case.strategy.function(move |cx, batch: Inputs| {
                 let found = cx.train(&model, &batch.x[..1]).remove(0);
@@ -138,10 +132,7 @@ fn a_picture_takes_the_style_of_another_as_in_keras() {
             ("picture", picture.build().unwrap()),
         ];
         let (mut case, [features, picture]) = Case::new(record, replicas, models);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.05), &[&picture])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.05), &[&picture]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             // A replica without rows has nothing that could be looked at.
             let both = [0, 1].map(|input| cx.all_gather(&batch.x[input], 0).slice_dim(0, 0, 1));
@@ -181,10 +172,7 @@ fn labels_without_places_are_learnt_as_in_keras() {
             .add(Bidirectional::new(Lstm::new(3).return_sequences(true)))
             .add(Dense::new(4));
         let (mut case, [model]) = Case::new(record, replicas, [("model", layers.build().unwrap())]);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let ctc = Loss::from(Ctc);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.x).remove(0);
@@ -205,7 +193,7 @@ fn what_counts_of_a_loss_is_as_in_keras() {
             .add(Lstm::new(4).return_sequences(true))
             .add(Dense::new(3));
         let (mut case, [model]) = Case::new(record, replicas, [("model", layers.build().unwrap())]);
-        let sgd = case.state.add_optimizer(Sgd::new(0.1), &[&model]).unwrap();
+        let sgd = case.optimizer(Sgd::new(0.1), &[&model]);
         let accuracy = case.state.add_metric(Accuracy).unwrap();
         let mut count = case.strategy.function(|cx, batch: Inputs| {
             let logits = cx.call(&model, &batch.y[..1]).remove(0);
@@ -239,7 +227,7 @@ fn what_counts_of_a_loss_is_as_in_keras() {
 fn a_loss_by_hand_compares_the_examples_of_all_replicas_as_in_keras() {
     of_keras("circle", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", dense(4, 6, 3, tanh))]);
-        let sgd = case.state.add_optimizer(Sgd::new(0.01), &[&model]).unwrap();
+        let sgd = case.optimizer(Sgd::new(0.01), &[&model]);
         let compared = Loss::from(Circle::default().gamma(2.0));
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let code = cx.train(&model, &batch.x).remove(0);
@@ -257,10 +245,7 @@ fn a_loss_by_hand_compares_the_examples_of_all_replicas_as_in_keras() {
 fn a_network_is_held_to_a_differential_equation_as_in_keras() {
     of_keras("physics", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", dense(2, 6, 1, tanh))]);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let points = &batch.x[0];
             let u = cx.train(&model, &batch.x).remove(0);
@@ -298,7 +283,7 @@ fn a_network_predicts_what_a_slower_one_sees_as_in_keras() {
         ];
         let (mut case, [network, target, predictor]) = Case::new(record, replicas, models);
         let both = [&network, &predictor];
-        let sgd = case.state.add_optimizer(Sgd::new(0.1), &both).unwrap();
+        let sgd = case.optimizer(Sgd::new(0.1), &both);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let unit = |x: &Tensor| x / x.square().sum(&[1]).keep_dims(&[1]).sqrt();
             let parts = [[0, 1], [1, 0]].map(|[one, other]| {
@@ -327,7 +312,7 @@ fn a_network_predicts_what_a_slower_one_sees_as_in_keras() {
 fn what_a_model_is_sure_of_teaches_it_as_in_keras() {
     of_keras("consistent", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", normalized(3))]);
-        let sgd = case.state.add_optimizer(Sgd::new(0.1), &[&model]).unwrap();
+        let sgd = case.optimizer(Sgd::new(0.1), &[&model]);
         let hard = hard();
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let (all, rows) = (batch.x.iter().collect::<Vec<_>>(), cx.rows());

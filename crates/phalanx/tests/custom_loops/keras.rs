@@ -2,11 +2,12 @@
 
 use phalanx::data::Batch;
 use phalanx::prelude::*;
-use phalanx::strategy::{DistributedBatch, Function, ModelRef, State, ValueKind};
+use phalanx::strategy::{DistributedBatch, Function, ModelRef, OptimizerRef, State, ValueKind};
 use phalanx_testkit::assert_relatively_close;
 use serde_json::Value;
 
-use crate::oracle::{array, name, records};
+use crate::oracle::{arrays, name, records};
+use crate::ports::learn;
 use crate::{assert_says, column, mirrored};
 
 const TOLERANCE: f64 = 1e-5;
@@ -28,7 +29,7 @@ impl<'a> Case<'a> {
         let strategy = mirrored(replicas);
         let mut state = strategy.state(1).unwrap();
         let models = models.map(|(name, model)| {
-            let saved = SavedModel::new(model, values(&record["initial"][name])).unwrap();
+            let saved = SavedModel::new(model, arrays(&record["initial"][name])).unwrap();
             (name, state.add_model(name, saved).unwrap())
         });
         let added = models.clone().map(|(_, model)| model);
@@ -41,9 +42,17 @@ impl<'a> Case<'a> {
         (case, added)
     }
 
+    pub(crate) fn optimizer(
+        &mut self,
+        optimizer: impl Into<Optimizer>,
+        models: &[&ModelRef],
+    ) -> OptimizerRef {
+        self.state.add_optimizer(optimizer, models).unwrap()
+    }
+
     /// The batch of the record: `x` are its floats, `y` its whole numbers.
     pub(crate) fn batch(&self) -> DistributedBatch {
-        let (x, y) = values(&self.record["inputs"])
+        let (x, y) = arrays(&self.record["inputs"])
             .into_iter()
             .partition(|input| input.dtype() == DType::F32);
         let batch = Batch {
@@ -69,7 +78,7 @@ impl<'a> Case<'a> {
         for (model, of) in &self.models {
             let variables = self.state.variables(of).unwrap();
             for ((variable, got), expected) in
-                variables.iter().zip(values(&self.record["final"][model]))
+                variables.iter().zip(arrays(&self.record["final"][model]))
             {
                 let what = format!("{what}, {model}/{variable}");
                 near(&what, &got.to_f64(), &expected.to_f64());
@@ -81,11 +90,6 @@ impl<'a> Case<'a> {
 /// What is near 0 may be the sum of larger numbers, whose rounding it has.
 fn near(what: &str, got: &[f64], expected: &[f64]) {
     assert_relatively_close(what, got, expected, TOLERANCE, 0.1);
-}
-
-fn values(list: &Value) -> Vec<HostTensor> {
-    let list = list.as_array().unwrap().iter();
-    list.map(|value| array(value).unwrap()).collect()
 }
 
 fn of_keras(wanted: &str, test: impl Fn(&Value, usize)) {
@@ -123,7 +127,7 @@ fn a_variational_autoencoder_learns_as_in_keras() {
         ];
         let (mut case, [encoder, decoder]) = Case::new(record, replicas, models);
         let both = [&encoder, &decoder];
-        let adam = case.state.add_optimizer(Adam::new(0.01), &both).unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &both);
         let crossentropy = Loss::from(BinaryCrossentropy::from_probabilities());
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [images, noise] = [&batch.x[0], &batch.x[1]];
@@ -135,9 +139,7 @@ fn a_variational_autoencoder_learns_as_in_keras() {
             let divergence = (log_variance.exp() + mean.square() - log_variance - 1.0) * 0.5;
             let divergence = cx.mean(&divergence.sum(&[1]), None);
             let loss = &of_images + &divergence;
-            let gradients = cx.gradients(&loss, &adam);
-            let gradients = cx.all_reduce_gradients(&gradients);
-            cx.apply(&adam, &gradients);
+            learn(cx, &loss, &adam);
             [loss, of_images, divergence]
         });
         case.follow(step);
@@ -163,9 +165,7 @@ fn a_student_learns_from_its_teacher_as_in_keras() {
             let of_labels = cx.mean(&hard.per_example(&batch.y[0], learnt), None);
             let distilled = cx.mean(&soft.per_example(&taught, &softened), None) * 9.0;
             let loss = &of_labels * 0.1 + &distilled * 0.9;
-            let gradients = cx.gradients(&loss, &adam);
-            let gradients = cx.all_reduce_gradients(&gradients);
-            cx.apply(&adam, &gradients);
+            learn(cx, &loss, &adam);
             [loss, of_labels, distilled]
         });
         case.follow(step);
@@ -198,8 +198,8 @@ fn a_critic_with_a_penalty_of_gradients_learns_as_in_keras() {
     of_keras("adversaries", |record, replicas| {
         let (mut case, [critic, generator]) = Case::new(record, replicas, adversaries());
         let adam = || Adam::new(0.01).beta_1(0.5).beta_2(0.9);
-        let of_critic = case.state.add_optimizer(adam(), &[&critic]).unwrap();
-        let of_generator = case.state.add_optimizer(adam(), &[&generator]).unwrap();
+        let of_critic = case.optimizer(adam(), &[&critic]);
+        let of_generator = case.optimizer(adam(), &[&generator]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [real, noise, between] = [&batch.x[0], &batch.x[1], &batch.x[2]];
             let made = cx.train(&generator, std::slice::from_ref(noise));
@@ -211,14 +211,10 @@ fn a_critic_with_a_penalty_of_gradients_learns_as_in_keras() {
             let on_made = cx.train(&critic, &made).remove(0);
             let on_real = cx.train(&critic, std::slice::from_ref(real)).remove(0);
             let loss = cx.mean(&(on_made - on_real), None) + &penalty * 10.0;
-            let gradients = cx.gradients(&loss, &of_critic);
-            let gradients = cx.all_reduce_gradients(&gradients);
-            cx.apply(&of_critic, &gradients);
+            learn(cx, &loss, &of_critic);
             let judged = cx.train(&critic, &made).remove(0);
             let generator_loss = -cx.mean(&judged, None);
-            let gradients = cx.gradients(&generator_loss, &of_generator);
-            let gradients = cx.all_reduce_gradients(&gradients);
-            cx.apply(&of_generator, &gradients);
+            learn(cx, &generator_loss, &of_generator);
             [loss, penalty, generator_loss]
         });
         case.follow(step);
@@ -243,9 +239,7 @@ fn gradients_do_not_go_through_what_set_a_variable_or_a_value() {
             let [of_first, of_other] = [&a, &b].map(|model| cx.train(model, &batch.x).remove(0));
             let loss = cx.mean(&(of_first * of_other), None);
             let after = if updates {
-                let gradients = cx.gradients(&loss, &of_a);
-                let gradients = cx.all_reduce_gradients(&gradients);
-                cx.apply(&of_a, &gradients);
+                learn(cx, &loss, &of_a);
                 cx.train(&a, &batch.x).remove(0).sum_all()
             } else {
                 let loss = cx.all_reduce(ReduceOp::Sum, &loss);

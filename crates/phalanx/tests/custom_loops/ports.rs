@@ -73,10 +73,7 @@ fn a_loss_of_correlations_over_all_replicas_is_as_in_keras() {
     of_keras("redundancy", |record, replicas| {
         let models = [("encoder", dense(4, 6, 3, tanh))];
         let (mut case, [encoder]) = Case::new(record, replicas, models);
-        let sgd = case
-            .state
-            .add_optimizer(Sgd::new(0.01), &[&encoder])
-            .unwrap();
+        let sgd = case.optimizer(Sgd::new(0.01), &[&encoder]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let mask = cx.example_mask().keep_dims(&[1]);
             let count = cx.all_reduce(ReduceOp::Sum, &cx.examples());
@@ -143,7 +140,7 @@ fn a_denoising_network_and_its_average_learn_as_in_keras() {
         let models = [("network", denoiser()), ("average", denoiser())];
         let (mut case, [network, average]) = Case::new(record, replicas, models);
         let sgd = Optimizer::from(Sgd::new(0.01)).weight_decay(0.1);
-        let sgd = case.state.add_optimizer(sgd, &[&network]).unwrap();
+        let sgd = case.optimizer(sgd, &[&network]);
         let [first, last] = [0.95f64.acos(), 0.02f64.acos()];
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [images, noise, times] = [0, 1, 2].map(|input| &batch.x[input]);
@@ -201,7 +198,7 @@ fn a_vision_transformer_learns_as_in_keras() {
     of_keras("vision", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", vision())]);
         let sgd = Optimizer::from(Sgd::new(0.1)).weight_decay(0.1);
-        let sgd = case.state.add_optimizer(sgd, &[&model]).unwrap();
+        let sgd = case.optimizer(sgd, &[&model]);
         let hard = hard();
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.x).remove(0);
@@ -238,7 +235,7 @@ fn a_language_model_with_tied_weights_learns_as_in_keras() {
     of_keras("language", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", language())]);
         let sgd = Optimizer::from(Sgd::new(0.1)).global_clipnorm(0.5);
-        let sgd = case.state.add_optimizer(sgd, &[&model]).unwrap();
+        let sgd = case.optimizer(sgd, &[&model]);
         let hard = hard();
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.y[..1]).remove(0);
@@ -255,10 +252,7 @@ fn radiance_along_rays_is_learnt_as_in_keras() {
     of_keras("radiance", |record, replicas| {
         let models = [("model", dense(12, 8, 4, tanh))];
         let (mut case, [model]) = Case::new(record, replicas, models);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [points, colours, depths] = [0, 1, 2].map(|input| &batch.x[input]);
             let rows = cx.rows();
@@ -319,10 +313,7 @@ fn a_graph_attention_network_learns_as_in_keras() {
         let input = Input::new([]).dtype(DType::I32);
         let model = Sequential::new(input).add(attention).build().unwrap();
         let (mut case, [model]) = Case::new(record, replicas, [("model", model)]);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let hard = hard();
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.y[..1]).remove(0);
@@ -340,7 +331,7 @@ fn deep_q_learning_is_as_in_keras() {
         let models = ["network", "target"].map(|name| (name, dense(3, 6, 2, relu)));
         let (mut case, [network, target]) = Case::new(record, replicas, models);
         let adam = Optimizer::from(Adam::new(0.01)).clipnorm(0.1);
-        let adam = case.state.add_optimizer(adam, &[&network]).unwrap();
+        let adam = case.optimizer(adam, &[&network]);
         let huber = Loss::from(Huber::default());
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [rewards, ends] = [2, 3].map(|input| &batch.x[input]);
@@ -367,14 +358,8 @@ fn proximal_policy_optimization_is_as_in_keras() {
             ("critic", dense(3, 5, 1, tanh)),
         ];
         let (mut case, [actor, critic]) = Case::new(record, replicas, models);
-        let of_actor = case
-            .state
-            .add_optimizer(Adam::new(0.03), &[&actor])
-            .unwrap();
-        let of_critic = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&critic])
-            .unwrap();
+        let of_actor = case.optimizer(Adam::new(0.03), &[&actor]);
+        let of_critic = case.optimizer(Adam::new(0.01), &[&critic]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [advantages, returns, before] = [1, 2, 3].map(|input| &batch.x[input]);
             let logs = cx.train(&actor, &batch.x[..1]).remove(0).log_softmax(1);
@@ -426,7 +411,7 @@ fn a_detector_with_two_heads_learns_as_in_keras() {
     of_keras("detection", |record, replicas| {
         let (mut case, [model]) = Case::new(record, replicas, [("model", detector())]);
         let sgd = Sgd::new(0.01).momentum(0.9).nesterov(true);
-        let sgd = case.state.add_optimizer(sgd, &[&model]).unwrap();
+        let sgd = case.optimizer(sgd, &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let (wanted, labels) = (&batch.x[1], &batch.y[0]);
             let found = cx.train(&model, &batch.x[..1]);
@@ -454,10 +439,7 @@ fn a_loss_is_differentiated_through_steps_of_descent_as_in_keras() {
     of_keras("meta", |record, replicas| {
         let models = [("model", dense(2, 5, 1, tanh))];
         let (mut case, [model]) = Case::new(record, replicas, models);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [support, query, of_support, of_query] = [0, 1, 2, 3].map(|input| &batch.x[input]);
             let error = |cx: &ReplicaCx<'_>, weights: &[Tensor], x: &Tensor, y: &Tensor| {
@@ -496,10 +478,7 @@ fn codes_learn_by_the_losses_of_their_layer_as_in_keras() {
         let layers = layers.add(Dense::new(4).kernel_regularizer(penalty));
         let models = [("model", layers.build().unwrap())];
         let (mut case, [model]) = Case::new(record, replicas, models);
-        let adam = case
-            .state
-            .add_optimizer(Adam::new(0.01), &[&model])
-            .unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let again = cx.train(&model, &batch.x).remove(0);
             let error = cx.mean(&(again - &batch.x[0]).square(), None);
@@ -522,7 +501,7 @@ fn mixtures_and_uncertain_tasks_learn_as_in_keras() {
         ];
         let (mut case, [model, uncertainty]) = Case::new(record, replicas, models);
         let both = [&model, &uncertainty];
-        let adam = case.state.add_optimizer(Adam::new(0.01), &both).unwrap();
+        let adam = case.optimizer(Adam::new(0.01), &both);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let [x, y, labels] = [0, 1, 2].map(|input| &batch.x[input]);
             let found = cx.train(&model, std::slice::from_ref(x)).remove(0);

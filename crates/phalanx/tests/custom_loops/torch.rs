@@ -34,7 +34,7 @@ fn an_accumulating_loop_learns_as_in_pytorch() {
         let adam = Optimizer::from(AdamW::new(OneCycle::new(0.05, 10)).epsilon(1e-12));
         let adam = adam.weight_decay(0.1).global_clipnorm(0.1);
         let adam = adam.gradient_accumulation(2);
-        let adam = case.state.add_optimizer(adam, &[&model]).unwrap();
+        let adam = case.optimizer(adam, &[&model]);
         let step = case.strategy.function(move |cx, batch: Inputs| {
             let logits = cx.train(&model, &batch.x).remove(0);
             let (values, weight) = smoothed(&logits, &batch.y[0], [0.5, 2.0, 1.0]);

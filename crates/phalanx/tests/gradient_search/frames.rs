@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::layers::{activation, layer};
+use crate::layers::{activation, dropped, layer};
 use crate::network::Described;
 use crate::random::Random;
 
@@ -11,14 +11,10 @@ pub(crate) fn conv_lstm(random: &mut Random, directions: usize) -> Described {
     let kind = ["conv_lstm1d", "conv_lstm2d", "conv_lstm3d"][directions - 1];
     let mut sizes = |most: usize| -> Value {
         let sizes: Vec<usize> = (0..directions).map(|_| random.size(most)).collect();
-        match sizes[..] {
-            [size] => json!(size),
-            _ => json!(sizes),
-        }
+        one_or_list(&sizes)
     };
     let (size, strides, dilation) = (sizes(3), sizes(2), sizes(2));
-    let mut dropped = |chance: f64| if random.chance(chance) { 0.3 } else { 0.0 };
-    let dropped = [dropped(0.1), dropped(0.1)];
+    let dropped = [dropped(random), dropped(random)];
     let mut settings = json!({"filters": random.size(3), "kernel_size": size, "strides": strides,
         "dilation_rate": dilation, "padding": random.of_list(&["valid", "same"]), "use_bias": random.chance(0.8),
         "return_sequences": random.chance(0.5), "go_backwards": random.chance(0.2), "dropout": dropped[0],
@@ -38,11 +34,16 @@ pub(crate) fn adaptive(random: &mut Random, sizes: &[usize]) -> Described {
     ][sizes.len() - 1];
     // More windows than there are elements, too.
     let counts: Vec<usize> = (sizes.iter().map(|&size| random.from(1, size + 1))).collect();
-    let counts = match counts[..] {
-        [count] => json!(count),
-        _ => json!(counts),
-    };
-    layer(random.of_list(&kinds), json!({"output_size": counts}))
+    let settings = json!({"output_size": one_or_list(&counts)});
+    layer(random.of_list(&kinds), settings)
+}
+
+/// One number by itself, several as a list.
+fn one_or_list(sizes: &[usize]) -> Value {
+    match sizes {
+        [size] => json!(size),
+        _ => json!(sizes),
+    }
 }
 
 /// A layer with a kernel that is divided by its largest singular value.

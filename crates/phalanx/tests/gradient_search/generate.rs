@@ -8,7 +8,7 @@ use crate::layers::{
     activation, attention, group_norm, grouped_attention, known_statistics, layer, on_image,
     on_sequence, on_vector, on_volume, recurrent, scored_attention, slopes,
 };
-use crate::network::{Described, Spec, Use, is_tokens};
+use crate::network::{Described, Spec, is_tokens};
 use crate::random::Random;
 use crate::trial::{Aim, Source, Trial, Weights};
 
@@ -184,13 +184,9 @@ impl<'a> Grower<'a> {
         }
         let at = self.values.len() - 1;
         self.push(layer("activation", json!({"activation": "tanh"})), &[at]);
-        let mut more = self.spec.clone();
-        more.uses.push(Use {
-            layer: layer_of_both,
-            inputs: vec![self.values.len() - 1],
-        });
-        if let Some(dims) = more.output() {
-            self.spec = more;
+        let last = self.values.len() - 1;
+        if let Some((spec, dims)) = self.spec.clone().using(layer_of_both, &[last]) {
+            self.spec = spec;
             self.values.push(dims);
         }
     }
@@ -450,14 +446,11 @@ impl<'a> Grower<'a> {
         if self.spec.layers[number].kind.contains("embedding") {
             return;
         }
-        let mut more = self.spec.clone();
-        more.uses.push(Use {
-            layer: number,
-            inputs: vec![at],
-        });
-        let Some(dims) = more.output() else { return };
+        let Some((spec, dims)) = self.spec.clone().using(number, &[at]) else {
+            return;
+        };
         if dims.iter().product::<usize>() <= MOST_ELEMENTS {
-            self.spec = more;
+            self.spec = spec;
             self.values.push(dims);
         }
     }

@@ -480,7 +480,7 @@ fn step_pooling(random: &mut Random) -> Described {
 pub(crate) fn recurrent(random: &mut Random, kind: &'static str) -> Described {
     let mut settings = json!({"units": random.size(10), "use_bias": random.chance(0.8),
         "return_sequences": random.chance(0.6), "go_backwards": random.chance(0.2),
-        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }, "recurrent_regularizer": penalty(random)});
+        "dropout": dropped(random), "recurrent_regularizer": penalty(random)});
     if kind == "gru" {
         settings["reset_after"] = json!(random.chance(0.5));
     }
@@ -494,7 +494,7 @@ pub(crate) fn attention(random: &mut Random) -> Described {
     let settings = json!({"num_heads": random.size(4), "key_dim": random.size(8), "value_dim": value_dim,
         "output_shape": output, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
         "use_padding_mask": random.chance(0.9),
-        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
+        "dropout": dropped(random)});
     layer("multi_head_attention", settings)
 }
 
@@ -503,14 +503,14 @@ pub(crate) fn grouped_attention(random: &mut Random) -> Described {
     let groups = random.size(3);
     let settings = json!({"head_dim": random.size(6), "num_query_heads": groups * random.size(3),
         "num_key_value_heads": groups, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
-        "use_padding_mask": random.chance(0.9), "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
+        "use_padding_mask": random.chance(0.9), "dropout": dropped(random)});
     layer("group_query_attention", settings)
 }
 
 /// Attention of one head without projections.
 pub(crate) fn scored_attention(random: &mut Random) -> Described {
     let mut settings = json!({"use_scale": random.chance(0.6), "use_causal_mask": random.chance(0.3),
-        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
+        "dropout": dropped(random)});
     if random.chance(0.4) {
         return layer("additive_attention", settings);
     }
@@ -566,5 +566,13 @@ pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {
             layer("reshape", json!({"target_shape": [2, features / 4, 2]}))
         }
         _ => layer("rescaling", json!({"scale": 0.7})),
+    }
+}
+
+/// A share that is dropped, seldom any.
+pub(crate) fn dropped(random: &mut Random) -> f64 {
+    match random.chance(0.1) {
+        true => 0.3,
+        false => 0.0,
     }
 }

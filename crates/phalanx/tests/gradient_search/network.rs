@@ -71,12 +71,15 @@ impl Spec {
     pub(crate) fn with(&self, layer: Described, inputs: &[usize]) -> Option<(Self, Vec<usize>)> {
         let mut more = self.clone();
         more.layers.push(layer);
-        more.uses.push(Use {
-            layer: more.layers.len() - 1,
-            inputs: inputs.to_vec(),
-        });
-        let dims = more.output()?;
-        Some((more, dims))
+        more.using(self.layers.len(), inputs)
+    }
+
+    /// Adds a use of a layer that is there, if it takes these values.
+    pub(crate) fn using(mut self, layer: usize, inputs: &[usize]) -> Option<(Self, Vec<usize>)> {
+        let inputs = inputs.to_vec();
+        self.uses.push(Use { layer, inputs });
+        let dims = self.output()?;
+        Some((self, dims))
     }
 
     /// The same without the uses that the last does not need, without layers and inputs that are not used.

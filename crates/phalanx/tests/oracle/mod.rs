@@ -47,6 +47,12 @@ pub fn array(value: &Value) -> Option<HostTensor> {
     Some(tensor)
 }
 
+/// The arrays of a list of a record.
+pub fn arrays(list: &Value) -> Vec<HostTensor> {
+    let list = list.as_array().unwrap().iter();
+    list.map(|value| array(value).unwrap()).collect()
+}
+
 fn numbers(list: &Value) -> impl Iterator<Item = f64> {
     list.as_array().unwrap().iter().map(|x| x.as_f64().unwrap())
 }

@@ -7,7 +7,7 @@ use phalanx::prelude::*;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 
-use crate::oracle::{array, name, records};
+use crate::oracle::{array, arrays, name, records};
 use crate::{apart, on_workers};
 
 /// Both compute in f32, and sums are of other orders.
@@ -75,10 +75,6 @@ fn check(what: &str, expected: &[f64], got: &[f64]) {
 
 fn follow(strategy: &impl Strategy, record: &Value) {
     let of = name(record);
-    let arrays = |list: &Value| -> Vec<HostTensor> {
-        let list = list.as_array().unwrap().iter();
-        list.map(|value| array(value).unwrap()).collect()
-    };
     let [x, y] = ["x", "y"].map(|name| array(&record[name]).unwrap());
     let data = Dataset::from_arrays(x, y).unwrap();
     let compile = Compile {
