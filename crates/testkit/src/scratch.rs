@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
 /// A folder for one test, empty at first and removed at the end.
@@ -22,16 +23,16 @@ impl Scratch {
         Self(path)
     }
 
-    /// A folder of this process in the folder of the system for temporary files.
+    /// A folder of this process in the folder of the system for temporary files; two of one name are two folders.
     ///
     /// # Panics
     /// As [`new`](Self::new).
     #[must_use]
     pub fn temporary(name: &str) -> Self {
-        Self::new(
-            env::temp_dir(),
-            &format!("phalanx-{name}-{}", process::id()),
-        )
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("phalanx-{name}-{}-{number}", process::id());
+        Self::new(env::temp_dir(), &name)
     }
 
     /// The names of what is in it, sorted.
@@ -85,5 +86,15 @@ mod tests {
         assert_eq!(inside.names(), ["a", "b"]);
         drop(inside);
         assert!(outside.names().is_empty());
+    }
+
+    /// Tests of one process run at once: one must not empty the folder of another.
+    #[test]
+    fn folders_of_one_name_are_two() {
+        let first = Scratch::temporary("same");
+        fs::write(first.join("kept"), "").unwrap();
+        let second = Scratch::temporary("same");
+        assert!(second.names().is_empty());
+        assert_eq!(first.names(), ["kept"]);
     }
 }

@@ -154,7 +154,7 @@ fn an_epoch_says_how_fast_it_was() {
 
 #[test]
 fn a_training_that_goes_on_keeps_what_was_measured_of_its_epochs() {
-    let folder = Folder::new("kept", "adam");
+    let folder = Folder::new("measured", "adam");
     let path = folder.0.join("out/history.jsonl");
     let train = |epochs: &str, more: &[&str]| {
         let save = ["--set", "fit.save_freq=epoch"];
