@@ -88,7 +88,7 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
-    /// Write a trained model to a file that Keras reads, its prediction as StableHLO for serving, or its weights alone
+    /// Write a trained model to a file that Keras reads, its prediction as ONNX or StableHLO for serving, or its weights alone
     Export(ExportArgs),
     /// Draw the curves of trainings, in the terminal or as a picture, SVG or PNG
     Plot(PlotArgs),
