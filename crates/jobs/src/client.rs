@@ -296,27 +296,34 @@ impl Client {
         }
     }
 
+    /// The path of a job.
+    fn of_job(&self, job: &str) -> Result<String, Failure> {
+        if job.is_empty() {
+            return Err(Failure::usage(
+                "the name of the job is empty; `phalanx jobs list` shows all names",
+            ));
+        }
+        Ok(format!("{}/{}", self.jobs(), encode(job)))
+    }
+
     /// A job.
     pub(crate) fn job(&self, job: &str) -> Result<Json, Failure> {
-        self.get(&format!("{}/{}", self.jobs(), encode(job)))
+        self.get(&self.of_job(job)?)
     }
 
     /// Has a job end.
     pub(crate) fn cancel(&self, job: &str) -> Result<Json, Failure> {
         self.send(
             "POST",
-            &format!("{}/{}:cancel", self.jobs(), encode(job)),
+            &format!("{}:cancel", self.of_job(job)?),
             &Json::Null,
         )
     }
 
     /// Replaces the labels of a job, unless it has changed since its etag was read.
     pub(crate) fn patch(&self, job: &str, body: &Json) -> Result<Json, Failure> {
-        self.send(
-            "PATCH",
-            &format!("{}/{}?updateMask=labels", self.jobs(), encode(job)),
-            body,
-        )
+        let path = format!("{}?updateMask=labels", self.of_job(job)?);
+        self.send("PATCH", &path, body)
     }
 
     /// All jobs that pass a filter, the newest first.

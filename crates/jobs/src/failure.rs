@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 
 /// The work itself failed.
 pub(crate) const FAILED: u8 = 1;
@@ -14,6 +15,20 @@ pub(crate) const NOT_READY: u8 = 3;
 pub(crate) struct Failure {
     pub(crate) exit: u8,
     message: String,
+}
+
+/// Whether what was written to standard output is read; a reader that went away (`phalanx jobs logs x | head -1`) is no failure.
+pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, Failure> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(
+            FAILED,
+            format!(
+                "cannot write to standard output: {error}; free some space, or send the output elsewhere"
+            ),
+        )),
+    }
 }
 
 impl Failure {

@@ -30,8 +30,10 @@ fn main() -> ExitCode {
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let failed = failure::is_read(error.print()).err();
+            failed.iter().for_each(Failure::report);
+            let exit = u8::try_from(error.exit_code()).unwrap_or(2);
+            return ExitCode::from(failed.map_or(exit, |failure| exit.max(failure.exit)));
         }
     };
     match commands::run(args) {

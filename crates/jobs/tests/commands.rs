@@ -108,6 +108,36 @@ fn stream_logs_follows_a_job_to_its_end() {
 }
 
 #[test]
+fn a_reader_that_has_gone_ends_the_logs_and_output_that_is_lost_is_an_error() {
+    let service = Service::new("readers");
+    let script =
+        "echo first; until [ -e go ]; do sleep 0.05; done; for i in $(seq 600); do echo more; sleep 0.1; done";
+    service.script("demo", &[], script);
+    let mut command = service.command();
+    let command = command.args(["logs", "-f", "demo"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("first") {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended early");
+    }
+    drop(lines);
+    fs::write(service.folder.join("go"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(service.job("demo")["state"], "RUNNING");
+    for words in [&["list"][..], &["logs", "demo"], &["--help"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = service.command();
+        let output = command.args(words).stdout(full.unwrap()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {error}");
+        assert!(error.contains("cannot write to standard output"), "{error}");
+    }
+    service.ok(&["cancel", "demo"]);
+}
+
+#[test]
 fn logs_end_while_a_task_writes_on() {
     let service = Service::new("fast");
     service.script("demo", &[], "echo first; exec sleep 1000");
@@ -166,9 +196,23 @@ fn a_task_or_a_change_that_is_none_is_a_mistake() {
     );
     // A time that no clock reaches is no time out.
     service.ok(&["wait", "demo", "--timeout", "18446744073709551615"]);
-    let (code, error) = service.fails(&["update", "demo"]);
-    assert_eq!(code, 2);
-    assert!(error.contains("--update-labels"), "{error}");
+    for (words, part) in [
+        (&["update", "demo"][..], "--update-labels"),
+        (&["describe", ""], "the name of the job is empty"),
+        (&["cancel", ""], "the name of the job is empty"),
+        (
+            &["update", "demo", "--update-labels", "a=b,a=c"],
+            "--update-labels has the key \"a\" twice",
+        ),
+        (
+            &["list", "--filter", "state=FALED"],
+            "did you mean `FAILED`?",
+        ),
+    ] {
+        let (code, error) = service.fails(words);
+        assert_eq!(code, 2, "{words:?}: {error}");
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]
@@ -244,7 +288,17 @@ fn every_mistake_of_a_submission_is_said_at_once() {
 #[test]
 fn what_is_missing_is_no_mistake_of_another_flag() {
     let service = Service::new("missing");
+    fs::write(
+        service.folder.join("job.yaml"),
+        "trainingInput: {scaleTier: CUSTM, masterType: n1-standard-4, workerCount: 1, workerType: n1-standard-4}",
+    )
+    .unwrap();
     for (words, expected) in [
+        (
+            "--config job.yaml",
+            "job.yaml:1:28: trainingInput.scaleTier is the text \"CUSTM\"",
+        ),
+        ("--job-dir=", "--job-dir: trainingInput.jobDir is empty"),
         (
             "--region r --scale-tier CUSTOM",
             "--scale-tier: scaleTier CUSTOM needs",
@@ -258,6 +312,7 @@ fn what_is_missing_is_no_mistake_of_another_flag() {
         let (code, error) = service.fails(&words.split(' ').collect::<Vec<_>>());
         assert_eq!(code, 2);
         assert!(error.contains(expected), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
     }
 }
 

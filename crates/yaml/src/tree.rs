@@ -158,7 +158,7 @@ fn read(bytes: &[u8], mut tree: Tree) -> Result<(Node, Vec<Problem>), Problem> {
         None => Err(Problem::new(
             Position::START,
             "the file is empty",
-            "start from examples/digits.yaml",
+            "docs/train-yaml.md has a training file to start from, docs/jobs.md a job file",
         )),
     }
 }

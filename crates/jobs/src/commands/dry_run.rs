@@ -193,7 +193,7 @@ pub(super) fn print(
         "estimate": estimate,
         "preview": preview,
     });
-    context.print(&plan, text);
+    context.print(&plan, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -54,7 +54,9 @@ fn has_task(name: &str, job: &Json, wanted: &str) -> Result<(), Failure> {
 /// Follows a job until its end; the exit code says how that was.
 pub(super) fn follow(client: &Client, job: &str, format: &Format) -> Done {
     let path = format!("/api/jobs/{}/logs?follow=1", encode(job));
-    stream(client, &path, format)?;
+    if !stream(client, &path, format)? {
+        return Ok(ExitCode::SUCCESS);
+    }
     let shown = client.job(job)?;
     let state = shown["state"].as_str().unwrap_or_default();
     if let Some(error) = shown["errorMessage"].as_str() {
@@ -67,18 +69,20 @@ pub(super) fn follow(client: &Client, job: &str, format: &Format) -> Done {
     Ok(code(state))
 }
 
-/// Shows the lines of a stream to its end. Where the daemon ends before, as the job does not, another one goes on.
-fn stream(client: &Client, path: &str, format: &Format) -> Result<(), Failure> {
+/// Shows the lines of a stream to its end, and says whether anybody reads them still. Where the daemon ends before, as the job does not,
+/// another one goes on.
+fn stream(client: &Client, path: &str, format: &Format) -> Result<bool, Failure> {
     let mut shown = Shown {
         format,
         head: *format == Format::Text,
         last: String::new(),
+        is_read: Ok(true),
     };
     let mut next;
     let mut client = client;
     for _ in 0..MOST_DAEMONS {
         if client.events(path, &shown.last.clone(), |event| shown.take(event))? {
-            return Ok(());
+            return shown.is_read;
         }
         next = client.again()?;
         client = &next;
@@ -95,6 +99,8 @@ struct Shown<'a> {
     head: bool,
     /// The id of the last event.
     last: String,
+    /// Whether anybody reads them.
+    is_read: Result<bool, Failure>,
 }
 
 impl Shown<'_> {
@@ -113,9 +119,9 @@ impl Shown<'_> {
                 _ => text.push_str(&format!("{line}\n")),
             }
         }
-        out(&text);
+        self.is_read = out(&text);
         event.id.clone_into(&mut self.last);
-        true
+        matches!(self.is_read, Ok(true))
     }
 }
 

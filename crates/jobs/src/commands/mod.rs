@@ -46,14 +46,14 @@ impl Context {
     }
 
     /// Prints a result as it was asked for, or by `text`.
-    fn print(&self, json: &Json, text: impl FnOnce(&Json) -> String) {
+    fn print(&self, json: &Json, text: impl FnOnce(&Json) -> String) -> Result<(), Failure> {
         let out = match &self.format {
             Format::Json => format!("{json:#}\n"),
             Format::Yaml => phalanx_yaml::to_yaml(json),
             Format::Text => text(json),
             Format::Value(fields) => show::values(json, fields),
         };
-        show::out(&out);
+        show::out(&out).map(drop)
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Done {
         Command::Queue => show::queue(&context),
         Command::Wait { job, timeout } => wait(&context, &job, timeout),
         Command::Dashboard => {
-            println!("{}", context.client()?.dashboard());
+            show::out(&format!("{}\n", context.client()?.dashboard()))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Serve(args) => daemon::serve(&context.root, &args).map(|()| ExitCode::SUCCESS),
@@ -131,7 +131,7 @@ fn cancel(context: &Context, job: &str) -> Done {
     context.client()?.cancel(job)?;
     context.print(&json!({"jobId": job, "state": "CANCELLING"}), |_| {
         format!("Cancelling job [{job}].\n")
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -150,7 +150,7 @@ fn update(context: &Context, args: &UpdateArgs) -> Done {
             changed => break changed?,
         }
     };
-    context.print(&changed, |_| format!("Updated job [{}].\n", args.job));
+    context.print(&changed, |_| format!("Updated job [{}].\n", args.job))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -194,7 +194,7 @@ fn wait(context: &Context, job: &str, timeout: Option<u64>) -> Done {
             .as_str()
             .filter(|_| shown["endTime"].is_string())
         {
-            context.print(&shown, show::summary);
+            context.print(&shown, show::summary)?;
             return Ok(code(state));
         }
         if until.is_some_and(|until| Instant::now() >= until) {

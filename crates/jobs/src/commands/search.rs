@@ -138,7 +138,7 @@ pub(super) fn follow(context: &Context, client: &Client, name: &str) -> Done {
         }
         if job["endTime"].is_string() {
             let output = best_first(&job);
-            context.print(&output, show::trials);
+            context.print(&output, show::trials)?;
             let state = job["state"].as_str().unwrap_or_default();
             if state != "SUCCEEDED" {
                 eprint!("{}", show::summary(&job));

@@ -11,10 +11,11 @@ use super::{Context, Done};
 use crate::args::{Format, ListArgs};
 use crate::failure::Failure;
 
-/// Prints text; a reader that has gone is no failure.
-pub(super) fn out(text: &str) {
+/// Prints text, and says whether anybody reads it: a reader that has gone is no failure.
+pub(super) fn out(text: &str) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    crate::failure::is_read(written)
 }
 
 /// Text of a program's for a terminal: what would move its cursor or colour it is shown instead.
@@ -131,7 +132,7 @@ pub(super) fn list(context: &Context, args: &ListArgs) -> Done {
     if args.uri {
         let uri =
             |job: &Json| format!("projects/{}/jobs/{}\n", context.project, text(job, "jobId"));
-        out(&jobs.iter().map(uri).collect::<String>());
+        out(&jobs.iter().map(uri).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     context.print(&Json::from(jobs.clone()), |_| {
@@ -144,7 +145,7 @@ pub(super) fn list(context: &Context, args: &ListArgs) -> Done {
             ])
         }));
         table(&rows)
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -173,7 +174,7 @@ pub(super) fn queue(context: &Context) -> Done {
             ])
         }));
         table(&rows)
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -181,9 +182,9 @@ pub(super) fn describe(context: &Context, job: &str, summarize: bool) -> Done {
     let client = context.client()?;
     let shown = client.job(job)?;
     match (&context.format, summarize) {
-        (Format::Text, true) => out(&summary(&shown)),
-        (Format::Text, false) => out(&phalanx_yaml::to_yaml(&shown)),
-        _ => context.print(&shown, summary),
+        (Format::Text, true) => out(&summary(&shown)).map(drop)?,
+        (Format::Text, false) => out(&phalanx_yaml::to_yaml(&shown)).map(drop)?,
+        _ => context.print(&shown, summary)?,
     }
     if context.format == Format::Text {
         // The token is not in the address, so that this output may be shown to others.

@@ -11,13 +11,20 @@ use crate::failure::Failure;
 
 /// `KEY=VALUE` texts, apart.
 pub(super) fn pairs(flag: &str, texts: &[String]) -> Result<Vec<(String, String)>, Failure> {
-    let pair = |text: &String| {
-        let found = text
-            .split_once('=')
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        found.ok_or_else(|| Failure::usage(format!("{flag} has {text:?}, expected KEY=VALUE")))
-    };
-    texts.iter().map(pair).collect()
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for text in texts {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(Failure::usage(format!(
+                "{flag} has {text:?}, expected KEY=VALUE"
+            )));
+        };
+        if pairs.iter().any(|(before, _)| before == name) {
+            let message = format!("{flag} has the key {name:?} twice; give it one value");
+            return Err(Failure::usage(message));
+        }
+        pairs.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(pairs)
 }
 
 /// The job file with the flags above it.

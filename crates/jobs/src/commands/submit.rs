@@ -40,7 +40,7 @@ pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
             "jobId: {name}\nstate: {}\n",
             job["state"].as_str().unwrap_or_default()
         )
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -83,6 +83,10 @@ fn refusal(
     let said = said.trim_end().replace("error: ", "");
     let said = match said.split_once("\n\n") {
         // A mistake in the arguments, and how they are written.
+        Some((mistake, _)) if mistake.contains("'--output <") => {
+            "the job gives `--output` itself, its job directory; use --job-dir, and leave --output out"
+                .to_owned()
+        }
         Some((mistake, _)) => format!("phalanx train says: {mistake}; correct the arguments"),
         None => said,
     };

@@ -4,7 +4,9 @@
 //! at the end takes any rest, and `*` alone whatever is there; `labels:NAME` asks for a label of that name. Times are compared as times.
 //! NOT or `-` stands before a term or a bracket. AND binds more than OR, and OR more than an AND that is left out, as with `gcloud`.
 
+use phalanx_launch::lifecycle::State;
 use phalanx_launch::store::now;
+use phalanx_yaml::suggest;
 use serde_json::Value as Json;
 
 use super::times::milliseconds;
@@ -266,6 +268,9 @@ fn term(field: String, relation: &'static str, value: String) -> Result<Filter, 
         ));
     }
     let is_text = relation == ":" || (relation == "=" && value.ends_with('*'));
+    if field == "state" && !is_text {
+        check_state(&value)?;
+    }
     if is_text || !TIMES.contains(&field.as_str()) {
         return Ok(Filter::Term {
             field,
@@ -281,6 +286,18 @@ fn term(field: String, relation: &'static str, value: String) -> Result<Filter, 
         }),
         Err(why) => Err(format!("the filter asks for {field}{relation}: {why}")),
     }
+}
+
+/// No job has a state of another name, and a list that is empty would hide the slip.
+fn check_state(value: &str) -> Result<(), String> {
+    let states = State::ALL.map(State::name);
+    if states.contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "the filter asks for the state {value:?}, which no job has; {}",
+        suggest(value, &states)
+    ))
 }
 
 fn nested(
@@ -388,17 +405,19 @@ mod tests {
             ("stat:FAILED", "known are"),
             ("state", "expected one of"),
             ("state=", "no value"),
-            ("(state=A", "without its )"),
-            ("state=A)", "should end"),
-            ("state=\"A", "without its end"),
-            ("state=A AND", "ends where"),
-            ("state=A OR OR state=B", "known are"),
-            ("- state=A", "known are"),
+            ("(jobId=A", "without its )"),
+            ("jobId=A)", "should end"),
+            ("jobId=\"A", "without its end"),
+            ("jobId=A AND", "ends where"),
+            ("jobId=A OR OR state=B", "known are"),
+            ("- jobId=A", "known are"),
             (
                 "createTime>yesterday",
                 "createTime>: \"yesterday\" is no time",
             ),
             ("endTime>2000", "is no time"),
+            ("state=FALED", "did you mean `FAILED`?"),
+            ("state!=failed", "which no job has; did you mean `FAILED`?"),
             ("labels=team", "expected labels:NAME"),
             (&"(".repeat(1000), "deep"),
             (&"NOT ".repeat(1000), "deep"),

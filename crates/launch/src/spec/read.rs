@@ -157,7 +157,7 @@ impl Spec {
         let roles = check::counted(roles(&input, &ours, &mut notes), &ours);
         let spec = Self {
             chief: input.flag("useChiefInTfConfig", &mut notes).unwrap_or(true),
-            job_dir: input.text("jobDir", &mut notes).map(as_stores_have_it),
+            job_dir: job_dir(&input, &mut notes),
             scheduling: scheduling(input.get("scheduling"), &mut notes),
             args: input.texts("args", &mut notes),
             python_module: input.text("pythonModule", &mut notes),
@@ -260,6 +260,8 @@ fn roles(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Vec<Role> {
     let most = ours.elastic.map_or(1, |(_, most)| most);
     match (given, named) {
         (Some("CUSTOM"), _) => custom_roles(input, notes),
+        // A wrong word was said already.
+        (None, Some(_)) if input.get("scaleTier").is_some() => custom_roles(input, notes),
         (None, Some(name)) => {
             let message =
                 format!("{PATH}.{name} is for scaleTier CUSTOM, and no scaleTier is given");
@@ -535,9 +537,15 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
     }
 }
 
-/// A folder; one in a bucket without slashes at its end, since names are put behind it.
-fn as_stores_have_it(folder: String) -> String {
-    ObjectUrl::parse(&folder).map_or(folder, |url| url.to_string())
+/// The folder of results; one in a bucket without slashes at its end, since names are put behind it.
+fn job_dir(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
+    let folder = input.text("jobDir", notes)?;
+    if folder.trim().is_empty() {
+        let message = format!("{PATH}.jobDir is empty");
+        let next = "name a folder, or leave it out for runs/NAME";
+        notes.wrong(input.place("jobDir"), message, next);
+    }
+    Some(ObjectUrl::parse(&folder).map_or(folder, |url| url.to_string()))
 }
 
 /// Whether a name is of what Python's tools pack.
