@@ -124,8 +124,8 @@ mod tests {
         signals.hurry_after_the_first(Arc::clone(&hurried)).unwrap();
         thread::sleep(SAME + 4 * LOOK_EVERY);
         assert!(!hurried.load(Ordering::Relaxed), "a signal would end it");
-        signals.last.store(SIGTERM as usize, Ordering::Relaxed);
         let start = Instant::now();
+        signals.last.store(SIGTERM as usize, Ordering::Relaxed);
         while !hurried.load(Ordering::Relaxed) {
             assert!(start.elapsed() < Duration::from_secs(60), "none ends it");
             thread::sleep(LOOK_EVERY);

@@ -161,9 +161,10 @@ fn a_training_that_is_asked_to_end_at_any_time_loses_no_step() {
 const SERVER: &str = "PHALANX_METADATA_SERVER";
 
 /// A port that was free a moment ago.
-fn closed_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+fn closed_port() -> (ReservedPorts, String) {
+    let held = ReservedPorts::new(1, None).unwrap();
+    let address = format!("127.0.0.1:{}", held.of_workers()[0]);
+    (held, address)
 }
 
 /// The step after which a training says that it was stopped, which is the step of its checkpoint.
@@ -209,7 +210,8 @@ fn a_notice_of_each_cloud_ends_a_training_with_a_checkpoint_that_it_goes_on_from
 
 /// The second of two workers is asked to end, of a training that writes no other checkpoint; what both said.
 fn ended_with_the_second(name: &str, ask: impl Fn(&Child, &MetadataServer)) -> [String; 2] {
-    let (folder, server, none) = (Folder::new(name), MetadataServer::new(), closed_port());
+    let (folder, server) = (Folder::new(name), MetadataServer::new());
+    let (_held, none) = closed_port();
     folder.describe(100_000, ", preemption_notice: azure", "");
     let [mut first, second] = two_workers(&folder, [&none, server.address()]);
     let history = folder.0.join("out/history.jsonl");
@@ -232,7 +234,8 @@ fn a_notice_of_one_workers_machine_ends_all_workers_after_one_step() {
 
 #[test]
 fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_checkpoint() {
-    let (folder, server, none) = (Folder::new("servers"), MetadataServer::new(), closed_port());
+    let (folder, server) = (Folder::new("servers"), MetadataServer::new());
+    let (_held, none) = closed_port();
     let more = "strategy: parameter_server\n";
     folder.describe(100_000, ", preemption_notice: gce", more);
     // Not the first one, which has the control.
@@ -309,10 +312,11 @@ fn a_metadata_server_that_is_silent_absent_or_another_neither_holds_up_nor_ends_
     let folder = Folder::new("silent");
     folder.describe(2, "", "");
     folder.succeed(&["train", "t.yaml", "--output", "whole"]);
+    let (_held, none) = closed_port();
     let page = "HTTP/1.1 200 OK\r\n\r\n<html>TRUE</html>";
     let servers = [
         ("silent", server_that_says(None), "timed out"),
-        ("absent", closed_port(), "refused"),
+        ("absent", none, "refused"),
         ("no HTTP", server_that_says(Some("TRUE")), "no HTTP"),
         ("a page", server_that_says(Some(page)), "not expected"),
     ];

@@ -217,11 +217,14 @@ fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
     slurm.until("it is in the queue again", || state().contains("PENDING"));
     assert!(epochs() < 160, "it was done before it was interrupted");
     start_again(&slurm, &job);
+    let shown = || slurm.says("scontrol", &["show", "job", &job, "-o"]);
     slurm.until("it ends", || {
-        !state().contains("RUNNING") && !state().contains("COMPLETING")
+        let ends = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
+        let shown = shown();
+        ends.iter()
+            .any(|end| shown.contains(&format!("JobState={end} ")))
     });
-    let log = slurm.log("job.log");
-    let shown = slurm.says("scontrol", &["show", "job", &job, "-o"]);
+    let (log, shown) = (slurm.log("job.log"), shown());
     assert!(
         shown.contains("JobState=COMPLETED") && shown.contains("Restarts=1"),
         "{shown}\n{log}"

@@ -222,7 +222,7 @@ fn absent(mpi: &'static Mpi) {
 fn large(mpi: &'static Mpi) {
     let group = |algorithm| {
         let options = CommunicatorOptions {
-            timeout: Duration::from_millis(2500),
+            timeout: Duration::from_secs(4),
             algorithm,
             ..options()
         };
@@ -231,7 +231,7 @@ fn large(mpi: &'static Mpi) {
     // The ranks wait for each other here, where the deadline is longer than all pauses.
     let patient = Communicator::over_mpi(mpi, &options()).unwrap();
     let pauses = format!(
-        "for i in $(seq 14); do kill -STOP {0}; sleep 0.3; kill -CONT {0}; sleep 0.01; done",
+        "for i in $(seq 20); do kill -STOP {0}; sleep 0.3; kill -CONT {0}; sleep 0.01; done",
         std::process::id()
     );
     for (algorithm, group) in [Algorithm::Auto, Algorithm::Library].map(group) {

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
 /// A quarter of it is how long ranks have to hear who else waits.
-const TIMEOUT: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// Well over what anything here takes, and below what a test runner waits.
 const LONG: Duration = Duration::from_secs(60);
 

@@ -79,6 +79,18 @@ impl World {
         self.submit(name, &["--workers", "2"], &["sh", "-c", script]);
     }
 
+    /// Waits until tasks have written these files.
+    fn until_there_are(&self, files: [&str; 2]) {
+        let until = Instant::now() + service::PATIENCE;
+        while !files
+            .iter()
+            .all(|file| self.service.folder.join(file).exists())
+        {
+            assert!(Instant::now() < until, "{files:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until the cluster has nothing of any job.
     fn until_empty(&self) {
         let until = Instant::now() + service::PATIENCE;
@@ -184,6 +196,7 @@ fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
         "echo x >> node-$RANK; [ $(wc -l < node-$RANK) -gt 1 ] || sleep 1000",
     );
     world.service.state("node", "RUNNING");
+    world.until_there_are(["node-0", "node-1"]);
     world.cluster.lose("worker-0");
     let job = world.service.end("node");
     assert_eq!(

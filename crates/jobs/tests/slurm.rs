@@ -306,7 +306,7 @@ fn failures_retries_and_cancels_are_as_on_this_machine() {
         &service,
         "bad",
         &SLURM,
-        "if [ $RANK = 1 ]; then echo why; exit 1; fi; sleep 1",
+        "if [ $RANK = 1 ]; then echo why; exit 1; fi; sleep 1000",
     );
     let job = service.end("bad");
     assert_eq!(

@@ -12,7 +12,7 @@ use phalanx_pjrt::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(180);
 const DEVICES: usize = 4;
 /// Set in the process that runs a test on one processor.
 const PINNED: &str = "PHALANX_TEST_PINNED";

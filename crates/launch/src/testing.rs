@@ -1,9 +1,8 @@
 //! What tests share.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value as Json;
@@ -27,11 +26,16 @@ pub(crate) fn submitted(directory: &Path, training_input: Json, phalanx: Json) -
 pub(crate) fn written(folder: &Path, all: &[(&str, &str)]) {
     fs::create_dir_all(folder).unwrap();
     for (name, text) in all {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o700);
-        let mut file = options.open(folder.join(name)).unwrap();
-        write!(file, "#!/bin/sh\n{text}\n").unwrap();
+        write_program(&folder.join(name), &format!("#!/bin/sh\n{text}\n"));
     }
+}
+
+/// Writes a program by another process: one that a test has open for writing when another one starts a process cannot be run ("text
+/// file busy") until this process, which has it open too, is another program.
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let mut write = Command::new("sh");
+    let write = write.args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#]);
+    assert!(write.arg(path).arg(text).status().unwrap().success());
 }
 
 /// A folder for one test, removed at its end.

@@ -1,6 +1,5 @@
 //! Notices of a preemption end a training with a checkpoint.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -13,6 +12,7 @@ use phalanx::fit::preemption::{
     AwsNotice, AzureNotice, GceNotice, PreemptionNotice, PreemptionWatcher,
 };
 use phalanx::prelude::*;
+use phalanx_cluster::launch::ReservedPorts;
 use phalanx_testkit::MetadataServer;
 
 fn trainer() -> Trainer {
@@ -85,16 +85,13 @@ fn a_server_that_is_not_there_is_asked_again_and_ends_nothing() {
             given
         }
     }
-    // A port that was free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let nobody = ReservedPorts::new(1, None).unwrap();
+    let nobody = format!("127.0.0.1:{}", nobody.of_workers()[0]);
     let (stop, asked) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
     );
-    let notice = Counted(GceNotice::at(free.to_string()), Arc::clone(&asked));
+    let notice = Counted(GceNotice::at(nobody), Arc::clone(&asked));
     let watcher = PreemptionWatcher::start(notice, Duration::from_millis(1), &stop).unwrap();
     let begun = Instant::now();
     while asked.load(Ordering::SeqCst) < 3 {

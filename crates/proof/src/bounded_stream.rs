@@ -68,7 +68,7 @@ mod tests {
             }
         });
         let start = Instant::now();
-        let until = Some(start + Duration::from_millis(300));
+        let until = Some(start + Duration::from_secs(2));
         let mut stream = BoundedStream {
             stream: near,
             until,
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(heard.len() > 1, "each byte came in time");
         let took = start.elapsed();
-        assert!((300..10_000).contains(&took.as_millis()), "{took:?}");
+        assert!((2000..20_000).contains(&took.as_millis()), "{took:?}");
         drop(stream);
         speaks.join().unwrap();
     }

@@ -71,9 +71,9 @@ fn asked(address: &str, within: Duration, answer_within: Duration) -> Result<Rep
 #[test]
 fn how_long_a_server_is_away_counts_anew_when_it_has_come_back() {
     let within = Duration::from_secs(2);
-    // As long as it may be away, in two halves.
-    let attempts = within.div_duration_f64(RETRY_EVERY).ceil() as usize / 2 + 1;
-    let (address, server) = away_again(2, attempts);
+    // More than it may be away, in eight parts, each of which leaves a busy machine time.
+    let attempts = within.div_duration_f64(RETRY_EVERY).ceil() as usize / 7;
+    let (address, server) = away_again(8, attempts + 1);
     let reply = asked(&address, within, Duration::from_secs(60)).unwrap();
     assert_eq!(reply, Reply::Done);
     server.join().unwrap();

@@ -241,7 +241,7 @@ fn keeping(job: &str, folder: &Path) -> Result<(String, JoinHandle<Result<(), Ps
     let options = ServerOptions {
         job: job.into(),
         folder: Some(folder.join("ps-0")),
-        alone_within: Duration::from_secs(2),
+        alone_within: Duration::from_secs(6),
         ..ServerOptions::default()
     };
     let server = Server::new(options, Box::new(Nothing))?;

@@ -130,7 +130,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn shell(script: &str, limit: Duration) -> Result<(PeerProcess, Hello), PeerFailure> {
-        let log = std::env::temp_dir().join(format!("xtask-peer-{}.log", script.len()));
+        let name = format!("xtask-peer-{}-{}.log", std::process::id(), script.len());
+        let log = std::env::temp_dir().join(name);
         PeerProcess::start(Command::new("sh").args(["-c", script]), &log, limit)
     }
 

@@ -121,7 +121,7 @@ fn a_worker_whose_place_is_taken_is_refused_and_changes_nothing() {
 fn strangers_are_refused_by_name_and_the_refusal_is_told() {
     let (host, told) = host(1, 1);
     let (one, _) = Coordinator::join(&hosted(&host, 1, 0), request(0)).unwrap();
-    let soon = || request(0).deadline(Duration::from_millis(1500));
+    let soon = || request(0).deadline(Duration::from_secs(6));
     let mut other_job = hosted(&host, 1, 0);
     other_job.job = "other".into();
     let error = Coordinator::join(&other_job, soon()).err().unwrap();

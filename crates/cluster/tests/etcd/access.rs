@@ -259,13 +259,20 @@ fn refusal(url: &str, variables: &[(&str, String)]) -> String {
     error.to_string()
 }
 
-/// The error of a worker that waits in vain for an etcd which may be just dying.
-fn late(url: &str, variables: &[(&str, String)]) -> String {
-    let membership = membership_with(url, "late", 2, 0, variables);
-    let data = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let request = JoinRequest::new("1", data).deadline(Duration::from_secs(1));
-    let joined = Coordinator::join(&membership, request);
-    joined.err().unwrap().to_string()
+/// Waits until a worker that waits in vain for an etcd, which may be just dying or beginning, says this of it.
+fn until_late(url: &str, variables: &[(&str, String)], said: &str) {
+    let until = Instant::now() + SOON;
+    loop {
+        let membership = membership_with(url, "late", 2, 0, variables);
+        let data = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let request = JoinRequest::new("1", data).deadline(Duration::from_secs(1));
+        let joined = Coordinator::join(&membership, request);
+        let error = joined.err().unwrap().to_string();
+        if error.contains(said) {
+            return;
+        }
+        assert!(Instant::now() < until, "no {said:?} in {error}");
+    }
 }
 
 /// Waits until etcd listens: one that does not is waited for, and here nobody is.
@@ -400,11 +407,8 @@ fn a_server_with_another_certificate_or_without_tls_is_told_from_one_that_is_awa
     until_it_listens(&etcd);
     let url = etcd.url();
     let right = shown(&all, Some("client"), KNOWN);
-    let error = late(&url.replace("etcds", "etcd"), &[]);
-    assert!(
-        error.contains("where it takes TLS, write etcds://"),
-        "{error}"
-    );
+    let without = url.replace("etcds", "etcd");
+    until_late(&without, &[], "where it takes TLS, write etcds://");
     etcd.flags = all.flags("late");
     etcd.restart();
     until_it_listens(&etcd);
@@ -415,11 +419,7 @@ fn a_server_with_another_certificate_or_without_tls_is_told_from_one_that_is_awa
     (etcd.scheme, etcd.flags) = ("http", Vec::new());
     etcd.restart();
     until_it_listens(&etcd);
-    let error = late(&url, &right);
-    assert!(
-        error.contains("where it takes no TLS, write etcd://"),
-        "{error}"
-    );
+    until_late(&url, &right, "where it takes no TLS, write etcd://");
 }
 
 #[test]

@@ -158,7 +158,9 @@ fn workers_meet_exchange_and_leave_nothing_behind() {
             let error = coordinator.set("long", vec![0; 2 << 20]).unwrap_err();
             assert!(matches!(error, ClusterError::User(_)), "{error}");
             let late = coordinator.get("none", Duration::from_millis(300));
-            assert!(matches!(late, Err(ClusterError::NotSet { .. })), "{late:?}");
+            // A busy machine may answer too late that it is not set.
+            use ClusterError::{Late, NotSet};
+            assert!(matches!(late, Err(NotSet { .. } | Late { .. })), "{late:?}");
             let agreed = coordinator.agree_equal("program", &(worker / 2).to_string(), SOON);
             assert!(matches!(
                 agreed,

@@ -129,7 +129,9 @@ impl Etcd {
     /// What it answers by plain HTTP, status and headers with it; none if it does not.
     pub(crate) fn post(&self, path: &str, body: &str, token: Option<&str>) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client_port())).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .ok()?;
         let token = token.map_or_else(String::new, |token| format!("Authorization: {token}\r\n"));
         let length = body.len();
         let request = format!(

@@ -195,7 +195,7 @@ mod tests {
 
     const LIMITS: Limits = Limits {
         most: 1,
-        request: Duration::from_millis(200),
+        request: Duration::from_secs(1),
         idle: Duration::from_secs(600),
     };
     /// Longer than a busy machine takes.

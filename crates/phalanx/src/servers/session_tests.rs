@@ -86,7 +86,7 @@ fn state(a: f32) -> Vec<HostTensor> {
 #[test]
 fn a_worker_that_waits_no_longer_does_not_end_the_job_well() {
     // The first worker does not come.
-    let (running, address) = server(Duration::from_millis(300));
+    let (running, address) = server(Duration::from_secs(3));
     let servers = session(&address, (1, 1), 2);
     let error = servers.of_chief("fit 0", b"").unwrap_err().to_string();
     assert!(
@@ -164,7 +164,7 @@ fn arrays_that_are_asked_for_one_by_one_are_those_of_the_whole_state() {
 /// The servers keep what they have, for the job that is started again.
 #[test]
 fn a_worker_that_a_server_refuses_does_not_end_the_job_well() {
-    let (running, address) = server(Duration::from_millis(300));
+    let (running, address) = server(Duration::from_secs(3));
     let servers = session(&address, (0, 1), 1);
     // Nobody has entered the phase.
     let refused = servers.or_fail(servers.no_more("epoch 0", 1));

@@ -120,7 +120,12 @@ fn a_validation_that_never_comes_is_told() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let lines = Arc::clone(&told);
     let engine = phalanx::engine::Engine::new(&phalanx::engine::EngineOptions {
-        notice: Arc::new(move |line| lines.lock().unwrap().push(line.to_owned())),
+        notice: Arc::new(move |line| {
+            // A busy machine says what it compiles.
+            if !line.starts_with("compiling ") {
+                lines.lock().unwrap().push(line.to_owned());
+            }
+        }),
         ..crate::any_device::options()
     });
     let mut trainer = trainer_on(&OneDeviceStrategy::on(&engine.unwrap()), 0.05);

@@ -60,13 +60,12 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fmt::Write as _;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, Output};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::Scratch;
+    use crate::testing::{Scratch, write_program};
 
     /// What Slurm says of a job, and who asks: which node has which processors.
     struct Told<'a> {
@@ -105,8 +104,7 @@ mod tests {
                  *) for word; do :; done; echo \"$word\";; esac\n",
                 root.0.display()
             );
-            fs::write(bin.join("scontrol"), script).unwrap();
-            fs::set_permissions(bin.join("scontrol"), fs::Permissions::from_mode(0o755)).unwrap();
+            write_program(&bin.join("scontrol"), &script);
             let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
             let mut command = Command::new("bash");
             command

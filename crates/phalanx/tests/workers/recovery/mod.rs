@@ -313,7 +313,7 @@ fn a_loss_among_quick_steps_changes_nothing() {
     let train = |name, faults: &[Fault]| {
         let run = Run::new(name);
         let mut launch = run.launch(2);
-        for variable in [(PAUSE, "0"), (LENGTH, "1 14001"), (BEGUN_AFTER, "2500")] {
+        for variable in [(PAUSE, "0"), (LENGTH, "1 42001"), (BEGUN_AFTER, "2500")] {
             let (name, value) = variable;
             launch.program.insert(1, format!("{name}={value}").into());
         }

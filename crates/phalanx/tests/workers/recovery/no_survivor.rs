@@ -31,7 +31,7 @@ fn workers_begin_anew_when_the_last_one_with_the_state_is_lost() {
     let expected = unbroken(2);
     let run = Run::new("no-survivor");
     let mut launch = run.launch(2);
-    launch.program.insert(1, format!("{LATE}=2000").into());
+    launch.program.insert(1, format!("{LATE}=10000").into());
     let running = run.start(launch);
     run.until("both train", || begun(&run.folder, "") == 2);
     assert!(run.signal(0, "-KILL"));
@@ -57,10 +57,10 @@ fn a_replacement_may_take_longer_to_fit_than_an_exchange() {
     let expected = unbroken(2);
     let run = Run::new("late-comer");
     let mut launch = run.launch(2);
-    launch.program.insert(1, format!("{TIMEOUT}=15").into());
+    launch.program.insert(1, format!("{TIMEOUT}=25").into());
     let running = run.start(launch);
     run.until("both train", || begun(&run.folder, "") == 2);
-    std::fs::write(run.folder.join(LATE_COMER), "20000").unwrap();
+    std::fs::write(run.folder.join(LATE_COMER), "35000").unwrap();
     assert!(run.signal(1, "-KILL"));
     std::fs::write(run.folder.join(GO), "").unwrap();
     run.until("the end", || running.is_finished());
