@@ -110,8 +110,7 @@ fn stream_logs_follows_a_job_to_its_end() {
 #[test]
 fn a_reader_that_has_gone_ends_the_logs_and_output_that_is_lost_is_an_error() {
     let service = Service::new("readers");
-    let script =
-        "echo first; until [ -e go ]; do sleep 0.05; done; for i in $(seq 600); do echo more; sleep 0.1; done";
+    let script = "echo first; until [ -e go ]; do sleep 0.05; done; for i in $(seq 600); do echo more; sleep 0.1; done";
     service.script("demo", &[], script);
     let mut command = service.command();
     let command = command.args(["logs", "-f", "demo"]).stdout(Stdio::piped());
