@@ -300,6 +300,9 @@ impl Compile {
     /// Refuses settings that make no sense, and losses or metrics of outputs that the model does not have.
     pub(super) fn check(&self, model: &Model) -> Result<()> {
         self.optimizer.check()?;
+        let variables = model.variables().iter();
+        let paths: Vec<&str> = variables.map(|variable| variable.name.as_str()).collect();
+        self.optimizer.check_factors(&paths)?;
         self.loss_scale.check()?;
         if self.steps_per_execution == 0 {
             return Err(Error::user(

@@ -122,17 +122,17 @@ impl Optimizer {
         let clock = self.clock(part, iterations);
         let rate = self.rate(iterations, own);
         let rule_slots = &own[own.len() - self.rule.inner().own_slots().len()..];
-        let begun = self.rule.inner().begin(&Step {
-            rate: rate.clone(),
+        let step = Step {
+            rate,
             number: clock.updates.convert(DType::F32) + 1.0,
             own_slots: rule_slots.to_vec(),
-        });
-        let begun = begun.checked(self.kind(), rule_slots);
+        };
+        let begun = self.begun(&step);
         let mut items = self.items(specs, params, gradients, each);
         self.accumulate(&mut items, &clock);
         if clock.part != WindowPart::Inner {
             self.clip(&mut items, factors);
-            self.decay_and_update(&mut items, &rate, &clock, &begun);
+            self.decay_and_update(&mut items, &step, &clock, &begun);
         }
         self.average(&mut items, &clock);
         let own_after = own_slots_after(own, rule_slots, &begun, &clock);
@@ -307,21 +307,35 @@ impl Optimizer {
         }
     }
 
-    fn decay_and_update(
-        &self,
-        items: &mut [Item<'_>],
-        rate: &Tensor,
-        clock: &Clock,
-        begun: &Begun,
-    ) {
-        let kept_of = |decay: f64| 1.0 - rate * decay;
-        let kept = self.options.weight_decay.map(kept_of);
+    fn begun(&self, step: &Step) -> Begun {
+        let begun = self.rule.inner().begin(step);
+        begun.checked(self.kind(), &step.own_slots)
+    }
+
+    /// The rate of a variable, and what a step at this rate begins with.
+    fn at_own_rate(&self, spec: &ParamSpec, step: &Step, begun: &Begun) -> (Tensor, Begun) {
+        let factor = self.options.rate_factor(spec);
+        if factor == 1.0 {
+            return (step.rate.clone(), begun.clone());
+        }
+        let step = Step {
+            rate: &step.rate * factor,
+            ..step.clone()
+        };
+        let begun = self.begun(&step);
+        (step.rate, begun)
+    }
+
+    fn decay_and_update(&self, items: &mut [Item<'_>], step: &Step, clock: &Clock, begun: &Begun) {
         for item in items {
+            let (rate, begun) = self.at_own_rate(item.spec, step, begun);
+            let kept_of = |decay: f64| 1.0 - &rate * decay;
+            let kept = self.options.weight_decay.map(kept_of);
             let dtype = item.param.dtype();
             let (param, slots) = item.updated();
             let kept = match self.rule.inner().own_decay(item.spec) {
                 Some(own) => own.map(kept_of),
-                None => kept.clone(),
+                None => kept,
             };
             let decayed = match kept {
                 Some(kept) if self.options.decays(item.spec) => param * kept.convert(dtype),

@@ -371,7 +371,9 @@ mod tests {
     #[test]
     fn a_configured_optimizer_is_the_built_one() {
         let built: Optimizer = AdamW::new(0.01).weight_decay(0.1).beta_2(0.95).into();
-        let fields = json!({"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.95});
+        let built = built.learning_rate_factor("head", 10.0);
+        let mut fields = json!({"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.95});
+        fields["learning_rate_factors"] = json!({"head": 10.0});
         let read = Optimizer::from_config("adamw", &fields).unwrap();
         assert_eq!(format!("{built:?}"), format!("{read:?}"));
     }

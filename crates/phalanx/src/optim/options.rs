@@ -1,5 +1,6 @@
 //! What is done around every update rule: clipping, weight decay, accumulation, averaging.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Optimizer, ParamSpec, Rule};
+use crate::Error;
 use crate::config::{self, Family, Field, Kind};
 
 /// Settings that every optimizer shares, by their Keras names.
@@ -22,6 +24,8 @@ pub struct Options {
     pub weight_decay: Option<f64>,
     /// Variables whose path contains one of these texts do not decay.
     pub exclude_from_weight_decay: Vec<String>,
+    /// What the learning rate is multiplied by for variables whose path contains one of these texts; of several, by all.
+    pub learning_rate_factors: BTreeMap<String, f64>,
     /// How many batches' gradients are averaged into one update.
     pub gradient_accumulation_steps: Option<u64>,
     /// Whether an exponential moving average of each variable is kept.
@@ -72,6 +76,12 @@ pub(super) const EVERY_OPTIMIZER: &[Field] = &[
     )
     .example("[bias]"),
     Field::optional(
+        "learning_rate_factors",
+        Kind::Map(&Kind::AT_LEAST_ZERO),
+        "what the rate is multiplied by for variables whose path contains one of these texts",
+    )
+    .example("{dense_1: 10}"),
+    Field::optional(
         "gradient_accumulation_steps",
         Kind::Whole(2, i64::MAX),
         "number of batches whose gradients are averaged into one update",
@@ -118,6 +128,7 @@ impl Default for Options {
             global_clipnorm: None,
             weight_decay: None,
             exclude_from_weight_decay: Vec::new(),
+            learning_rate_factors: BTreeMap::new(),
             gradient_accumulation_steps: None,
             use_ema: false,
             ema_momentum: 0.99,
@@ -175,6 +186,16 @@ impl Optimizer {
         self.with(|options| options.excluded = Some(Excluded(Arc::new(excluded))))
     }
 
+    /// Multiplies the learning rate by `factor` for variables whose path contains this text, and so their decay: PyTorch's groups of
+    /// parameters with rates of their own. A variable that several texts are in has the product of their factors. Not in Keras.
+    #[must_use]
+    pub fn learning_rate_factor(self, text: impl Into<String>, factor: f64) -> Self {
+        let text = text.into();
+        self.with(|options| {
+            options.learning_rate_factors.insert(text, factor);
+        })
+    }
+
     /// Averages the gradients of this many batches (at least 2) into one update.
     ///
     /// Slots and variables keep still in between. Bias corrections count updates, schedules batches. Replicas and
@@ -203,6 +224,20 @@ impl Optimizer {
     #[must_use]
     pub fn lazy(self) -> Self {
         self.with(|options| options.lazy = true)
+    }
+
+    /// Refuses a text of the factors that is in none of these paths of variables.
+    pub(crate) fn check_factors(&self, paths: &[&str]) -> crate::Result<()> {
+        let mut texts = self.options.learning_rate_factors.keys();
+        let Some(text) = texts.find(|text| !paths.iter().any(|path| path.contains(text.as_str())))
+        else {
+            return Ok(());
+        };
+        let some = paths[..paths.len().min(4)].join("`, `");
+        Err(Error::user(format!(
+            "{}: `learning_rate_factors` has `{text}`, which is in the path of no variable; write a part of a path, such as of `{some}`",
+            self.kind()
+        )))
     }
 
     /// The same without clipping by norms: for whoever clips the gradients before.
@@ -242,6 +277,9 @@ impl Options {
         if let Some(rate) = self.weight_decay {
             config::at_least_zero("weight_decay", rate)?;
         }
+        for (text, factor) in &self.learning_rate_factors {
+            config::at_least_zero(&format!("learning_rate_factors` of `{text}"), *factor)?;
+        }
         if let Some(steps @ 0..2) = self.gradient_accumulation_steps {
             return Err(format!(
                 "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
@@ -276,6 +314,13 @@ impl Options {
         let named = texts.iter().any(|text| param.name.contains(text.as_str()));
         let excluded = self.excluded.as_ref();
         !named && !excluded.is_some_and(|Excluded(holds)| holds(&param.name))
+    }
+
+    /// What the learning rate of a variable is multiplied by.
+    pub(super) fn rate_factor(&self, spec: &ParamSpec) -> f64 {
+        let factors = self.learning_rate_factors.iter();
+        let own = factors.filter(|(text, _)| spec.name.contains(text.as_str()));
+        own.map(|(_, factor)| *factor).product()
     }
 
     pub(super) fn clip(&self, gradients: Vec<Tensor>) -> Vec<Tensor> {

@@ -170,7 +170,7 @@ pub trait UpdateRule: Debug + Send + Sync {
 }
 
 /// Where training stands: f32 scalars of the graph.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
     /// The learning rate.
     pub rate: Tensor,
@@ -181,7 +181,7 @@ pub struct Step {
 }
 
 /// See [`UpdateRule::begin`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Begun {
     /// f32 scalars that [`UpdateRule::update`] is given.
     pub scalars: Vec<Tensor>,

@@ -278,6 +278,8 @@ impl State {
             }
         }
         let params: Vec<(ParamSpec, usize)> = models.iter().flat_map(|m| trained(m)).collect();
+        let paths: Vec<&str> = params.iter().map(|(spec, _)| spec.name.as_str()).collect();
+        optimizer.check_factors(&paths)?;
         let handle = OptimizerRef {
             state_id: self.state_id.clone(),
             optimizer: Arc::new(optimizer),
