@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use oracle::{Batch, array, name, snake_case};
 use phalanx::nn::Constraint;
-use phalanx::optim::{Optimizer, ParamSpec, Sgd, SlotSpec};
+use phalanx::optim::{Optimizer, ParamSpec, Rule, Sgd, SlotSpec};
 use phalanx::schedules::{
     CosineDecay, CosineDecayRestarts, ExponentialDecay, OneCycle, PolynomialDecay,
     RampUpExponentialDecay, Schedule,
@@ -262,6 +262,24 @@ fn cycles_are_those_of_pytorch() {
     }
 }
 
+/// Under names and settings of ours, where `OneCycleLR` has one of its own.
+#[test]
+fn other_schedules_are_those_of_pytorch() {
+    let records = oracle::records_of("../torch/schedules.json", "others");
+    assert_eq!(records.len(), 7);
+    for record in &records {
+        let kind = record["schedule"].as_str().unwrap();
+        let schedule = Schedule::from_config(kind, &record["config"]).unwrap();
+        let values = record["values"].as_array().unwrap();
+        let expected: Vec<f64> = values.iter().map(|value| value.as_f64().unwrap()).collect();
+        let got: Vec<f64> = (0..)
+            .map(|step| schedule.value(step))
+            .take(expected.len())
+            .collect();
+        assert_close(name(record), &got, &expected, 1e-12);
+    }
+}
+
 /// Also where f32 is too coarse to count periods, or to see how they grow.
 #[test]
 fn programs_and_host_agree_on_schedules() {
@@ -299,6 +317,57 @@ fn programs_and_host_agree_on_schedules() {
     let results = batch.run(&oracle::engine());
     for ((what, expected), result) in cases.iter().zip(results) {
         assert_close(what, &result.to_f64(), &[*expected], 2e-7);
+    }
+}
+
+/// For each rule, with decay: the variable and its slots go as at that rate.
+#[test]
+fn a_factor_of_a_variable_is_a_rate_of_its_own() {
+    let mut batch = Batch::default();
+    let specs = [ParamSpec::new("head/kernel", Shape::f32([2, 3]))];
+    let numbers = |seed: &str| {
+        let numbers: Vec<f32> = oracle::uniform(seed, 6).map(|x| x as f32).collect();
+        HostTensor::new([2, 3], &numbers)
+    };
+    let iterations = batch.input(HostTensor::scalar(4_i64));
+    let [value, gradient] = ["value", "gradient"].map(|seed| batch.input(numbers(seed)));
+    let mut names = Vec::new();
+    for kind in Rule::KINDS {
+        let with = |rate: f64| {
+            let settings = json!({"learning_rate": rate, "weight_decay": 0.1});
+            Optimizer::from_config(kind, &settings).unwrap()
+        };
+        let both = [with(0.3), with(0.1).learning_rate_factor("head", 3.0)];
+        for optimizer in both {
+            let slots = optimizer.slots(&specs);
+            let fill = |slot: &SlotSpec| match slot.param {
+                Some(_) => HostTensor::full(slot.shape.clone(), 0.5),
+                None => HostTensor::full(slot.shape.clone(), slot.fill),
+            };
+            let carried: Vec<_> = slots.iter().map(|slot| batch.input(fill(slot))).collect();
+            let (value, gradient) = ([value.clone()], [gradient.clone()]);
+            let applied = optimizer.apply(&specs, &iterations, &value, &gradient, &carried);
+            let of_variable = slots.iter().zip(&applied.slots);
+            let of_variable = of_variable.filter(|(slot, _)| slot.param.is_some());
+            let after = applied
+                .params
+                .iter()
+                .chain(of_variable.map(|(_, slot)| slot));
+            after.for_each(|tensor| {
+                batch.output(tensor);
+                names.push(kind);
+            });
+        }
+    }
+    let results: Vec<Vec<f64>> = (batch.run(&oracle::engine()).iter())
+        .map(HostTensor::to_f64)
+        .collect();
+    for of_kind in names.chunk_by(|a, b| a == b) {
+        let first = names.iter().position(|name| name == &of_kind[0]).unwrap();
+        let (whole, by_factor) = results[first..first + of_kind.len()].split_at(of_kind.len() / 2);
+        for (whole, by_factor) in whole.iter().zip(by_factor) {
+            assert_close(of_kind[0], by_factor, whole, 1e-6);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-"""schedules.json: rates of PyTorch's schedules at every step, in f64.
+"""schedules.json: rates of PyTorch's `OneCycleLR` at every step, in f64, and in `others` of its other schedules, with our settings.
 
     pip install torch==2.15.0
     python make_schedules.py
@@ -25,20 +25,57 @@ CASES = {
 }
 
 
-def record(name, config):
-    """The rate at each step of the cycle."""
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, cycle_momentum=False, **config)
-    values = [schedule.get_last_lr()[0]]
-    for _ in range(config["total_steps"] - 1):
+def warmed(optimizer):
+    """A rise and then a cosine."""
+    parts = [schedules.LinearLR(optimizer, 0.1, total_iters=4), schedules.CosineAnnealingLR(optimizer, 8)]
+    return schedules.SequentialLR(optimizer, parts, [4])
+
+
+schedules = torch.optim.lr_scheduler
+# Of a rate of 0.5, until steps at which both are defined alike: the cosine of PyTorch rises again afterwards.
+OTHERS = {
+    "StepLR": (lambda of: schedules.StepLR(of, 3, 0.1), 12, "exponential_decay", {"decay_steps": 3, "decay_rate": 0.1, "staircase": True}),
+    "MultiStepLR": (lambda of: schedules.MultiStepLR(of, [2, 5], 0.1), 9, "piecewise_constant_decay",
+                    {"boundaries": [1, 4], "values": [0.5, 0.05, 0.005]}),
+    "ExponentialLR": (lambda of: schedules.ExponentialLR(of, 0.9), 9, "exponential_decay", {"decay_steps": 1, "decay_rate": 0.9}),
+    "CosineAnnealingLR": (lambda of: schedules.CosineAnnealingLR(of, 8, 0.05), 9, "cosine_decay", {"decay_steps": 8, "alpha": 0.1}),
+    "CosineAnnealingWarmRestarts": (lambda of: schedules.CosineAnnealingWarmRestarts(of, 3, 2, 0.05), 25, "cosine_decay_restarts",
+                                    {"first_decay_steps": 3, "t_mul": 2.0, "alpha": 0.1}),
+    "SequentialLR": (warmed, 13, "cosine_decay", {"initial_learning_rate": 0.05, "warmup_target": 0.5, "warmup_steps": 4, "decay_steps": 8}),
+    "PolynomialLR": (lambda of: schedules.PolynomialLR(of, 6, 2.0), 9, "polynomial_decay",
+                     {"decay_steps": 6, "end_learning_rate": 0.0, "power": 2.0}),
+}
+
+
+def values(schedule, steps):
+    """The rate at each step."""
+    rates = [schedule.get_last_lr()[0]]
+    for _ in range(steps - 1):
         schedule.step()
-        values.append(schedule.get_last_lr()[0])
-    return {"name": name, "config": config, "values": values}
+        rates.append(schedule.get_last_lr()[0])
+    return rates
+
+
+def optimizer(rate):
+    return torch.optim.SGD([torch.zeros(1)], lr=rate)
+
+
+def record(name, config):
+    schedule = schedules.OneCycleLR(optimizer(1.0), cycle_momentum=False, **config)
+    return {"name": name, "config": config, "values": values(schedule, config["total_steps"])}
+
+
+def other(name, case):
+    schedule, steps, kind, config = case
+    if kind != "piecewise_constant_decay":
+        config = {"initial_learning_rate": 0.5, **config}
+    return {"name": name, "schedule": kind, "config": config, "values": values(schedule(optimizer(0.5)), steps)}
 
 
 if __name__ == "__main__":
     # That no step of the optimizer was made.
     warnings.simplefilter("ignore")
     lines = ",\n".join(json.dumps(record(*case)) for case in CASES.items())
+    others = ",\n".join(json.dumps(other(*case)) for case in OTHERS.items())
     path = Path(__file__).resolve().parent / "schedules.json"
-    path.write_text(f'{{"torch": "{torch.__version__}", "records": [\n{lines}\n]}}\n')
+    path.write_text(f'{{"torch": "{torch.__version__}", "records": [\n{lines}\n], "others": [\n{others}\n]}}\n')

@@ -65,22 +65,41 @@ impl<'a> Case<'a> {
     }
 
     /// Repeats the step on the batch of the record, and compares what it gives and the weights it ends with.
-    pub(crate) fn follow<const N: usize>(mut self, mut step: Function<'_, Inputs, N>) {
+    pub(crate) fn follow<const N: usize>(self, step: Function<'_, Inputs, N>) {
         let batch = self.batch();
-        let what = name(self.record);
-        for losses in self.record["losses"].as_array().unwrap() {
-            let expected: Vec<f64> = serde_json::from_value(losses.clone()).unwrap();
-            let got = step.call(&mut self.state, &batch).unwrap();
-            let whole = |part| self.strategy.reduce(Reduce::Sum, part, None).unwrap();
-            let got: Vec<f64> = got.iter().map(|part| whole(part).to_f64()[0]).collect();
-            near(what, &got, &expected);
+        self.follow_on(&batch, step);
+    }
+
+    /// The same on another batch.
+    pub(crate) fn follow_on<const N: usize>(
+        mut self,
+        batch: &DistributedBatch,
+        mut step: Function<'_, Inputs, N>,
+    ) {
+        for number in 0..self.record["losses"].as_array().unwrap().len() {
+            let got = step.call(&mut self.state, batch).unwrap();
+            self.check_losses(number, &got);
         }
+        self.check_variables();
+    }
+
+    /// Compares what a step gives with the losses of the step of this number.
+    pub(crate) fn check_losses(&self, number: usize, got: &[PerReplica]) {
+        let losses = self.record["losses"][number].clone();
+        let expected: Vec<f64> = serde_json::from_value(losses).unwrap();
+        let whole = |part| self.strategy.reduce(Reduce::Sum, part, None).unwrap();
+        let got: Vec<f64> = got.iter().map(|part| whole(part).to_f64()[0]).collect();
+        near(name(self.record), &got, &expected);
+    }
+
+    /// Compares the weights with those that the record ends with.
+    pub(crate) fn check_variables(&self) {
         for (model, of) in &self.models {
             let variables = self.state.variables(of).unwrap();
-            for ((variable, got), expected) in
-                variables.iter().zip(arrays(&self.record["final"][model]))
-            {
-                let what = format!("{what}, {model}/{variable}");
+            let expected = arrays(&self.record["final"][model]);
+            assert_eq!(variables.len(), expected.len(), "variables of {model}");
+            for ((variable, got), expected) in variables.iter().zip(expected) {
+                let what = format!("{}, {model}/{variable}", name(self.record));
                 near(&what, &got.to_f64(), &expected.to_f64());
             }
         }
@@ -88,7 +107,7 @@ impl<'a> Case<'a> {
 }
 
 /// What is near 0 may be the sum of larger numbers, whose rounding it has.
-fn near(what: &str, got: &[f64], expected: &[f64]) {
+pub(crate) fn near(what: &str, got: &[f64], expected: &[f64]) {
     assert_relatively_close(what, got, expected, TOLERANCE, 0.1);
 }
 

@@ -26,6 +26,7 @@ macro_rules! own_layers {
         }
     )*};
 }
+pub(crate) use own_layers;
 
 own_layers! {
     /// Sines and cosines of a number at two speeds.

@@ -16,12 +16,17 @@ use serde_json::Value;
 
 /// The records of a file of `tests/golden/keras`.
 pub fn records(file: &str) -> Vec<Value> {
+    records_of(file, "records")
+}
+
+/// The records of a file that are under a key.
+pub fn records_of(file: &str, key: &str) -> Vec<Value> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/keras");
     let text = std::fs::read_to_string(root.join(file)).unwrap();
     let mut document: Value = serde_json::from_str(&text).unwrap();
-    match document["records"].take() {
+    match document[key].take() {
         Value::Array(records) => records,
-        other => panic!("{file}: records are {other}"),
+        other => panic!("{file}: {key} are {other}"),
     }
 }
 
