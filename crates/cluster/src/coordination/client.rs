@@ -334,7 +334,7 @@ impl Coordinator {
             within_ms: millis(deadline),
         };
         let shared = &self.0.shared;
-        let within = (deadline, stop);
+        let within = (deadline, stop.map(|stop| (stop, Duration::ZERO)));
         match shared.ask_unless(key, request, Vec::new(), within)? {
             (Reply::Value { .. }, bytes) => Ok(bytes),
             (Reply::Late { .. }, _) => Err(ClusterError::NotSet {
@@ -346,16 +346,20 @@ impl Coordinator {
     }
 
     /// Says whether workers may come to this generation, which ends it: at first they may not, and they do once all members admit them.
+    /// Where an etcd is away for longer than the lease, the flag `stop` ends the wait when it is found set.
     ///
     /// # Errors
     /// A worker failed. One that has come is such a failure, with a next generation: after this has returned `Ok` for `false` none comes.
-    pub fn admit(&self, comers: bool) -> Result<(), ClusterError> {
+    /// [`ClusterError::Late`] where nobody has answered, or the flag ended the wait.
+    pub fn admit(&self, comers: bool, stop: Option<&AtomicBool>) -> Result<(), ClusterError> {
         const NAME: &str = "whether others may come";
+        let shared = &self.0.shared;
         let request = |id| Request::Admit { id, comers };
-        let within = self.0.shared.done_within();
-        match self.0.shared.ask(NAME, request, Vec::new(), within)? {
+        let within = shared.done_within();
+        let unless = stop.map(|stop| (stop, shared.timing.lease));
+        match shared.ask_unless(NAME, request, Vec::new(), (within, unless))? {
             (Reply::Done { .. }, _) => Ok(()),
-            (reply, _) => Err(self.0.shared.unhappy(NAME, reply, within)),
+            (reply, _) => Err(shared.unhappy(NAME, reply, within)),
         }
     }
 

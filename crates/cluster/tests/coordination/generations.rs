@@ -161,7 +161,7 @@ fn fewer_go_on_when_one_is_given_up_and_more_when_it_comes_back() {
     let (one, roster) = one.rejoin(&place(1), request(1).progress(Some(3))).unwrap();
     assert_eq!((roster.workers, one.workers()), (vec![1], 1));
     one.barrier("alone", LONG).unwrap();
-    one.admit(true).unwrap();
+    one.admit(true, None).unwrap();
     let back = place(0);
     let back = thread::spawn(move || Coordinator::join(&back, request(0)).unwrap());
     let start = Instant::now();

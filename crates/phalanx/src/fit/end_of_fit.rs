@@ -20,7 +20,7 @@ impl FitRun<'_> {
         let trainer = &mut *self.trainer;
         if let Some(world) = trainer.placement().world() {
             // What is done from here on, and after `fit`, cannot be done again.
-            world.admit(false)?;
+            world.admit(false, self.fit.stop.as_ref())?;
         }
         trainer
             .replaced

@@ -146,7 +146,7 @@ impl Attempts {
         let Some((world, _)) = &self.world else {
             return Ok(None);
         };
-        world.admit(true)?;
+        world.admit(true, self.fit.stop.as_ref())?;
         data.for_worker(reader(world)).map(Some)
     }
 
@@ -169,6 +169,11 @@ impl Attempts {
             Err(error) => error,
         };
         let Some(failure) = world.recoverable(&error) else {
+            if self.fit.is_stop_asked()
+                && let Some(stopped) = self.end_alone(trainer, &world, number)
+            {
+                return Err(stopped);
+            }
             // The others would wait for this process until their deadline; a stop ends all after the same step, and they may save together then.
             if !matches!(error, Error::Stopped(_)) {
                 world.abort(&error.to_string());
@@ -186,11 +191,8 @@ impl Attempts {
             return Ok(Some(trainer.progress.history.clone()));
         }
         self.joined = met.and_then(|()| self.take_over(trainer, &world, number));
-        if world.is_left_behind() && !world.is_catching_up() {
-            save_alone(trainer, &world, &self.fit);
-            if self.fit.is_stop_asked() {
-                return Err(stopped_error(trainer.iterations(), trainer.position()));
-            }
+        if let Some(stopped) = self.end_alone(trainer, &world, number) {
+            return Err(stopped);
         }
         let worker = world.worker();
         let Some(step) = self.stuck_at(trainer.iterations()) else {
@@ -201,6 +203,19 @@ impl Attempts {
         );
         world.abort(&error);
         Err(Error::Cluster(error))
+    }
+
+    /// Where the others go on without this process: saves what it has, and returns the error of a stop where one is asked for.
+    fn end_alone(&self, trainer: &mut Trainer, world: &World, number: u64) -> Option<Error> {
+        if !world.is_left_behind() || world.is_catching_up() {
+            return None;
+        }
+        // Before that it may not have read what it goes on from, which a save would replace.
+        if trainer.progress.step_log.has_begun() || self.progress > number << STEP_BITS {
+            save_alone(trainer, world, &self.fit);
+        }
+        let is_asked = self.fit.is_stop_asked();
+        is_asked.then(|| stopped_error(trainer.iterations(), trainer.position()))
     }
 
     /// Goes back to the last step made, and meets the others.

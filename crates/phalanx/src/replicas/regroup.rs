@@ -152,11 +152,6 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// Says whether others may come, which ends the generation.
-    pub(super) fn admit(&self, coordinator: &Coordinator, comers: bool) -> Result<()> {
-        coordinator.admit(comers).map_err(joined)
-    }
-
     fn request(&self, progress: Option<u64>) -> Result<JoinRequest> {
         let address = self.listener.local_addr().map_err(|error| {
             Error::Cluster(format!("cannot find the address of a listener: {error}"))
@@ -300,7 +295,7 @@ fn heard_failure(coordinator: &Coordinator, within: Duration) -> Option<Failure>
 }
 
 /// The error of a process that did not find the others.
-fn joined(error: ClusterError) -> Error {
+pub(super) fn joined(error: ClusterError) -> Error {
     match error {
         ClusterError::User(message) => Error::User(message),
         other => Error::Cluster(other.to_string()),

@@ -12,7 +12,7 @@ use phalanx_kernels::{Exchange, ExchangeBinding};
 
 use super::RunOrder;
 use super::exchange::CommunicatorExchange;
-use super::regroup::{Rendezvous, SAME_CALLS, Session, compare_calls, first_failure};
+use super::regroup::{Rendezvous, SAME_CALLS, Session, compare_calls, first_failure, joined};
 use super::wait_meter::WaitMeter;
 use crate::engine::Engine;
 use crate::{Error, Result};
@@ -118,21 +118,34 @@ impl World {
         };
         let stop = stop.filter(|_| !self.is_catching_up()).map(Arc::as_ref);
         let waited = rendezvous.await_comers(&coordinator, &roster, stop);
+        self.or_leave_behind(waited, stop, "for others to come to `fit`")
+    }
+
+    /// Says whether others may come, upon which the exchanges of this generation fail: only where this process goes on after that. At
+    /// first they may not, and they may while all processes say so. Once this has returned `Ok` for `false` none comes. The flag `stop`
+    /// ends the wait for an etcd that is away, and this process then ends without the others.
+    pub(crate) fn admit(&self, comers: bool, stop: Option<&Arc<AtomicBool>>) -> Result<()> {
+        let (Some(_), Some(coordinator)) = (&self.rendezvous, self.coordinator()) else {
+            return Ok(());
+        };
+        let stop = stop.map(Arc::as_ref);
+        let admitted = coordinator.admit(comers, stop).map_err(joined);
+        self.or_leave_behind(admitted, stop, "for its coordinator")
+    }
+
+    /// After a wait that the flag `stop` may have ended: this process goes on without the others then, who hear of it.
+    fn or_leave_behind(
+        &self,
+        waited: Result<()>,
+        stop: Option<&AtomicBool>,
+        whom: &str,
+    ) -> Result<()> {
         if waited.is_err() && stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
             self.is_left_behind.store(true, Ordering::Release);
             self.communicator()
                 .abort("was stopped while it waited for others to come to `fit`");
         }
         waited
-    }
-
-    /// Says whether others may come, upon which the exchanges of this generation fail: only where this process goes on after that. At
-    /// first they may not, and they may while all processes say so. Once this has returned `Ok` for `false` none comes.
-    pub(crate) fn admit(&self, comers: bool) -> Result<()> {
-        match (&self.rendezvous, self.coordinator()) {
-            (Some(rendezvous), Some(coordinator)) => rendezvous.admit(&coordinator, comers),
-            _ => Ok(()),
-        }
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {

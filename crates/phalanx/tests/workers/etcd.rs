@@ -5,9 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx::checkpoint::TrainingState;
 use phalanx_cluster::launch::ReservedPorts;
 
-use crate::recovery::{FOLDER, GO, begun, unbroken};
+use crate::recovery::{CHECKPOINT, FOLDER, GO, STOP_AT_END, begun, unbroken};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -19,11 +20,21 @@ struct Training {
     ports: ReservedPorts,
     etcd: Option<Child>,
     workers: Vec<Child>,
+    /// More variables of the workers.
+    variables: Vec<(&'static str, PathBuf)>,
 }
 
 impl Training {
     /// None where etcd is not installed.
     fn start(name: &str) -> Option<Self> {
+        Self::start_with(name, |_| Vec::new())
+    }
+
+    /// The same with more variables of the workers, which may name the folder.
+    fn start_with(
+        name: &str,
+        variables: impl Fn(&Path) -> Vec<(&'static str, PathBuf)>,
+    ) -> Option<Self> {
         let folder = format!("phalanx-{name}-{}", std::process::id());
         let memory = Path::new("/dev/shm");
         let etcd_folder = match memory.is_dir() {
@@ -34,6 +45,7 @@ impl Training {
         std::fs::create_dir_all(&folder).unwrap();
         let mut training = Self {
             ports: ReservedPorts::new(2, None).unwrap(),
+            variables: variables(&folder),
             folder,
             etcd_folder,
             etcd: None,
@@ -77,6 +89,7 @@ impl Training {
                 "PHALANX_RENDEZVOUS",
                 format!("etcd://127.0.0.1:{}", self.ports.of_workers()[0]),
             );
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let said = std::fs::File::create(self.folder.join(format!("{rank}.err")));
         let command = command.stdout(Stdio::null()).stderr(said.unwrap());
         command.spawn().unwrap()
@@ -106,14 +119,21 @@ impl Training {
         std::fs::write(self.folder.join(GO), "").unwrap();
     }
 
-    /// What both workers are left with at their end.
-    fn outs(&mut self) -> [String; 2] {
+    /// How both workers have ended.
+    fn codes(&mut self) -> Vec<Option<i32>> {
         let mut workers = std::mem::take(&mut self.workers);
         self.until("the workers end", || {
             workers
                 .iter_mut()
                 .all(|worker| worker.try_wait().unwrap().is_some())
         });
+        let code = |worker: &mut Child| worker.wait().unwrap().code();
+        workers.iter_mut().map(code).collect()
+    }
+
+    /// What both workers are left with at their end.
+    fn outs(&mut self) -> [String; 2] {
+        self.codes();
         let read = |rank| std::fs::read_to_string(self.folder.join(format!("{rank}.out")));
         [0, 1].map(|rank| read(rank).unwrap_or_else(|_| panic!("{}", self.said())))
     }
@@ -171,6 +191,35 @@ fn a_training_goes_on_while_etcd_is_dead() {
         "{}",
         training.said()
     );
+}
+
+/// Workers that have made their last step wait for an etcd that is away for five minutes, but no longer than a lease once they are asked
+/// to stop.
+#[test]
+fn workers_that_are_asked_to_stop_at_their_end_do_not_wait_for_etcd() {
+    let variables = |folder: &Path| {
+        vec![
+            (STOP_AT_END, PathBuf::from("1")),
+            (CHECKPOINT, folder.join("checkpoint")),
+        ]
+    };
+    let Some(mut training) = Training::start_with("stopped", variables) else {
+        return;
+    };
+    training.wait_until_begun();
+    let mut etcd = training.etcd.take().unwrap();
+    etcd.kill().unwrap();
+    etcd.wait().unwrap();
+    training.go();
+    let path = training.folder.join("checkpoint");
+    // 47 steps in each of 5 epochs; one in three is saved, the last of these 234.
+    let step = || TrainingState::load(&path).map_or(0, |state| state.iterations());
+    training.until("the last step but one is saved", || step() >= 234);
+    let start = Instant::now();
+    let codes = training.codes();
+    assert!(start.elapsed() < LONG / 5, "{}", training.said());
+    assert_eq!(codes, [Some(143), Some(143)], "{}", training.said());
+    assert_eq!(step(), 235, "{}", training.said());
 }
 
 /// Longer than its lease in etcd.

@@ -45,13 +45,13 @@ impl Shared {
         self.ask_unless(name, request, bytes, (deadline, None))
     }
 
-    /// The same; a flag that is found set ends the wait, as the deadline does.
+    /// The same; a flag that is found set ends the wait, as the deadline does, but not before the time beside it has gone by.
     pub(super) fn ask_unless(
         &self,
         name: &str,
         request: impl FnOnce(u64) -> Request,
         bytes: Vec<u8>,
-        (deadline, stop): (Duration, Option<&AtomicBool>),
+        (deadline, stop): (Duration, Option<(&AtomicBool, Duration)>),
     ) -> Result<Answer, ClusterError> {
         let (id, answer) = self.question()?;
         if let Err(error) = self.outgoing.send(request(id), bytes) {
@@ -123,14 +123,18 @@ impl Shared {
     }
 }
 
-fn wait(answer: &Receiver<Answer>, within: Duration, stop: Option<&AtomicBool>) -> Option<Answer> {
+fn wait(
+    answer: &Receiver<Answer>,
+    within: Duration,
+    stop: Option<(&AtomicBool, Duration)>,
+) -> Option<Answer> {
     // Beyond some time instants cannot be counted.
     let within = within.min(Duration::from_secs(1 << 32));
-    let Some(stop) = stop else {
+    let Some((stop, at_least)) = stop else {
         return answer.recv_timeout(within).ok();
     };
     let start = Instant::now();
-    while !stop.load(Ordering::Acquire) {
+    while start.elapsed() < at_least || !stop.load(Ordering::Acquire) {
         let left = within.checked_sub(start.elapsed())?;
         match answer.recv_timeout(left.min(LOOK_EVERY)) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -190,7 +194,7 @@ mod tests {
         let ended = std::thread::scope(|scope| {
             let waits = [
                 scope.spawn(|| away.set("key", Vec::new())),
-                scope.spawn(|| away.admit(true)),
+                scope.spawn(|| away.admit(true, None)),
             ];
             std::thread::sleep(ON_THE_WAY + 4 * LOOK_EVERY);
             assert!(waits.iter().all(|wait| !wait.is_finished()));
@@ -199,6 +203,17 @@ mod tests {
         });
         assert_eq!(ended[0], ClusterError::Failed { failure });
         assert_eq!(ended[1], ended[0]);
+    }
+
+    #[test]
+    fn a_flag_ends_the_wait_for_an_etcd_once_the_lease_is_over() {
+        let (away, stop, start) = (unheard(Place::Etcd), AtomicBool::new(true), Instant::now());
+        let late = away.admit(false, Some(&stop));
+        assert!(matches!(late, Err(ClusterError::Late { .. })), "{late:?}");
+        assert!((LOOK_EVERY..JOIN_WITHIN / 10).contains(&start.elapsed()));
+        // A service that is there answers before that.
+        let all = Coordinator::in_memory(1);
+        all[0].admit(false, Some(&stop)).unwrap();
     }
 
     #[test]

@@ -50,9 +50,11 @@ pub(crate) const GO: &str = "go";
 /// What each example takes until then, in milliseconds.
 pub(crate) const PAUSE: &str = "PHALANX_TEST_PAUSE";
 /// Where the first worker saves a checkpoint after each third step, from which all go on.
-const CHECKPOINT: &str = "PHALANX_TEST_CHECKPOINT";
+pub(crate) const CHECKPOINT: &str = "PHALANX_TEST_CHECKPOINT";
 /// The number of epochs, and of examples.
 pub(crate) const LENGTH: &str = "PHALANX_TEST_LENGTH";
+/// Set where each worker is asked to stop when its last epoch is done.
+pub(crate) const STOP_AT_END: &str = "PHALANX_TEST_STOP_AT_END";
 /// The devices of each worker.
 const DEVICES: &str = "PHALANX_TEST_DEVICES";
 /// The examples before a worker says that it has begun.
@@ -74,7 +76,11 @@ fn worker() {
             eprintln!("worker {rank}: error: {error}");
             let is_of_disk = matches!(error, phalanx::Error::Io { .. });
             let ends_job = is_of_disk && std::env::var_os(CHECKPOINT).is_some();
-            std::process::exit(if ends_job { 1 } else { 75 });
+            std::process::exit(match error {
+                phalanx::Error::Stopped(_) => 143,
+                _ if ends_job => 1,
+                _ => 75,
+            });
         }
     }
 }
@@ -117,7 +123,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     };
     let Length { epochs, rows } = Length::of_this_worker();
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
-    let fit = saving(&mut trainer, fit)?;
+    let fit = saving(&mut trainer, stopping_at_end(fit, epochs))?;
     no_survivor::perhaps_late(folder);
     two_fits::before_fit(folder, rank, 1);
     let history = match window {
@@ -160,6 +166,18 @@ fn saving(trainer: &mut Trainer, fit: Fit) -> phalanx::Result<Fit> {
         trainer.restore_checkpoint(&path)?;
     }
     Ok(fit.checkpoint(path).save_freq(3).resume())
+}
+
+/// A training that is asked to stop when its last epoch is done, where it is to be.
+fn stopping_at_end(fit: Fit, epochs: usize) -> Fit {
+    if std::env::var_os(STOP_AT_END).is_none() {
+        return fit;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    fit.stop_when(&stop).after_epoch(move |done| {
+        stop.store(done.epoch + 1 == epochs, Ordering::Relaxed);
+        Ok(())
+    })
 }
 
 /// How long a worker trains.
