@@ -394,7 +394,7 @@ impl FitRun<'_> {
             add_rows(&mut rows, over.sums.get(sums.len()..).unwrap_or_default());
             sums = joined(sums, &over.sums);
             add_staleness(&mut whole, &over);
-            if over.stopped || due.is_some() {
+            if over.end > 0 && (over.stopped || due.is_some()) {
                 (trainer.progress).hold_at(batches.position_after(over.end));
                 set_sums(&mut trainer.compiled, &sums)?;
             }

@@ -93,7 +93,8 @@ impl Trainer {
     pub(super) fn is_stop_agreed(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<bool> {
         let model = &mut self.compiled;
         let Some(world) = model.placement.world().cloned() else {
-            return Ok(fit.is_stop_asked());
+            // With parameter servers all end after the same batch, in the phase of an epoch.
+            return Ok(model.placement.servers().is_none() && fit.is_stop_asked());
         };
         if !self.stop_vote.is_due(model.iterations) {
             return Ok(false);

@@ -13,6 +13,7 @@ mod own_parts;
 mod prepared;
 mod schedule;
 mod streams;
+mod stops;
 mod wire;
 
 use std::path::Path;
