@@ -46,7 +46,8 @@ pub struct ServerOptions {
     pub control_snapshot_bytes: u64,
     /// What workers must prove to know.
     pub secret: Option<Secret>,
-    /// Set when the machine of this server is about to end: workers hear of it by their next heartbeat, and stop.
+    /// Set when this server is about to end, as its machine or by a signal: workers hear of it by their next heartbeat, and stop. Without
+    /// workers it ends by itself then.
     pub ending: Option<Arc<AtomicBool>>,
     /// Where it is said who was refused.
     pub tell: Tell,
@@ -86,11 +87,15 @@ impl Default for ServerOptions {
 impl ServerOptions {
     /// The answer to a worker that says that it is alive.
     pub(crate) fn of_heartbeat(&self) -> Reply {
-        let ending = self.ending.as_ref();
-        match ending.is_some_and(|ending| ending.load(Ordering::Relaxed)) {
+        match self.is_ending() {
             true => Reply::Ending,
             false => Reply::Done,
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        let ending = self.ending.as_ref();
+        ending.is_some_and(|ending| ending.load(Ordering::Relaxed))
     }
 
     /// The folder of what was acknowledged, if it is kept.
@@ -327,6 +332,9 @@ impl Shared {
         };
         if is_over && (all_came || since > LATE_WITHIN) {
             return Some(Ok(()));
+        }
+        if nobody && since > HEARD_WITHIN && self.options.is_ending() {
+            return Some(Err(PsError::Stopped));
         }
         self.say_alone(nobody, since);
         (nobody && since > self.options.alone_within).then(|| {

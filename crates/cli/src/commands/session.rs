@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use phalanx::Error;
 use phalanx::data::{Batches, Dataset};
 use phalanx::engine::EngineOptions;
+use phalanx::fit::preemption::PreemptionWatcher;
 use phalanx::fit::{Compile, Losses, OutputMetric, StepEstimator, Trainer};
 use phalanx::import::LoadWeights;
 use phalanx::losses::Loss;
@@ -26,6 +28,7 @@ use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::record::Record;
 use crate::run_folder::RunFolder;
+use crate::signals::Signals;
 use crate::{image_rows, locate, output, preemption, texts};
 
 /// A model on a device and what it was asked for.
@@ -311,15 +314,28 @@ pub(crate) fn others_wait(context: &Context, config: &TrainConfig) -> Result<Dur
     wait.map_err(|error| failed(&error))
 }
 
-/// Serves as the parameter server that this process is, until the job ends.
+/// Watches for what is to end this process: signals, and the notice of its cloud where that is asked for.
+pub(crate) fn watch_for_end(
+    context: &Context,
+    config: &TrainConfig,
+) -> Result<(Signals, Option<PreemptionWatcher>), Failure> {
+    let signals = Signals::watch().map_err(|error| Failure::of(Exit::Failed, &error))?;
+    let watch = |cloud| preemption::watch(cloud, &signals.stop, context.global.quiet);
+    let watcher = config.fit.preemption_notice.map(watch).transpose();
+    let watcher = watcher.map_err(|error| failed(&error))?;
+    Ok((signals, watcher))
+}
+
+/// Serves as the parameter server that this process is, until the job ends: soon, where this process is to.
 pub(crate) fn serve(context: &Context, config: &TrainConfig) -> Result<(), Failure> {
     let at_fault = |problem| wrong(config.problems(vec![problem]));
     let strategy = strategy(context, config).map_err(at_fault)?;
-    let ending = Arc::default();
-    let cloud = config.fit.preemption_notice;
-    let watcher = cloud.map(|cloud| preemption::watch(cloud, &ending, context.global.quiet));
-    let _watcher = watcher.transpose().map_err(|error| failed(&error))?;
-    match strategy.start_ending_when(engine_options(context, &strategy)?, &ending) {
+    let (signals, _watcher) = watch_for_end(context, config)?;
+    match strategy.start_ending_when(engine_options(context, &strategy)?, &signals.stop) {
+        Err(Error::Stopped(_)) if signals.stop.load(Ordering::Relaxed) => {
+            let message = "the parameter server was asked to end, and so did its workers";
+            Err(Failure::new(signals.exit(), message))
+        }
         Err(Error::Stopped(_)) => Ok(()),
         Ok(_) => Err(Failure::new(
             Exit::Usage,

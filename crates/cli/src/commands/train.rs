@@ -501,11 +501,7 @@ fn fit(
     args: &TrainArgs,
     folder: &RunFolder,
 ) -> Result<History, Failure> {
-    let signals = Signals::watch().map_err(|error| Failure::of(Exit::Failed, &error))?;
-    let cloud = session.config.fit.preemption_notice;
-    let watch = |cloud| preemption::watch(cloud, &signals.stop, context.global.quiet);
-    let watcher = cloud.map(watch).transpose();
-    let _watcher = watcher.map_err(|error| failed(&error))?;
+    let (signals, _watcher) = session::watch_for_end(context, &session.config)?;
     let trained = session.trainer.fit(batches, plan.stop_when(&signals.stop));
     trained.map_err(|error| match error {
         Error::Stopped(_) => stopped(session, &signals, args, folder),

@@ -1,9 +1,14 @@
 //! Trainings of several processes: workers, servers, an evaluator.
 
-use std::fs;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use phalanx::checkpoint::TrainingState;
 
 use crate::Folder;
+
+const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn two_workers_train_a_training_file_as_one_process_does() {
@@ -112,6 +117,43 @@ fn a_batch_size_of_a_replica_is_one_on_servers_too() {
         let wanted = format!("each on cpu:0: batch {batch}\n");
         assert!(text.contains(&wanted), "no {wanted:?} in {text}");
     }
+}
+
+/// The launch passes the signal on to the servers too, which are there until the workers have saved.
+#[test]
+fn a_signal_to_a_launch_with_servers_ends_all_with_a_checkpoint() {
+    let folder = Folder::new("signal", "sgd");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "strategy: parameter_server\n";
+    fs::write(&path, text.replace("epochs: 40", "epochs: 100000")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    let launch = ["launch", "--workers", "2", "--ps", "2", "--logs", "logs"];
+    command
+        .args(launch)
+        .args(["--", "phalanx", "train", "t.yaml"]);
+    command.current_dir(&folder.0).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let history = folder.0.join("out/history.jsonl");
+    let start = Instant::now();
+    while !fs::metadata(&history).is_ok_and(|file| file.len() > 0) {
+        assert_eq!(running.try_wait().unwrap(), None, "it has ended");
+        assert!(start.elapsed() < LONG, "it does not train");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let id = running.id().to_string();
+    let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
+    assert!(sent.unwrap().success());
+    let output = running.wait_with_output().unwrap();
+    let mut said = String::new();
+    for file in fs::read_dir(folder.0.join("logs")).unwrap() {
+        said += &fs::read_to_string(file.unwrap().path()).unwrap();
+    }
+    assert_eq!(output.status.code(), Some(143), "{said}");
+    let state = TrainingState::load(folder.0.join("out/checkpoint")).unwrap();
+    let stopped = format!("stopped after step {};", state.iterations());
+    assert_eq!(said.matches(&stopped).count(), 2, "{said}");
+    assert_eq!(said.matches("asked to end").count(), 2, "{said}");
 }
 
 #[test]
