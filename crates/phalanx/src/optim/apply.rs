@@ -347,7 +347,8 @@ impl Optimizer {
                 .inner()
                 .update(item.spec, &scalars, &decayed, &item.gradient, &slots)
                 .checked(self.kind(), &decayed, &slots);
-            let updated_param = item.constrained(&item.replaced(&updated.param, &item.param));
+            let updated_param = item.replaced(&updated.param, &item.param);
+            let updated_param = constrained(item.spec, &updated_param);
             item.param = clock.choose(&updated_param, &item.param);
             let slots = updated.slots.iter().zip(&item.slots);
             item.slots = slots
@@ -356,48 +357,74 @@ impl Optimizer {
         }
     }
 
-    /// The average of a variable after a step, before which there were this many updates.
-    pub(crate) fn averaged(&self, updates: &Tensor, average: &Tensor, param: &Tensor) -> Tensor {
-        let momentum = has_begun(updates).convert(DType::F32) * self.options.ema_momentum;
-        let momentum = momentum.convert(param.dtype());
-        &momentum * average + (1.0 - &momentum) * param
-    }
-
-    /// Keras keeps nothing of the averages while no update is counted, so they start as the variables. Within a window of accumulated
-    /// batches averages and variables keep still, where Keras averages and overwrites in every batch.
+    /// Averages the variables that have a gradient in this step.
     fn average(&self, items: &mut [Item<'_>], clock: &Clock) {
         if !self.options.use_ema {
             return;
         }
-        let started = has_begun(&clock.updates);
-        // Averages are never without a value: before the first update they are the variables.
-        let kept = |new: &Tensor, old: &Tensor| match &clock.is_update {
-            Some(_) => started.select(&clock.choose(new, old), new),
-            None => new.clone(),
-        };
-        let overwrite = self.options.ema_overwrite_frequency.map(|frequency| {
-            let next = &clock.updates + 1.0;
-            next.remainder(&next.like(frequency as f64))
-                .equal(&next.like(0.0))
-        });
         for item in items {
-            let Some(average) = &mut item.average else {
+            let Some(average) = &item.average else {
                 continue;
             };
-            let next = self.averaged(&clock.updates, average, &item.param);
-            *average = kept(&next, average);
-            if let Some(overwrite) = &overwrite {
-                let average = average.clone();
-                let overwritten = overwrite.select(&item.constrained(&average), &item.param);
-                item.param = clock.choose(&overwritten, &item.param);
-            }
+            let (param, average) = self.averaged(item.spec, clock, (&item.param, average));
+            (item.param, item.average) = (param, Some(average));
         }
+    }
+
+    /// A variable that has no gradient in this step, and its average, after it: Keras averages all variables in each. `iterations` are as
+    /// for [`apply`](Self::apply).
+    #[track_caller]
+    pub(crate) fn averaged_without_gradient(
+        &self,
+        spec: &ParamSpec,
+        iterations: &Tensor,
+        before: (&Tensor, &Tensor),
+    ) -> (Tensor, Tensor) {
+        let clock = self.clock(WindowPart::Counted, iterations);
+        self.averaged(spec, &clock, before)
+    }
+
+    /// A variable after its update and its average, averaged, and overwritten where that is due.
+    ///
+    /// Keras keeps nothing of the averages while no update is counted, so they start as the variables. Within a window of accumulated
+    /// batches averages and variables keep still, where Keras averages and overwrites in every batch.
+    fn averaged(
+        &self,
+        spec: &ParamSpec,
+        clock: &Clock,
+        (param, average): (&Tensor, &Tensor),
+    ) -> (Tensor, Tensor) {
+        let started = has_begun(&clock.updates);
+        let momentum = started.convert(DType::F32) * self.options.ema_momentum;
+        let momentum = momentum.convert(param.dtype());
+        let next = &momentum * average + (1.0 - &momentum) * param;
+        // Averages are never without a value: before the first update they are the variables.
+        let next = match &clock.is_update {
+            Some(_) => started.select(&clock.choose(&next, average), &next),
+            None => next,
+        };
+        let Some(frequency) = self.options.ema_overwrite_frequency else {
+            return (param.clone(), next);
+        };
+        let number = &clock.updates + 1.0;
+        let is_due = number.remainder(&number.like(frequency as f64));
+        let is_due = is_due.equal(&number.like(0.0));
+        let overwritten = is_due.select(&constrained(spec, &next), param);
+        (clock.choose(&overwritten, param), next)
     }
 }
 
 /// Whether there was an update.
 fn has_begun(updates: &Tensor) -> Tensor {
     updates.not_equal(&updates.like(0.0))
+}
+
+/// A variable brought back to what it is kept to.
+fn constrained(spec: &ParamSpec, param: &Tensor) -> Tensor {
+    match &spec.constraint {
+        Some(constraint) => constraint.apply(param),
+        None => param.clone(),
+    }
 }
 
 impl Item<'_> {
@@ -408,14 +435,6 @@ impl Item<'_> {
             Updates::Whole | Updates::Where(_) => whole.clone(),
         };
         (part(&self.param), self.slots.iter().map(part).collect())
-    }
-
-    /// The variable brought back to what it is kept to.
-    fn constrained(&self, param: &Tensor) -> Tensor {
-        match &self.spec.constraint {
-            Some(constraint) => constraint.apply(param),
-            None => param.clone(),
-        }
     }
 
     /// The whole after an update of it, or of its rows.

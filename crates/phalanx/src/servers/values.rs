@@ -468,7 +468,7 @@ impl Holding {
     ) {
         let (trained, params) = self.held.trained();
         let positions = spec.connected.iter();
-        // Without a gradient an array does not change, and of its slots only the average.
+        // Without a gradient an array is averaged alone.
         let connected: Vec<usize> = positions
             .filter_map(|index| trained.iter().position(|at| at == index))
             .collect();
@@ -503,11 +503,16 @@ impl Holding {
         for (&slot, value) in used.iter().zip(&applied.slots) {
             set(first_slot + slot, value);
         }
-        // What has no gradient is its own average: it changes only when it is set.
         for (param, slot) in (self.optimizer.average_slots(&params).into_iter()).enumerate() {
-            if !connected.contains(&param) {
-                set(first_slot + slot, &state[1 + trained[param]]);
+            if connected.contains(&param) {
+                continue;
             }
+            let (index, slot) = (1 + trained[param], first_slot + slot);
+            let before = (&state[index], &state[slot]);
+            let (value, average) =
+                (self.optimizer).averaged_without_gradient(&params[param], &state[0], before);
+            set(index, &value);
+            set(slot, &average);
         }
     }
 }

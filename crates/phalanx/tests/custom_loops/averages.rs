@@ -8,18 +8,29 @@ use crate::{assert_near, cross_entropy, mirrored, rows};
 
 const EMA: f64 = 0.5;
 
-/// Two outputs whose losses take turns, in functions of their own: each step averages all variables, from what they are at the first.
+/// The next average of values: at first these themselves.
+fn averaged(average: Option<Vec<f64>>, now: &[f64]) -> Vec<f64> {
+    let Some(average) = average else {
+        return now.to_vec();
+    };
+    let both = average.iter().zip(now);
+    both.map(|(a, b)| EMA * a + (1.0 - EMA) * b).collect()
+}
+
+/// Two outputs whose losses take turns, in functions of their own: each step averages all variables, from what they are at the first, and
+/// overwrites all by their averages where that is due.
 #[test]
 fn averages_are_of_all_variables_whichever_has_a_gradient() {
     let mut net = Network::new();
     let x = net.input([4]);
     let outputs = ["one", "other"].map(|name| net.add(Dense::new(3).named(name), &[x]));
     let model = net.build(&[x], &outputs).unwrap();
-    for replicas in [1, 2] {
+    for (replicas, frequency) in [(1, 1000), (2, 1000), (1, 3)] {
         let strategy = mirrored(replicas);
         let mut state = strategy.state(2).unwrap();
         let model = state.add_model("net", model.clone()).unwrap();
         let sgd = Optimizer::from(Sgd::new(0.5)).ema(EMA);
+        let sgd = sgd.ema_overwrite_frequency(frequency);
         let sgd = state.add_optimizer(sgd, &[&model]).unwrap();
         let step = |output: usize| {
             let (model, sgd) = (&model, &sgd);
@@ -42,18 +53,25 @@ fn averages_are_of_all_variables_whichever_has_a_gradient() {
         state.take_averages(&sgd).unwrap();
         assert_eq!(values(&state), before);
         let mut average: Option<Vec<f64>> = None;
+        let (mut before, mut updates) = (before, 0);
         for batch in strategy.distribute_dataset(&rows(11).batch(4)).epoch(0) {
             let batch = batch.unwrap();
-            for step in &mut steps {
+            for (output, step) in steps.iter_mut().enumerate() {
                 let [] = step.call(&mut state, &batch).unwrap();
                 let now = values(&state);
-                average = Some(match average {
-                    None => now,
-                    Some(average) => {
-                        let both = average.iter().zip(&now);
-                        both.map(|(a, b)| EMA * a + (1.0 - EMA) * b).collect()
+                updates += 1;
+                average = Some(match updates % frequency {
+                    0 => {
+                        // The kernel and the bias of the output without a gradient in this step.
+                        let others = [15..30, 0..15][output].clone();
+                        let expected = averaged(average, &before);
+                        let (expected, now) = (&expected[others.clone()], &now[others]);
+                        assert_near("overwritten", expected, now, 1e-6);
+                        values(&state)
                     }
+                    _ => averaged(average, &now),
                 });
+                before = now;
             }
         }
         state.take_averages(&sgd).unwrap();

@@ -215,6 +215,92 @@ fn a_function_of_a_custom_loop_on_one_worker_trains_as_in_one_process() {
     }
 }
 
+/// Two outputs whose losses take turns, a function for each.
+struct Turns {
+    state: State,
+    model: ModelRef,
+    optimizer: OptimizerRef,
+    steps: [Step; 2],
+}
+
+impl Turns {
+    fn new(strategy: &impl CustomTraining, optimizer: Optimizer) -> Self {
+        let mut network = Network::new();
+        let x = network.input([3]);
+        let outputs = ["one", "other"].map(|name| network.add(Dense::new(2).named(name), &[x]));
+        let mut state = strategy.state(5).unwrap();
+        let network = network.build(&[x], &outputs).unwrap();
+        let model = state.add_model("net", network).unwrap();
+        let optimizer = state.add_optimizer(optimizer, &[&model]).unwrap();
+        let steps = [0, 1].map(|output| {
+            let (of_step, updated) = (model.clone(), optimizer.clone());
+            let step = move |cx: &mut ReplicaCx<'_>, batch: Inputs| {
+                let y = cx.train(&of_step, &batch.x).swap_remove(output);
+                let apart = &y - &batch.y[0];
+                let loss = cx.mean(&(&apart * &apart), None);
+                let gradients = cx.gradients(&loss, &updated);
+                let gradients = cx.all_reduce_gradients(&gradients);
+                cx.apply(&updated, &gradients);
+                [loss]
+            };
+            strategy.function(step)
+        });
+        Self {
+            state,
+            model,
+            optimizer,
+            steps,
+        }
+    }
+
+    /// The variables, and the averages in their place.
+    fn values(&mut self) -> Vec<f64> {
+        let all = |own: &Self| {
+            let values = own.state.variables(&own.model).unwrap().into_iter();
+            values.flat_map(|(_, value)| value.to_f64()).collect()
+        };
+        let variables: Vec<f64> = all(self);
+        self.state.take_averages(&self.optimizer).unwrap();
+        [variables, all(self)].concat()
+    }
+}
+
+/// Each step averages all variables, whichever has a gradient, and overwrites them where that is due.
+#[test]
+fn servers_average_what_has_no_gradient_as_one_process_does() {
+    let data = batches(7);
+    let averaged = || Optimizer::from(Sgd::new(0.5)).ema(0.5);
+    for optimizer in [averaged(), averaged().ema_overwrite_frequency(3)] {
+        let strategy = OneDeviceStrategy::on(engine(0));
+        let mut own = Turns::new(&strategy, optimizer.clone());
+        for (number, batch) in data.iter().enumerate() {
+            let batch = strategy.distribute_batch(batch).unwrap();
+            let [_] = own.steps[number % 2].call(&mut own.state, &batch).unwrap();
+        }
+        let one = own.values();
+        let all = on_workers((2, 2), &ParameterServerOptions::new(), |strategy| {
+            let own = Turns::new(&strategy, optimizer.clone());
+            let mut cluster = ClusterCoordinator::new(&strategy, own).unwrap();
+            let (of_worker, own_data) = (strategy.clone(), data.clone());
+            let steps = move |cx: &mut TaskContext<'_>, own: &mut Turns, ()| {
+                for (number, batch) in own_data.iter().enumerate() {
+                    let batch = of_worker.distribute_batch(batch)?;
+                    let [_] = cx.step(&mut own.steps[number % 2], &mut own.state, &batch)?;
+                }
+                Ok(())
+            };
+            let steps = cluster.function("steps", steps).unwrap();
+            if !cluster.start().unwrap() {
+                return Vec::new();
+            }
+            cluster.schedule(&steps, &()).unwrap().fetch().unwrap();
+            cluster.state_mut().values()
+        });
+        let apart = apart(&one, &all[0]);
+        assert!(apart <= 1e-6, "{apart:e} apart");
+    }
+}
+
 #[test]
 fn a_custom_loop_goes_on_on_servers_from_a_state_of_one_process() {
     let data = batches(7);

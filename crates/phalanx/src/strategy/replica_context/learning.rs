@@ -335,9 +335,15 @@ impl ReplicaCx<'_> {
         let averages = optimizer.optimizer.average_slots(&optimizer.specs());
         for (param, slot) in averages.into_iter().enumerate() {
             if !connected.contains(&param) {
-                let variable = self.read(optimizer.params[param].1);
+                let (spec, entry) = &optimizer.params[param];
+                let variable = self.read(*entry);
                 let average = self.read(optimizer.first + 1 + slot);
-                let next = optimizer.optimizer.averaged(updates, &average, &variable);
+                let before = (&variable, &average);
+                let (value, next) =
+                    (optimizer.optimizer).averaged_without_gradient(spec, updates, before);
+                if value.value() != variable.value() {
+                    self.write(*entry, &value, Location::caller());
+                }
                 self.write(optimizer.first + 1 + slot, &next, Location::caller());
             }
         }
