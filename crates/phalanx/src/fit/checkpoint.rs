@@ -201,7 +201,7 @@ impl Trainer {
             manifest: Manifest {
                 iterations: iterations.map_or(0, |(_, count)| count.to_f64()[0] as i64),
                 seed: self.compiled.state.seed()?,
-                replicas: self.compiled.placement.replicas(),
+                replicas: self.compiled.placement.replicas_in_sync(),
                 workers: self.compiled.placement.workers(),
                 generation: (self.compiled.placement.world()).map_or(0, |world| world.generation()),
                 optimizer: optimizer.kind().to_owned(),
@@ -324,7 +324,7 @@ fn checked_sums(setup: &Setup, manifest: &Manifest, sums: &HostTensor) -> Result
 
 /// A notice of a learning rate that follows the number of replicas, which is another.
 fn notice_other_replicas(model: &CompiledModel, manifest: &Manifest) {
-    let (there, here) = (manifest.replicas, model.placement.replicas());
+    let (there, here) = (manifest.replicas, model.placement.replicas_in_sync());
     let optimizer = &model.setup.optimizer;
     let before = optimizer.clone().for_replicas(there).learning_rate();
     if before != optimizer.learning_rate() {

@@ -204,6 +204,11 @@ impl Optimizer {
         schedule.for_replicas(self.replicas)
     }
 
+    /// The number of replicas that a schedule scales its maximum by.
+    pub(crate) const fn replicas(&self) -> usize {
+        self.replicas
+    }
+
     /// The optimizer with the number of replicas that a schedule scales its maximum by.
     #[must_use]
     pub const fn for_replicas(mut self, replicas: usize) -> Self {

@@ -152,13 +152,13 @@ impl Placement {
         self.world.as_ref().map_or(1, |world| world.workers())
     }
 
-    /// The number of copies of the model that the training was begun with: what follows from it stays as processes come and go.
+    /// The number of copies of the model whose gradients made an update together when the training was begun: what follows from it stays
+    /// as processes come and go.
     pub(crate) fn planned_replicas(&self) -> usize {
-        let workers = self
-            .world
-            .as_ref()
-            .map_or(1, |world| world.planned_workers());
-        self.local_replicas() * workers
+        match &self.world {
+            Some(world) => self.local_replicas() * world.planned_workers(),
+            None => self.replicas_in_sync(),
+        }
     }
 
     /// The processes that train together, where there are several.

@@ -41,7 +41,7 @@ impl StateLayout {
         variables: Vec<ParamSpec>,
         slots: Vec<SlotSpec>,
         trained: Vec<usize>,
-        (optimizer, replicas): (&Optimizer, usize),
+        optimizer: &Optimizer,
         (partitioner, servers): (&Partitioner, usize),
         tables: Vec<(usize, HeldTable)>,
     ) -> Self {
@@ -89,7 +89,7 @@ impl StateLayout {
                 .map(|(_, table)| table.clone())
                 .collect(),
             optimizer: (optimizer.kind().to_owned(), optimizer.config()),
-            replicas,
+            replicas: optimizer.replicas(),
         };
         layout.held = layout.on_server.iter().map(held).collect();
         layout

@@ -69,8 +69,8 @@ fn try_create(servers: &Servers, state: &[HostTensor]) -> Result<()> {
     let param = ParamSpec::new("a", shape);
     let slots = optimizer.slots(std::slice::from_ref(&param));
     let layout = |partitioner: &Partitioner, count| {
-        let (optimizer, places) = ((&optimizer, 1), (partitioner, count));
-        StateLayout::new(vec![param], slots, vec![0], optimizer, places, Vec::new())
+        let places = (partitioner, count);
+        StateLayout::new(vec![param], slots, vec![0], &optimizer, places, Vec::new())
     };
     servers.create(layout, state)
 }

@@ -11,9 +11,10 @@ mod custom_functions;
 mod overlap;
 mod own_parts;
 mod prepared;
+mod rates;
 mod schedule;
-mod streams;
 mod stops;
+mod streams;
 mod wire;
 
 use std::path::Path;

@@ -121,7 +121,7 @@ pub(super) fn layout_on_servers(
             variables.map(ParamSpec::of).collect(),
             setup.state.slots.clone(),
             setup.state.trained.clone(),
-            (&setup.optimizer, setup.replicas),
+            &setup.optimizer,
             (partitioner, servers),
             held_tables(setup, seed),
         )

@@ -87,14 +87,12 @@ impl State {
         let specs = variables.iter().map(spec).collect();
         let position = |entry: &usize| variables.iter().position(|own| own == entry);
         let positions = trained.iter().filter_map(position).collect();
-        let replicas = self.strategy.replicas();
         let layout = |partitioner: &_, count| {
-            let update = (&*optimizer.optimizer, replicas);
             StateLayout::new(
                 specs,
                 slots,
                 positions,
-                update,
+                &optimizer.optimizer,
                 (partitioner, count),
                 Vec::new(),
             )
