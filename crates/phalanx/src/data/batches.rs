@@ -443,8 +443,8 @@ impl Batches {
         }
     }
 
-    /// Whether some of all workers' examples have weights.
-    fn has_weights(&self) -> bool {
+    /// Whether some of all workers' examples have weights, as far as that is known without reading all.
+    pub(crate) fn has_weights(&self) -> bool {
         *self.has_weights.get_or_init(|| self.input.stage().weighs())
     }
 

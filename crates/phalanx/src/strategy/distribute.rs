@@ -157,6 +157,7 @@ impl DistributedDataset {
             is_global,
             skips_corrupt: pipelines.iter().any(skips_corrupt),
             size: pipelines.iter().map(Batches::size).max().unwrap_or(1),
+            is_weighted: false,
             left: self.steps_after(&pipelines, read),
             pipelines,
             counted,
@@ -298,6 +299,8 @@ pub struct DistributedIter {
     skips_corrupt: bool,
     /// ExampleRows of a full batch.
     size: usize,
+    /// Whether batches have weights, of a process or of another.
+    is_weighted: bool,
     /// The steps to come, `None` when endless; of several processes with pipelines of their own, the steps of the longest.
     left: Option<usize>,
     /// A batch of a step before, where several processes have pipelines of their own.
@@ -324,6 +327,7 @@ impl DistributedIter {
             read: 0,
             skips_corrupt: false,
             size: 0,
+            is_weighted: false,
             left: None,
             before: None,
             position: position.clone(),
@@ -398,8 +402,8 @@ impl DistributedIter {
         if self.before.is_none() && batches.iter().all(Option::is_none) {
             self.before = self.first_batch()?;
         }
-        let before = self.before.as_ref();
-        let made = DistributedBatch::of_batches(&self.strategy, &batches, before, self.size)?;
+        let (before, all) = (self.before.as_ref(), (self.size, self.is_weighted));
+        let made = DistributedBatch::of_batches(&self.strategy, &batches, before, all)?;
         if self.strategy.world().is_some() {
             let mut all = batches.into_iter().flatten();
             let some = all.find(|batch| batch.rows() > 0);
@@ -426,8 +430,8 @@ impl DistributedIter {
         DistributedBatch::of_worker(&self.strategy, &batch, full, part)
     }
 
-    /// What processes with pipelines of their own agree on before the first step: how many steps there are, and how many rows in
-    /// the arrays of a replica.
+    /// What processes with pipelines of their own agree on before the first step: how many steps there are, how many rows in the arrays of
+    /// a replica, and whether examples have weights, since all run one program.
     fn agree(&mut self) -> Result<()> {
         if let Some(refused) = self.refused.take() {
             return Err(refused);
@@ -438,12 +442,14 @@ impl DistributedIter {
         };
         let endless = f64::INFINITY;
         let left = self.left.map_or(endless, |left| left as f64);
-        let of_all = world.all_gather_rows(&[vec![left, self.size as f64]])?;
+        let weighs = f64::from(self.pipelines.iter().any(Batches::has_weights));
+        let of_all = world.all_gather_rows(&[vec![left, self.size as f64, weighs]])?;
         let most = |column: usize| of_all.iter().map(|row| row[column]).fold(0.0, f64::max);
         self.left = Some(most(0))
             .filter(|left| *left < endless)
             .map(|left| left as usize);
         self.size = most(1) as usize;
+        self.is_weighted = most(2) > 0.0;
         Ok(())
     }
 }

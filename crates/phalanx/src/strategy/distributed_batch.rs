@@ -119,16 +119,16 @@ impl DistributedBatch {
                 count: partition.rows(replica),
             })
             .collect();
-        Self::of_parts(strategy, &parts, division, batch.first)
+        Self::of_parts(strategy, &parts, division, (batch.first, false))
     }
 
     /// A batch for each replica; where one has none, or one without rows, rows of another stand in, or of `before`, a batch of an
-    /// earlier step.
+    /// earlier step. `is_weighted`: it has weights although these batches may have none.
     pub(super) fn of_batches(
         strategy: &StrategyHandle,
         batches: &[Option<Batch>],
         before: Option<&Batch>,
-        full: usize,
+        (full, is_weighted): (usize, bool),
     ) -> Result<Self> {
         let all = || batches.iter().flatten();
         let with_rows = all().find(|batch| batch.rows() > 0);
@@ -159,14 +159,14 @@ impl DistributedBatch {
                 fills_up: true,
             },
         };
-        Self::of_parts(strategy, &parts, &division, some.first)
+        Self::of_parts(strategy, &parts, &division, (some.first, is_weighted))
     }
 
     fn of_parts(
         strategy: &StrategyHandle,
         parts: &[RowRange<'_>],
         division: &Division,
-        first: u64,
+        (first, is_weighted): (u64, bool),
     ) -> Result<Self> {
         let each = division.partition.padded_rows();
         let put = |tensor: &dyn Fn(&Batch) -> HostTensor| {
@@ -178,8 +178,8 @@ impl DistributedBatch {
         let batch = parts[0].batch;
         let x = (0..batch.x.len()).map(|i| put(&|batch| batch.x[i].clone()));
         let y = (0..batch.y.len()).map(|i| put(&|batch| batch.y[i].clone()));
-        let weighted = parts.iter().any(|part| part.batch.weight.is_some());
-        let weight = weighted.then(|| put(&|batch| weights(batch)));
+        let has_weights = parts.iter().any(|part| part.batch.weight.is_some());
+        let weight = (is_weighted || has_weights).then(|| put(&|batch| weights(batch)));
         Ok(Self {
             x: x.collect::<Result<_>>()?,
             y: y.collect::<Result<_>>()?,

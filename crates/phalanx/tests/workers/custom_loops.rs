@@ -15,14 +15,18 @@ use crate::{TOLERANCE, apart, engine, on_workers};
 type Left = Vec<(String, Vec<f64>)>;
 
 fn rows(count: usize) -> Dataset {
+    let weight: Vec<f32> = (0..count).map(|i| 0.5 + (i % 4) as f32).collect();
+    let weight = HostTensor::new([count], &weight);
+    unweighted(count).with_weights(&weight).unwrap()
+}
+
+/// The same without weights.
+fn unweighted(count: usize) -> Dataset {
     let x: Vec<f32> = (0..count * 4).map(|i| (i as f32 * 0.37).sin()).collect();
     let y: Vec<i32> = (0..count).map(|i| (i % 3) as i32).collect();
-    let weight: Vec<f32> = (0..count).map(|i| 0.5 + (i % 4) as f32).collect();
     let x = HostTensor::new([count, 4], &x);
     let y = HostTensor::new([count], &y);
-    let data = Dataset::from_arrays(x, y).unwrap();
-    data.with_weights(&HostTensor::new([count], &weight))
-        .unwrap()
+    Dataset::from_arrays(x, y).unwrap()
 }
 
 fn network() -> Sequential {
@@ -168,11 +172,15 @@ fn what_processes_exchange_is_differentiated() {
 
 /// A pipeline for each replica, of which the second has fewer examples.
 fn pipeline(context: InputContext) -> phalanx::Result<Batches> {
+    pipeline_of(&rows(17), context)
+}
+
+fn pipeline_of(data: &Dataset, context: InputContext) -> phalanx::Result<Batches> {
     assert_eq!(
         (context.num_input_pipelines, context.num_replicas_in_sync),
         (2, 2)
     );
-    let own = rows(17).skip(context.input_pipeline_id * 10).take(10);
+    let own = data.skip(context.input_pipeline_id * 10).take(10);
     Ok(own.batch(context.per_replica_batch_size(6)?))
 }
 
@@ -189,6 +197,23 @@ fn pipelines_of_each_process_train_as_those_of_replicas_of_one() {
         let all = on_workers(2, 1, |strategy| train(&strategy, pipelines).unwrap());
         check(&one, &all, 1.0);
     }
+}
+
+/// The same where the examples of the second pipeline alone have weights.
+#[test]
+fn weights_of_one_process_alone_train_as_those_of_a_replica_of_one() {
+    let weighted = |context: InputContext| {
+        let data = [unweighted, rows][context.input_pipeline_id](17);
+        pipeline_of(&data, context)
+    };
+    let mirrored = MirroredStrategy::on(engine(0, 2));
+    let data = mirrored.distribute_datasets_from_function(Pipelines::PerReplica, weighted);
+    let one = without_dropout(&mirrored, &data.unwrap()).unwrap();
+    let all = on_workers(2, 1, |strategy| {
+        let data = strategy.distribute_datasets_from_function(Pipelines::PerWorker, weighted);
+        without_dropout(&strategy, &data.unwrap()).unwrap()
+    });
+    check(&one, &all, 1.0);
 }
 
 /// The numbers of rows that only fill up differ, and with them what dropout draws.
