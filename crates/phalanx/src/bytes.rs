@@ -1,4 +1,4 @@
-//! Sizes in bytes as text.
+//! Sizes in bytes and counts as text.
 
 /// A size with three digits, such as `1.23 GiB`.
 pub(crate) fn format_bytes(bytes: u64) -> String {
@@ -23,6 +23,12 @@ const fn decimals(size: f64) -> usize {
     } else {
         0
     }
+}
+
+/// How many there are of something, such as `1 worker`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
 }
 
 #[cfg(test)]

@@ -128,6 +128,19 @@ impl LossScale {
         matches!(self, Self::Dynamic { .. } | Self::SkipNonFinite)
     }
 
+    /// Refuses a scale that may skip steps, which parameter servers do not.
+    pub(crate) fn check_on_servers(self) -> Result<()> {
+        match self {
+            Self::Auto | Self::Off | Self::Fixed(_) => Ok(()),
+            Self::Dynamic { .. } => Err(Error::user(
+                "parameter servers keep no dynamic loss scale; use `LossScale::Fixed`, or compute in bfloat16, which needs none",
+            )),
+            Self::SkipNonFinite => Err(Error::user(
+                "parameter servers skip no step whose gradients are not finite, which `LossScale::SkipNonFinite` asks for; leave it out: a loss that is not finite ends the training",
+            )),
+        }
+    }
+
     /// One replica's gradients, of which one is not a number where a step is to be skipped for the replica's loss: all replicas find
     /// it in their sums, without an exchange of its own.
     #[track_caller]

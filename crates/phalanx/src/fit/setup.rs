@@ -76,10 +76,8 @@ impl StepLayout {
         self.check_lengths(setup)?;
         match self {
             Self::Sharded(mesh) => check_shardings(setup, mesh),
-            Self::Servers if setup.loss_scale.is_dynamic() => Err(Error::user(
-                "a dynamic loss scale is for workers that step together, and parameter servers take pushes of workers that do not; use LossScale::Fixed, or Policy::MixedBfloat16",
-            )),
-            Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) | Self::Servers => Ok(()),
+            Self::Servers => setup.loss_scale.check_on_servers(),
+            Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) => Ok(()),
         }
     }
 

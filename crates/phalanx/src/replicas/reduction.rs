@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Result;
-use crate::bytes::format_bytes;
+use crate::bytes::{counted, format_bytes};
 use crate::config::{self, Component, Described, Field, Kind};
 
 /// How gradients are summed over replicas: TensorFlow's `cross_device_ops` and its options.
@@ -398,11 +398,6 @@ impl fmt::Display for SendPlan {
             ),
         }
     }
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{ending}")
 }
 
 /// Places of what is sent together, of `(place, element type, elements)`: from the last to the first, a pack for each

@@ -20,6 +20,7 @@ use super::explained;
 use super::layout::{Pushed, Rest, StateLayout};
 use super::narrow::Wire;
 use super::row_cache::{CacheOptions, RowCache};
+use crate::bytes::counted;
 use crate::engine::Notice;
 
 use crate::{Error, Result};
@@ -122,10 +123,11 @@ impl Servers {
 
     /// What the user reads when training starts.
     pub(crate) fn describe(&self) -> String {
+        let (workers, servers) = (self.workers(), self.client.servers());
         format!(
-            "{} workers with variables on {} parameter servers, {}",
-            self.workers(),
-            self.client.servers(),
+            "{} with variables on {}, {}",
+            counted(workers, "worker"),
+            counted(servers, "parameter server"),
             self.mode
         )
     }

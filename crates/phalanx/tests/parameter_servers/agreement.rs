@@ -14,7 +14,7 @@ use phalanx::strategy::{Mode, ParameterServerOptions, ParameterServerStrategy};
 use phalanx::{Error, Result};
 use phalanx_cluster::ClusterSpec;
 
-use super::{engine, member, on_cluster, on_routed, on_workers, scratch};
+use super::{engine, member, on_cluster, on_routed, on_workers, ragged, scratch};
 
 fn together() -> ParameterServerOptions {
     ParameterServerOptions::new().mode(Mode::Sync { backup_workers: 0 })
@@ -311,4 +311,25 @@ fn a_worker_that_fails_in_an_evaluation_or_a_prediction_ends_the_job() {
             );
         }
     }
+}
+
+#[test]
+fn loss_scales_that_skip_steps_are_refused() {
+    on_workers((1, 1), &together(), |strategy| {
+        let shown = format!("{strategy:?}");
+        let counts = "1 worker with variables on 1 parameter server, synchronous";
+        assert!(shown.contains(counts), "{shown}");
+        for (loss_scale, what) in [
+            (LossScale::DYNAMIC, "keep no dynamic loss scale"),
+            (LossScale::SkipNonFinite, "skip no step"),
+        ] {
+            let case = ragged();
+            let compile = Compile {
+                loss_scale,
+                ..case.compile
+            };
+            let error = strategy.compile(case.model, compile).unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
+        }
+    });
 }

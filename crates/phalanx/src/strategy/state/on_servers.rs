@@ -54,15 +54,12 @@ impl State {
         )))
     }
 
-    /// Refuses a loss scale that changes, which servers do not keep.
+    /// Refuses a loss scale that servers do not keep.
     pub(super) fn check_scale(&self, loss_scale: Option<LossScale>) -> Result<()> {
-        let changes = loss_scale.is_some_and(|scale| !scale.slots().is_empty());
-        if self.strategy.placement.servers().is_none() || !changes {
-            return Ok(());
+        match (loss_scale, self.strategy.placement.servers()) {
+            (Some(scale), Some(_)) => scale.check_on_servers(),
+            _ => Ok(()),
         }
-        Err(Error::user(
-            "parameter servers keep no dynamic loss scale; use `LossScale::Fixed`, or compute in bfloat16, which needs none",
-        ))
     }
 
     /// Places the variables of all models and what the optimizer keeps on the servers, where the strategy has some.
