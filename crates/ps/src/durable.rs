@@ -150,17 +150,14 @@ impl ControlState {
             return Ok(());
         };
         let after = options.control_snapshot_bytes.max(2 * self.snapshot);
-        if !log.is_due(after) {
-            return Ok(());
-        }
-        let state = serde_json::to_vec(&control.at_rest())
-            .map_err(|error| PsError::Protocol(format!("cannot write a snapshot: {error}")));
-        let written = state.and_then(|state| {
+        log.snapshot_if_due(after, &options.tell, |log| {
+            let state = serde_json::to_vec(&control.at_rest());
+            let unwritten = |error| PsError::Protocol(format!("cannot write a snapshot: {error}"));
+            let state = state.map_err(unwritten)?;
             log.snapshot(&(), &state)?;
             self.snapshot = state.len() as u64;
             Ok(())
-        });
-        log.tried(written, after, &options.tell)
+        })
     }
 }
 
@@ -392,11 +389,8 @@ impl ShardState {
             return Ok(());
         };
         let after = options.snapshot_bytes.max(self.snapshot);
-        if !log.is_due(after) {
-            return Ok(());
-        }
-        let written = self.values.save().map_err(PsError::Values);
-        let written = written.and_then(|values| {
+        log.snapshot_if_due(after, &options.tell, |log| {
+            let values = self.values.save().map_err(PsError::Values)?;
             let (mut lengths, mut bytes) = (Vec::new(), Vec::new());
             for part in self.shards.staged_bytes().chain([&values[..]]) {
                 lengths.push(part.len() as u64);
@@ -405,8 +399,7 @@ impl ShardState {
             log.snapshot(&(&self.shards, lengths), &bytes)?;
             self.snapshot = bytes.len() as u64;
             Ok(())
-        });
-        log.tried(written, after, &options.tell)
+        })
     }
 }
 

@@ -153,20 +153,18 @@ impl Log {
         Arc::clone(&self.broken)
     }
 
-    /// Whether a snapshot is due, where one is after this number of bytes.
-    pub(crate) fn is_due(&self, after: u64) -> bool {
-        self.bytes >= after.max(self.retry_at)
-    }
-
-    /// What follows from an attempt at a snapshot, where one is due after a number of bytes. One that has failed, as on a disk that is full,
-    /// is tried again after as many more: nothing is lost by it, and what was asked is kept in the log.
-    pub(crate) fn tried(
+    /// Writes a snapshot where one is due, after a number of bytes. One that fails, as on a disk that is full, is tried again after as many
+    /// more: nothing is lost by it, and what was asked is kept in the log.
+    pub(crate) fn snapshot_if_due(
         &mut self,
-        result: Result<(), PsError>,
         after: u64,
         tell: &Tell,
+        write: impl FnOnce(&mut Self) -> Result<(), PsError>,
     ) -> Result<(), PsError> {
-        let Err(error) = result else {
+        if self.bytes < after.max(self.retry_at) {
+            return Ok(());
+        }
+        let Err(error) = write(self) else {
             self.retry_at = 0;
             return Ok(());
         };
