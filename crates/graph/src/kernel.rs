@@ -3,6 +3,7 @@
 //! Each says its shapes, its [`decompose`](Kernel::decompose)d form and its derivative; which of them a device has is
 //! the [`Lowering`](crate::Lowering)'s to say.
 
+pub(crate) mod image_forms;
 pub(crate) mod lstm;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The engine with and without oneDNN's kernels: the same numbers, and programs that do not need them never ask for them.
 
+#[path = "kernels/image_forms.rs"]
+mod image_forms;
 #[path = "kernels/softmax.rs"]
 mod softmax;
 

@@ -6,7 +6,8 @@ use super::host_lstm::host_lstm;
 use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
 use crate::cost::count;
-use crate::op::{Attribute, ConvDims, CustomCall, Node, Op};
+use crate::kernel::image_forms;
+use crate::op::{Attribute, ConvDims, CustomCall, Node, Op, Subgraph};
 use crate::simplify::simplify_body;
 use crate::{DType, FusedActivation, Kernel, Mask, Pool2d, Program, Shape};
 
@@ -59,10 +60,21 @@ pub(super) fn conv(
     shape: &Shape,
 ) -> Option<Operand> {
     let shapes = [&inputs[0].shape, &inputs[1].shape, shape];
-    (w.kernels.is_some() && takes_conv(dims, &inputs[1].shape.dims, shapes)).then(|| {
-        let outputs = std::slice::from_ref(shape);
-        call(w, "phalanx.conv", inputs, outputs, window(dims)).swap_remove(0)
-    })
+    if w.kernels.is_none() || !takes(shapes) {
+        return None;
+    }
+    let outputs = std::slice::from_ref(shape);
+    if dims.is_plain_2d(&inputs[1].shape.dims) {
+        return Some(call(w, "phalanx.conv", inputs, outputs, window(dims)).swap_remove(0));
+    }
+    let shapes = shapes[..2].iter().map(|&shape| shape.clone());
+    let parts = image_forms::conv(dims, &shapes.collect::<Vec<_>>(), shape, w.label.clone())?;
+    Some(lower_parts(w, &parts, inputs).swap_remove(0))
+}
+
+fn lower_parts(w: &mut Writer, parts: &Subgraph, inputs: &[Operand]) -> Vec<Operand> {
+    let parts = simplify_body(parts, w.replicas);
+    lower_nodes(w, &parts.nodes, inputs, &parts.outputs)
 }
 
 /// An op with a kernel of its own: a call of the kernel, or what the op is made of.
@@ -80,9 +92,12 @@ pub(super) fn lower(
         return call(w, target, inputs, &node.shapes, attributes);
     }
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
-    let parts = kernel.decomposed(&shapes, node.label.clone());
-    let parts = simplify_body(&parts, w.replicas);
-    lower_nodes(w, &parts.nodes, inputs, &parts.outputs)
+    let as_images = w.kernels.is_some() && shapes.iter().all(is_taken);
+    let parts = as_images
+        .then(|| image_forms::gradient(kernel, &shapes, node.label.clone()))
+        .flatten()
+        .unwrap_or_else(|| kernel.decomposed(&shapes, node.label.clone()));
+    lower_parts(w, &parts, inputs)
 }
 
 type Attributes = Vec<(String, Attribute)>;
@@ -148,10 +163,11 @@ fn takes_pool(pool: &Pool2d, shapes: [&Shape; 3]) -> bool {
 }
 
 fn takes(shapes: [&Shape; 3]) -> bool {
-    let float = |dtype| matches!(dtype, DType::F32 | DType::Bf16 | DType::F16);
-    shapes
-        .iter()
-        .all(|shape| !shape.is_empty() && float(shape.dtype))
+    shapes.into_iter().all(is_taken)
+}
+
+fn is_taken(shape: &Shape) -> bool {
+    !shape.is_empty() && matches!(shape.dtype, DType::F32 | DType::Bf16 | DType::F16)
 }
 
 pub(crate) fn window(dims: &ConvDims) -> Attributes {
