@@ -118,6 +118,14 @@ def frames():
     return keras.Model(film, layers.Dense(2)(layers.Concatenate()([layers.Flatten()(x) for x in (y, both, volumes)])), name="frames")
 
 
+def gates():
+    """Gates as they are by default in recurrent layers of convolutions, and its `hard_sigmoid` elsewhere."""
+    film = keras.Input((3, 6, 4, 2), name="film")
+    y = layers.GRU(2, recurrent_activation="hard_sigmoid")(layers.Reshape((9, 16))(film))
+    y = layers.Concatenate()([layers.Flatten()(layers.ConvLSTM2D(2, 3)(film)), y])
+    return keras.Model(film, layers.Activation("hard_sigmoid")(layers.Dense(3)(y)), name="gates")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -189,5 +197,6 @@ def trained(model, fresh):
 
 if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
-    write("keras2", [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started, frames)])
+    found = [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started, frames)]
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])
+    write("keras2", [*found, record(gates())])

@@ -205,7 +205,10 @@ fn mistaken(loss: &Loss, activation: Activation) -> Option<String> {
             "sigmoid",
             matches!(
                 activation,
-                Activation::Sigmoid | Activation::HardSigmoid | Activation::Softmax
+                Activation::Sigmoid
+                    | Activation::HardSigmoid
+                    | Activation::HardSigmoidKeras2
+                    | Activation::Softmax
             ),
         ),
         _ => (

@@ -68,6 +68,8 @@ pub enum Activation {
     Sigmoid,
     /// `relu6(x + 3) / 6`.
     HardSigmoid,
+    /// `min(max(0.2 x + 0.5, 0), 1)`: the `hard_sigmoid` of Keras 2, and of gates in its `ConvLSTM2D`. Files for Keras 3 have no name for it.
+    HardSigmoidKeras2,
     /// `x hard_sigmoid(x)`.
     HardSilu,
     /// Hyperbolic tangent.
@@ -223,6 +225,7 @@ impl Activation {
             Self::GeluTanh => gelu_of(x, |x| gelu_argument(x).tanh()),
             Self::Sigmoid => x.logistic(),
             Self::HardSigmoid => hard_sigmoid_of(x),
+            Self::HardSigmoidKeras2 => (x * 0.2 + 0.5).clamp(0.0, 1.0),
             Self::HardSilu => x * hard_sigmoid_of(x),
             Self::Tanh => x.tanh(),
             Self::Softplus => softplus_of(x),

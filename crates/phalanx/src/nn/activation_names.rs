@@ -76,6 +76,11 @@ pub(super) const ACTIVATIONS: &[Component] = &[
         fields: &[],
     },
     Component {
+        name: "hard_sigmoid_keras2",
+        doc: "`min(max(0.2 x + 0.5, 0), 1)`, the `hard_sigmoid` of Keras 2",
+        fields: &[],
+    },
+    Component {
         name: "hard_silu",
         doc: "`x hard_sigmoid(x)`",
         fields: &[],

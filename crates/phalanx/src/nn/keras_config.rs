@@ -52,6 +52,9 @@ const PADDING: &str = "use_padding_mask";
 /// The attention that takes masks of padding off its values in Keras.
 const MULTI_HEAD: &str = "multi_head_attention";
 
+/// Keras 2's `hard_sigmoid`.
+const HARD_SIGMOID: &str = "hard_sigmoid_keras2";
+
 /// Of Keras' 3.15.
 const SPARSEMAX: &str = "Keras' activation `sparsemax` gives other numbers where several elements have a share, which do not add up to 1";
 
@@ -490,9 +493,9 @@ fn activation(value: &Value) -> Translated<Value> {
             Ok(object("keras.layers", class, &settings.into()))
         }
         Value::String(name) if name == "sparsemax" => Err(SPARSEMAX.into()),
-        Value::String(name) if name == "gelu_tanh" => {
-            Err("Keras' files have no name for its activation `gelu_tanh`".into())
-        }
+        Value::String(name) if ["gelu_tanh", HARD_SIGMOID].contains(&name.as_str()) => Err(
+            format!("Keras' files have no name for its activation `{name}`"),
+        ),
         name => Ok(name.clone()),
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::call_shapes::dims_of;
 use super::read_layer::cut;
-use super::{Settings, Translated};
+use super::{HARD_SIGMOID, Settings, Translated};
 use crate::nn::Layer;
 use crate::nn::layer::Body;
 use crate::nn::model::{Model, NamedLayer};
@@ -58,16 +58,20 @@ const FUNCTIONS: [(&str, &str); 32] = [
     ("exp", "Exp"),
 ];
 
-/// Refuses what has another meaning in Keras 3 under the same name.
-pub(super) fn check_names(model: &Value) -> Translated<()> {
-    let is_other =
-        |field: &str, value: &Value| field.ends_with("activation") && value == "hard_sigmoid";
-    if !is_of_keras2(model) || !holds(model, &is_other) {
-        return Ok(());
+/// Calls by another name what has another meaning in Keras 3 under the same.
+pub(super) fn name_activations(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(name_activations),
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                match field.ends_with("activation") && value == "hard_sigmoid" {
+                    true => *value = HARD_SIGMOID.into(),
+                    false => name_activations(value),
+                }
+            }
+        }
+        _ => {}
     }
-    Err(
-        "an activation is `hard_sigmoid` of Keras 2, clip(0.2 x + 0.5, 0, 1), which has no like here: here as in Keras 3 it is clip(x / 6 + 0.5, 0, 1)".into(),
-    )
 }
 
 /// Whether Keras 2 wrote the description.
@@ -396,17 +400,26 @@ mod tests {
     }
 
     #[test]
-    fn its_hard_sigmoid_is_refused() {
+    fn its_hard_sigmoid_is_another_one() {
         let dense = json!({"units": 2, "activation": "hard_sigmoid", "batch_input_shape": [null, 3], "name": "d"});
         let mut config = json!({"class_name": "Sequential", "config": {"name": "s", "layers": [{"class_name": "Dense", "config": dense}]}});
-        let refused = Model::from_keras_config(&config, None).unwrap_err();
-        assert!(refused.contains("`hard_sigmoid` of Keras 2"), "{refused}");
+        let read = |config: &Value| Model::from_keras_config(config, None);
+        let of_2 = read(&config).unwrap();
+        assert_eq!(
+            of_2.config()["layers"][0]["dense"]["activation"],
+            HARD_SIGMOID
+        );
+        let written = of_2.for_keras().map(|_| ()).unwrap_err().to_string();
+        assert!(
+            written.contains("no name for its activation `hard_sigmoid_keras2`"),
+            "{written}"
+        );
         let settings = &mut config["config"]["layers"][0]["config"];
         settings["batch_input_shape"] = Value::Null;
         settings["batch_shape"] = json!([null, 3]);
         let settings = settings.as_object_mut().unwrap();
         settings.remove("batch_input_shape");
-        let refused = Model::from_keras_config(&config, None).map(|_| ());
-        assert!(!refused.is_err_and(|refused| refused.contains("hard_sigmoid")));
+        let of_3 = read(&config).map(|model| model.config().to_string());
+        assert!(!of_3.is_ok_and(|config| config.contains(HARD_SIGMOID)));
     }
 }

@@ -8,7 +8,7 @@ use phalanx_graph::DType;
 use serde_json::{Value, json};
 
 use super::cells::{has_cells, name_cells};
-use super::of_keras2::{check_names, check_resizing, is_of_keras2};
+use super::of_keras2::{check_resizing, is_of_keras2, name_activations};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::ModelMasks;
 use super::read_network::Functional;
@@ -31,9 +31,11 @@ impl Model {
     /// # Errors
     /// The first layer that has no like here, and why; or which layers do not fit together.
     pub(crate) fn from_keras_config(config: &Value, version: Option<&str>) -> Translated<Self> {
-        check_names(config)?;
         let is_of_2 = is_of_keras2(config);
         let mut config = Cow::Borrowed(config);
+        if is_of_2 {
+            name_activations(config.to_mut());
+        }
         if has_cells(&config) {
             name_cells(config.to_mut());
         }
