@@ -118,6 +118,13 @@ def models():
     normalized = spectral("spectral")
     normalized.compile(optimizers.SGD(0.3, momentum=0.9), "sparse_categorical_crossentropy")
     yield normalized, [classes]
+    partly = two("partly")
+    partly.compile(optimizers.SGD(0.1, loss_scale_factor=8.0), [None, "sparse_categorical_crossentropy"], metrics=[["mae"], None])
+    yield partly, [numbers, classes]
+    scaled = stack("scaled")
+    adam = optimizers.LossScaleOptimizer(optimizers.Adam(0.05), initial_scale=64.0, dynamic_growth_steps=2)
+    scaled.compile(adam, losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["sparse_categorical_accuracy"])
+    yield scaled, [classes]
 
 
 def record(model, targets):

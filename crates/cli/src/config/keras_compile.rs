@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::data::BucketCopy;
-use phalanx::fit::Compile;
+use phalanx::fit::{Compile, LossScale};
 use phalanx::saved::SavedModel;
 use phalanx_yaml::{Position, Problem, Problems, Value as YamlValue};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{other_outputs, overrides, paths};
 
 /// The keys that such a file has an answer to; metrics go with the loss.
 pub(super) const ANSWERED: [&str; 2] = ["optimizer", "loss"];
+
+/// What goes with the optimizer.
+const LOSS_SCALE: &str = "loss_scale";
 
 /// Reads what the training file leaves out and its model of Keras was compiled with, in the form of `--set`; nothing where the file says all.
 ///
@@ -49,6 +52,8 @@ fn settings(left: &LeftToKeras) -> Result<Map<String, Value>, (String, &'static 
     if left.absent.contains(&"optimizer") {
         let optimizer = compile.optimizer_settings().map_err(wrong)?;
         settings.insert("optimizer".to_owned(), optimizer);
+        let scale = loss_scale(compile.loss_scale);
+        settings.extend(scale.map(|scale| (LOSS_SCALE.to_owned(), scale)));
     }
     if !left.absent.contains(&"loss") {
         return Ok(settings);
@@ -71,6 +76,18 @@ fn settings(left: &LeftToKeras) -> Result<Map<String, Value>, (String, &'static 
     };
     settings.extend(losses.map_err(wrong)?);
     Ok(settings)
+}
+
+/// What the optimizer multiplies the loss by, as a training file has it.
+fn loss_scale(scale: LossScale) -> Option<Value> {
+    match scale {
+        LossScale::Fixed(factor) => Some(json!(factor)),
+        LossScale::Dynamic {
+            initial,
+            growth_steps,
+        } => Some(json!({"initial": initial, "growth_steps": growth_steps})),
+        LossScale::Auto | LossScale::Off | LossScale::SkipNonFinite => None,
+    }
 }
 
 /// What a training file leaves to a file of Keras.
@@ -103,6 +120,9 @@ fn left(bytes: &[u8], origin: &Path, overridden: &[String]) -> Option<LeftToKera
     let mut absent: Vec<&str> = ANSWERED.into_iter().filter(is_absent).collect();
     if !is_of_keras || absent.is_empty() || BucketCopy::is_url(&path) {
         return None;
+    }
+    if absent.contains(&"optimizer") {
+        absent.extend([LOSS_SCALE].iter().filter(|key| is_absent(key)));
     }
     if absent.contains(&"loss") {
         absent.extend(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Compile, Losses, OutputMetric};
+use super::{Compile, LossScale, Losses, OutputMetric};
 use crate::Result;
 use crate::config::{Description, Setting};
 use crate::import;
@@ -51,12 +51,15 @@ const EXPRESSION: [char; 14] = [
 const OF_KERAS2: &str = "Custom>";
 /// Its class of metrics that are the mean of a function.
 const WRAPPER: &str = "MeanMetricWrapper";
+/// Optimizers around another, whose loss they scale.
+const SCALING: [&str; 2] = ["LossScaleOptimizer", "LossScaleOptimizerV3"];
 
 impl Compile {
     /// What Keras compiled the model of a file with, `.keras`, `.h5` or the text of `model.to_json()`: the optimizer with its schedule, losses with their weights, metrics, and
     /// `steps_per_execution`, to train it on as Keras would.
     ///
-    /// The optimizer begins anew: its moments and the number of its steps are not read. Metrics have the names that they have in Keras' logs. A
+    /// The optimizer begins anew: its moments and the number of its steps are not read; a `LossScaleOptimizer` around it, and its
+    /// `loss_scale_factor`, are [`Compile::loss_scale`]. Metrics have the names that they have in Keras' logs. A
     /// loss here divides by the weights of the examples, where Keras divides by their number. `steps_per_execution` is for one device and
     /// replicas in one process: elsewhere set it to 1, or `compile` refuses it.
     ///
@@ -94,12 +97,14 @@ impl Compilation<'_> {
     fn read(&self) -> OrReason<Compile> {
         let settings = self.0;
         let steps = settings["steps_per_execution"].as_u64().unwrap_or(1);
+        let (noted, loss_scale) = scaled(match &settings["optimizer"] {
+            // HDF5 files.
+            Value::Null => &settings["optimizer_config"],
+            optimizer => optimizer,
+        })?;
         Ok(Compile {
-            optimizer: optimizer(match &settings["optimizer"] {
-                // HDF5 files.
-                Value::Null => &settings["optimizer_config"],
-                optimizer => optimizer,
-            })?,
+            optimizer: optimizer(&noted)?,
+            loss_scale,
             loss: self.losses(&settings["loss"], &settings["loss_weights"])?,
             metrics: self.metrics(&settings["metrics"])?,
             weighted_metrics: self.metrics(&settings["weighted_metrics"])?,
@@ -181,6 +186,14 @@ fn is_one(value: &Value) -> bool {
     value.is_string() || value.get("class_name").is_some()
 }
 
+/// Whether Keras has it, and not a program of its own; HDF5 files do not say.
+fn is_of_keras(value: &Value) -> bool {
+    value["module"].as_str().is_none_or(|module| {
+        let package = module.split('.').next();
+        package.is_some_and(|package| ["keras", "tf_keras", "builtins"].contains(&package))
+    })
+}
+
 /// What is in lists in lists.
 fn flat(value: &Value) -> Vec<&Value> {
     match value {
@@ -190,12 +203,72 @@ fn flat(value: &Value) -> Vec<&Value> {
     }
 }
 
+/// The optimizer in one that scales the loss, and the scale; of any other itself, with its `loss_scale_factor`.
+fn scaled(noted: &Value) -> OrReason<(Value, LossScale)> {
+    let name = noted["class_name"].as_str().unwrap_or_default();
+    let name = name.strip_prefix(OF_KERAS2).unwrap_or(name);
+    if !(is_of_keras(noted) && SCALING.contains(&name)) {
+        let (optimizer, factor) = without_factor(noted);
+        return Ok((optimizer, factor.map_or(LossScale::Auto, LossScale::Fixed)));
+    }
+    let settings = &noted["config"];
+    let (optimizer, _) = without_factor(&settings["inner_optimizer"]);
+    let initial = settings["initial_scale"].as_f64();
+    let initial = initial.ok_or("its LossScaleOptimizer has no number as `initial_scale`")?;
+    let growth = settings["dynamic_growth_steps"].as_u64();
+    let scale = match (settings["dynamic"] == false, growth.map(u32::try_from)) {
+        (true, _) => LossScale::Fixed(initial),
+        (false, Some(Ok(growth_steps))) => LossScale::Dynamic {
+            initial,
+            growth_steps,
+        },
+        _ => {
+            return Err(
+                "its LossScaleOptimizer has no whole number as `dynamic_growth_steps`".into(),
+            );
+        }
+    };
+    Ok((optimizer, scale))
+}
+
+/// An optimizer without the factor that it multiplies the loss by, and the factor.
+fn without_factor(noted: &Value) -> (Value, Option<f64>) {
+    let mut optimizer = noted.clone();
+    let settings = optimizer.get_mut("config").and_then(Value::as_object_mut);
+    let factor = settings.and_then(|settings| settings.remove("loss_scale_factor"));
+    (optimizer, factor.and_then(|factor| factor.as_f64()))
+}
+
 fn optimizer(value: &Value) -> OrReason<Optimizer> {
     if value.is_null() {
         return Err("it has no optimizer".into());
     }
     let mut found = Noted::read("optimizer", value, &Rule::descriptions())?;
-    if let Some(rate) = found.fields.get_mut("learning_rate") {
+    if found.fields.get("use_ema") != Some(&Value::Bool(true)) {
+        // RMSprop of Keras 2 has both by default.
+        let noted_all_the_same = ["ema_momentum", "ema_overwrite_frequency"];
+        (found.fields).retain(|field, _| !noted_all_the_same.contains(&field.as_str()));
+    }
+    if found.kind == "nadam" && value["config"].get("decay").is_some() {
+        return Err("its `Nadam` is of before Keras 2.11, whose `decay` is of its momentum, which has no like here".into());
+    }
+    set_rate(&mut found.fields)?;
+    let excluded = found.fields.get("exclude_layers");
+    let mut texts = excluded.and_then(Value::as_array).into_iter().flatten();
+    if texts.any(|text| text.as_str().is_some_and(|text| text.contains(EXPRESSION))) {
+        return Err("its `exclude_layers` has regular expressions, and here they are texts".into());
+    }
+    let made = Optimizer::from_config(found.kind, &found.fields.into());
+    made.map_err(|error| error.to_string())
+}
+
+/// Puts the learning rate into the form that it has here.
+fn set_rate(fields: &mut Map<String, Value>) -> OrReason<()> {
+    // Of files before Keras 2.3.
+    if let Some(rate) = fields.remove("lr") {
+        fields.insert("learning_rate".into(), rate);
+    }
+    if let Some(rate) = fields.get_mut("learning_rate") {
         *rate = match rate.as_f64() {
             Some(number) => shortest(number),
             None => {
@@ -204,24 +277,16 @@ fn optimizer(value: &Value) -> OrReason<Optimizer> {
             }
         };
     }
-    if let Some(decay) = found.fields.remove("decay") {
-        let rate = found
-            .fields
-            .get("learning_rate")
-            .filter(|rate| rate.is_number());
+    if let Some(decay) = fields.remove("decay") {
+        let rate = fields.get("learning_rate");
+        let rate = rate.filter(|rate| rate.is_number());
         let rate =
             rate.ok_or("its `decay` is beside a schedule of the rate, which has no like here")?;
         // Of optimizers before Keras 2.11: the rate of step `t`, from 0, is divided by `1 + decay t`.
         let slower = json!({"inverse_time_decay": {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": shortest(decay.as_f64().unwrap_or_default())}});
-        found.fields.insert("learning_rate".into(), slower);
+        fields.insert("learning_rate".into(), slower);
     }
-    let excluded = found.fields.get("exclude_layers");
-    let mut texts = excluded.and_then(Value::as_array).into_iter().flatten();
-    if texts.any(|text| text.as_str().is_some_and(|text| text.contains(EXPRESSION))) {
-        return Err("its `exclude_layers` has regular expressions, and here they are texts".into());
-    }
-    let made = Optimizer::from_config(found.kind, &found.fields.into());
-    made.map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// A number that Keras has as an f32, and a file with the digits of an f64.
@@ -240,7 +305,8 @@ fn loss(value: &Value) -> OrReason<Loss> {
 fn metric(value: &Value) -> OrReason<Metric> {
     // `accuracy` chooses by the loss, and the class compares what is equal.
     if value["class_name"] == "Accuracy" {
-        return metric(&json!("equality"));
+        let name = value["config"]["name"].as_str().unwrap_or("accuracy");
+        return metric(&json!("equality")).map(|equality| equality.named(name));
     }
     // Keras 2 notes which accuracy `accuracy` is, and before it has seen a target it does not know.
     let name = &value["config"]["name"];
@@ -276,15 +342,14 @@ impl Noted {
         let name = match class {
             // A function of Keras.
             Some("function") => value["config"].as_str(),
-            Some(WRAPPER) => value["config"]["fn"].as_str(),
+            Some(WRAPPER) => {
+                let function = &value["config"]["fn"];
+                let name = function.as_str().or(function["config"].as_str());
+                name.or(class)
+            }
             _ => class.or(value.as_str()),
         };
-        let modules = ["keras", "builtins"];
-        let is_of_keras = value["module"].as_str().is_none_or(|module| {
-            let package = module.split('.').next();
-            package.is_some_and(|package| modules.contains(&package))
-        });
-        let found = name.filter(|_| is_of_keras).and_then(|name| {
+        let found = name.filter(|_| is_of_keras(value)).and_then(|name| {
             let name = plain(name.strip_prefix(OF_KERAS2).unwrap_or(name));
             let alias = ALIASES.iter().find(|(theirs, _)| *theirs == name);
             let name = alias.map_or(name, |(_, ours)| plain(ours));
@@ -309,13 +374,31 @@ impl Noted {
             let turns_off = value.is_null() && known.is_some_and(accepts_none);
             let keeps = keeps(field, value, known.is_some());
             if turns_off || keeps.map_err(|message| format!("its {what}: {message}"))? {
-                fields.insert(field.clone(), numbers(value).clone());
+                let value = numbers(value);
+                let whole = known.and_then(|known| whole(known, value));
+                fields.insert(field.clone(), whole.unwrap_or_else(|| value.clone()));
             }
         }
         Ok(Self {
             kind: found.name,
             fields,
         })
+    }
+}
+
+/// A value whose whole numbers a program of Python had as floats, such as steps of a schedule that it computed; none where they may be floats.
+fn whole(known: &Setting, value: &Value) -> Option<Value> {
+    let kind = &known.field.kind;
+    let whole = without_points(value);
+    (!kind.accepts(value) && kind.accepts(&whole)).then_some(whole)
+}
+
+fn without_points(value: &Value) -> Value {
+    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() < 2.0_f64.powi(53);
+    match (value, value.as_f64().filter(is_whole)) {
+        (_, Some(number)) => json!(number as i64),
+        (Value::Array(items), None) => items.iter().map(without_points).collect(),
+        (other, None) => other.clone(),
     }
 }
 
@@ -347,7 +430,7 @@ fn keeps(field: &str, value: &Value, is_known: bool) -> OrReason<bool> {
     }
     let is_nothing = value.is_null() || IGNORED.contains(&field);
     // A whole 0 may be the number of a class.
-    let is_zero = value.is_f64() && value.as_f64() == Some(0.0);
+    let is_zero = (value.is_f64() || field == "num_regressors") && value.as_f64() == Some(0.0);
     let is_off = value == false || is_zero || field == "axis" && value == -1;
     Ok(!is_nothing && (is_known || !is_off))
 }

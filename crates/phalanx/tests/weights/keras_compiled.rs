@@ -2,6 +2,7 @@
 
 use phalanx::Error;
 use phalanx::data::Batch;
+use phalanx::fit::LossScale;
 use phalanx::prelude::*;
 use phalanx_testkit::{Scratch, assert_close};
 use serde_json::{Value, json};
@@ -118,6 +119,63 @@ fn what_is_switched_off_stays_so() {
     }
 }
 
+/// As Keras before 2.3 notes it.
+#[test]
+fn rates_of_early_files_are_read() {
+    let early =
+        json!({"class_name": "Adam", "config": {"lr": 0.02, "decay": 0.0, "epsilon": null}});
+    let compile = altered("plain.keras", "/optimizer", early).unwrap();
+    assert_eq!(compile.optimizer.learning_rate().value(3), 0.02);
+}
+
+/// Not under ours, `equality`.
+#[test]
+fn the_class_accuracy_is_logged_under_its_name() {
+    for (config, expected) in [
+        (json!({"name": "accuracy"}), "accuracy"),
+        (json!({"name": "exact"}), "exact"),
+    ] {
+        let noted = json!([{"class_name": "Accuracy", "config": config}]);
+        let compile = altered("plain.keras", "/metrics", noted).unwrap();
+        let settings = compile.loss_settings(&[]).unwrap();
+        assert_eq!(settings["metrics"][0]["equality"]["name"], expected);
+    }
+}
+
+#[test]
+fn scales_of_the_loss_are_read() {
+    let scale = |file: &str| {
+        let compile = Compile::of_keras(golden("keras/compiled").join(file));
+        compile.unwrap().loss_scale
+    };
+    let scaled = LossScale::Dynamic {
+        initial: 64.0,
+        growth_steps: 2,
+    };
+    assert_eq!(scale("scaled.keras"), scaled);
+    assert_eq!(scale("scaled.h5"), scaled);
+    assert_eq!(scale("partly.keras"), LossScale::Fixed(8.0));
+    assert_eq!(scale("plain.keras"), LossScale::Auto);
+    let around = |settings: Value| {
+        let mut config = json!({"inner_optimizer": {"class_name": "Adam", "config": {}}});
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(settings.as_object().unwrap().clone());
+        json!({"class_name": "LossScaleOptimizerV3", "config": config})
+    };
+    let fixed = around(json!({"dynamic": false, "initial_scale": 16.0}));
+    let fixed = altered("plain.keras", "/optimizer", fixed).unwrap();
+    assert_eq!(fixed.loss_scale, LossScale::Fixed(16.0));
+    for (settings, expected) in [
+        (json!({}), "`initial_scale`"),
+        (json!({"initial_scale": 16.0}), "`dynamic_growth_steps`"),
+    ] {
+        let refused = refusal("plain.keras", "/optimizer", around(settings));
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
 /// Ours takes scores.
 #[test]
 fn overlaps_of_numbers_of_classes_are_refused() {
@@ -182,11 +240,6 @@ fn what_there_is_not_here_is_refused() {
             "/optimizer/class_name",
             json!("Shampoo"),
             "its optimizer is `Shampoo`",
-        ),
-        (
-            "/optimizer/config/loss_scale_factor",
-            json!(2.0),
-            "unknown field `loss_scale_factor`",
         ),
         (
             "/optimizer/config/learning_rate",

@@ -2,6 +2,7 @@
 
 mod archive_models;
 mod archives;
+mod compile_keys;
 mod keras_compiled;
 mod keras_models;
 mod onnx;
