@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    self, Csv, Data, ExampleParts, ExampleTest, Examples, FeatureInput, ImageSettings, ImageTest,
-    InputFeatures, Problems, Test, TrainConfig,
+    self, Csv, Data, ExampleParts, Examples, FeatureInput, ImageSettings, ImageTest, InputFeatures,
+    Problems, Test, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::held_out::{Differing, HeldOut};
 use crate::windows::WindowFact;
 
 /// The name of the file.
@@ -167,7 +168,7 @@ impl Record {
                 .collect()
         };
         differing(&of_scaling(&config.data), &of_scaling(&trained.data))
-            .or_else(|| other_part(&config.data, &trained.data))
+            .or_else(|| HeldOut::of(&config.data).other(&HeldOut::of(&trained.data)))
     }
 
     /// Whether `config` reads data as this training did: another meaning of the numbers that the model is given would make its
@@ -192,7 +193,9 @@ impl Record {
             _ => Some(("data", "of another kind".into(), "of another kind".into())),
         };
         let differs = match tests {
-            true => differs.or_else(|| other_part(&config.data, &trained.data)),
+            true => {
+                differs.or_else(|| HeldOut::of(&config.data).other(&HeldOut::of(&trained.data)))
+            }
             false => differs,
         };
         let Some((key, now, then)) = differs else {
@@ -219,66 +222,6 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         // What is not there needs no removal.
         let _ = fs::remove_file(&new);
     })
-}
-
-/// A part of the training's rows to test on with rows that the training has not left out: another part, or one of files in another order.
-fn other_part(now: &Data, then: &Data) -> Option<Differing> {
-    let (part_now, part_then) = (part(now)?, part(then));
-    let is_left_out = part_then.as_ref().is_some_and(|then| part_now.is_in(then));
-    if is_left_out {
-        return other_files(now, then);
-    }
-    let then = part_then.map(|part| format!("{part:?}"));
-    let then = then.unwrap_or_else(|| "no part of its rows left out".into());
-    Some(("test", format!("{part_now:?}"), then))
-}
-
-/// Files in another order than then, whose part is of other rows. Files that came or went are seen by the number of rows.
-fn other_files(now: &Data, then: &Data) -> Option<Differing> {
-    let (Data::Csv(now), Data::Csv(then)) = (now, then) else {
-        return None;
-    };
-    // Data may have moved to another folder.
-    let names = |csv: &Csv| -> Vec<_> {
-        let names = csv.csv.iter().map(|file| file.value.file_name());
-        names
-            .map(|name| name.unwrap_or_default().to_string_lossy().into_owned())
-            .collect()
-    };
-    let key = if now.is_parquet { "parquet" } else { "csv" };
-    let (now, then) = (names(now), names(then));
-    let is_other = now.iter().zip(&then).any(|(now, then)| now != then);
-    let shown = |names: Vec<String>| format!("[{}]", names.join(", "));
-    let now = || format!("{}, of which `test` is a part", shown(now));
-    is_other.then(|| (key, now(), shown(then)))
-}
-
-/// The part of the rows that is left out of the training, if one is.
-fn part(data: &Data) -> Option<Test> {
-    match data {
-        Data::Csv(csv) => csv.test.as_ref().and_then(|test| match &test.value {
-            Test::Csv(_) => None,
-            part => Some(part.clone()),
-        }),
-        Data::Images(images) => images.test.as_ref().and_then(|test| match test.value {
-            ImageTest::Folder(_) => None,
-            ImageTest::Split(part) => Some(Test::Split(part)),
-        }),
-        Data::Examples(examples) => examples.test.as_ref().and_then(|test| match test.value {
-            ExampleTest::Split(part) => Some(Test::Split(part)),
-            ExampleTest::Files(_) => None,
-        }),
-    }
-}
-
-impl Test {
-    /// Whether all rows of this part are in another one.
-    fn is_in(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::First(own), Self::First(of)) | (Self::Last(own), Self::Last(of)) => own <= of,
-            _ => self == other,
-        }
-    }
 }
 
 /// Whether the test is drawn by the seed.
@@ -373,6 +316,10 @@ fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
     let (input, label) = match &examples.parts {
         ExampleParts::All => (String::new(), String::new()),
         ExampleParts::Named { input, label } => (input.clone(), label.clone()),
+        ExampleParts::Supervised { input, label } => {
+            let named = |name: &Option<String>| name.clone().unwrap_or_default();
+            (named(input), named(label))
+        }
         ExampleParts::Inputs { inputs, label } => {
             let inputs: Vec<_> = inputs.value.iter().map(of_input).collect();
             (inputs.join(", "), label.clone())
@@ -389,8 +336,6 @@ fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
     keys.extend(examples.images.iter().flat_map(of_images));
     keys
 }
-
-type Differing = (&'static str, String, String);
 
 fn differing(now: &[(&'static str, String)], then: &[(&'static str, String)]) -> Option<Differing> {
     let mut pairs = now.iter().zip(then);

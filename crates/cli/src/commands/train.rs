@@ -19,6 +19,7 @@ use crate::args::TrainArgs;
 use crate::config::{SaveFreq, TrainConfig};
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::held_out::HeldOutCheck;
 use crate::record::Record;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
@@ -338,6 +339,8 @@ fn resume(
         )));
     }
     check_facts(&session.config, folder, facts)?;
+    let held_out = HeldOutCheck::new(&session.config, facts).check(&state);
+    held_out.map_err(|error| failed(&error))?;
     let restored = session.trainer.set_training_state(&state);
     restored.map_err(|error| match error {
         Error::User(message) => {
@@ -403,7 +406,8 @@ fn plan(
         .validation_freq(session.config.fit.validation_freq.value)
         .keep_checkpoints(session.config.fit.keep_checkpoints)
         .data_settings(data_settings(&session.config))
-        .data_meaning(rows.facts.meaning());
+        .data_meaning(rows.facts.meaning())
+        .callback(HeldOutCheck::new(&session.config, &rows.facts));
     let logs = folder.clone();
     fit = fit.after_epoch(move |epoch| {
         // The whole of it is written at the end; training does not depend on a line of it.

@@ -31,6 +31,81 @@ fn classes_are_of_one_column_in_files_of_other_orders() {
 }
 
 #[test]
+fn files_of_one_name_in_two_folders_are_not_swapped() {
+    let folder = kinds("one-name");
+    for (file, to) in [("a.csv", "one"), ("b.csv", "two")] {
+        fs::create_dir_all(folder.0.join(to)).unwrap();
+        fs::rename(folder.0.join(file), folder.0.join(to).join("rows.csv")).unwrap();
+    }
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("[a.csv, b.csv]", "[one/rows.csv, two/rows.csv]");
+    fs::write(&path, text.replace("split: 0.25", "last: 5")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+    let swapped = ["--set", "data.csv=[two/rows.csv, one/rows.csv]"];
+    let told = [
+        "`csv` of t.yaml is [two/rows.csv, one/rows.csv], of which `test` is a part, and the checkpoint in out was trained with [one/rows.csv, two/rows.csv]",
+    ];
+    folder.fail(&[&resume[..], &swapped].concat(), 2, &told);
+    // All of the data may have moved.
+    fs::create_dir_all(folder.0.join("new")).unwrap();
+    for of in ["one", "two"] {
+        fs::rename(folder.0.join(of), folder.0.join("new").join(of)).unwrap();
+    }
+    let moved = ["--set", "data.csv=[new/one/rows.csv, new/two/rows.csv]"];
+    folder.succeed(&[&resume[..], &moved].concat());
+}
+
+#[test]
+fn a_checkpoint_that_moved_alone_knows_what_was_held_out() {
+    let folder = kinds("moved-alone");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replace("columns: [size]", "label: kind, columns: [size]"),
+    )
+    .unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let alone = || fs::remove_file(folder.0.join("out/training.json")).unwrap();
+    let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
+    alone();
+    for (key, test, then) in [
+        (
+            "test",
+            "{last: 3}",
+            "`test` is Last(3), and the checkpoint was trained with Split(0.25)",
+        ),
+        (
+            "test",
+            "{split: 0.5}",
+            "`test` is Split(0.5), and the checkpoint was trained with Split(0.25)",
+        ),
+        (
+            "csv",
+            "[b.csv, a.csv]",
+            "`csv` is [b.csv, a.csv], of which `test` is a part, and the checkpoint was trained with [a.csv, b.csv]",
+        ),
+    ] {
+        let set = format!("data.{key}={test}");
+        folder.fail(&[&resume[..], &["--set", &set]].concat(), 2, &[then]);
+        // What was refused leaves no record that the next one is compared with.
+        assert!(!folder.0.join("out/training.json").exists());
+    }
+    let rows = folder.0.join("b.csv");
+    let whole = fs::read_to_string(&rows).unwrap();
+    fs::write(&rows, whole.clone() + "7,rose,1000\n").unwrap();
+    folder.fail(
+        &resume,
+        2,
+        &["this is a part of 33 examples, and the training held it out of 32"],
+    );
+    fs::write(&rows, whole).unwrap();
+    folder.succeed(&resume);
+}
+
+#[test]
 fn a_training_with_other_classes_does_not_go_on() {
     let folder = kinds("renamed");
     folder.succeed(&["train", "t.yaml", "--quiet"]);
@@ -231,12 +306,14 @@ fn a_checkpoint_without_its_folder_knows_what_numbers_meant() {
             "{sparse_categorical_crossentropy: {from_logits: true}}",
             "mse",
         );
-    for (text, more) in [(scaled, "7,1000,lily\n"), (words, "7,1,lotus\n8,1,lotus\n")] {
+    let longer = format!("{before}7,1000,lily\n");
+    let other = before.replace("100,0,lily", "100,0,lotus");
+    for (text, changed) in [(scaled, longer), (words, other)] {
         fs::write(&path, &text).unwrap();
         fs::write(&rows, &before).unwrap();
         folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
         fs::remove_dir_all(folder.0.join("out")).unwrap();
-        fs::write(&rows, format!("{before}{more}")).unwrap();
+        fs::write(&rows, changed).unwrap();
         let resume = ["train", "t.yaml", "--resume", "--quiet", "--epochs", "2"];
         // What is refused leaves no record of itself.
         folder.fail(&resume, 2, &["numbers meant something else", "begin anew"]);

@@ -124,6 +124,14 @@ impl TrainingState {
         self.manifest.generation
     }
 
+    /// What the first [callback](crate::fit::callbacks::Callback) of a kind remembered beside tensors, if there was one.
+    #[must_use]
+    pub fn remembered(&self, kind: &str) -> Option<&Value> {
+        let mut callbacks = self.callbacks.iter();
+        let (_, state) = callbacks.find(|(name, _)| name == kind)?;
+        Some(&state.values)
+    }
+
     /// Names and values of the model's variables.
     #[must_use]
     pub fn variables(&self) -> &[(String, HostTensor)] {
