@@ -2,8 +2,9 @@
 
 use phalanx::data::{
     CsvColumn, CsvColumns, CsvOptions, Dataset, LabelColumn, MissingValues, csv_header,
-    csv_is_missing,
+    csv_is_missing, files_matching, parquet_fields,
 };
+use phalanx::{Error, Result};
 
 /// How CSV files are read of which no training file says anything: with a class in the last column, and of any size, as trainings read them.
 pub(crate) fn csv_options() -> CsvOptions {
@@ -44,6 +45,36 @@ impl CsvFields {
             names,
             columns,
             are_texts,
+        })
+    }
+
+    /// The rows of Parquet files, whatever their columns hold.
+    pub(crate) fn of_parquet(data: &str) -> Result<Self> {
+        let mut all: Option<(Vec<String>, Vec<Vec<String>>)> = None;
+        for file in files_matching(data)? {
+            let (names, columns) = parquet_fields(&file, u64::MAX)?;
+            match &mut all {
+                None => all = Some((names, columns)),
+                Some((first, before)) if *first == names => {
+                    let pairs = before.iter_mut().zip(columns);
+                    pairs.for_each(|(before, column)| before.extend(column));
+                }
+                Some((first, _)) => {
+                    return Err(Error::User(format!(
+                        "{} has the columns {}, and the files before it {}; look at them one by one",
+                        file.display(),
+                        names.join(", "),
+                        first.join(", ")
+                    )));
+                }
+            }
+        }
+        let (names, columns) = all.unwrap_or_default();
+        let are_texts = columns.iter().map(|fields| is_text(fields).unwrap_or(true));
+        Ok(Self {
+            are_texts: are_texts.collect(),
+            names,
+            columns,
         })
     }
 

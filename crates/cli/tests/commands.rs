@@ -313,6 +313,58 @@ fn rows_of_texts_and_values_are_inspected_as_they_are_written() {
 }
 
 #[test]
+fn parquet_files_are_inspected_whatever_their_columns_hold() {
+    let home = folder("parquet");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/parquet");
+    for name in ["kinds.parquet", "nulls.parquet", "index.parquet"] {
+        std::fs::copy(golden.join(name), home.join(name)).unwrap();
+    }
+    let inspect = |file: &str| phalanx(&home, &["data", "inspect", file, "--rows", "3"]);
+    let kinds = inspect("kinds.parquet");
+    let time = "when: \"INT64 (Timestamp";
+    let shown = text(&kinds.stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(
+        (lines.len(), lines[0]),
+        (4, "parquet: 3 examples"),
+        "{}",
+        text(&kinds.stderr)
+    );
+    for (line, start) in lines[1..].iter().zip([
+        "  0: name: \"Ann\", flag: 1, size: 0.5, ",
+        "  1: name: missing, flag: missing, size: 1e-5, ",
+        "  2: name: \"Zoë\", flag: 0, size: 3.0, ",
+    ]) {
+        assert!(line.starts_with(start) && line.contains(time), "{line}");
+        assert!(
+            line.contains("price: \"") && line.contains("tags.list.element: \"BYTE_ARRAY"),
+            "{line}"
+        );
+    }
+    let nulls = inspect("nulls.parquet");
+    let expected = "parquet: 8 examples\n  0: x: 0.0, text: \"a\", label: 0\n";
+    assert!(
+        text(&nulls.stdout).starts_with(expected),
+        "{}",
+        text(&nulls.stdout)
+    );
+    // Numbers alone as before.
+    let numbers = inspect("index.parquet");
+    assert!(
+        text(&numbers.stdout).contains("f32[3] [0.5, 3.0, 2.0]"),
+        "{}",
+        text(&numbers.stdout)
+    );
+    std::fs::write(home.join("cut.parquet"), b"PAR1").unwrap();
+    expect(
+        &inspect("cut.parquet"),
+        1,
+        &[],
+        &["expected a parquet file"],
+    );
+}
+
+#[test]
 fn arrays_of_numpy_are_inspected_by_rows_and_archives_by_their_arrays() {
     let home = folder("numpy");
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/numpy");

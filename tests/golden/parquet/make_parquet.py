@@ -11,10 +11,12 @@ texts.parquet: texts, names, numbers and names of classes, by dictionaries and w
 texts_plain.parquet: the same plain, without compression, data pages of version 2; texts.csv: the same as Python's csv writes it.
 texts_nulls.parquet and texts_nulls.csv: with a null text in row 5, a null name in row 7 and a null number in row 8, row groups of 4 rows.
 texts_delta.parquet: texts in an encoding that is refused; texts_bytes.parquet: bytes that are no UTF-8, in row 2.
+kinds.parquet: a text with a null, a flag with a null, a time, a decimal and a list.
 index.parquet: two features, a label and two columns of an index behind them, as `DataFrame.to_parquet` of pandas writes an index of two levels.
 """
 
 import csv
+import decimal
 import pathlib
 
 import pyarrow as pa
@@ -87,3 +89,13 @@ few["review"] = pa.array([b"one", b"two", b"\xff"], pa.binary())
 write("texts_bytes.parquet", few, 4)
 index = {"a": [0.5, 1.5, 2.5], "b": [3.0, 4.0, 5.0], "label": [2, 0, 1], "__index_level_0__": [7, 9, 8], "__index_level_1__": [1, 1, 2]}
 write("index.parquet", index, 4, use_dictionary=False)
+
+KINDS = {
+    "name": pa.array(["Ann", None, "Zoë"]),
+    "flag": pa.array([True, None, False]),
+    "size": pa.array([0.5, 1e-5, 3.0]),
+    "when": pa.array([0, 1, 2], pa.timestamp("ms")),
+    "price": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("2.50")], pa.decimal128(9, 2)),
+    "tags": pa.array([["a"], [], ["b", "c"]]),
+}
+write("kinds.parquet", KINDS, 2)

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use phalanx::Error;
 use phalanx::data::{
     CorruptPolicy, Dataset, EncodedImage, Example, Feature, Features, ImageFolder, LabelColumn,
     LostBytes, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
@@ -90,7 +91,7 @@ fn write_synth(context: &mut Context, synth: &Synth, to: &Path) -> Result<(), Fa
     ))
 }
 
-fn failed(error: &phalanx::Error) -> Failure {
+fn failed(error: &Error) -> Failure {
     Failure::of(Exit::Failed, error)
 }
 
@@ -269,17 +270,7 @@ impl Items {
                 )
             }
             DataFormat::Csv => Self::of_csv(data)?,
-            DataFormat::Parquet => {
-                let options = ParquetOptions {
-                    label: LabelColumn::None,
-                    ..ParquetOptions::default()
-                };
-                let source = Parquet::open(data, &options)?;
-                Self {
-                    per_file: source.per_file(),
-                    ..Self::of_dataset(Dataset::from_source(source))
-                }
-            }
+            DataFormat::Parquet => Self::of_parquet(data)?,
             DataFormat::Idx => {
                 Self::of_dataset(Dataset::from_arrays(read_idx(data, 1 << 32)?, Vec::new())?)
             }
@@ -290,19 +281,43 @@ impl Items {
     /// Rows of numbers with a class, or else the fields of rows that a training file can make numbers of.
     fn of_csv(data: &str) -> phalanx::Result<Self> {
         let numbers = Dataset::from_csv(data, &csv_options());
-        let fields = match numbers {
-            Ok(numbers) => return Ok(Self::of_dataset(numbers)),
-            Err(error) => Arc::new(CsvFields::read(data).ok_or(error)?),
+        match numbers {
+            Ok(numbers) => Ok(Self::of_dataset(numbers)),
+            Err(error) => Ok(Self::of_fields(CsvFields::read(data).ok_or(error)?)),
+        }
+    }
+
+    /// Rows of numbers, or else the fields of rows whose columns hold more.
+    fn of_parquet(data: &str) -> phalanx::Result<Self> {
+        let options = ParquetOptions {
+            label: LabelColumn::None,
+            ..ParquetOptions::default()
         };
+        let of_numbers = Parquet::open(data, &options).and_then(|source| {
+            let (per_file, rows) = (source.per_file(), Dataset::from_source(source));
+            let first = (rows.len() > Some(0)).then(|| rows.get(0, 0)).transpose();
+            first.map(|_| Self {
+                per_file,
+                ..Self::of_dataset(rows)
+            })
+        });
+        match of_numbers {
+            Err(Error::Data { .. }) => Ok(Self::of_fields(CsvFields::of_parquet(data)?)),
+            of_numbers => of_numbers,
+        }
+    }
+
+    fn of_fields(fields: CsvFields) -> Self {
+        let fields = Arc::new(fields);
         let read = Arc::clone(&fields);
-        Ok(Self {
+        Self {
             unit: EXAMPLES,
             len: fields.len(),
             per_file: Vec::new(),
             lost: Vec::new(),
             read: Box::new(move |i| Ok(read.bytes(i))),
             describe: Box::new(move |i| Ok(fields.row(i, shortened))),
-        })
+        }
     }
 
     pub(super) fn of_dataset(data: Dataset) -> Self {

@@ -35,6 +35,19 @@ fn first_of(pattern: &Path) -> Result<PathBuf> {
     first.ok_or_else(|| Error::Bug("a pattern without files".into()))
 }
 
+/// The names of the columns of a Parquet file and the fields of each as people read them, nulls empty; where a column holds neither numbers nor
+/// texts, such as lists and times, its fields say what it holds.
+///
+/// # Errors
+/// When the file cannot be read, or the fields have more than `max_bytes`.
+#[cfg(feature = "parquet")]
+pub fn parquet_fields(
+    path: impl AsRef<Path>,
+    max_bytes: u64,
+) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+    super::formats::ParquetTable::open(path.as_ref())?.fields_to_show(max_bytes)
+}
+
 /// How many columns a CSV or Parquet file has, by its first line or footer.
 ///
 /// # Errors

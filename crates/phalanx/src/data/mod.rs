@@ -88,6 +88,8 @@ pub use formats::{
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
 pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values, csv_width};
+#[cfg(feature = "parquet")]
+pub use from_files::parquet_fields;
 pub use global_batch::{Worker, batch_sizes};
 pub use length_buckets::LengthBuckets;
 pub use mixup::{cut_mix, mix_up};

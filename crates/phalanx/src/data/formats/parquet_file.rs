@@ -137,6 +137,13 @@ impl ParquetFile {
         self.metadata.file_metadata().schema_descr().columns()[at].as_ref()
     }
 
+    /// What a column holds, where it is neither a number nor a text in each row.
+    pub(super) fn other_kind(&self, at: usize) -> Option<String> {
+        let column = self.column(at);
+        let checked = check_type(column, Holds::NumbersAndTexts);
+        checked.is_err().then(|| kind_of(column))
+    }
+
     fn wanted(&self) -> impl Iterator<Item = usize> + '_ {
         self.features.iter().copied().chain(self.label)
     }
@@ -408,16 +415,6 @@ fn check_type(column: &ColumnDescriptor, holds: Holds) -> ParquetResult<()> {
     if (number && plain || text) && is_one {
         return Ok(());
     }
-    let meaning = match (column.logical_type_ref(), column.converted_type()) {
-        (Some(logical), _) => format!(" ({logical:?})"),
-        (None, ConvertedType::NONE) => String::new(),
-        (None, converted) => format!(" ({converted})"),
-    };
-    let nested = if column.path().parts().len() == 1 {
-        ""
-    } else {
-        " within a group"
-    };
     let (expected, next) = match holds {
         Holds::Numbers if is_text(column) => (
             "flags, integers or floats",
@@ -433,9 +430,24 @@ fn check_type(column: &ColumnDescriptor, holds: Holds) -> ParquetResult<()> {
         ),
     };
     Err(format!(
-        "found {}{meaning}{nested}, expected {expected}, one in each row; {next}",
-        column.physical_type()
+        "found {}, expected {expected}, one in each row; {next}",
+        kind_of(column)
     ))
+}
+
+/// What a column holds, in the words of the format.
+fn kind_of(column: &ColumnDescriptor) -> String {
+    let meaning = match (column.logical_type_ref(), column.converted_type()) {
+        (Some(logical), _) => format!(" ({logical:?})"),
+        (None, ConvertedType::NONE) => String::new(),
+        (None, converted) => format!(" ({converted})"),
+    };
+    let nested = if column.path().parts().len() == 1 {
+        ""
+    } else {
+        " within a group"
+    };
+    format!("{}{meaning}{nested}", column.physical_type())
 }
 
 fn check_compression(chunk: &ColumnChunkMetaData) -> ParquetResult<()> {

@@ -88,6 +88,27 @@ impl ParquetTable {
         Ok(are_texts && column.are_whole(texts))
     }
 
+    /// The names of all columns and the fields of each; where one holds no numbers or texts, the fields say what it holds.
+    pub(in crate::data) fn fields_to_show(
+        mut self,
+        max_bytes: u64,
+    ) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+        let names = self.file.names(|_| true);
+        let kinds = (0..names.len()).map(|column| self.file.other_kind(column));
+        let kinds: Vec<Option<String>> = kinds.collect();
+        let readable = (0..names.len()).filter(|&column| kinds[column].is_none());
+        self.file
+            .choose(readable.collect(), &ParquetOptions::default())?;
+        let mut columns = vec![Vec::new(); names.len()];
+        self.each_row(max_bytes, |_, fields| {
+            for ((column, kind), field) in columns.iter_mut().zip(&kinds).zip(fields) {
+                column.push(kind.clone().unwrap_or_else(|| field.to_string()));
+            }
+            Ok(true)
+        })?;
+        Ok((names, columns))
+    }
+
     /// Gives each row to `each` until that says `false`; fields of columns that are not chosen are empty.
     fn each_row(
         &self,
