@@ -36,6 +36,16 @@ pub(crate) fn check(data: &Csv, options: &CsvOptions) -> Result<(), Problem> {
     columns.try_for_each(|(column, what)| check_column(path, &header, column, what))
 }
 
+/// What is to be said of a feature without a name, as the index of a pandas table is one.
+pub(crate) fn unnamed(data: &Csv, facts: &Facts) -> Option<String> {
+    let place = facts.columns.iter().position(String::is_empty);
+    let place = place.filter(|_| data.columns.is_empty())?;
+    Some(format!(
+        "feature {place} of {} has no name: where it is the index of a pandas table, the model is given the numbers of the rows; leave it out by `columns`, or write the file with `index=False`",
+        data.csv[0].value.display()
+    ))
+}
+
 fn check_column(
     path: &Path,
     header: &[String],

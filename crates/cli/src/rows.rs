@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx::data::{
     ClassWeights, CsvColumn, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn,
-    LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values, csv_width,
+    LabelKind, MissingValues, OneHotColumn, csv_header, csv_is_missing, csv_label_texts,
+    csv_values, csv_width,
 };
 use phalanx::{Error, Result as Read};
 
@@ -137,7 +138,7 @@ fn read_csv(
         test,
         plain,
         dropped: columns.dropped(),
-        warnings: Vec::new(),
+        warnings: Vec::from_iter(named_columns::unnamed(data, &facts)),
         facts,
     })
 }
@@ -302,7 +303,7 @@ pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<(Dataset, usize)
 
 /// How a file is read for a model that was trained: by the names of its columns, where both have them.
 pub(crate) fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
-    let options = by_positions(data, facts);
+    let options = by_positions(data, facts, path);
     let has_header = !csv_header(path, &options)?.is_empty();
     Ok(match has_header && !facts.columns.is_empty() {
         true => by_names(options, facts),
@@ -311,9 +312,9 @@ pub(crate) fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOpti
 }
 
 /// How a file is read for a model that was trained, by the positions that its columns have in the files of the training.
-pub(crate) fn by_positions(data: &Csv, facts: &Facts) -> CsvOptions {
+pub(crate) fn by_positions(data: &Csv, facts: &Facts, path: &Path) -> CsvOptions {
     CsvOptions {
-        header: header(data, facts),
+        header: header(data, facts, path),
         features: facts.dims.clone(),
         classes: facts.classes.clone(),
         labels: output_labels::options(&facts.labels),
@@ -343,10 +344,24 @@ pub(crate) fn by_names(mut options: CsvOptions, facts: &Facts) -> CsvOptions {
     with_named_label(options, facts)
 }
 
-/// Whether a file has a header: where all of its columns may hold texts, it has one if the files of the training have.
-fn header(data: &Csv, facts: &Facts) -> Header {
+/// Whether a file has a header: where all of its columns may hold texts, it has one if the files of the training have. Numbers alone are none:
+/// where they named the columns of the training, its file says that there is a header.
+fn header(data: &Csv, facts: &Facts, path: &Path) -> Header {
     let of_file = options(data).header;
-    let (Header::Auto, Some(layout)) = (of_file, facts.layout) else {
+    if of_file != Header::Auto {
+        return of_file;
+    }
+    let with_header = CsvOptions {
+        header: Header::Yes,
+        ..options(data)
+    };
+    // What cannot be read is an error where the rows are.
+    let first_line = csv_header(path, &with_header).unwrap_or_default();
+    let is_value = |field: &String| csv_is_missing(field) || field.parse::<f64>().is_ok();
+    if !first_line.is_empty() && first_line.iter().all(is_value) {
+        return Header::No;
+    }
+    let Some(layout) = facts.layout else {
         return of_file;
     };
     let used = match data.columns.len() {
@@ -507,6 +522,7 @@ fn options(data: &Csv) -> CsvOptions {
         },
         features: data.features.value.clone(),
         delimiter: data.delimiter,
+        decimal: data.decimal,
         // It is the user's own file, and memory the limit.
         max_bytes: u64::MAX,
         ..CsvOptions::default()

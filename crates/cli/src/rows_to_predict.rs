@@ -20,7 +20,7 @@ use crate::texts::in_rows;
 /// # Errors
 /// A file that cannot be read, whose rows do not fit the model, or with a missing value in a row that a training would leave out.
 pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
-    let mut options = without_label(by_positions(data, facts));
+    let mut options = without_label(by_positions(data, facts, path));
     // First, as it decides which columns may hold texts in a line that is no header.
     let fits = match facts.labels.is_empty() {
         true => choose_columns(&mut options, (data, facts), path),

@@ -121,7 +121,8 @@ fn rows_and_values() -> Vec<Malformed> {
         (b("1,2,0\n-Infinity,3,1\n"), default(), &["line 2, column 1", "range of f32"]),
         (b("1,2,0\n1e39,3,1\n"), default(), &["line 2, column 1", "\"1e39\"", "range of f32"]),
         (b("1,2,0\n1e999999999999,3,1\n"), default(), &["line 2, column 1", "range of f32"]),
-        (b("1,2,0\ntrue,3,1\n"), default(), &["line 2, column 1", "\"true\"", "write 1 and 0"]),
+        (b("a;b;y\n1;2;0\n"), named("y"), &["line 1", "no column named \"y\", but a single one, \"a;b;y\"", "delimiter: \";\""]),
+        (b("1,2,0\nyes,3,1\n"), default(), &["line 2, column 1", "\"yes\"", "write 1 and 0"]),
         (b("1;2;0\n1,5;3;1\n"), delimiter(';'), &["line 2, column 1", "\"1,5\"", "decimals with a point"]),
         (b("1,2,0\n0x10,3,1\n"), default(), &["line 2, column 1", "\"0x10\"", "correct the value"]),
         (b("1,2,0\n1_000,3,1\n"), default(), &["line 2, column 1", "\"1_000\"", "correct the value"]),
@@ -188,10 +189,10 @@ fn quotes_and_bytes() -> Vec<Malformed> {
     let at = bad_crc.len() - 6;
     bad_crc[at] ^= 1;
     vec![
-        (b("1,2,0\n\"3,4,1\n5,6,0\n"), default(), &["line 2, column 1", "not closed", "close it"]),
-        (b("1,2,0\n3,4,\"1"), default(), &["line 2, column 3", "not closed", "close it"]),
+        (b("1,2,0\n\"3,4,1\n5,6,0\n"), default(), &["line 2", "not closed before the end of the text", "close it"]),
+        (b("1,2,0\n3,4,\"1"), default(), &["line 2", "not closed before the end of the text", "close it"]),
         (b("1,2,0\n\"3\"4,5,1\n"), default(), &["line 2, column 1", "after a closing quote", "remove the text"]),
-        (b("1,2,0\n3,4\"5,1\n"), default(), &["line 2, column 2", "quote inside a field", "quote the whole field"]),
+        (b("1,2,0\n3,4\"5,1\n"), default(), &["line 2, column 2", "\"4\\\"5\", expected a number", "correct the value"]),
         (b("1,2,0\n\"\",4,1\n"), default(), &["line 2, column 1", "missing value"]),
         (b("1,2,0\n\"a\"\"b\",4,1\n"), default(), &["line 2, column 1", "a\\\"b", "correct the value"]),
         (b("1,2,0\r3,4,1\r"), default(), &["line 1", "carriage return", "convert the line ends"]),

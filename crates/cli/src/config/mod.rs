@@ -10,6 +10,7 @@ mod aliases;
 mod bins;
 mod categories;
 mod component;
+mod csv_characters;
 mod example_table;
 mod examples;
 mod feature_inputs;
@@ -212,6 +213,8 @@ pub struct Csv {
     pub weight: Option<Located<Column>>,
     /// The character between fields.
     pub delimiter: char,
+    /// The character before decimals.
+    pub decimal: char,
     /// Dims of one example; empty for as many as there are feature columns.
     pub features: Located<Vec<usize>>,
     /// The columns of the features; empty for all but the label.

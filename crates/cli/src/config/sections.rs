@@ -190,6 +190,7 @@ impl Reader {
         let test = section
             .node("test")
             .and_then(|node| self.test(node, (key, test), folder));
+        let (delimiter, decimal) = self.csv_characters(&section);
         Some(Data::Csv(Csv {
             is_parquet: key == "parquet",
             header: self.value(&section, "header", header).unwrap_or_default(),
@@ -199,7 +200,8 @@ impl Reader {
                 .unwrap_or(LabelType::Class),
             labels,
             weight: self.value(&section, "weight", located(column)),
-            delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
+            delimiter,
+            decimal,
             features: features.unwrap_or_else(|| nothing(at)),
             columns: self
                 .value(&section, "columns", columns)
@@ -537,18 +539,6 @@ fn missing(node: &Node) -> Option<Missing> {
         Some(_) => None,
         None => finite(node).map(Missing::Number),
     }
-}
-
-/// A tab is the one control character with a use here.
-fn delimiter(node: &Node) -> Option<char> {
-    let Value::Text(text) = &node.value else {
-        return None;
-    };
-    let mut characters = text.chars();
-    let only = characters.next().filter(|_| characters.next().is_none())?;
-    let is_part_of_a_field = only.is_ascii_alphanumeric() || "+-.\"".contains(only);
-    let is_visible = only.is_ascii_graphic() || only == ' ' || only == '\t';
-    (is_visible && !is_part_of_a_field).then_some(only)
 }
 
 pub(super) fn dims(node: &Node) -> Option<Vec<usize>> {

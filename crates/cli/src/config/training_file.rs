@@ -304,6 +304,13 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("\",\""),
     Field::new(
+    Field::new(
+        "decimal",
+        Kind::OneOf(&[".", ","]),
+        DefaultValue::Value("\".\""),
+        "what stands before the decimals of a number; with `\",\"`, as in `2,5`, the delimiter is another, such as `\";\"`",
+    )
+    .example("\",\""),
         "features",
         Kind::Worded(
             "up to 8 whole numbers above 0 whose product is the number of feature columns, at most 262144",

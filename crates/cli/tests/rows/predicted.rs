@@ -47,7 +47,7 @@ fn predicted(folder: &Folder, data: &str, file: &str) -> Result<Vec<Vec<f32>>, S
 #[test]
 fn each_row_to_predict_has_a_prediction_from_its_own_columns() {
     let files = [
-        ("h.csv", "0,1,2,3\n1,4,5,6\n,7,8,9\n"),
+        ("h.csv", "1,4,5,6\n0,1,2,3\n,7,8,9\n"),
         ("bare.csv", "1,2,3\n4,5,6\n"),
         ("gap.csv", "0,1,2,3\n1,,5,6\n"),
         ("unlabelled.csv", ",1,2,3\n,4,5,6\n"),
@@ -123,6 +123,52 @@ fn the_label_is_no_feature_wherever_the_training_had_it() {
         predicted(&folder, second, "bare.csv").unwrap(),
         [[7.0, 8.0]]
     );
+}
+
+#[test]
+fn numbers_that_count_columns_are_a_row_where_the_training_had_no_such_names() {
+    let files = [
+        ("bare.csv", "5,3,1,0\n4,2,0,1\n"),
+        ("named.csv", "a,b,c,y\n5,3,1,0\n4,2,0,1\n"),
+        ("years.csv", "2019,2020,2021,2022\n5,3,1,0\n4,2,0,1\n"),
+        ("new.csv", "1,2,3\n7,8,9\n"),
+        ("new-years.csv", "2021,2019,2020\n1,2,3\n"),
+    ];
+    let folder = Folder::new("counted", &files);
+    for data in ["csv: bare.csv", "csv: named.csv"] {
+        let expected = [[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]];
+        assert_eq!(
+            predicted(&folder, data, "new.csv").unwrap(),
+            expected,
+            "{data}"
+        );
+    }
+    let error = folder.load("csv: years.csv", "").unwrap_err().to_string();
+    assert!(error.contains("say whether there is a header"), "{error}");
+    let rows = predicted(&folder, "csv: years.csv, header: true", "new-years.csv");
+    assert_eq!(rows.unwrap(), [[2.0, 3.0, 1.0]]);
+}
+
+#[test]
+fn a_feature_without_a_name_is_told() {
+    let files = [
+        ("index.csv", ",a,y\n0,5,0\n1,4,1\n"),
+        ("plain.csv", "i,a,y\n0,5,0\n1,4,1\n"),
+    ];
+    let folder = Folder::new("unnamed", &files);
+    let warnings = |data: &str| folder.load(data, "").unwrap().warnings;
+    let told = warnings("csv: index.csv");
+    assert!(
+        told.len() == 1 && told[0].starts_with("feature 0 of ") && told[0].contains("index=False"),
+        "{told:?}"
+    );
+    for data in [
+        "csv: index.csv, columns: [a]",
+        "csv: index.csv, columns: [0, 1]",
+        "csv: plain.csv",
+    ] {
+        assert_eq!(warnings(data), [""; 0], "{data}");
+    }
 }
 
 #[test]

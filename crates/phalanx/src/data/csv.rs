@@ -1,8 +1,7 @@
 //! Numbers from CSV text, plain or gzip.
 //!
-//! Read line by line and strictly: every field must be a finite number, every row as long as the first, and a quoted
-//! field must close on its line unless columns are texts, so that a file that was cut or mixed up is refused and not half
-//! understood.
+//! Read row by row and strictly: every field must be a finite number, or `true` or `false` for 1 and 0, every row as long as the first, and a
+//! quoted field must close, so that a file that was cut or mixed up is refused and not half understood.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,10 +9,11 @@ use std::io::Read;
 
 use phalanx_graph::HostTensor;
 
+use super::csv_header::{header, is_value_too, may_be_header};
 use super::csv_labels::CsvLabel;
 use super::csv_lines::{CsvLines, RowPlace, shown};
 use super::csv_one_hot::{OneHotColumn, TextColumn};
-use super::csv_table::{CsvTable, is_missing};
+use super::csv_table::CsvTable;
 use super::{Batch, Dataset};
 use crate::{Error, Result};
 
@@ -45,8 +45,7 @@ pub struct CsvOptions {
     pub indices: Vec<CsvColumn>,
     /// Columns of the features that are texts, such as reviews: each is an input of its own, i32 `[rows]`, in this order and after
     /// the inputs above. It holds where each text is in [`CsvColumns::texts`], which a
-    /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. With such columns a quoted field may have line breaks, and a field
-    /// without quotes around it may have quotes inside. A missing text is an empty one, whatever it is otherwise.
+    /// [`TextVectorizer`](super::TextVectorizer) makes arrays of. A missing text is an empty one, whatever it is otherwise.
     pub texts: Vec<CsvColumn>,
     /// Columns of the features that name something, such as users or colours: each is an input of its own as one of `texts` is, after these, and
     /// [`CsvColumns::texts`] has its names without the spaces around them. What is missing is so as elsewhere, and an empty text where it is kept.
@@ -60,6 +59,8 @@ pub struct CsvOptions {
     pub features: Vec<usize>,
     /// The ASCII character between fields.
     pub delimiter: char,
+    /// What stands before the decimals of a number, `.` or `,`; a number in a column of names or texts is read with a point, too.
+    pub decimal: char,
     /// The most rows accepted.
     pub max_rows: usize,
     /// The most columns accepted.
@@ -87,6 +88,7 @@ impl Default for CsvOptions {
             skip_rows: 0,
             features: Vec::new(),
             delimiter: ',',
+            decimal: '.',
             max_rows: 100_000_000,
             max_columns: 1 << 18,
             max_bytes: 1 << 30,
@@ -131,7 +133,8 @@ impl CsvOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// It does when it holds text and no number. A line with both is an error, unless texts are allowed where they are and it does not seem
-    /// to name columns all the same: with their positions (`0,1,2,label`), or beside labels that are numbers.
+    /// to name columns all the same: with numbers that count them (`0,1,2,label`), beside labels that are numbers, or with a label that comes once
+    /// where each other one comes again. Numbers alone are an error where three or more count up evenly (`2019,2020,2021`).
     Auto,
     /// It does.
     Yes,
@@ -186,8 +189,8 @@ pub enum LabelKind {
 /// indices and of texts; y i32 or f32 `[rows]`, or as [`CsvLabel`] says; with a column of weights, these f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines (of one column see
-/// [`CsvOptions::missing`]), spaces around numbers and quoted fields are accepted; missing values, NaN and infinity are not, and
-/// quoted line breaks where no column is a text.
+/// [`CsvOptions::missing`]), spaces around numbers, quoted fields with line breaks and quotes inside fields without quotes around them are accepted;
+/// missing values, NaN and infinity are not.
 ///
 /// # Errors
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
@@ -277,12 +280,26 @@ pub(super) fn add_texts(
     let Some(index) = column.index(&start.lines, &start.names, columns)? else {
         return Ok(false);
     };
+    let named = start
+        .names
+        .get(index)
+        .filter(|_| options.header == Header::Auto);
+    let named = named.map(|name| {
+        (
+            name.clone(),
+            start.lines.error_at(index, "", &is_value_too(name)),
+        )
+    });
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
     let is_asked = options.header == Header::Auto && start.names.is_empty();
     let (mut first, mut comes_again) = (None, false);
+    let mut once = BTreeSet::new();
     while is_left {
         let fields = start.lines.fields(&start.line)?;
         let field = fields.get(index).map_or("", |field| field);
+        if is_asked && !once.remove(field.trim()) && !texts.contains(field.trim()) {
+            once.insert(field.trim().to_owned());
+        }
         match &first {
             Some((first, _)) => comes_again |= field.trim() == first,
             None if is_asked => {
@@ -300,9 +317,14 @@ pub(super) fn add_texts(
         }
         is_left = start.lines.read(&mut start.line)?;
     }
+    if let Some((name, error)) = named
+        && texts.contains(&name)
+    {
+        return Err(error);
+    }
     match first {
         // A name stands above its column once.
-        Some((first, error)) if !comes_again && column.is_alone(&first, texts) => Err(error),
+        Some((first, error)) if !comes_again && column.is_alone(&first, &once, texts) => Err(error),
         _ => Ok(column.are_whole(texts)),
     }
 }
@@ -452,96 +474,18 @@ fn check_options(options: &CsvOptions) -> Result<()> {
             "csv delimiter is {delimiter:?}, expected an ascii character that is in no number; use ',', ';', '|' or '\\t'"
         )));
     }
+    let decimal = options.decimal;
+    if !['.', ','].contains(&decimal) || decimal == delimiter {
+        return Err(Error::User(format!(
+            "csv decimals stand behind {decimal:?} and fields are parted by {delimiter:?}, expected '.' or ',' and another character; correct one of them"
+        )));
+    }
     if let (Header::No, LabelColumn::Name(name)) = (options.header, &options.label) {
         return Err(Error::User(format!(
             "csv label column is named {name:?} but the header is said to be absent; give the column's index, or a header"
         )));
     }
     Ok(())
-}
-
-/// The column names, empty when the first line is data.
-fn header(
-    lines: &CsvLines<'_>,
-    fields: &[Cow<'_, str>],
-    options: &CsvOptions,
-) -> Result<Vec<String>> {
-    let named = match options.header {
-        Header::Yes => true,
-        Header::No => false,
-        Header::Auto => is_header(lines, fields, options)?,
-    };
-    let names = fields.iter().map(|field| field.trim().to_owned());
-    Ok(if named { names.collect() } else { Vec::new() })
-}
-
-/// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is one-hot, of texts or not used, or
-/// in place of a missing value that is allowed is no header, unless the numbers are the positions of their columns: so pandas names columns.
-fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions) -> Result<bool> {
-    let Some(first) = fields.iter().position(|field| is_text(field)) else {
-        return Ok(false);
-    };
-    if !fields.iter().any(|field| is_number(field)) {
-        return Ok(true);
-    }
-    let may_be_text = may_be_text(fields, options);
-    let mut texts = (first..fields.len()).filter(|&column| is_text(&fields[column]));
-    let wrong = texts.find(|&column| !may_be_text(column));
-    match wrong.or_else(|| are_positions(fields).then_some(first)) {
-        None => Ok(false),
-        Some(column) => Err(lines.error_at(column, "", &may_be_header(&fields[column]))),
-    }
-}
-
-pub(super) fn is_number(field: &str) -> bool {
-    field.trim().parse::<f64>().is_ok()
-}
-
-fn is_text(field: &str) -> bool {
-    !field.trim().is_empty() && !is_number(field)
-}
-
-/// In which columns of the first line a text is no sign of a header.
-fn may_be_text<'a>(
-    fields: &'a [Cow<'_, str>],
-    options: &'a CsvOptions,
-) -> impl Fn(usize) -> bool + 'a {
-    let label = match (&options.label, options.kind) {
-        (LabelColumn::Last, LabelKind::Class) => fields.len().checked_sub(1),
-        (LabelColumn::Index(index), LabelKind::Class) => Some(*index),
-        _ => None,
-    };
-    let is_unused = |column: usize| {
-        let by_index = |used: &CsvColumn| matches!(used, CsvColumn::Index(_));
-        let all_by_index = !options.columns.is_empty() && options.columns.iter().all(by_index);
-        all_by_index && !options.columns.contains(&CsvColumn::Index(column))
-    };
-    let is_one_hot = |column: usize| {
-        let mut one_hot = options.one_hot.iter();
-        one_hot.any(|one_hot| one_hot.column == CsvColumn::Index(column))
-            || options.texts.contains(&CsvColumn::Index(column))
-            || options.categories.contains(&CsvColumn::Index(column))
-    };
-    move |column| {
-        let is_allowed = options.looks_for_missing() && is_missing(fields[column].trim());
-        Some(column) == label || is_allowed || is_unused(column) || is_one_hot(column)
-    }
-}
-
-/// Whether all numbers of the first line are the positions of their columns. One or two may well be the values of a row, such as flags.
-fn are_positions(fields: &[Cow<'_, str>]) -> bool {
-    let numbers = fields.iter().enumerate();
-    let mut numbers = numbers.filter(|(_, field)| is_number(field));
-    let is_position = |(column, field): (usize, &Cow<'_, str>)| field.trim() == column.to_string();
-    numbers.clone().count() > 2 && numbers.all(is_position)
-}
-
-fn may_be_header(found: &str) -> String {
-    format!(
-        "found {} in a first line that also holds numbers, expected names or numbers alone; \
-         correct the value, or say whether there is a header (`header: true` or `header: false`)",
-        shown(found)
-    )
 }
 
 #[cfg(test)]
@@ -646,7 +590,7 @@ mod tests {
             label: LabelColumn::None,
             ..CsvOptions::default()
         };
-        let example = parse("1,2,3\n", &options).get(0, 0).unwrap();
+        let example = parse("3,1,2\n", &options).get(0, 0).unwrap();
         assert_eq!((example.x[0].dims(), example.y.len()), (&[3][..], 0));
         let limits = CsvOptions {
             max_rows: 2,
@@ -981,6 +925,137 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_count_columns_are_asked_about() {
+        let asks = "say whether there is a header (`header: true` or `header: false`)";
+        let rows = "5,3,1,2\n4,1,0,3\n";
+        for first in [
+            "0,1,2,3",
+            "1,2,3,4",
+            "2019,2020,2021,2022",
+            "400, 410,420,430",
+            "2019,2020,2021,label",
+        ] {
+            let error = error_of(&format!("{first}\n{rows}"), &CsvOptions::default());
+            assert!(
+                error.starts_with("t.csv: line 1, column ") && error.contains(asks),
+                "{error}"
+            );
+            for (header, expected) in [(Header::Yes, 2), (Header::No, 3)] {
+                let options = CsvOptions {
+                    header,
+                    classes: ["2", "3", "4", "label", "2022", "430"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    ..CsvOptions::default()
+                };
+                let read = parse(format!("{first}\n{rows}"), &options);
+                assert_eq!(read.len(), Some(expected), "{first}");
+            }
+        }
+        for first in [
+            "3,2,1,0",
+            "0,0,0,0",
+            "1,2,4,5",
+            "1,2,3.5,4",
+            "-1,0,1,2",
+            "0,1,0,1",
+        ] {
+            let read = parse(
+                format!("{first}\n{rows}"),
+                &CsvOptions {
+                    kind: LabelKind::Value,
+                    ..CsvOptions::default()
+                },
+            );
+            assert_eq!(read.len(), Some(3), "{first}");
+        }
+        assert_eq!(parse("0,1\n2,3\n", &CsvOptions::default()).len(), Some(2));
+    }
+
+    #[test]
+    fn flags_are_one_and_zero_and_no_names_of_columns() {
+        let text = "True,false,1.5,TRUE\nFALSE,true,2,False\n";
+        let expected = (vec![1.0, 0.0, 1.5, 0.0, 1.0, 2.0], vec![1.0, 0.0]);
+        assert_eq!(whole(&parse(text, &CsvOptions::default())), expected);
+        assert_eq!(
+            parse("True,False\nFalse,True\n", &CsvOptions::default()).len(),
+            Some(2)
+        );
+        let value = CsvOptions {
+            kind: LabelKind::Value,
+            ..CsvOptions::default()
+        };
+        assert_eq!(whole(&parse("a,b\n1,true\n", &value)).1, [1.0]);
+        assert!(error_of("a,b\ntRue,1\n", &value).contains("found \"tRue\", expected a number"));
+    }
+
+    #[test]
+    fn decimals_may_stand_behind_a_comma() {
+        let options = CsvOptions {
+            delimiter: ';',
+            decimal: ',',
+            one_hot: vec![one_hot(CsvColumn::Index(2), &["a,b", "1.5"])],
+            kind: LabelKind::Value,
+            ..CsvOptions::default()
+        };
+        let text = "-1,5;2;a,b;0,25\n\"+3,0e1\";4.5;1,5;,5\n";
+        let expected = (
+            vec![-1.5, 2.0, 1.0, 0.0, 30.0, 4.5, 0.0, 1.0],
+            vec![0.25, 0.5],
+        );
+        assert_eq!(whole(&parse(text, &options)), expected);
+        for (text, found) in [
+            ("1;1,2,3;1,5;1\n", "1,2,3"),
+            ("1;2,;1,5;1\n", "2,"),
+            ("1;1.000,5;1,5;1\n", "1.000,5"),
+        ] {
+            let error = error_of(
+                text,
+                &CsvOptions {
+                    header: Header::No,
+                    ..options.clone()
+                },
+            );
+            assert!(
+                error.contains(&format!("column 2: found {found:?}, expected a number")),
+                "{error}"
+            );
+        }
+        for (delimiter, decimal) in [(',', ','), (';', '\'')] {
+            let error = error_of(
+                "1;2\n",
+                &CsvOptions {
+                    delimiter,
+                    decimal,
+                    ..CsvOptions::default()
+                },
+            );
+            assert!(
+                error.contains("expected '.' or ',' and another character"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn columns_that_are_not_read_may_have_line_breaks_and_quotes() {
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let options = CsvOptions {
+            columns: vec![column("a"), column("c")],
+            categories: vec![column("c")],
+            ..CsvOptions::default()
+        };
+        let mut columns = CsvColumns::default();
+        let text = "a,note,c,y\r\n1,\"so\r\nit, \"\"goes\"\"\",\"x\n1\",0\r\n2,5\" wide,y,1\r\n";
+        let rows = parse_csv_with(text.as_bytes(), "t.csv", &options, &mut columns).unwrap();
+        assert_eq!(
+            rows.batch(9).get(0, 0).unwrap().x[0],
+            HostTensor::new([2, 1], &[1.0f32, 2.0])
+        );
+        assert_eq!(columns.texts(), [["x\n1", "y"]]);
+    }
+
+    #[test]
     fn a_text_above_labels_that_are_numbers_is_no_class() {
         let label_texts = |text: &str, header| {
             let path = crate::data::test_folder::create("label-texts").join("t.csv");
@@ -998,6 +1073,32 @@ mod tests {
             assert_eq!(label_texts(text, Header::Yes).unwrap(), None);
             assert!(label_texts(text, Header::No).unwrap().is_some());
         }
+        // Each class comes again, and the name alone does not.
+        let text =
+            "400.5,410,species\n1,2,setosa\n3,4,virginica\n5,4,virginica\n5,6,setosa\n7,6,setosa\n";
+        let error = label_texts(text, Header::Auto).unwrap_err().to_string();
+        assert!(
+            error.contains("found \"species\" in a first line"),
+            "{error}"
+        );
+        assert_eq!(
+            label_texts(text, Header::Yes).unwrap().unwrap(),
+            ["setosa", "virginica"]
+        );
+        // Texts alone are names, unless one is a class too.
+        let text = "fine,good\nso so,bad\nfair,good\n";
+        let error = label_texts(text, Header::Auto).unwrap_err().to_string();
+        let expected =
+            "t.csv: line 1, column 2: found \"good\", which is also a value in its column";
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(
+            label_texts(text, Header::No).unwrap().unwrap(),
+            ["bad", "good"]
+        );
+        assert_eq!(
+            label_texts(text, Header::Yes).unwrap().unwrap(),
+            ["bad", "good"]
+        );
         let texts = label_texts("400.5,410,a\n1,2,0\n3,4,b\n", Header::Auto).unwrap();
         assert_eq!(texts.unwrap(), ["0", "a", "b"]);
         let again = label_texts("5.1,410,other\n1,2,1\n6,2,2\n5,2, other\n", Header::Auto).unwrap();

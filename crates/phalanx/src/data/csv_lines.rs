@@ -33,12 +33,12 @@ pub(super) struct CsvLines<'a> {
     row: u64,
     /// Blank lines just before it.
     blank: u64,
-    /// Whether quoted fields may have line breaks.
-    breaks: bool,
     bytes: u64,
     max_bytes: u64,
     max_line: u64,
     delimiter: char,
+    /// Whether numbers have a comma where others have a point.
+    has_decimal_commas: bool,
     gzip: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> CsvLines<'a> {
             number: 0,
             row: 0,
             blank: 0,
-            breaks: !options.texts.is_empty(),
+            has_decimal_commas: options.decimal == ',',
             bytes: 0,
             max_bytes: options.max_bytes,
             max_line: FIELD_BYTES.saturating_mul(options.max_columns.max(1024) as u64),
@@ -95,8 +95,8 @@ impl<'a> CsvLines<'a> {
         Ok(())
     }
 
-    /// Reads the next line that is not blank, without its end, or the lines of a row whose quoted fields may have line breaks;
-    /// `false` at the end of the text.
+    /// Reads the next line that is not blank, without its end, or the lines of a row whose quoted fields have line breaks; `false` at the end
+    /// of the text.
     pub(super) fn read(&mut self, line: &mut String) -> Result<bool> {
         self.blank = 0;
         loop {
@@ -106,7 +106,7 @@ impl<'a> CsvLines<'a> {
             if !self.read_bytes(&mut bytes)? {
                 return Ok(false);
             }
-            let breaks = match self.breaks {
+            let breaks = match bytes.contains(&b'"') {
                 true => Some(self.read_to_last_quote(&mut bytes)?),
                 false => None,
             };
@@ -214,8 +214,20 @@ impl<'a> CsvLines<'a> {
         })
     }
 
-    /// The fields of a line, quotes removed.
+    /// The fields of a line, quotes removed, and numbers with a point.
     pub(super) fn fields<'l>(&self, line: &'l str) -> Result<Vec<Cow<'l, str>>> {
+        let mut fields = self.split(line)?;
+        if self.has_decimal_commas {
+            for field in &mut fields {
+                if let Some(number) = with_point(field) {
+                    *field = number.into();
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    fn split<'l>(&self, line: &'l str) -> Result<Vec<Cow<'l, str>>> {
         if !line.contains('"') {
             return Ok(line.split(self.delimiter).map(Cow::Borrowed).collect());
         }
@@ -224,7 +236,7 @@ impl<'a> CsvLines<'a> {
         while let Some(text) = rest {
             let (field, after) = match text.strip_prefix('"') {
                 Some(quoted) => unquote(quoted, self.delimiter),
-                None => unquoted(text, self.delimiter, self.breaks),
+                None => Ok(unquoted(text, self.delimiter)),
             }
             .map_err(|message| self.error_at(fields.len(), "", message))?;
             fields.push(field);
@@ -326,7 +338,7 @@ fn unquote(text: &str, delimiter: char) -> SplitField<'_> {
     loop {
         let (part, after) = rest
             .split_once('"')
-            .ok_or("found a quote that is not closed on its line; close it, remove line breaks inside quotes, or name a column of sentences in `text`")?;
+            .ok_or("found a quote that is not closed; close it, or double quotes inside a field")?;
         field.push_str(part);
         if let Some(doubled) = after.strip_prefix('"') {
             field.push('"');
@@ -343,18 +355,22 @@ fn unquote(text: &str, delimiter: char) -> SplitField<'_> {
     }
 }
 
-/// The field of a text that does not start with a quote, which may have some where texts are read (`a 5" screen`).
-fn unquoted(text: &str, delimiter: char, may_have_quotes: bool) -> SplitField<'_> {
-    let (field, after) = match text.split_once(delimiter) {
-        Some((field, after)) => (field, Some(after)),
-        None => (text, None),
-    };
-    if field.contains('"') && !may_have_quotes {
-        return Err(
-            "found a quote inside a field that does not start with one; remove it, or quote the whole field",
-        );
+/// The field of a text that does not start with a quote, which may have some (`a 5" screen`).
+fn unquoted(text: &str, delimiter: char) -> (Cow<'_, str>, Option<&str>) {
+    match text.split_once(delimiter) {
+        Some((field, after)) => (field.into(), Some(after)),
+        None => (text.into(), None),
     }
-    Ok((field.into(), after))
+}
+
+/// A number with a decimal comma as one with a point: digits, a comma and digits, with a sign and an exponent or without.
+fn with_point(field: &str) -> Option<String> {
+    let (whole, rest) = field.trim().split_once(',')?;
+    let digits = whole.trim_start_matches(['+', '-']);
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = are_digits && rest.starts_with(|first: char| first.is_ascii_digit());
+    let number = format!("{whole}.{rest}");
+    (is_number && number.parse::<f64>().is_ok()).then_some(number)
 }
 
 fn io_error(name: &str, source: std::io::Error) -> Error {

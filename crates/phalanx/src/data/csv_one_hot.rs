@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::csv::{CsvColumn, CsvOptions, LabelColumn, is_number};
+use super::csv::{CsvColumn, CsvOptions, LabelColumn};
+use super::csv_header::is_number;
 use super::csv_lines::{RowPlace, shown};
 use super::csv_table::{column_of, first_names, is_missing, label_column};
 use crate::Result;
@@ -173,11 +174,20 @@ impl TextColumn<'_> {
         !self.is_label() || !texts.is_empty()
     }
 
-    /// Whether the first text may be the column's name: all other labels are numbers.
-    pub(super) fn is_alone(self, first: &str, texts: &BTreeSet<String>) -> bool {
+    /// Whether the first text may be the column's name: all other labels are numbers, or it is the only text of those that are there `once`.
+    pub(super) fn is_alone(
+        self,
+        first: &str,
+        once: &BTreeSet<String>,
+        texts: &BTreeSet<String>,
+    ) -> bool {
         let mut others = texts.iter().filter(|text| *text != first);
         let has_first = texts.contains(first) && !is_number(first);
-        self.is_label() && has_first && texts.len() > 1 && others.all(|text| is_number(text))
+        let is_only = once.len() == 1 && once.contains(first);
+        self.is_label()
+            && has_first
+            && texts.len() > 1
+            && (is_only || others.all(|text| is_number(text)))
     }
 
     const fn is_label(self) -> bool {

@@ -398,6 +398,10 @@ pub(super) fn named_column(
         ([], []) => Err(row.error(&format!(
             "{what} is named {name:?} but the first line holds numbers; give the column's index, or add a header"
         ))),
+        ([], [only]) if only.contains([';', '\t', '|']) => Err(row.error(&format!(
+            "found no column named {name:?}, but a single one, {}; say which character is between fields (`delimiter: \";\"`)",
+            shown(only)
+        ))),
         ([], _) => {
             Err(row.error(&format!(
                 "found no column named {name:?}; choose the {what} among {}",
@@ -430,16 +434,30 @@ pub(super) fn number(field: &str, about_words: &'static str) -> std::result::Res
     let text = field.trim();
     match text.parse::<f32>() {
         Ok(value) if value.is_finite() => Ok(value),
-        _ => Err(format!(
-            "found {}, expected a number; {}",
-            shown(field),
-            advice(text, about_words)
-        )),
+        _ => flag(text).map(f32::from).ok_or_else(|| {
+            format!(
+                "found {}, expected a number; {}",
+                shown(field),
+                advice(text, about_words)
+            )
+        }),
+    }
+}
+
+/// What `true` and `false` are, as Python, R and JSON write them.
+pub(super) fn flag(field: &str) -> Option<u8> {
+    match field.trim() {
+        "true" | "True" | "TRUE" => Some(1),
+        "false" | "False" | "FALSE" => Some(0),
+        _ => None,
     }
 }
 
 pub(super) fn class(field: &str) -> std::result::Result<i32, String> {
     let text = field.trim();
+    if let Some(class) = flag(text) {
+        return Ok(class.into());
+    }
     let value = text.parse::<f64>().unwrap_or(f64::NAN);
     if value.fract() == 0.0 && value >= 0.0 && value <= f64::from(i32::MAX) {
         return Ok(value as i32);
@@ -503,21 +521,25 @@ pub(super) fn is_missing(text: &str) -> bool {
 const NO_TEXT: &str = "found no text; write one, or leave such rows out (`missing: drop`), or read it as padding alone (`missing: 0`)";
 const NO_NAME: &str = "found nothing that names something; fill it in, or leave such rows out (`missing: drop`), or read it as the number 0 (`missing: 0`)";
 pub(super) const ADVICE: &str = "correct the value, or encode text as numbers";
-const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds sentences";
+const ADVICE_FOR_FEATURES: &str = "correct the value, or name the column in `one_hot` if it holds names, in `text` if it holds sentences, or leave it out by `columns`";
 
 /// What to do about a field that is no finite number; `about_words` where it is some other word.
 fn advice(text: &str, about_words: &'static str) -> &'static str {
     let is_number = |text: &str| text.parse::<f64>().is_ok();
     match text.to_ascii_lowercase().as_str() {
-        "" => "fill in the missing value or remove the row",
-        "nan" | "na" | "n/a" | "null" | "none" | "?" | "-nan" | "nil" => {
-            "replace the missing value or remove the row"
+        "" => {
+            "fill in the missing value or remove the row, or say what is done about such fields (`missing: mean` or `drop`)"
         }
-        "true" | "false" | "yes" | "no" => "write 1 and 0",
+        "nan" | "na" | "n/a" | "null" | "none" | "?" | "-nan" | "nil" => {
+            "replace the missing value or remove the row, or say what is done about such fields (`missing: mean` or `drop`)"
+        }
+        "true" | "false" | "yes" | "no" | "t" | "f" | "y" | "n" => "write 1 and 0",
         lower if is_number(lower) => "bring the value into the range of f32 or remove the row",
         lower if lower.contains(',') && is_number(&lower.replace(',', ".")) => {
-            "write decimals with a point"
+            "write decimals with a point, or say that they have a comma (`decimal: \",\"`)"
         }
+        // A sentence has them between its words.
+        lower if lower.contains(['\n', ' ']) => about_words,
         lower if lower.contains(['\t', ';', '|', ',']) => "check the delimiter",
         lower if lower.contains('\0') => "check that the file is text in utf-8",
         _ => about_words,

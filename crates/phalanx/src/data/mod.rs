@@ -31,6 +31,7 @@ mod buffer_pool;
 mod cache_file;
 mod concat_files;
 mod csv;
+mod csv_header;
 mod csv_labels;
 mod csv_lines;
 mod csv_one_hot;

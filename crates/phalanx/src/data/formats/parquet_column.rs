@@ -263,7 +263,7 @@ pub(super) fn cells(
     if let Some(row) = levels.iter().position(|&level| level < full) {
         return Err(cell_location.error_of_row(
             row,
-            "found null, expected a number; fill in or drop missing values before the file is written, or leave the column out",
+            "found null, expected a number; fill in or drop missing values before the file is written, say what is done about them (`missing: mean` or `drop` of a training file), or leave the column out",
         ));
     }
     check_count(cells.len(), rows, cell_location)?;
