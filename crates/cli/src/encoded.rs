@@ -144,10 +144,52 @@ mod tests {
         for wrong in ["-1", "1.0", "cat", "", "2147483648", "99999999999999999999"] {
             assert!(
                 numbered(wrong)
+/// Whether bytes are a `TensorProto` of TensorFlow: its type, its shape and, to the end, its content.
+pub(crate) fn is_serialized_tensor(bytes: &[u8]) -> bool {
+    let [0x08, 1..=23, 0x12, shape, rest @ ..] = bytes else {
+        return false;
+    };
+    let Some((_, [0x22, rest @ ..])) = rest.split_at_checked(usize::from(*shape)) else {
+        return false;
+    };
+    // A number in base 128, its last digits first.
+    let digits = rest.iter().take_while(|&&byte| byte >= 0x80).count() + 1;
+    let Some((length, content)) = rest.split_at_checked(digits.min(5)) else {
+        return false;
+    };
+    let length = length.iter().rev();
+    length.fold(0, |sum: u64, &byte| sum << 7 | u64::from(byte & 0x7f)) == content.len() as u64
+}
+
                     .unwrap_err()
                     .contains("number the classes from 0"),
                 "{wrong}"
             );
+    #[test]
+    fn tensors_that_tensorflow_serialized_are_known() {
+        // tf.io.serialize_tensor(tf.constant([[1.5], [2.0]])), and of a scalar.
+        let two = b"\x08\x01\x12\x08\x12\x02\x08\x02\x12\x02\x08\x01\x22\x08\x00\x00\xc0\x3f\x00\x00\x00\x40";
+        let one = b"\x08\x09\x12\x00\x22\x08\x07\x00\x00\x00\x00\x00\x00\x00";
+        assert!(is_serialized_tensor(two) && is_serialized_tensor(one));
+        let many = [
+            &b"\x08\x04\x12\x05\x12\x03\x08\xac\x02\x22\xac\x02"[..],
+            &[7; 300],
+        ]
+        .concat();
+        assert!(is_serialized_tensor(&many));
+        for pixels in [
+            &two[..21],
+            &many[..200],
+            b"",
+            b"\x08",
+            b"\x08\x01\x12\xff\x22",
+            &[8; 64],
+            &[0x22; 30],
+        ] {
+            assert!(!is_serialized_tensor(pixels), "{pixels:?}");
+        }
+    }
+
         }
     }
 }

@@ -330,6 +330,11 @@ fn example(features: &Features, input: &str, label: &str, kind: LabelType) -> Re
         None => return Err(absent(features, input, "input")),
     };
     let y = labelled(features, label, kind)?;
+            if encoded::is_serialized_tensor(&values[0]) {
+                return Err(Error::User(format!(
+                    "the feature `{input}` is a tensor as `tf.io.serialize_tensor` writes it, expected numbers; write them as a list of floats or integers, and their dims as `features`",
+                )));
+            }
     Ok(Example {
         x: vec![x],
         y: vec![y],
@@ -362,6 +367,18 @@ pub(crate) fn class(features: &Features, label: &str) -> Read<i32> {
 /// What is said of a feature that is not there; `key` names it in a training file.
 pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
     let there: Vec<&str> = features.iter().map(|(name, _)| name).collect();
+    let other = match features.get(label) {
+        Some(Feature::Floats(_)) => {
+            "floats; write `label_type: value`, or whole numbers to the files"
+        }
+        Some(Feature::Bytes(_)) => "texts; write their numbers to the files, from 0 on",
+        _ => "",
+    };
+    if !other.is_empty() {
+        return Err(Error::User(format!(
+            "the label `{label}` is no class, which is one integer, but {other}"
+        )));
+    }
     Error::User(format!(
         "an example has no feature `{name}`, only {}; write `{key}: NAME` in data",
         there.join(", ")
