@@ -2,7 +2,7 @@
 
 use phalanx::data::{
     CorruptPolicy, Dataset, EncodedImage, EncodedImages, Features, Records, TfRecordOptions,
-    TfRecords, WebDataset, WebSample,
+    TfRecords, TfdsFolder, WebDataset, WebSample,
 };
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
@@ -24,8 +24,9 @@ pub(crate) fn images(
 ) -> Read<Dataset> {
     let (input, label) = named(&data.parts);
     let images = match files {
-        ExampleFiles::TfRecord { pattern } => {
-            let records = TfRecords::open(pattern, &tfrecord_options(data.corrupt))?;
+        ExampleFiles::TfRecord { .. } | ExampleFiles::Tfds { .. } => {
+            let pattern = tfrecords(files)?;
+            let records = TfRecords::open(&pattern, &tfrecord_options(data.corrupt))?;
             let image =
                 move |bytes: Vec<u8>| of_features(&Features::parse(&bytes)?, &input, &label);
             opened(EncodedImages::new(records, image), pipeline, seed)
@@ -57,6 +58,15 @@ fn opened(
         images.get(0)?;
     }
     Dataset::from_images(images, pipeline, seed)
+}
+
+/// The pattern of the TFRecord files.
+pub(crate) fn tfrecords(files: &ExampleFiles) -> Read<String> {
+    match files {
+        ExampleFiles::TfRecord { pattern } => Ok(pattern.clone()),
+        ExampleFiles::Tfds { folder, split } => TfdsFolder::open(folder)?.pattern(split),
+        _ => Err(Error::Bug("files of another kind than TFRecord".into())),
+    }
 }
 
 /// How TFRecord files are read.
@@ -134,16 +144,6 @@ pub(crate) fn format(bytes: &[u8]) -> Option<&'static str> {
     found.map(|(_, name)| name)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn classes_are_whole_numbers_from_zero() {
-        assert_eq!(numbered(" 17\n"), Ok(17));
-        for wrong in ["-1", "1.0", "cat", "", "2147483648", "99999999999999999999"] {
-            assert!(
-                numbered(wrong)
 /// Whether bytes are a `TensorProto` of TensorFlow: its type, its shape and, to the end, its content.
 pub(crate) fn is_serialized_tensor(bytes: &[u8]) -> bool {
     let [0x08, 1..=23, 0x12, shape, rest @ ..] = bytes else {
@@ -161,10 +161,10 @@ pub(crate) fn is_serialized_tensor(bytes: &[u8]) -> bool {
     length.fold(0, |sum: u64, &byte| sum << 7 | u64::from(byte & 0x7f)) == content.len() as u64
 }
 
-                    .unwrap_err()
-                    .contains("number the classes from 0"),
-                "{wrong}"
-            );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
     #[test]
     fn tensors_that_tensorflow_serialized_are_known() {
         // tf.io.serialize_tensor(tf.constant([[1.5], [2.0]])), and of a scalar.
@@ -190,6 +190,16 @@ pub(crate) fn is_serialized_tensor(bytes: &[u8]) -> bool {
         }
     }
 
+    #[test]
+    fn classes_are_whole_numbers_from_zero() {
+        assert_eq!(numbered(" 17\n"), Ok(17));
+        for wrong in ["-1", "1.0", "cat", "", "2147483648", "99999999999999999999"] {
+            assert!(
+                numbered(wrong)
+                    .unwrap_err()
+                    .contains("number the classes from 0"),
+                "{wrong}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The examples of IDX, NumPy, CIFAR, TFRecord, WebDataset and Parquet files that a `train.yaml` speaks of.
+//! The examples of IDX, NumPy, CIFAR, TFRecord, TensorFlow Datasets', WebDataset and Parquet files that a `train.yaml` speaks of.
 
 use phalanx::DType;
 use phalanx::data::{
@@ -16,6 +16,7 @@ use crate::encoded;
 use crate::feature_rows;
 use crate::rows::{Rows, held_out, label_column, label_kind, prepared};
 use crate::split::check_test;
+use crate::tfds_rows;
 
 /// The examples of files, in their order, with augmentation for those to train on.
 ///
@@ -27,7 +28,7 @@ pub(crate) fn read(
     known: Option<&Facts>,
 ) -> Result<Rows, Problem> {
     let wrong = |error: Error| unreadable(data.at, &error);
-    let data = &with_names(data, known).map_err(wrong)?;
+    let data = &with_names(&tfds_rows::named(data).map_err(wrong)?, known).map_err(wrong)?;
     let dims = match known {
         Some(known) => known.dims.clone(),
         None => dims(data).map_err(wrong)?,
@@ -48,6 +49,7 @@ pub(crate) fn read(
         _ => None,
     };
     let all = open(&data.files, &fixed).map_err(wrong)?;
+    tfds_rows::check_whole(data, &all).map_err(wrong)?;
     let examples = all.len();
     let inputs = match known {
         Some(known) => known.inputs.clone(),
@@ -74,7 +76,7 @@ pub(crate) fn read(
             dims,
             examples,
             inputs,
-            ..facts_of_table(data)
+            ..facts_of_files(data).map_err(wrong)?
         },
         dropped: 0,
         warnings: Vec::new(),
@@ -102,9 +104,10 @@ fn with_names(data: &Examples, known: Option<&Facts>) -> Read<Examples> {
     Ok(data)
 }
 
-/// The names of the columns, where files have some.
-fn facts_of_table(data: &Examples) -> Facts {
-    match &data.parts {
+/// The names of the columns and of the classes, where files have some.
+fn facts_of_files(data: &Examples) -> Read<Facts> {
+    let classes = tfds_rows::classes(data)?;
+    Ok(match &data.parts {
         ExampleParts::Columns {
             columns,
             label: Label::Name(label),
@@ -113,8 +116,11 @@ fn facts_of_table(data: &Examples) -> Facts {
             label: Some(label.clone()),
             ..Facts::default()
         },
-        _ => Facts::default(),
-    }
+        _ => Facts {
+            classes,
+            ..Facts::default()
+        },
+    })
 }
 
 struct Divided {
@@ -227,11 +233,15 @@ fn raw(data: &Examples, files: &ExampleFiles) -> Read<Dataset> {
             of_arrays(&x, &y, &label.display().to_string(), label_type)
         }
         ExampleFiles::Cifar { pattern, version } => Dataset::from_cifar(pattern, *version),
-        ExampleFiles::TfRecord { pattern } => {
+        ExampleFiles::TfRecord { .. } | ExampleFiles::Tfds { .. } => {
             let options = encoded::tfrecord_options(data.corrupt);
             if let ExampleParts::Inputs { inputs, label } = &data.parts {
-                return feature_rows::read(pattern, &options, data, (&inputs.value, label));
+                let pattern = encoded::tfrecords(files)?;
+                return feature_rows::read(&pattern, &options, data, (&inputs.value, label));
             }
+            let ExampleFiles::TfRecord { pattern } = files else {
+                return tfds_rows::read(data, files, &options);
+            };
             let (input, label) = named(&data.parts);
             let parse = move |features: &Features| example(features, &input, &label, label_type);
             Dataset::from_tf_examples(pattern, &options, parse)
@@ -302,9 +312,10 @@ fn parquet_options(data: &Examples) -> ParquetOptions {
 pub(crate) fn named(parts: &ExampleParts) -> (String, String) {
     match parts {
         ExampleParts::Named { input, label } => (input.clone(), label.clone()),
-        ExampleParts::All | ExampleParts::Inputs { .. } | ExampleParts::Columns { .. } => {
-            Default::default()
-        }
+        ExampleParts::All
+        | ExampleParts::Inputs { .. }
+        | ExampleParts::Supervised { .. }
+        | ExampleParts::Columns { .. } => Default::default(),
     }
 }
 
@@ -319,6 +330,11 @@ fn example(features: &Features, input: &str, label: &str, kind: LabelType) -> Re
                     "the feature `{input}` is a {format} file, expected numbers; write `image_size: [ROWS, COLUMNS]` in data",
                 )));
             }
+            if encoded::is_serialized_tensor(&values[0]) {
+                return Err(Error::User(format!(
+                    "the feature `{input}` is a tensor as `tf.io.serialize_tensor` writes it, expected numbers; write them as a list of floats or integers, and their dims as `features`",
+                )));
+            }
             HostTensor::new([values[0].len()], &values[0])
         }
         Some(Feature::Bytes(values)) => {
@@ -330,11 +346,6 @@ fn example(features: &Features, input: &str, label: &str, kind: LabelType) -> Re
         None => return Err(absent(features, input, "input")),
     };
     let y = labelled(features, label, kind)?;
-            if encoded::is_serialized_tensor(&values[0]) {
-                return Err(Error::User(format!(
-                    "the feature `{input}` is a tensor as `tf.io.serialize_tensor` writes it, expected numbers; write them as a list of floats or integers, and their dims as `features`",
-                )));
-            }
     Ok(Example {
         x: vec![x],
         y: vec![y],
@@ -356,17 +367,6 @@ pub(crate) fn labelled(features: &Features, label: &str, kind: LabelType) -> Rea
 
 /// The class that a feature has.
 pub(crate) fn class(features: &Features, label: &str) -> Read<i32> {
-    let class = features.ints(label, 1)?[0];
-    i32::try_from(class).map_err(|_| {
-        Error::User(format!(
-            "the label {class} is no class; write `label_type: value`"
-        ))
-    })
-}
-
-/// What is said of a feature that is not there; `key` names it in a training file.
-pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
-    let there: Vec<&str> = features.iter().map(|(name, _)| name).collect();
     let other = match features.get(label) {
         Some(Feature::Floats(_)) => {
             "floats; write `label_type: value`, or whole numbers to the files"
@@ -379,6 +379,17 @@ pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
             "the label `{label}` is no class, which is one integer, but {other}"
         )));
     }
+    let class = features.ints(label, 1)?[0];
+    i32::try_from(class).map_err(|_| {
+        Error::User(format!(
+            "the label {class} is no class; write `label_type: value`"
+        ))
+    })
+}
+
+/// What is said of a feature that is not there; `key` names it in a training file.
+pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
+    let there: Vec<&str> = features.iter().map(|(name, _)| name).collect();
     Error::User(format!(
         "an example has no feature `{name}`, only {}; write `{key}: NAME` in data",
         there.join(", ")

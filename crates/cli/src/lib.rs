@@ -41,6 +41,7 @@ mod speed_log;
 mod split;
 mod synth;
 pub mod texts;
+mod tfds_rows;
 mod trained_args;
 pub mod windows;
 

@@ -117,6 +117,7 @@ fn is_of_several_files(data: &Data) -> bool {
         Data::Images(_) => true,
         Data::Examples(examples) => match &examples.files {
             ExampleFiles::Idx { .. } | ExampleFiles::Npz { .. } | ExampleFiles::Npy { .. } => false,
+            ExampleFiles::Tfds { .. } => true,
             ExampleFiles::Cifar { pattern, .. }
             | ExampleFiles::TfRecord { pattern }
             | ExampleFiles::WebDataset { pattern }

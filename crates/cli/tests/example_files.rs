@@ -4,6 +4,8 @@
 mod inputs;
 #[path = "example_files/tables.rs"]
 mod tables;
+#[path = "example_files/tfds.rs"]
+mod tfds;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The keys of `data` for files of examples: IDX, NumPy, CIFAR, TFRecord, WebDataset and Parquet.
+//! The keys of `data` for files of examples: IDX, NumPy, CIFAR, TFRecord, TensorFlow Datasets, WebDataset and Parquet.
 
 use std::ops::Bound::Included;
 
@@ -191,6 +191,69 @@ pub(crate) const TFRECORD: &[Field] = &[
 /// `test` of TFRecord files.
 pub(crate) const TFRECORD_TEST: &[Field] = &[
     Field::optional("tfrecord", PATTERN, "files of their own").example("test-*.tfrecord"),
+    LAST,
+];
+
+/// `tfds`, in `data` and in its `test`.
+pub(crate) const TFDS_FOLDER: &[Field] = &[
+    Field::required(
+        "folder",
+        Kind::Worded("the path of a folder", &Kind::Text),
+        "the folder of one version, in which `dataset_info.json`, `features.json` and the TFRecord files are: `builder.data_dir` in Python",
+    )
+    .example("tensorflow_datasets/mnist/3.0.1"),
+    Field::new(
+        "split",
+        Kind::Text,
+        DefaultValue::Value("train"),
+        "the name of the split",
+    )
+    .example("test"),
+];
+const TFDS_KEY: Kind = Kind::Worded(
+    "a folder of TensorFlow Datasets and a split of it",
+    &Kind::Section(TFDS_FOLDER),
+);
+
+/// `data` of folders that TensorFlow Datasets wrote.
+pub(crate) const TFDS: &[Field] = &[
+    Field::required("tfds", TFDS_KEY, "a split of a dataset")
+        .example("{folder: tensorflow_datasets/mnist/3.0.1}"),
+    Field::new(
+        "input",
+        Kind::Text,
+        DefaultValue::Words("the first of the dataset's `supervised_keys`, else `image`"),
+        "the feature that the model is given, one of a feature of features as `outer/inner`: an image, numbers or flags, in the dimensions that the dataset says",
+    )
+    .example("image"),
+    Field::new(
+        "label",
+        Kind::Text,
+        DefaultValue::Words("the second of the dataset's `supervised_keys`, else `label`"),
+        "the feature of the label; the names of its classes are kept with the model",
+    )
+    .example("label"),
+    OF_TFRECORD,
+    LABEL_TYPE,
+    DIMS,
+    DIVIDE_BY,
+    Field::new(
+        "image_size",
+        IMAGE_SIZE,
+        DefaultValue::Words("the dimensions that the dataset says"),
+        "rows and columns as an example, for images of several sizes or to `augment`, in 3 channels. Then `scale` and `augment` can be given, and `features` and `divide_by` cannot",
+    )
+    .example("[96, 96]"),
+    SCALE,
+    CORRUPT,
+    AUGMENTED,
+    example_test(TFDS_TEST),
+];
+
+/// `test` of folders that TensorFlow Datasets wrote.
+pub(crate) const TFDS_TEST: &[Field] = &[
+    Field::optional("tfds", TFDS_KEY, "another split")
+        .example("{folder: tensorflow_datasets/mnist/3.0.1, split: test}"),
     LAST,
 ];
 

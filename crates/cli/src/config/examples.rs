@@ -1,4 +1,4 @@
-//! The section `data` of files that hold examples: IDX (MNIST), NumPy, CIFAR, TFRecord, WebDataset and Parquet.
+//! The section `data` of files that hold examples: IDX (MNIST), NumPy, CIFAR, TFRecord, TensorFlow Datasets, WebDataset and Parquet.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,8 @@ use phalanx::data::Cifar;
 
 use super::example_table::{
     CIFAR, CIFAR_TEST, IDX, IDX_FILES, IDX_TEST, NUMPY, NUMPY_ARRAYS, NUMPY_TEST, PARQUET,
-    PARQUET_TEST, TFRECORD, TFRECORD_TEST, WEBDATASET, WEBDATASET_TEST,
+    PARQUET_TEST, TFDS, TFDS_FOLDER, TFDS_TEST, TFRECORD, TFRECORD_TEST, WEBDATASET,
+    WEBDATASET_TEST,
 };
 use super::images::corrupt;
 use super::paths;
@@ -20,12 +21,13 @@ use super::{
 use phalanx_yaml::Node;
 
 /// The kinds of files: the key that names them, the keys of `data`, and the keys of its `test`.
-const KINDS: [(&str, &[Field], &[Field]); 7] = [
+const KINDS: [(&str, &[Field], &[Field]); 8] = [
     ("idx", IDX, IDX_TEST),
     ("numpy", NUMPY, NUMPY_TEST),
     ("cifar10", CIFAR[0], CIFAR_TEST[0]),
     ("cifar100", CIFAR[1], CIFAR_TEST[1]),
     ("tfrecord", TFRECORD, TFRECORD_TEST),
+    ("tfds", TFDS, TFDS_TEST),
     ("webdataset", WEBDATASET, WEBDATASET_TEST),
     ("parquet", PARQUET, PARQUET_TEST),
 ];
@@ -73,7 +75,7 @@ impl Reader {
             name.unwrap_or_else(|| default.to_owned())
         };
         match key {
-            "tfrecord" if section.node("inputs").is_some() => {
+            "tfrecord" | "tfds" if section.node("inputs").is_some() => {
                 let label = name("label", "label");
                 let none = Located {
                     value: Vec::new(),
@@ -86,6 +88,13 @@ impl Reader {
                 input: name("input", "image"),
                 label: name("label", "label"),
             },
+            "tfds" => {
+                let mut name = |key| self.value(section, key, |node| text(node).map(str::to_owned));
+                ExampleParts::Supervised {
+                    input: name("input"),
+                    label: name("label"),
+                }
+            }
             // Names of members differ by case in no file system that matters; the reader has them in lower case.
             "webdataset" => ExampleParts::Named {
                 input: name("input", "jpg").to_lowercase(),
@@ -168,6 +177,15 @@ impl Reader {
             "tfrecord" => {
                 let pattern = self.value(section, key, pattern)?;
                 Some(ExampleFiles::TfRecord { pattern })
+            }
+            "tfds" => {
+                let files = self.section(section.node("tfds")?, "tfds", TFDS_FOLDER)?;
+                let folder = self.value(&files, "folder", |node| paths::path(node, folder));
+                let split = self.value(&files, "split", |node| text(node).map(str::to_owned));
+                Some(ExampleFiles::Tfds {
+                    folder: folder?,
+                    split: split.unwrap_or_else(|| "train".to_owned()),
+                })
             }
             "webdataset" => {
                 let pattern = self.value(section, key, pattern)?;

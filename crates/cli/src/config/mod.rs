@@ -352,6 +352,13 @@ pub enum ExampleFiles {
         /// A path or a pattern.
         pattern: String,
     },
+    /// A split of a folder of TensorFlow Datasets.
+    Tfds {
+        /// The folder of one version.
+        folder: PathBuf,
+        /// The name of the split.
+        split: String,
+    },
     /// WebDataset's tar files.
     WebDataset {
         /// A path or a pattern.
@@ -375,6 +382,13 @@ pub enum ExampleParts {
         input: String,
         /// The label.
         label: String,
+    },
+    /// Features of TensorFlow Datasets, by name where the file says it, else those that the dataset names for supervised training.
+    Supervised {
+        /// What the model is given.
+        input: Option<String>,
+        /// The label.
+        label: Option<String>,
     },
     /// Features of a `tf.train.Example`, of which a model has several inputs.
     Inputs {

@@ -111,6 +111,7 @@ fn files(
             }
         }
         ExampleFiles::Npz { file, .. } => *file = localize(file, at)?,
+        ExampleFiles::Tfds { folder, .. } => *folder = localize(folder, at)?,
         ExampleFiles::Cifar { pattern, .. }
         | ExampleFiles::TfRecord { pattern }
         | ExampleFiles::WebDataset { pattern }

@@ -62,6 +62,8 @@ fn written(name: &str) -> Option<String> {
         "tfrecord" => example_table::TFRECORD,
         "tfrecord test" => example_table::TFRECORD_TEST,
         "tfrecord sequence" => feature_inputs::SEQUENCE,
+        "tfds" => example_table::TFDS,
+        "tfds folder" => example_table::TFDS_FOLDER,
         "webdataset" => example_table::WEBDATASET,
         "parquet" => example_table::PARQUET,
         "fit" => fit_table::FIT,

@@ -8,7 +8,7 @@ use std::ops::Bound::{Excluded, Included};
 use phalanx::config::{DefaultValue, Family, Field, Kind};
 use phalanx::nn::Policy;
 
-use super::example_table::{CIFAR, IDX, NUMPY, PARQUET, TFRECORD, WEBDATASET};
+use super::example_table::{CIFAR, IDX, NUMPY, PARQUET, TFDS, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
 use super::inputs::{COLUMN, INPUTS};
@@ -53,11 +53,12 @@ pub(crate) const FILE: &[Field] = &[
                 Kind::Section(CIFAR[0]),
                 Kind::Section(CIFAR[1]),
                 Kind::Section(TFRECORD),
+                Kind::Section(TFDS),
                 Kind::Section(WEBDATASET),
                 Kind::Section(PARQUET),
             ]),
         ),
-        "the examples: rows of CSV files, a folder of images, or files of MNIST's, NumPy's, CIFAR's, TensorFlow's, WebDataset's or Parquet's formats",
+        "the examples: rows of CSV files, a folder of images, or files of MNIST's, NumPy's, CIFAR's, TensorFlow's, TensorFlow Datasets', WebDataset's or Parquet's formats",
     )
     .example("{csv: data.csv}"),
     Field::required(
@@ -304,13 +305,13 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("\",\""),
     Field::new(
-    Field::new(
         "decimal",
         Kind::OneOf(&[".", ","]),
         DefaultValue::Value("\".\""),
         "what stands before the decimals of a number; with `\",\"`, as in `2,5`, the delimiter is another, such as `\";\"`",
     )
     .example("\",\""),
+    Field::new(
         "features",
         Kind::Worded(
             "up to 8 whole numbers above 0 whose product is the number of feature columns, at most 262144",

@@ -82,15 +82,15 @@ pub use example::{Batch, Example};
 pub use formats::{
     Cifar, CorruptPolicy, EncodedImage, EncodedImages, Feature, FeatureSpec, Features,
     FixedRecords, ImageFolder, IndexCache, LostBytes, Npz, RecordLocation, Records,
-    SequenceExample, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
-    WebSample, files_matching, is_file_pattern, parse_idx, parse_npy, parse_npz, read_idx,
-    read_npy, shard_path, tar_members, write_tfrecord,
+    SequenceExample, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, TfdsFeature,
+    TfdsFolder, WebDataset, WebSample, files_matching, is_file_pattern, parse_idx, parse_npy,
+    parse_npz, read_idx, read_npy, shard_path, tar_members, write_tfrecord,
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
-pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values, csv_width};
 #[cfg(feature = "parquet")]
 pub use from_files::parquet_fields;
+pub use from_files::{csv_header, csv_is_missing, csv_label_texts, csv_values, csv_width};
 pub use global_batch::{Worker, batch_sizes};
 pub use length_buckets::LengthBuckets;
 pub use mixup::{cut_mix, mix_up};

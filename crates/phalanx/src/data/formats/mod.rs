@@ -20,6 +20,7 @@ mod sequence_example;
 mod tar;
 mod text_lines;
 pub(super) mod tf_example;
+mod tfds;
 pub(super) mod tfrecord;
 mod tfrecord_index;
 #[cfg(feature = "parquet")]
@@ -46,6 +47,7 @@ pub use sequence_example::SequenceExample;
 pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};
+pub use tfds::{TfdsFeature, TfdsFolder};
 pub use tfrecord::{
     IndexCache, TfRecordOptions, TfRecordWriter, TfRecords, shard_path, write_tfrecord,
 };
