@@ -166,7 +166,8 @@ fn what_is_no_worker_is_none() {
         "SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=2",
         // Names of pods end in numbers by chance.
         "HOSTNAME=web-1 KUBERNETES_SERVICE_HOST=10.0.0.1",
-        "WORLD_SIZE=4",
+        "WORLD_SIZE=1",
+        "PHALANX_CLUSTER=none WORLD_SIZE=4",
         "MASTER_ADDR=n1 MASTER_PORT=29500",
         "PMIX_RANK=3",
         "RANK= WORLD_SIZE=",
@@ -214,7 +215,8 @@ fn contradictions_name_both_variables() {
 }
 
 /// Variables, and what the error says.
-const MISSING_OR_WRONG: [(&str, [&str; 2]); 22] = [
+const MISSING_OR_WRONG: [(&str, [&str; 2]); 23] = [
+    ("WORLD_SIZE=4", ["RANK is missing", "WORLD_SIZE=4"]),
     ("RANK=1", ["WORLD_SIZE is missing", "RANK=1"]),
     (
         "RANK=one WORLD_SIZE=2",

@@ -98,7 +98,7 @@ fn choose(reader: &mut Reader<'_>) -> Result<Option<Found>, EnvError> {
     }
     let first = all.iter().position(|found| !steps_back(found, &all));
     let Some(first) = first else {
-        return Ok(None);
+        return torchrun::check_alone(reader).map(|()| None);
     };
     let winner = all.swap_remove(first);
     for other in &all {

@@ -40,6 +40,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Found>, EnvError> {
     }))
 }
 
+/// Refuses to be the only worker where nothing says which one of several this process is: each of them would train alone.
+pub(super) fn check_alone(reader: &mut Reader<'_>) -> Result<(), EnvError> {
+    let size = reader.number("WORLD_SIZE", "the number of workers")?;
+    match size.filter(|size| *size > 1) {
+        None => Ok(()),
+        Some(size) => Err(EnvError::Missing {
+            missing: "RANK".into(),
+            because: format!("WORLD_SIZE={size} is set"),
+            next: "set RANK to the number of this worker, from 0, or unset WORLD_SIZE".into(),
+        }),
+    }
+}
+
 /// The address of the master. Under torchrun itself its agent listens at that port, so that worker 0 takes one of the next.
 fn rendezvous(reader: &mut Reader<'_>, workers: usize) -> Result<Rendezvous, EnvError> {
     let Some(host) = reader.text("MASTER_ADDR", "the host of worker 0") else {
