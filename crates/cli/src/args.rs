@@ -244,6 +244,9 @@ pub struct WorkerCount {
     pub most: NonZeroUsize,
 }
 
+/// The most workers of a launch: each is a process with a port.
+const MAX_WORKERS: usize = 10_000;
+
 impl std::str::FromStr for WorkerCount {
     type Err = String;
 
@@ -254,6 +257,11 @@ impl std::str::FromStr for WorkerCount {
         };
         let (least, most) = text.split_once("..").unwrap_or((text, text));
         let (least, most) = (number(least)?, number(most)?);
+        if most.get() > MAX_WORKERS {
+            return Err(format!(
+                "{most} workers are more than one machine starts; expected at most {MAX_WORKERS}"
+            ));
+        }
         if least > most {
             return Err(format!(
                 "{least} is more than {most}; write the fewest first"

@@ -150,6 +150,11 @@ fn wrong_usage_ends_with_2() {
         &[],
         &["0"],
     );
+    for many in ["99999999", "2..10001"] {
+        let refused = launch(&home, &["--workers", many], "").output();
+        let says = ["more than one machine starts; expected at most 10000"];
+        expect(&refused.unwrap(), 2, &[], &says);
+    }
     let nothing = phalanx(&home)
         .args(["launch", "--workers", "2", "--", "/no/such"])
         .output()

@@ -450,3 +450,16 @@ fn the_state_of_servers_is_of_one_launch_and_gone_after_it() {
     assert_eq!(run.log("ps-0.out"), format!("{shown}\n{shown} kept\n"));
     assert!(!state.exists());
 }
+
+#[test]
+fn a_port_that_was_not_asked_for_is_not_to_be_chosen_otherwise() {
+    let told = |port| {
+        let source = io::Error::other("none is left");
+        LaunchError::Port { port, source }.to_string()
+    };
+    assert_eq!(
+        told(0),
+        "cannot take a free port for each worker: none is left; start fewer workers, or raise the limit of files (ulimit -n)"
+    );
+    assert!(told(4000).starts_with("cannot take port 4000: none is left; choose another"));
+}

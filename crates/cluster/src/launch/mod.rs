@@ -132,7 +132,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// No port is free, or not the one that was asked for.
-    #[error("cannot take port {port}: {source}; choose another, or none to take one that is free")]
+    #[error("cannot take {}", port_refused(*port, source))]
     Port {
         /// The port; 0 for any.
         port: u16,
@@ -154,6 +154,16 @@ pub enum LaunchError {
         "cannot watch the workers: {0}; raise the limits of processes and files (ulimit -u, -n)"
     )]
     Watch(io::Error),
+}
+
+/// Which port is not there, and what to do.
+fn port_refused(port: u16, source: &io::Error) -> String {
+    match port {
+        0 => format!(
+            "a free port for each worker: {source}; start fewer workers, or raise the limit of files (ulimit -n)"
+        ),
+        _ => format!("port {port}: {source}; choose another, or none to take one that is free"),
+    }
 }
 
 impl Launch {
