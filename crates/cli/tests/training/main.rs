@@ -487,4 +487,11 @@ fn callbacks_are_named_in_the_file() {
     .unwrap();
     let parts = ["unknown field `patince`", "did you mean `patience`?"];
     folder.fail(&["train", "t.yaml", "--overwrite"], 2, &parts);
+    let nowhere = "callbacks: [{csv_logger: {filename: none/log.csv}}]\n";
+    fs::write(&file, format!("{text}{nowhere}")).unwrap();
+    let parts = [
+        "csv_logger cannot open `none/log.csv`: ",
+        "make its folder, or choose another `filename`",
+    ];
+    folder.fail(&["train", "t.yaml", "--overwrite"], 2, &parts);
 }

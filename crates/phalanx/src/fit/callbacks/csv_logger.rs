@@ -106,15 +106,6 @@ impl CsvLogger {
         self
     }
 
-    fn refused(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error + use<> {
-        let path = self.filename.clone();
-        move |source| Error::Io {
-            path,
-            action,
-            source,
-        }
-    }
-
     /// Opens the file; of one that a training goes on with, in this epoch, only the rows of the epochs before stay.
     fn open(&mut self, resumed_in: Option<usize>) -> std::io::Result<()> {
         let mut file = OpenOptions::new()
@@ -217,8 +208,12 @@ impl Callback for CsvLogger {
             self.seen.bytes = None;
             return Ok(());
         }
-        let refused = self.refused("open");
-        self.open(resumed_in).map_err(refused)
+        self.open(resumed_in).map_err(|error| {
+            let path = self.filename.display();
+            Error::user(format!(
+                "{kind} cannot open `{path}`: {error}; make its folder, or choose another `filename`"
+            ))
+        })
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
