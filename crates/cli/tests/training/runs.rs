@@ -109,6 +109,23 @@ fn the_epoch_whose_variables_are_kept_is_told() {
     assert!(said.contains("; next rate 0.05"), "{said}");
 }
 
+/// Epochs before that were not compared may have been better.
+#[test]
+fn the_best_epoch_is_one_of_those_that_were_compared() {
+    let folder = Folder::new("kept-since", "{adam: {learning_rate: 0.05}}");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--resume", "--epochs", "2"]);
+    for epochs in ["4", "5"] {
+        let resume = ["train", "t.yaml", "--resume", "--epochs", epochs];
+        let keep = ["--set", "fit.keep_best=val_loss"];
+        let told = folder.phalanx(&[&resume[..], &keep].concat());
+        let told = String::from_utf8(told.stderr).unwrap();
+        assert!(
+            told.contains("the best by `val_loss` since epoch 3"),
+            "{told}"
+        );
+    }
+}
+
 #[test]
 fn an_epoch_says_how_fast_it_was() {
     let folder = Folder::new("speed", "adam");

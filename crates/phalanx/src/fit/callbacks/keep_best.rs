@@ -19,6 +19,8 @@ pub struct KeepBest {
     log: String,
     better: Option<Better>,
     found: Option<BestEpoch>,
+    /// The first epoch that was compared, from 1, where training went on to it from a checkpoint that knew of none before.
+    since: Option<usize>,
 }
 
 /// The best epoch so far.
@@ -39,6 +41,8 @@ struct BestValue {
     value: Option<JsonFloat>,
     #[serde(default)]
     epoch: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<usize>,
 }
 
 impl KeepBest {
@@ -49,6 +53,7 @@ impl KeepBest {
             log: log.into(),
             better: None,
             found: None,
+            since: None,
         }
     }
 
@@ -58,10 +63,19 @@ impl KeepBest {
         self.found.as_ref().map(|best| best.value)
     }
 
-    /// What the checkpoint that training goes on from has.
-    fn restored(&self, cx: &CallbackContext<'_>) -> Result<Option<BestEpoch>> {
-        let Some(BestValue { log, value, epoch }) = cx.restored()? else {
-            return Ok(None);
+    /// Takes what the checkpoint that training goes on from has.
+    fn restore(&mut self, cx: &CallbackContext<'_>) -> Result<()> {
+        let restored: Option<BestValue> = cx.restored()?;
+        let Some(BestValue {
+            log,
+            value,
+            epoch,
+            since,
+        }) = restored
+        else {
+            self.found = None;
+            self.since = (cx.epoch() > 0).then_some(cx.epoch() + 1);
+            return Ok(());
         };
         if log != self.log {
             let other = &self.log;
@@ -69,11 +83,13 @@ impl KeepBest {
                 "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
             )));
         }
-        Ok(value.map(|JsonFloat(value)| BestEpoch {
+        self.since = since;
+        self.found = value.map(|JsonFloat(value)| BestEpoch {
             number: epoch,
             value,
             variables: cx.restored_tensors().to_vec(),
-        }))
+        });
+        Ok(())
     }
 }
 
@@ -108,8 +124,7 @@ impl Callback for KeepBest {
 
     fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
         self.better = Some(better_of(&self.log, &cx.goals(), cx.validates())?);
-        self.found = self.restored(cx)?;
-        Ok(())
+        self.restore(cx)
     }
 
     fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
@@ -141,9 +156,11 @@ impl Callback for KeepBest {
             return Ok(());
         }
         if let Some(number) = best.number {
+            let since = self.since.map(|since| format!(" since epoch {since}"));
             cx.notice(&format!(
-                "note: the model has the variables of epoch {number}, the best by `{}`",
-                self.log
+                "note: the model has the variables of epoch {number}, the best by `{}`{}",
+                self.log,
+                since.unwrap_or_default()
             ));
         }
         cx.set_variables(&best.variables)
@@ -154,6 +171,7 @@ impl Callback for KeepBest {
             log: self.log.clone(),
             value: self.best().map(JsonFloat),
             epoch: self.found.as_ref().and_then(|best| best.number),
+            since: self.since,
         };
         let variables = self.found.as_ref().map(|best| best.variables.clone());
         CallbackState {
