@@ -17,6 +17,8 @@ use crate::failure::{Exit, Failure};
 
 /// The speed within epochs.
 const SPEED: &str = "speed.jsonl";
+/// What names the folder.
+const OUTPUT: &str = "--output";
 /// The name that a launcher gives a job.
 const JOB: &str = "PHALANX_JOB_ID";
 /// What follows it in `.job` once the model is saved. The model alone does not say it: `--overwrite` leaves the one before until then.
@@ -36,9 +38,9 @@ pub(crate) struct RunFolder {
     placement: Option<Placement>,
 }
 
-/// While this lives no other training writes to the folder.
+/// While this lives no other training writes to the folder, nor to the checkpoint, which may be elsewhere.
 #[derive(Debug)]
-pub(crate) struct Lock(#[allow(dead_code, reason = "closing it ends the lock")] File);
+pub(crate) struct Lock(#[allow(dead_code, reason = "closing them ends the locks")] Vec<File>);
 
 impl RunFolder {
     /// The folder of a training that was.
@@ -95,30 +97,18 @@ impl RunFolder {
     pub(crate) fn create(config: &TrainConfig) -> Result<(Self, Lock), Failure> {
         let folder = Self::of_config(config);
         let path = folder.path();
-        if path.to_string_lossy().contains("://") {
+        if is_url(path) {
             let message = format!("output is `{}`, and expected is a folder", path.display());
             let next = "give a folder; `checkpoint: s3://bucket/prefix` keeps the checkpoints of a training in a bucket";
             return Err(Failure::new(Exit::Usage, message).next(next));
         }
-        fs::create_dir_all(path).map_err(|error| folder.refused("make", path, &error))?;
-        let path = path.join(".lock");
-        let wrong = |error| folder.refused("write", &path, &error);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path);
-        let file = file.map_err(wrong)?;
-        match file.try_lock() {
-            Ok(()) => Ok((folder, Lock(file))),
-            Err(TryLockError::WouldBlock) => {
-                let shown = folder.path.display();
-                let message = format!("another training is writing to {shown} now");
-                let next = "wait for its end, or choose another folder with --output";
-                Err(Failure::new(Exit::Usage, message).next(next))
-            }
-            Err(TryLockError::Error(error)) => Err(wrong(error)),
+        let mut locks = vec![locked(path, &path.join(".lock"), OUTPUT)?];
+        let checkpoint = folder.checkpoint();
+        if !is_url(&checkpoint) {
+            let lock = lock_beside(&checkpoint);
+            locks.push(locked(&checkpoint, &lock, "`checkpoint`")?);
         }
+        Ok((folder, Lock(locks)))
     }
 
     /// Refuses a folder with the model or the checkpoint of another training, which this one would replace.
@@ -271,15 +261,42 @@ impl RunFolder {
         // Another machine's first worker may have made it there alone.
         let made = fs::create_dir_all(&self.path);
         made.and_then(|()| fs::write(&path, text))
-            .map_err(|error| self.refused("write", &path, &error))
+            .map_err(|error| refused("write", &path, &error, OUTPUT))
     }
+}
 
-    fn refused(&self, action: &str, path: &Path, error: &io::Error) -> Failure {
-        Failure::new(
-            Exit::Failed,
-            format!("cannot {action} {}: {error}", path.display()),
-        )
-        .next("choose another folder with --output")
+fn refused(action: &str, path: &Path, error: &io::Error, option: &str) -> Failure {
+    let message = format!("cannot {action} {}: {error}", path.display());
+    Failure::new(Exit::Failed, message).next(format!("choose another folder with {option}"))
+}
+
+fn is_url(path: &Path) -> bool {
+    path.to_string_lossy().contains("://")
+}
+
+/// The lock of a checkpoint: beside it, as each save replaces the folder.
+fn lock_beside(checkpoint: &Path) -> PathBuf {
+    let path = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.lock"))
+}
+
+/// Takes the lock of what a training writes, for one training at a time; the folder of the lock is made.
+fn locked(written: &Path, lock: &Path, option: &str) -> Result<File, Failure> {
+    let parent = lock.parent().unwrap_or(lock);
+    fs::create_dir_all(parent).map_err(|error| refused("make", parent, &error, option))?;
+    let wrong = |error| refused("write", lock, &error, option);
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    let file = options.open(lock).map_err(wrong)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another training is writing to {} now", written.display());
+            let next = format!("wait for its end, or choose another folder with {option}");
+            Err(Failure::new(Exit::Usage, message).next(next))
+        }
+        Err(TryLockError::Error(error)) => Err(wrong(error)),
     }
 }
 

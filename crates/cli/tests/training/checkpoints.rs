@@ -317,6 +317,49 @@ fn a_program_for_serving_computes_as_the_model_was_trained() {
     folder.fail(&arguments, 2, &says);
 }
 
+/// In a folder of its own, and in the folder of the other training.
+#[test]
+fn a_checkpoint_is_of_one_training_at_a_time() {
+    let folder = Folder::new("shared-checkpoint", "{adam: {learning_rate: 0.05}}");
+    let elsewhere = ["--set", "checkpoint=runs/shared"];
+    for (own, path) in [
+        (&elsewhere[..], "runs/shared"),
+        (&[], "runs/one/checkpoint"),
+    ] {
+        let endless = [
+            "train", "t.yaml", "--quiet", "--epochs", "1000000", "--resume",
+        ];
+        let endless = [&endless[..], &["--output", "runs/one"], own].concat();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(endless).current_dir(&folder.0);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let manifest = folder.0.join(path).join("checkpoint.json");
+        phalanx_testkit::wait_until("a checkpoint", || {
+            child.try_wait().unwrap().is_some() || manifest.exists()
+        });
+        let set = format!("checkpoint={path}");
+        let other = ["train", "t.yaml", "--quiet", "--epochs", "1", "--resume"];
+        let other = [&other[..], &["--output", "runs/two", "--set", &set]].concat();
+        let refused = folder.phalanx(&other);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        let parts = [
+            format!("another training is writing to {path} now"),
+            "choose another folder with `checkpoint`".to_owned(),
+        ];
+        for part in parts {
+            assert!(told.contains(&part), "no {part:?} in {told}");
+        }
+        folder.succeed(&other);
+    }
+}
+
 #[test]
 fn what_is_no_checkpoint_is_said_to_be_what_it_is() {
     let folder = Folder::new("ckpt-none", "adam");
