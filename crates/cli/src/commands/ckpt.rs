@@ -162,7 +162,28 @@ fn prune(context: &mut Context, path: &Path, keep: usize) -> Result<(), Failure>
     Ok(())
 }
 
+/// The checkpoint at a path, or the newest whole one in a folder of them, of which it is said which one that is.
+fn one_at(path: &Path) -> Result<PathBuf, Failure> {
+    let inside = inside(path);
+    let newest = inside.iter().find(|path| TrainingState::load(path).is_ok());
+    let Some(newest) = newest else {
+        return match (inside.first(), other_than_checkpoint(path)) {
+            // The error says what is wrong with it.
+            (Some(first), _) => Ok(first.clone()),
+            (None, Some(other)) => Err(other),
+            (None, None) => Ok(path.to_owned()),
+        };
+    };
+    crate::output::notice(format_args!(
+        "note: {} is the newest whole checkpoint in {}",
+        newest.display(),
+        path.display()
+    ));
+    Ok(newest.clone())
+}
+
 fn export(context: &mut Context, path: &Path, file: &Path) -> Result<(), Failure> {
+    let path = &one_at(path)?;
     let (state, left_out) = TrainingState::load_newest(path).map_err(|error| failed(&error))?;
     if !left_out.is_empty() {
         crate::output::notice(format_args!("warning: {}", left_out.join("; ")));
@@ -181,7 +202,7 @@ fn export(context: &mut Context, path: &Path, file: &Path) -> Result<(), Failure
 
 /// Where two checkpoints differ: ends with 1 if they do.
 fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> {
-    let load = |path: &Path| TrainingState::load(path).map_err(|error| failed(&error));
+    let load = |path: &Path| TrainingState::load(one_at(path)?).map_err(|error| failed(&error));
     let (one, other) = (load(one)?, load(other)?);
     let mut differences = 0;
     if one.iterations() != other.iterations() {

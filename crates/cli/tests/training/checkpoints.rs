@@ -199,7 +199,13 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
         code == Some(1) && text.contains("differs by up to "),
         "{text}"
     );
+    // A folder is its newest.
+    assert_eq!(run(&["diff", "out", path]), (Some(0), "equal\n".into()));
+    assert_eq!(run(&["diff", "out/checkpoint.1", "out"]).0, Some(1));
+    assert_eq!(run(&["export", "out", "w.safetensors"]).0, Some(0));
+    let newest = fs::read(folder.0.join("w.safetensors")).unwrap();
     assert_eq!(run(&["export", path, "w.safetensors"]).0, Some(0));
+    assert!(fs::read(folder.0.join("w.safetensors")).unwrap() == newest);
     let weights = fs::read(folder.0.join("out/checkpoint/weights.safetensors")).unwrap();
     assert_eq!(fs::read(folder.0.join("w.safetensors")).unwrap(), weights);
     let damaged = folder.0.join("out/checkpoint.1/weights.safetensors");
@@ -214,6 +220,8 @@ fn checkpoints_are_listed_checked_compared_and_removed() {
     let newest = folder.0.join("out/checkpoint/weights.safetensors");
     fs::write(&newest, &weights[1..]).unwrap();
     fs::write(&damaged, &whole).unwrap();
+    // What is damaged is not the newest whole one.
+    assert_eq!(run(&["diff", "out", "out/checkpoint.1"]).1, "equal\n");
     let (code, text) = run(&["prune", path]);
     assert!(code == Some(0) && text.contains("it stays"), "{text}");
     assert_eq!(run(&["ls", path]).1.lines().count(), 2);
@@ -374,7 +382,13 @@ fn what_is_no_checkpoint_is_said_to_be_what_it_is() {
         "at out: it is the folder of a training that wrote no",
         "`save_freq`",
     ];
-    folder.fail(&["ckpt", "ls", "out"], 2, &what);
+    for command in [
+        &["ls", "out"][..],
+        &["diff", "out", "out"],
+        &["export", "out", "w"],
+    ] {
+        folder.fail(&[&["ckpt"], command].concat(), 2, &what);
+    }
 }
 
 #[test]
@@ -397,6 +411,7 @@ fn checkpoints_of_epochs_in_a_folder_are_listed_and_removed() {
     for (line, begin) in listed.iter().zip(begins) {
         assert!(line.starts_with(begin), "{listed:?}");
     }
+    assert_eq!(run(&["diff", "saved", "saved/03"]), "equal\n");
     let removed = run(&["prune", "saved", "--keep", "2"]);
     assert_eq!(removed, "removed saved/01\n");
     assert_eq!(run(&["verify", "saved"]).lines().count(), 2);
