@@ -58,6 +58,15 @@ impl Part {
         }
     }
 
+    /// As a training file has it.
+    fn shown(self) -> String {
+        match self {
+            Self::First(rows) => format!("{{first: {rows}}}"),
+            Self::Last(rows) => format!("{{last: {rows}}}"),
+            Self::Split(share) => format!("{{split: {share}}}"),
+        }
+    }
+
     /// Whether all rows of this part are in another one.
     fn is_in(self, other: Self) -> bool {
         match (self, other) {
@@ -88,9 +97,9 @@ impl HeldOut {
         if then.part.is_some_and(|then| part.is_in(then)) {
             return self.other_files(then);
         }
-        let then = then.part.map(|part| format!("{part:?}"));
+        let then = then.part.map(Part::shown);
         let then = then.unwrap_or_else(|| "no part of its rows left out".into());
-        Some(("test", format!("{part:?}"), then))
+        Some(("test", part.shown(), then))
     }
 
     /// Files in another order than then. Files that came or went are seen by the number of rows.

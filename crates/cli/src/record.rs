@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{
     self, Csv, Data, ExampleParts, Examples, FeatureInput, ImageSettings, ImageTest, InputFeatures,
-    Problems, Test, TrainConfig,
+    Missing, Problems, Test, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
@@ -224,6 +224,16 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
+/// What is done about missing values, as a training file has it.
+fn shown_missing(missing: Missing) -> String {
+    match missing {
+        Missing::Fail => "fail (the default)".to_owned(),
+        Missing::Drop => "drop".to_owned(),
+        Missing::Mean => "mean".to_owned(),
+        Missing::Number(number) => number.to_string(),
+    }
+}
+
 /// Whether the test is drawn by the seed.
 fn drawn(data: &Data) -> bool {
     match data {
@@ -273,7 +283,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ),
         ("category", format!("{categories:?}")),
         ("classes", format!("{:?}", csv.classes.value)),
-        ("missing", format!("{:?}", csv.missing)),
+        ("missing", shown_missing(csv.missing)),
         ("standardize", csv.standardize.to_string()),
     ]
 }

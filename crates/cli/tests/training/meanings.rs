@@ -165,8 +165,8 @@ fn rows_that_were_trained_on_are_no_test() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("0.25", "0.5")).unwrap();
     let told = [
-        "`test` of t.yaml is Split(0.5)",
-        "was trained with Split(0.25)",
+        "`test` of t.yaml is {split: 0.5}",
+        "was trained with {split: 0.25}",
     ];
     folder.fail(&["evaluate", "t.yaml"], 2, &told);
     // Other rows, and a file of its own.
@@ -191,7 +191,7 @@ fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
     let resume = ["train", "t.yaml", "--resume", "--quiet"];
     fs::write(&path, &text).unwrap();
     let told = [
-        "`test` of t.yaml is Split(0.25), and the checkpoint in out was trained with no part of its rows left out",
+        "`test` of t.yaml is {split: 0.25}, and the checkpoint in out was trained with no part of its rows left out",
         "bring `test` back to what it was",
     ];
     folder.fail(&resume, 2, &told);
@@ -205,9 +205,23 @@ fn a_training_that_goes_on_gets_no_test_of_rows_it_was_trained_on() {
     fs::write(&path, &text).unwrap();
     folder.succeed(&["train", "t.yaml", "--quiet", "--overwrite"]);
     fs::write(&path, text.replace("0.25", "0.5")).unwrap();
-    folder.fail(&resume, 2, &["was trained with Split(0.25)"]);
+    folder.fail(&resume, 2, &["was trained with {split: 0.25}"]);
     fs::write(&path, &text).unwrap();
     folder.succeed(&resume);
+}
+
+#[test]
+fn what_is_done_about_missing_values_is_told_as_it_is_written() {
+    let folder = kinds("missing");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--resume"]);
+    let resume = ["train", "t.yaml", "--quiet", "--resume"];
+    for (value, shown) in [("drop", "drop"), ("1.5", "1.5")] {
+        let set = format!("data.missing={value}");
+        let told = format!(
+            "`missing` of t.yaml is {shown}, and the checkpoint in out was trained with fail (the default)"
+        );
+        folder.fail(&[&resume[..], &["--set", &set]].concat(), 2, &[&told]);
+    }
 }
 
 /// Rows that were left out and are trained on now are no harm to the test, others would be.
