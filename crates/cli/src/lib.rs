@@ -29,6 +29,7 @@ pub mod output_labels;
 pub mod predictions;
 mod preemption;
 mod record;
+mod resumed_settings;
 pub mod reviews;
 pub mod rows;
 pub mod rows_to_predict;

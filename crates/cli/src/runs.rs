@@ -114,7 +114,7 @@ fn settings(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
 }
 
 /// The values of a document by their paths.
-fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+pub(crate) fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     let key = |name: &str| match path {
         "" => name.to_owned(),
         path => format!("{path}.{name}"),

@@ -16,11 +16,12 @@ use super::follow;
 use super::session::{self, Session, failed};
 use super::smoke;
 use crate::args::TrainArgs;
-use crate::config::{SaveFreq, TrainConfig};
+use crate::config::{self, SaveFreq, TrainConfig};
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::held_out::HeldOutCheck;
 use crate::record::Record;
+use crate::resumed_settings::changed_settings;
 use crate::rows::{self, Rows};
 use crate::run_folder::{Lock, RunFolder};
 use crate::scaling::Scaling;
@@ -352,6 +353,9 @@ fn resume(
         }
         other => failed(&other),
     })?;
+    if let Some(note) = other_settings(session, folder)? {
+        tell(note);
+    }
     let (done, step) = (state.position().epoch, state.iterations());
     let epochs = session.config.fit.epochs;
     if done >= epochs as u64 {
@@ -365,6 +369,17 @@ fn resume(
         ));
     }
     Ok(true)
+}
+
+/// What is said of a model, a loss, a precision or a batch size that are not as they were.
+fn other_settings(session: &Session, folder: &RunFolder) -> Result<Option<String>, Failure> {
+    let then = Record::read(folder.path())?.and_then(|record| record.config().ok());
+    // As it was written: the batch size is of all replicas here.
+    let (text, file) = (session.config.text.as_bytes(), &session.config.origin);
+    let now = config::parse_with(text, file, &session.config.overrides).ok();
+    Ok(then
+        .zip(now)
+        .and_then(|(then, now)| changed_settings(&then, &now)))
 }
 
 /// Words that had other numbers would have the vectors of other words, and a test on other rows some that were trained on.

@@ -127,6 +127,31 @@ fn the_best_epoch_is_one_of_those_that_were_compared() {
 }
 
 #[test]
+fn settings_that_change_where_training_goes_on_are_told() {
+    let folder = Folder::new("changed", "{adam: {learning_rate: 0.05}}");
+    let resumed = |more: &[&str]| {
+        let resume = ["train", "t.yaml", "--resume"];
+        let output = folder.phalanx(&[&resume[..], more].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{told}");
+        told
+    };
+    resumed(&["--epochs", "1"]);
+    let told = resumed(&["--epochs", "2", "--set", "optimizer.adam.learning_rate=0.1"]);
+    assert!(!told.contains("note: settings differ from what"), "{told}");
+    let changed = [
+        "model.0.dense.activation=relu",
+        "fit.batch_size=4",
+        "precision=mixed_bfloat16",
+    ];
+    let changed = changed.iter().flat_map(|set| ["--set", *set]);
+    let changed: Vec<&str> = ["--epochs", "3"].into_iter().chain(changed).collect();
+    let told = resumed(&changed);
+    let note = "trained with: `fit.batch_size` was 8, and is 4; `model.0.dense.activation` was tanh, and is relu; `precision` was float32, and is mixed_bfloat16; training";
+    assert!(told.contains(note), "{told}");
+}
+
+#[test]
 fn an_epoch_says_how_fast_it_was() {
     let folder = Folder::new("speed", "adam");
     // Of 40 rows 32 are trained on: in batches of 12, 12 and 8, and in four of 8.
