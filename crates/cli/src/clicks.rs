@@ -1,15 +1,15 @@
 //! A CSV file of made-up clicks, for examples: `phalanx data clicks`.
 
 use std::fmt::{self, Display, Formatter};
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use phalanx::data::{Batch, HostTensor};
 use phalanx::datasets;
 
 use crate::failure::{Exit, Failure};
+use crate::files::create;
 
 /// Rows that are written at once.
 const ROWS: usize = 4096;
@@ -32,6 +32,9 @@ pub struct Clicks {
     /// What the clicks follow from
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
+    /// Replace the file if it is there
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// What was written.
@@ -52,8 +55,7 @@ impl Clicks {
         };
         let clicks = datasets::clicks(self.users, self.items, self.count as usize, self.seed);
         let clicks = clicks.map_err(|error| failed(error.to_string()))?;
-        let file = create(&self.to).map_err(|error| failed(error.to_string()))?;
-        let mut file = BufWriter::new(file);
+        let mut file = BufWriter::new(create(&self.to, self.overwrite)?);
         let mut written = file.write_all(b"user,item,clicked\n");
         for batch in clicks.batch(ROWS).iter(0, 0) {
             let batch = batch.map_err(|error| failed(error.to_string()))?;
@@ -62,13 +64,6 @@ impl Clicks {
         let written = written.and_then(|()| file.flush());
         written.map_err(|error| failed(error.to_string()))
     }
-}
-
-fn create(to: &Path) -> io::Result<File> {
-    if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    File::create(to)
 }
 
 fn write_rows(file: &mut impl Write, batch: &Batch) -> io::Result<()> {

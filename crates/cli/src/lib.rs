@@ -18,6 +18,7 @@ mod encoded;
 mod example_rows;
 mod failure;
 mod feature_rows;
+mod files;
 mod held_out;
 mod image_rows;
 mod locate;

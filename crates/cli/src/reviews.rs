@@ -1,13 +1,14 @@
 //! A CSV file of made-up reviews, for examples: `phalanx data reviews`.
 
 use std::fmt::{self, Display, Formatter};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::failure::{Exit, Failure};
+use crate::files::create;
 use crate::synth::Random;
 
 /// How often a clause says the opposite of the whole review: the rest is what a model can find.
@@ -87,6 +88,9 @@ pub struct Reviews {
     /// What the reviews follow from
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
+    /// Replace the file if it is there
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// What was written.
@@ -99,17 +103,15 @@ impl Display for Reviews {
 impl Reviews {
     /// Writes rows of `review,sentiment`, every other one positive; the folder of the file is made.
     pub(crate) fn write(&self) -> Result<(), Failure> {
-        self.write_rows().map_err(|error| {
+        let file = create(&self.to, self.overwrite)?;
+        self.write_rows(file).map_err(|error| {
             let message = format!("cannot write {}: {error}", self.to.display());
             Failure::new(Exit::Failed, message).next("choose another --to")
         })
     }
 
-    fn write_rows(&self) -> io::Result<()> {
-        if let Some(folder) = self.to.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut file = BufWriter::new(File::create(&self.to)?);
+    fn write_rows(&self, file: File) -> io::Result<()> {
+        let mut file = BufWriter::new(file);
         let mut random = Random(self.seed);
         writeln!(file, "review,sentiment")?;
         for row in 0..self.count {

@@ -18,6 +18,7 @@ use crate::config::{
 };
 use crate::data_facts::{Facts, FileLayout, OneHotFact};
 use crate::example_rows;
+use crate::files::check_rereadable;
 use crate::image_rows;
 use crate::named_columns;
 use crate::output_labels;
@@ -89,6 +90,9 @@ fn read_csv(
     known: Option<&Facts>,
     scaling: Option<&Scaling>,
 ) -> Result<Rows, Problem> {
+    for file in &data.csv {
+        check_rereadable(&file.value).map_err(|error| unreadable(file.at, &error))?;
+    }
     let facts = match known {
         Some(known) => known.clone(),
         None => {
@@ -396,6 +400,7 @@ impl Files<'_> {
         let mut all: Option<Dataset> = None;
         for path in csv {
             let wrong = |error| unreadable(path.at, &error);
+            check_rereadable(&path.value).map_err(wrong)?;
             let next = self.one(&path.value).map_err(wrong)?;
             let dims = next.get(0, 0).map_err(wrong)?.x[0].dims().to_vec();
             if self.facts.dims.is_empty() {

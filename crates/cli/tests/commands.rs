@@ -454,6 +454,24 @@ fn images_that_are_left_out_are_told() {
 }
 
 #[test]
+fn made_up_rows_replace_no_file_unless_asked_to() {
+    let home = folder("made-up");
+    for made in ["clicks", "reviews"] {
+        let make = |more: &[&str]| {
+            let arguments = ["data", made, "--to", "rows.csv", "--count", "4"];
+            phalanx(&home, &[&arguments[..], more].concat())
+        };
+        std::fs::write(home.join("rows.csv"), "mine").unwrap();
+        let says = ["rows.csv is there already", "replace it with --overwrite"];
+        expect(&make(&[]), 2, &[], &says);
+        let read = || std::fs::read_to_string(home.join("rows.csv")).unwrap();
+        assert_eq!(read(), "mine");
+        expect(&make(&["--overwrite"]), 0, &["rows.csv"], &[]);
+        assert!(read().lines().count() > 4);
+    }
+}
+
+#[test]
 fn data_are_inspected_and_sharded() {
     let home = folder("data");
     std::fs::write(home.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();

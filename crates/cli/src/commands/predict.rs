@@ -16,6 +16,9 @@ use crate::predictions::{Predicted, lines, without_scores};
 /// Prints a prediction for each row, or writes them to a file.
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
     let mut used = used(&args.of)?;
+    if let Some(to) = &args.to {
+        used.check_target(to)?;
+    }
     used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
     let (rows, names) = used.to_predict(context, &facts)?;

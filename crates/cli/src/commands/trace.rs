@@ -7,6 +7,7 @@ use super::buckets;
 use super::session::{self, Session, failed};
 use crate::args::TraceArgs;
 use crate::failure::{Exit, Failure};
+use crate::files::{check_target, read_by_training};
 use crate::{model, rows};
 
 /// Trains for some steps and writes where their time went, of all workers.
@@ -21,6 +22,7 @@ pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure
         return Err(Failure::new(Exit::Usage, message).next("launch `phalanx trace` without --ps"));
     }
     let mut config = session::config(&args.file, &args.set)?;
+    check_target(&args.output, &read_by_training(&config), "--output")?;
     buckets::fetch(context, &mut config)?;
     let rows = rows::load(&config).map_err(session::wrong)?;
     let model = model::of_data(&config, &rows.facts).map_err(session::wrong)?;

@@ -19,6 +19,7 @@ use crate::args::TrainArgs;
 use crate::config::{self, SaveFreq, TrainConfig};
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::files::check_callbacks;
 use crate::held_out::HeldOutCheck;
 use crate::record::Record;
 use crate::resumed_settings::changed_settings;
@@ -40,6 +41,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     if let Some(output) = &args.output {
         config.output.clone_from(output);
     }
+    check_callbacks(&config).map_err(session::wrong)?;
     if context.is_followed && config.fit.save_freq.is_none() {
         config.fit.save_freq = Some(SaveFreq::Epoch);
     }

@@ -14,6 +14,7 @@ use crate::args::UseArgs;
 use crate::config::{Csv, Data, Images, Missing, Test, TrainConfig};
 use crate::data_facts::{Facts, InputFact};
 use crate::failure::{Exit, Failure};
+use crate::files::{check_rereadable, check_target, read_by_training, read_of_run};
 use crate::output::notice;
 use crate::record::{self, Record};
 use crate::run_folder::RunFolder;
@@ -76,6 +77,15 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
 }
 
 impl Used {
+    /// Refuses to write results over the training file, the rows or the model.
+    pub(crate) fn check_target(&self, to: &Path) -> Result<(), Failure> {
+        let folder = &self.folder;
+        let run = read_of_run(folder.path(), folder.model(), folder.checkpoint());
+        let mut read = read_by_training(&self.config);
+        read.extend(run.into_iter().chain(self.csv.clone()));
+        check_target(to, &read, "--to")
+    }
+
     /// Copies what is read of buckets: the data that are named, else the training's; and the model, where a checkpoint is of it.
     pub(crate) fn fetch(&mut self, context: &Context) -> Result<(), Failure> {
         for path in self.csv.iter_mut().chain(&mut self.images) {
@@ -426,7 +436,8 @@ impl Used {
     ) -> Result<Dataset, Failure> {
         let mut all: Option<Dataset> = None;
         for path in files {
-            let next = read(path).map_err(|error| failed(&error))?;
+            let next = check_rereadable(path).and_then(|()| read(path));
+            let next = next.map_err(|error| failed(&error))?;
             all = Some(match all {
                 None => next,
                 Some(before) => before.concatenate(&next).map_err(|error| failed(&error))?,

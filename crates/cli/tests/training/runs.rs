@@ -152,6 +152,83 @@ fn settings_that_change_where_training_goes_on_are_told() {
 }
 
 #[test]
+fn what_is_read_is_not_written_over() {
+    let folder = Folder::new("own-files", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    fs::hard_link(folder.0.join("a.csv"), folder.0.join("link.csv")).unwrap();
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let logs = format!("{text}callbacks: [{{csv_logger: {{filename: a.csv}}}}]\n");
+    fs::write(folder.0.join("logs.yaml"), logs).unwrap();
+    let cases = [
+        ("predict out a.csv --to a.csv", "a.csv"),
+        ("predict out link.csv --to a.csv", "a.csv"),
+        ("predict out --to a.csv", "a.csv"),
+        ("predict t.yaml --to t.yaml", "t.yaml"),
+        ("predict out --to out/training.json", "out/training.json"),
+        (
+            "predict out --to out/model/weights.safetensors",
+            "out/model/weights.safetensors",
+        ),
+        ("trace t.yaml --output t.yaml", "t.yaml"),
+        ("trace t.yaml --output link.csv", "link.csv"),
+        ("train logs.yaml --overwrite", "a.csv"),
+        ("train logs.yaml --dry-run", "a.csv"),
+    ];
+    for (command, target) in cases {
+        let before = fs::read(folder.0.join(target)).unwrap();
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let says = format!("{target} is one of the files that are read here");
+        folder.fail(&arguments, 2, &[&says]);
+        assert!(
+            fs::read(folder.0.join(target)).unwrap() == before,
+            "{command}"
+        );
+    }
+    // Others are replaced.
+    for _ in 0..2 {
+        folder.succeed(&["predict", "out", "--to", "out/predicted.csv"]);
+    }
+}
+
+/// Rows are gone through several times, of which a pipe has the first alone.
+#[test]
+fn a_pipe_is_no_file_of_rows() {
+    let folder = Folder::new("pipes", "adam");
+    folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
+    let set = [
+        "train",
+        "t.yaml",
+        "--overwrite",
+        "--set",
+        "data.csv=/dev/stdin",
+    ];
+    let piped = [
+        &["predict", "out", "/dev/stdin"][..],
+        &["evaluate", "out", "/dev/stdin"],
+        &set,
+    ];
+    for arguments in piped {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(arguments).current_dir(&folder.0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        // Dropping its end ends the pipe.
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        let what = "/dev/stdin is a pipe, and is read more than once; write it to a file first";
+        assert!(
+            told.contains(&what.replace("; ", "\n  next: ")) || told.contains(what),
+            "{told}"
+        );
+    }
+    let what = ["- would be standard input, which is read more than once"];
+    folder.fail(&["predict", "out", "-"], 2, &what);
+}
+
+#[test]
 fn an_epoch_says_how_fast_it_was() {
     let folder = Folder::new("speed", "adam");
     // Of 40 rows 32 are trained on: in batches of 12, 12 and 8, and in four of 8.
