@@ -50,16 +50,9 @@ impl World {
         let keys = "phalanx: {kubernetes: {image: img, claim: folder}, restarts: 2, secrets: {API_KEY: key.txt}}\n";
         fs::write(self.service.folder.join("job.yaml"), keys).unwrap();
         fs::write(self.service.folder.join("key.txt"), "canary-of-the-test\n").unwrap();
-        let start = [
-            "submit",
-            "training",
-            name,
-            "--to",
-            "kubernetes",
-            "--config",
-            "job.yaml",
-        ];
-        self.ok(&[&start[..], options, &["--"], words].concat());
+        let start = ["submit", "training", name, "--to", "kubernetes"];
+        let file = ["--config", "job.yaml"];
+        self.ok(&[&start[..], &file, options, &["--"], words].concat());
     }
 
     /// Runs a command with the cluster in its environment.
@@ -79,25 +72,17 @@ impl World {
         self.submit(name, &["--workers", "2"], &["sh", "-c", script]);
     }
 
-    /// Waits until tasks have written these files.
-    fn until_there_are(&self, files: [&str; 2]) {
+    fn until(&self, holds: impl Fn() -> bool) {
         let until = Instant::now() + service::PATIENCE;
-        while !files
-            .iter()
-            .all(|file| self.service.folder.join(file).exists())
-        {
-            assert!(Instant::now() < until, "{files:?}");
+        while !holds() {
+            assert!(Instant::now() < until, "left: {:?}", self.cluster.left());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until the cluster has nothing of any job.
     fn until_empty(&self) {
-        let until = Instant::now() + service::PATIENCE;
-        while !self.cluster.left().is_empty() {
-            assert!(Instant::now() < until, "{:?}", self.cluster.left());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.until(|| self.cluster.left().is_empty());
     }
 }
 
@@ -196,7 +181,8 @@ fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
         "echo x >> node-$RANK; [ $(wc -l < node-$RANK) -gt 1 ] || sleep 1000",
     );
     world.service.state("node", "RUNNING");
-    world.until_there_are(["node-0", "node-1"]);
+    let has_begun = |rank| world.service.folder.join(format!("node-{rank}")).exists();
+    world.until(|| has_begun(0) && has_begun(1));
     world.cluster.lose("worker-0");
     let job = world.service.end("node");
     assert_eq!(

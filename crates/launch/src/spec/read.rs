@@ -260,7 +260,6 @@ fn roles(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Vec<Role> {
     let most = ours.elastic.map_or(1, |(_, most)| most);
     match (given, named) {
         (Some("CUSTOM"), _) => custom_roles(input, notes),
-        // A wrong word was said already.
         (None, Some(_)) if input.get("scaleTier").is_some() => custom_roles(input, notes),
         (None, Some(name)) => {
             let message =
@@ -270,11 +269,8 @@ fn roles(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Vec<Role> {
         }
         (Some(tier), Some(name)) => {
             let message = format!("{PATH}.{name} is for scaleTier CUSTOM, it is {tier}");
-            notes.wrong(
-                input.place(name),
-                message,
-                "write `scaleTier: CUSTOM`, or remove the field",
-            );
+            let next = "write `scaleTier: CUSTOM`, or remove the field";
+            notes.wrong(input.place(name), message, next);
             Vec::new()
         }
         // Nothing is said of machines: one task with what there is, or as many as an elastic job may have.
@@ -541,9 +537,8 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
 fn job_dir(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
     let folder = input.text("jobDir", notes)?;
     if folder.trim().is_empty() {
-        let message = format!("{PATH}.jobDir is empty");
-        let next = "name a folder, or leave it out for runs/NAME";
-        notes.wrong(input.place("jobDir"), message, next);
+        let (what, next) = (format!("{PATH}.jobDir is empty"), "name a folder");
+        notes.wrong(input.place("jobDir"), what, next);
     }
     Some(ObjectUrl::parse(&folder).map_or(folder, |url| url.to_string()))
 }
