@@ -19,7 +19,7 @@ pub(crate) fn check_rereadable(path: &Path) -> phalanx::Result<()> {
         Err(_) if path.file_name().is_some_and(|name| name == "-") => {
             "would be standard input, which is"
         }
-        // What is wrong is told where it is opened.
+        // Opening it says what is wrong.
         Err(_) => return Ok(()),
     };
     Err(phalanx::Error::User(format!(

@@ -90,9 +90,7 @@ fn read_csv(
     known: Option<&Facts>,
     scaling: Option<&Scaling>,
 ) -> Result<Rows, Problem> {
-    for file in &data.csv {
-        check_rereadable(&file.value).map_err(|error| unreadable(file.at, &error))?;
-    }
+    rereadable(&data.csv)?;
     let facts = match known {
         Some(known) => known.clone(),
         None => {
@@ -397,10 +395,10 @@ struct Files<'a> {
 impl Files<'_> {
     /// The rows of files one after the other, as they stand there.
     fn read(&mut self, csv: &[Located<PathBuf>]) -> Result<Dataset, Problem> {
+        rereadable(csv)?;
         let mut all: Option<Dataset> = None;
         for path in csv {
             let wrong = |error| unreadable(path.at, &error);
-            check_rereadable(&path.value).map_err(wrong)?;
             let next = self.one(&path.value).map_err(wrong)?;
             let dims = next.get(0, 0).map_err(wrong)?.x[0].dims().to_vec();
             if self.facts.dims.is_empty() {
@@ -465,6 +463,13 @@ impl Files<'_> {
         };
         Dataset::from_csv_with(path, &options, &mut self.columns)
     }
+}
+
+/// Refuses pipes, each at the line that names it.
+fn rereadable(files: &[Located<PathBuf>]) -> Result<(), Problem> {
+    files.iter().try_for_each(|file| {
+        check_rereadable(&file.value).map_err(|error| unreadable(file.at, &error))
+    })
 }
 
 fn unreadable(at: Position, error: &Error) -> Problem {
