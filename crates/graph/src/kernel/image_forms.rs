@@ -1,4 +1,4 @@
-//! Convolutions that are none of the registered kernels', written by those that are: transposed ones and those of volumes.
+//! Convolutions that are none of the registered kernels', written by ops that are: transposed ones, and convolutions of volumes.
 
 use std::sync::Arc;
 

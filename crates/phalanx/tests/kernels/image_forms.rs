@@ -1,4 +1,4 @@
-//! Transposed convolutions and those of volumes, which are written by kernels for plain convolutions of images, beside their meaning in f64.
+//! Transposed convolutions and convolutions of volumes, by kernels for plain convolutions of images, beside their meaning in f64.
 
 use phalanx::engine::{CompileRequest, KernelsMode};
 use phalanx_graph::op::{ConvDims, ConvSpec};
