@@ -37,9 +37,12 @@ pub(crate) fn check_target(target: &Path, read: &[PathBuf], option: &str) -> Res
     }
 }
 
-/// Refuses callbacks that write to a file that the training reads.
+/// Refuses callbacks that write to a file that the training reads. Weights with which it begins may be replaced by better ones.
 pub(crate) fn check_callbacks(config: &TrainConfig) -> Result<(), Problems> {
-    let read = read_by_training(config);
+    let read = read_by_training(&TrainConfig {
+        first_weights: None,
+        ..config.clone()
+    });
     for callback in &config.callbacks {
         let named = ["filename", "filepath"].map(|key| (key, callback.settings[key].as_str()));
         for (key, target) in named {
@@ -78,7 +81,7 @@ pub(crate) fn read_of_run(folder: &Path, model: PathBuf, checkpoint: PathBuf) ->
     [folder.join(record::NAME), model, checkpoint]
 }
 
-/// Whether a file is one of those at these paths, of folders those directly in them.
+/// Whether a file is one of those at these paths, of folders those that [`in_folder`] finds.
 fn is_one_of(target: &Path, read: &[PathBuf]) -> bool {
     let Some(own) = identity(target) else {
         return false;
@@ -87,10 +90,21 @@ fn is_one_of(target: &Path, read: &[PathBuf]) -> bool {
     all.any(|path| identity(&path) == Some(own))
 }
 
+/// The files of a model, a checkpoint or examples. Pictures have a folder for each class, and what lies beside these is not read.
+fn in_folder(folder: &Path) -> Vec<PathBuf> {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let own = entries(folder);
+    let classes = own.iter().filter(|path| path.is_dir());
+    let below: Vec<PathBuf> = classes.flat_map(|class| entries(class)).collect();
+    if below.is_empty() { own } else { below }
+}
+
 fn files_at(path: &Path) -> Vec<PathBuf> {
     if path.is_dir() {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        return entries.map(|entry| entry.path()).collect();
+        return in_folder(path);
     }
     let pattern = path.to_string_lossy();
     match !path.exists() && is_file_pattern(&pattern) {
@@ -107,7 +121,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// Makes a file, and its folder, in place of one that is there where that may be replaced.
 pub(crate) fn create(to: &Path, overwrite: bool) -> Result<File, Failure> {
-    if !overwrite && to.is_file() {
+    // What is no file itself, such as standard output, is written to.
+    if !overwrite && fs::symlink_metadata(to).is_ok_and(|found| found.is_file()) {
         let message = format!("{} is there already", to.display());
         return Err(Failure::new(Exit::Usage, message)
             .next("choose another --to, or replace it with --overwrite"));

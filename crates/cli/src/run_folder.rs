@@ -9,6 +9,7 @@ use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{EpochLogs, History, Logs, SlowWorker};
 use phalanx::replicas::Placement;
 use phalanx_cluster::Variables;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::commands::session::failed;
@@ -295,6 +296,13 @@ fn locked(written: &Path, lock: &Path, option: &str) -> Result<File, Failure> {
             let message = format!("another training is writing to {} now", written.display());
             let next = format!("wait for its end, or choose another folder with {option}");
             Err(Failure::new(Exit::Usage, message).next(next))
+        }
+        // A file system without locks keeps nobody out.
+        Err(TryLockError::Error(error))
+            if error.kind() == io::ErrorKind::Unsupported
+                || Errno::from_io_error(&error) == Some(Errno::NOLCK) =>
+        {
+            Ok(file)
         }
         Err(TryLockError::Error(error)) => Err(wrong(error)),
     }

@@ -82,7 +82,11 @@ impl Used {
         let folder = &self.folder;
         let run = read_of_run(folder.path(), folder.model(), folder.checkpoint());
         let mut read = read_by_training(&self.config);
-        read.extend(run.into_iter().chain(self.csv.clone()));
+        read.extend(
+            run.into_iter()
+                .chain(self.csv.clone())
+                .chain(self.images.clone()),
+        );
         check_target(to, &read, "--to")
     }
 

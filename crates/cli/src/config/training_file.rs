@@ -155,7 +155,7 @@ pub(crate) const FILE: &[Field] = &[
     Field::new(
         "loss_scale",
         LOSS_SCALE_KIND,
-        DefaultValue::Words("with `mixed_float16` one that follows the gradients, otherwise `off`"),
+        DefaultValue::Words("with `mixed_float16` one that follows the gradients, or what a file of Keras has where `optimizer` is left to it, otherwise `off`"),
         "what the loss is multiplied by, and gradients divided by, so that small ones do not round to 0: a number for all steps, or the [settings](#loss_scale) of one that follows the gradients, Keras' `LossScaleOptimizer`",
     )
     .example("{initial: 1024}"),

@@ -75,12 +75,12 @@ fn a_checkpoint_that_moved_alone_knows_what_was_held_out() {
         (
             "test",
             "{last: 3}",
-            "`test` is Last(3), and the checkpoint was trained with Split(0.25)",
+            "`test` is {last: 3}, and the checkpoint was trained with {split: 0.25}",
         ),
         (
             "test",
             "{split: 0.5}",
-            "`test` is Split(0.5), and the checkpoint was trained with Split(0.25)",
+            "`test` is {split: 0.5}, and the checkpoint was trained with {split: 0.25}",
         ),
         (
             "csv",

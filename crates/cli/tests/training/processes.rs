@@ -124,7 +124,8 @@ fn a_batch_size_of_a_replica_is_one_on_servers_too() {
 fn a_signal_to_a_launch_with_servers_ends_all_with_a_checkpoint() {
     let folder = Folder::new("signal", "sgd");
     let path = folder.0.join("t.yaml");
-    let text = fs::read_to_string(&path).unwrap() + "strategy: parameter_server\n";
+    // An epoch is of both workers, so that both watch for signals when one is over.
+    let text = fs::read_to_string(&path).unwrap() + "strategy: {parameter_server: {mode: sync}}\n";
     fs::write(&path, text.replace("epochs: 40", "epochs: 100000")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
     let launch = ["launch", "--workers", "2", "--ps", "2", "--logs", "logs"];

@@ -152,7 +152,8 @@ impl Form {
             Self::Volumes { depth, images } => {
                 let [size, height, width, channels, filters] =
                     [0, 1, 2, 3, 4].map(|dim| kernel[dim]);
-                let taken = deep(dims, x, size, *depth);
+                // Not the copy of the way forward, which would be kept until then.
+                let taken = deep(dims, &x.computed_once(), size, *depth);
                 let flat = [height, width, size * channels, filters];
                 let found = to_kernel(images, &taken, &flat_images(g), &flat);
                 let apart = found.reshape(&[height, width, size, channels, filters]);

@@ -9,7 +9,7 @@ use std::io::Read;
 
 use phalanx_graph::HostTensor;
 
-use super::csv_header::{header, is_value_too, may_be_header};
+use super::csv_header::{header, is_value_too, may_be_header, names_columns};
 use super::csv_labels::CsvLabel;
 use super::csv_lines::{CsvLines, RowPlace, shown};
 use super::csv_one_hot::{OneHotColumn, TextColumn};
@@ -280,17 +280,9 @@ pub(super) fn add_texts(
     let Some(index) = column.index(&start.lines, &start.names, columns)? else {
         return Ok(false);
     };
-    let named = start
-        .names
-        .get(index)
-        .filter(|_| options.header == Header::Auto);
-    let named = named.map(|name| {
-        (
-            name.clone(),
-            start.lines.error_at(index, "", &is_value_too(name)),
-        )
-    });
+    let named = start.doubtful_name(index, options);
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
+    let is_named = names_columns(&start.names, &start.lines.fields(&start.line)?, index);
     let is_asked = options.header == Header::Auto && start.names.is_empty();
     let (mut first, mut comes_again) = (None, false);
     let mut once = BTreeSet::new();
@@ -318,6 +310,7 @@ pub(super) fn add_texts(
         is_left = start.lines.read(&mut start.line)?;
     }
     if let Some((name, error)) = named
+        && !is_named
         && texts.contains(&name)
     {
         return Err(error);
@@ -345,6 +338,14 @@ impl<'a> CsvStart<'a> {
         let names = header(&lines, &fields, options)?;
         drop(fields);
         Ok(Self { lines, line, names })
+    }
+
+    /// The name of a column of texts, and the error if it is a text of the column, too.
+    fn doubtful_name(&self, column: usize, options: &CsvOptions) -> Option<(String, Error)> {
+        let name = self.names.get(column);
+        let name = name.filter(|_| options.header == Header::Auto)?;
+        let error = self.lines.error_at(column, "", &is_value_too(name));
+        Some((name.clone(), error))
     }
 }
 
@@ -1085,6 +1086,16 @@ mod tests {
             label_texts(text, Header::Yes).unwrap().unwrap(),
             ["setosa", "virginica"]
         );
+        // Nor is there a doubt where another column has a name above numbers.
+        for text in [
+            "free,spam\n0.1,spam\n0.2,ham\n",
+            "free,spam\ntrue,spam\nfalse,ham\n",
+        ] {
+            assert_eq!(
+                label_texts(text, Header::Auto).unwrap().unwrap(),
+                ["ham", "spam"]
+            );
+        }
         // Texts alone are names, unless one is a class too.
         let text = "fine,good\nso so,bad\nfair,good\n";
         let error = label_texts(text, Header::Auto).unwrap_err().to_string();

@@ -105,6 +105,14 @@ fn count_columns(fields: &[Cow<'_, str>]) -> bool {
     }
 }
 
+/// Whether names stand above numbers in other columns than this one, of texts, so that there is no doubt.
+pub(super) fn names_columns(names: &[String], row: &[Cow<'_, str>], texts: usize) -> bool {
+    let mut columns = names.iter().zip(row).enumerate();
+    columns.any(|(column, (name, field))| {
+        column != texts && is_text(name) && (is_number(field) || is_flag(field))
+    })
+}
+
 fn may_be_names(fields: &[Cow<'_, str>]) -> String {
     format!(
         "found numbers that count up from {}, which may be the names of columns or a row; \

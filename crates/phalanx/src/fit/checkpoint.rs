@@ -339,7 +339,11 @@ fn notice_other_settings(model: &CompiledModel, manifest: &Manifest) {
     let (there, here) = (&manifest.settings, model.setup.optimizer.config());
     let fields = here.as_object().into_iter().flatten();
     let differing = fields.filter_map(|(field, here)| {
-        let there = there.get(field).unwrap_or(&Value::Null);
+        // A checkpoint of before a setting came has it as it is by default, which is empty or none.
+        let is_empty = here.as_object().is_some_and(serde_json::Map::is_empty);
+        let there = there
+            .get(field)
+            .unwrap_or(if is_empty { here } else { &Value::Null });
         (there != here).then(|| format!("`{field}` was {there}, and is {here}"))
     });
     let differing: Vec<String> = differing.collect();

@@ -188,7 +188,7 @@ pub(super) fn apply_gradients(
     let values = connected.iter();
     let values = values.map(|&param| reduced.start(variables, spec.trained[param]).clone());
     let values: Vec<Tensor> = values.collect();
-    // Without a gradient neither the variable nor its slots change.
+    // Without a gradient neither the variable nor its slots change, but its average.
     let is_used = |&slot: &usize| {
         let owner = spec.slots[slot].param;
         owner.is_none_or(|param| connected.contains(&param))
@@ -208,11 +208,18 @@ pub(super) fn apply_gradients(
     for (&slot, value) in used.iter().zip(&applied.slots) {
         state_updates.set(variables.len() + slot, value);
     }
-    // What has no gradient is its own average: it changes only when it is set.
     for (param, (variable, average)) in spec.moving_averages().into_iter().enumerate() {
         if !connected.contains(&param) {
-            // A value of its own: a step in stages makes no outputs that are parameters.
-            state_updates.set(average, &variables[variable].computed_once());
+            let before = (&variables[variable], &state[average]);
+            let (value, next) = (setup.optimizer).averaged_without_gradient(
+                &spec.params[param],
+                view.iterations,
+                before,
+            );
+            if value.value() != variables[variable].value() {
+                state_updates.set(variable, &value);
+            }
+            state_updates.set(average, &next);
         }
     }
     state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));

@@ -252,6 +252,9 @@ fn optimizer(value: &Value) -> OrReason<Optimizer> {
     if found.kind == "nadam" && value["config"].get("decay").is_some() {
         return Err("its `Nadam` is of before Keras 2.11, whose `decay` is of its momentum, which has no like here".into());
     }
+    if found.fields.contains_key("lr") {
+        set_early(found.kind, &mut found.fields)?;
+    }
     set_rate(&mut found.fields)?;
     let excluded = found.fields.get("exclude_layers");
     let mut texts = excluded.and_then(Value::as_array).into_iter().flatten();
@@ -262,9 +265,20 @@ fn optimizer(value: &Value) -> OrReason<Optimizer> {
     made.map_err(|error| error.to_string())
 }
 
+/// What files before Keras 2.3, which call the rate `lr`, do not say.
+fn set_early(kind: &str, fields: &mut Map<String, Value>) -> OrReason<()> {
+    if fields.get("clipnorm").is_some_and(Value::is_number) {
+        return Err("its `clipnorm` is of before Keras 2.3, where it was the norm of all gradients in one package and of each in another".into());
+    }
+    if kind == "adagrad" {
+        let start = fields.entry("initial_accumulator_value");
+        start.or_insert_with(|| json!(0.0));
+    }
+    Ok(())
+}
+
 /// Puts the learning rate into the form that it has here.
 fn set_rate(fields: &mut Map<String, Value>) -> OrReason<()> {
-    // Of files before Keras 2.3.
     if let Some(rate) = fields.remove("lr") {
         fields.insert("learning_rate".into(), rate);
     }
@@ -304,16 +318,23 @@ fn loss(value: &Value) -> OrReason<Loss> {
 /// A metric under its name in Keras' logs.
 fn metric(value: &Value) -> OrReason<Metric> {
     // `accuracy` chooses by the loss, and the class compares what is equal.
-    if value["class_name"] == "Accuracy" {
+    if value["class_name"] == "Accuracy" && is_of_keras(value) {
         let name = value["config"]["name"].as_str().unwrap_or("accuracy");
         return metric(&json!("equality")).map(|equality| equality.named(name));
     }
     // Keras 2 notes which accuracy `accuracy` is, and before it has seen a target it does not know.
     let name = &value["config"]["name"];
-    if value["class_name"] == WRAPPER && ["accuracy", "acc"].iter().any(|short| name == short) {
+    let is_short = ["accuracy", "acc"].iter().any(|short| name == short);
+    let is_accuracy = wrapped(value).is_none_or(|function| function.ends_with("accuracy"));
+    if value["class_name"] == WRAPPER && is_short && is_accuracy {
         return metric(name);
     }
     let found = Noted::read("metric", value, &Metric::descriptions())?;
+    let is_function = value["class_name"] == "function" || wrapped(value).is_some();
+    if is_function && !is_a_function(found.kind) {
+        let message = "its metric is a function `{}` of a program, since Keras has a class of this name and no function";
+        return Err(message.replace("{}", found.kind));
+    }
     if ["sum", "mean"].contains(&found.kind) {
         return Err(format!(
             "Keras' {} of a compiled model takes targets as the values and predictions as their weights, which has no like here",
@@ -329,6 +350,19 @@ fn metric(value: &Value) -> OrReason<Metric> {
     })
 }
 
+/// The function that a metric takes the mean of.
+fn wrapped(value: &Value) -> Option<&str> {
+    let function = &value["config"]["fn"];
+    let name = function.as_str().or(function["config"].as_str());
+    name.filter(|_| value["class_name"] == WRAPPER)
+}
+
+/// Whether Keras has a function for this kind of metric, and not a class alone: for losses and accuracies.
+fn is_a_function(kind: &str) -> bool {
+    let of_a_loss = |loss: &Description| loss.name == kind;
+    kind.ends_with("accuracy") || Loss::descriptions().iter().any(of_a_loss)
+}
+
 /// A component as Keras noted it: its kind here, and its settings.
 struct Noted {
     kind: &'static str,
@@ -342,11 +376,7 @@ impl Noted {
         let name = match class {
             // A function of Keras.
             Some("function") => value["config"].as_str(),
-            Some(WRAPPER) => {
-                let function = &value["config"]["fn"];
-                let name = function.as_str().or(function["config"].as_str());
-                name.or(class)
-            }
+            Some(WRAPPER) => wrapped(value).or(class),
             _ => class.or(value.as_str()),
         };
         let found = name.filter(|_| is_of_keras(value)).and_then(|name| {

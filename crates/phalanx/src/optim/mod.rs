@@ -59,6 +59,8 @@ pub struct ParamSpec {
     pub shape: Shape,
     /// What every update brings it back to.
     pub constraint: Option<Constraint>,
+    /// The path of the variable of which this is a part, where one is cut.
+    pub(crate) part_of: Option<String>,
 }
 
 impl ParamSpec {
@@ -69,7 +71,13 @@ impl ParamSpec {
             name: name.into(),
             shape,
             constraint: None,
+            part_of: None,
         }
+    }
+
+    /// The path by which settings name it.
+    fn path(&self) -> &str {
+        self.part_of.as_ref().unwrap_or(&self.name)
     }
 
     /// A variable of a model as its optimizer knows it.
@@ -78,6 +86,7 @@ impl ParamSpec {
             name: variable.name.clone(),
             shape: variable.shape.clone(),
             constraint: variable.constraint.clone(),
+            part_of: None,
         }
     }
 

@@ -311,7 +311,9 @@ impl Options {
 
     pub(crate) fn decays(&self, param: &ParamSpec) -> bool {
         let texts = &self.exclude_from_weight_decay;
-        let named = texts.iter().any(|text| param.name.contains(text.as_str()));
+        let named = texts
+            .iter()
+            .any(|text| param.path().contains(text.as_str()));
         let excluded = self.excluded.as_ref();
         !named && !excluded.is_some_and(|Excluded(holds)| holds(&param.name))
     }
@@ -319,7 +321,7 @@ impl Options {
     /// What the learning rate of a variable is multiplied by.
     pub(super) fn rate_factor(&self, spec: &ParamSpec) -> f64 {
         let factors = self.learning_rate_factors.iter();
-        let own = factors.filter(|(text, _)| spec.name.contains(text.as_str()));
+        let own = factors.filter(|(text, _)| spec.path().contains(text.as_str()));
         own.map(|(_, factor)| *factor).product()
     }
 

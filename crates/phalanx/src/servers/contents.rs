@@ -34,6 +34,9 @@ pub(crate) struct Held {
 pub(crate) struct HeldArray {
     /// The path of the variable, with the number of the part where it is cut.
     pub(crate) name: String,
+    /// The path alone, where the variable is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part_of: Option<String>,
     pub(crate) dtype: String,
     pub(crate) dims: Vec<usize>,
     /// Whether the optimizer updates it.
@@ -102,6 +105,7 @@ impl Held {
             .map(|(index, array)| {
                 let spec = ParamSpec {
                     constraint: array.constraint.clone(),
+                    part_of: array.part_of.clone(),
                     ..ParamSpec::new(&array.name, array.shape())
                 };
                 (index, spec)

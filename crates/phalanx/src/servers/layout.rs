@@ -119,6 +119,7 @@ impl StateLayout {
                 true => format!("{name}/part_{part}"),
                 false => name.clone(),
             },
+            part_of: is_cut.then(|| name.clone()),
             dtype: shape.dtype.name().to_owned(),
             dims,
             is_trained: self.trained.contains(&variable),

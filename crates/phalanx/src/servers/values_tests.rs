@@ -7,6 +7,7 @@ use crate::servers::contents::HeldArray;
 
 fn array(name: &str) -> HeldArray {
     HeldArray {
+        part_of: None,
         name: name.into(),
         dtype: "f32".into(),
         dims: vec![2],
@@ -16,7 +17,6 @@ fn array(name: &str) -> HeldArray {
     }
 }
 
-/// As `fit` has it without servers.
 #[test]
 fn an_array_without_a_gradient_is_its_own_average() {
     let engine = Engine::new(&EngineOptions::default()).unwrap();

@@ -278,8 +278,6 @@ impl State {
             }
         }
         let params: Vec<(ParamSpec, usize)> = models.iter().flat_map(|m| trained(m)).collect();
-        let paths: Vec<&str> = params.iter().map(|(spec, _)| spec.name.as_str()).collect();
-        optimizer.check_factors(&paths)?;
         let handle = OptimizerRef {
             state_id: self.state_id.clone(),
             optimizer: Arc::new(optimizer),
@@ -294,6 +292,10 @@ impl State {
                 "{kind} has nothing to train: the models ({models}) have no trainable variable; unfreeze a layer, or leave the optimizer out"
             )));
         }
+        // A frozen variable may be named, too.
+        let paths: Vec<String> = models.iter().flat_map(|model| paths(model)).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        handle.optimizer.check_factors(&paths)?;
         self.add_slots(&handle)?;
         self.share(&handle)?;
         Ok(handle)
@@ -421,6 +423,12 @@ impl State {
         put.map(|(value, &device)| placement.engine().put(device, value))
             .collect()
     }
+}
+
+/// The paths of all variables of a model, below its name.
+fn paths(model: &ModelRef) -> impl Iterator<Item = String> {
+    let variables = model.model.variables().iter();
+    variables.map(|variable| format!("{}/{}", model.name, variable.name))
 }
 
 fn trained(model: &ModelRef) -> impl Iterator<Item = (ParamSpec, usize)> {

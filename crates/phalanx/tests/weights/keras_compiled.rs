@@ -126,6 +126,43 @@ fn rates_of_early_files_are_read() {
         json!({"class_name": "Adam", "config": {"lr": 0.02, "decay": 0.0, "epsilon": null}});
     let compile = altered("plain.keras", "/optimizer", early).unwrap();
     assert_eq!(compile.optimizer.learning_rate().value(3), 0.02);
+    // Its accumulators began with zeros, and a norm was of one gradient or of all.
+    let early = json!({"class_name": "Adagrad", "config": {"lr": 0.02, "decay": 0.0}});
+    let compile = altered("plain.keras", "/optimizer", early).unwrap();
+    assert_eq!(compile.optimizer.config()["initial_accumulator_value"], 0.0);
+    let early = json!({"class_name": "SGD", "config": {"lr": 0.02, "clipnorm": 1.0}});
+    let error = altered("plain.keras", "/optimizer", early).unwrap_err();
+    assert!(error.to_string().contains("`clipnorm`"), "{error}");
+}
+
+/// A function of a program may have the name of a class of Keras.
+#[test]
+fn functions_and_classes_of_programs_are_not_taken_for_those_here() {
+    let function =
+        |name: &str| json!({"class_name": "function", "module": "builtins", "config": name});
+    let mean = |function: Value, name: &str| json!({"class_name": "MeanMetricWrapper", "config": {"fn": function, "name": name}});
+    let own = json!({"class_name": "Accuracy", "module": "__main__", "config": {}});
+    for (metric, part) in [
+        (function("f1_score"), "a function `f1_score` of a program"),
+        (
+            mean(function("recall"), "recall"),
+            "a function `recall` of a program",
+        ),
+        (own, "which there is not here"),
+        (
+            mean(function("mine"), "accuracy"),
+            "`mine`, which there is not here",
+        ),
+    ] {
+        let error = altered("plain.keras", "/metrics", json!([metric])).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    for metric in [
+        function("mean_absolute_error"),
+        mean(function("binary_accuracy"), "accuracy"),
+    ] {
+        altered("plain.keras", "/metrics", json!([metric])).unwrap();
+    }
 }
 
 /// Not under ours, `equality`.
