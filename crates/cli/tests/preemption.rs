@@ -257,7 +257,7 @@ fn a_notice_of_the_machine_of_any_parameter_server_ends_the_training_with_a_chec
     // Whoever hears of it first asks the others.
     let said = outputs.each_ref().map(told).concat();
     assert!(
-        said.contains("the machine of parameter server 1 is announced"),
+        said.contains("parameter server 1 is asked to end, or the end of its machine is announced"),
         "{said}"
     );
     for (server, code) in [(control, 0), (other, 143)] {

@@ -44,7 +44,7 @@ impl Heartbeat {
                 }
                 if matches!(beat, Ok((Reply::Ending, _))) && news.ask_to_stop() {
                     (options.tell.0)(&format!(
-                        "the end of the machine of parameter server {server} is announced: the training ends after the work that is begun, with a checkpoint"
+                        "parameter server {server} is asked to end, or the end of its machine is announced: the training ends after the work that is begun, with a checkpoint"
                     ));
                 }
                 if beat.is_ok() {
