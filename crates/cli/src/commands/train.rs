@@ -1,5 +1,7 @@
 //! `phalanx train train.yaml`.
 
+use std::path::Path;
+
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{Batch, Batches, Dataset};
@@ -332,15 +334,7 @@ fn resume(
     if !left_out.is_empty() {
         tell(format!("warning: {}", left_out.join("; ")));
     }
-    let (there, here) = (state.seed(), session.config.fit.seed);
-    if there != here {
-        let message = format!(
-            "the checkpoint at {shown} is of the seed {there}, and fit has {here}, which orders the data otherwise"
-        );
-        return Err(Failure::new(Exit::Usage, message).next(format!(
-            "write `seed: {there}` to go on, or train without --resume"
-        )));
-    }
+    check_seed(state.seed(), session.config.fit.seed, &path)?;
     check_facts(&session.config, folder, facts)?;
     let held_out = HeldOutCheck::new(&session.config, facts).check(&state);
     held_out.map_err(|error| failed(&error))?;
@@ -371,6 +365,19 @@ fn resume(
         ));
     }
     Ok(true)
+}
+
+fn check_seed(there: u64, here: u64, checkpoint: &Path) -> Result<(), Failure> {
+    if there == here {
+        return Ok(());
+    }
+    let shown = checkpoint.display();
+    let message = format!(
+        "the checkpoint at {shown} is of the seed {there}, and fit has {here}, which orders the data otherwise"
+    );
+    Err(Failure::new(Exit::Usage, message).next(format!(
+        "write `seed: {there}` to go on, or train without --resume"
+    )))
 }
 
 /// What is said of a model, a loss, a precision or a batch size that are not as they were.

@@ -8,7 +8,7 @@ use crate::op::{ConvDims, ConvSpec, Op, PadDim, SliceDim, Subgraph};
 use crate::{Graph, Kernel, Shape, Tensor};
 
 /// How a convolution of the dims of an input, a kernel and an output is written.
-enum Form {
+enum ImageForm {
     /// With the dims of the kernel in this order.
     Reordered(Vec<usize>, ConvDims),
     /// Its input's elements stand apart: the input gradient of this convolution, by the turned kernel.
@@ -24,7 +24,7 @@ pub(crate) fn conv(
     output: &Shape,
     label: Label,
 ) -> Option<Arc<Subgraph>> {
-    let form = Form::of(dims, [&inputs[0].dims, &inputs[1].dims, &output.dims])?;
+    let form = ImageForm::of(dims, [&inputs[0].dims, &inputs[1].dims, &output.dims])?;
     let write = |x: &[Tensor]| form.conv(dims, &x[0], &x[1], &output.dims);
     Some(body(inputs, label, write))
 }
@@ -33,12 +33,12 @@ pub(crate) fn conv(
 pub(crate) fn gradient(kernel: &Kernel, inputs: &[Shape], label: Label) -> Option<Arc<Subgraph>> {
     match kernel {
         Kernel::ConvInputGradient { dims, input } if inputs.len() == 2 => {
-            let form = Form::of(dims, [input, &inputs[1].dims, &inputs[0].dims])?;
+            let form = ImageForm::of(dims, [input, &inputs[1].dims, &inputs[0].dims])?;
             let write = |x: &[Tensor]| form.input_gradient(dims, &x[0], &x[1], input);
             Some(body(inputs, label, write))
         }
         Kernel::ConvKernelGradient { dims, kernel } => {
-            let form = Form::of(dims, [&inputs[0].dims, kernel, &inputs[1].dims])?;
+            let form = ImageForm::of(dims, [&inputs[0].dims, kernel, &inputs[1].dims])?;
             let write = |x: &[Tensor]| form.kernel_gradient(dims, &x[0], &x[1], kernel);
             Some(body(inputs, label, write))
         }
@@ -51,7 +51,7 @@ fn body(inputs: &[Shape], label: Label, write: impl FnOnce(&[Tensor]) -> Tensor)
     graph.under_label(label, || graph.subgraph(inputs, |x| vec![write(x)]))
 }
 
-impl Form {
+impl ImageForm {
     fn of(dims: &ConvDims, [input, kernel, output]: [&[usize]; 3]) -> Option<Self> {
         let spatial = dims.strides.len();
         let order = [

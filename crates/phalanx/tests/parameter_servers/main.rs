@@ -301,24 +301,6 @@ fn gradients_are_clipped_by_the_norm_over_all_servers() {
     }
 }
 
-/// The second part of a kernel is called `part_1` on its server.
-#[test]
-fn settings_name_the_variable_of_which_servers_have_parts() {
-    let case = || {
-        let mut case = ragged();
-        let layers = Sequential::new([6]).add(Dense::new(8).activation(tanh));
-        case.model = layers.add(Dense::new(3)).build().unwrap();
-        let adam = Optimizer::from(Adam::new(0.01)).weight_decay(0.1);
-        let adam = adam.learning_rate_factor("_1", 5.0);
-        case.compile = classify(adam.exclude_from_weight_decay(["_1"]));
-        case
-    };
-    let one = train(&OneDeviceStrategy::on(engine(0)), &case());
-    let options = sync().partitioner(Partitioner::FixedShards { shards: 2 });
-    let all = on_workers((1, 2), &options, |strategy| train(&strategy, &case()));
-    compare("parts", TOLERANCE, &one, &all[0]);
-}
-
 /// The means over an epoch hold each example once, whoever computed it, and the loss falls.
 #[test]
 fn workers_that_are_apart_train_on_each_example_once() {
