@@ -1086,16 +1086,6 @@ mod tests {
             label_texts(text, Header::Yes).unwrap().unwrap(),
             ["setosa", "virginica"]
         );
-        // Nor is there a doubt where another column has a name above numbers.
-        for text in [
-            "free,spam\n0.1,spam\n0.2,ham\n",
-            "free,spam\ntrue,spam\nfalse,ham\n",
-        ] {
-            assert_eq!(
-                label_texts(text, Header::Auto).unwrap().unwrap(),
-                ["ham", "spam"]
-            );
-        }
         // Texts alone are names, unless one is a class too.
         let text = "fine,good\nso so,bad\nfair,good\n";
         let error = label_texts(text, Header::Auto).unwrap_err().to_string();
@@ -1118,6 +1108,19 @@ mod tests {
         assert_eq!(alone.unwrap(), ["a"]);
         let named = label_texts("x,y\n1,a\n2,0\n", Header::Auto).unwrap();
         assert_eq!(named.unwrap(), ["0", "a"]);
+    }
+
+    #[test]
+    fn a_name_beside_one_above_numbers_may_be_a_class_too() {
+        for text in [
+            "free,spam\n0.1,spam\n0.2,ham\n",
+            "free,spam\ntrue,spam\nfalse,ham\n",
+        ] {
+            assert_eq!(
+                label_texts(text, Header::Auto).unwrap().unwrap(),
+                ["ham", "spam"]
+            );
+        }
     }
 
     #[test]
