@@ -1056,17 +1056,18 @@ mod tests {
         assert_eq!(columns.texts(), [["x\n1", "y"]]);
     }
 
+    fn label_texts(text: &str, header: Header) -> Result<Option<Vec<String>>> {
+        let path = crate::data::test_folder::create("label-texts").join("t.csv");
+        std::fs::write(&path, text).unwrap();
+        let options = CsvOptions {
+            header,
+            ..CsvOptions::default()
+        };
+        csv_label_texts([path], &options)
+    }
+
     #[test]
     fn a_text_above_labels_that_are_numbers_is_no_class() {
-        let label_texts = |text: &str, header| {
-            let path = crate::data::test_folder::create("label-texts").join("t.csv");
-            std::fs::write(&path, text).unwrap();
-            let options = CsvOptions {
-                header,
-                ..CsvOptions::default()
-            };
-            csv_label_texts([path], &options)
-        };
         // Wavelengths, and a column that is named by its position.
         for text in ["400.5,410,label\n1,2,0\n3,4,1\n", "0,label\n1,0\n"] {
             let error = label_texts(text, Header::Auto).unwrap_err().to_string();
