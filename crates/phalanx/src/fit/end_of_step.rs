@@ -167,26 +167,6 @@ impl TrainStep<'_> {
     }
 }
 
-/// Averages the variables without a gradient, as Keras does: they may have been set.
-fn average_others(
-    setup: &Setup,
-    state: &[Tensor],
-    connected: &[usize],
-    state_updates: &mut StateUpdates,
-) {
-    let (spec, view) = (&setup.state, setup.state.view(state));
-    let averages = spec.moving_averages().into_iter().enumerate();
-    for (param, (variable, average)) in averages.filter(|(param, _)| !connected.contains(param)) {
-        let (own, before) = (&spec.params[param], (&state[variable], &state[average]));
-        let optimizer = &setup.optimizer;
-        let (value, next) = optimizer.averaged_without_gradient(own, view.iterations, before);
-        if value.value() != state[variable].value() {
-            state_updates.set(variable, &value);
-        }
-        state_updates.set(average, &next);
-    }
-}
-
 /// Updates the state with these gradients; returns whether the step counts.
 pub(super) fn apply_gradients(
     setup: &Setup,
@@ -208,7 +188,7 @@ pub(super) fn apply_gradients(
     let values = connected.iter();
     let values = values.map(|&param| reduced.start(variables, spec.trained[param]).clone());
     let values: Vec<Tensor> = values.collect();
-    // Without a gradient neither the variable nor its slots change, but its average.
+    // Without a gradient neither the variable nor its slots change.
     let is_used = |&slot: &usize| {
         let owner = spec.slots[slot].param;
         owner.is_none_or(|param| connected.contains(&param))
@@ -228,7 +208,13 @@ pub(super) fn apply_gradients(
     for (&slot, value) in used.iter().zip(&applied.slots) {
         state_updates.set(variables.len() + slot, value);
     }
-    average_others(setup, state, connected, state_updates);
+    // What has no gradient is its own average: it changes only when it is set.
+    for (param, (variable, average)) in spec.moving_averages().into_iter().enumerate() {
+        if !connected.contains(&param) {
+            // A value of its own: a step in stages makes no outputs that are parameters.
+            state_updates.set(average, &variables[variable].computed_once());
+        }
+    }
     state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
     if let Some(finite_check) = &finite_check {
         // The scale changes in a skipped step too, so it is set behind the selection.

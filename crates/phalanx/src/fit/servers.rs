@@ -238,6 +238,7 @@ fn end_piece(
         changed: &sent.changed,
         tensors: &tensors,
         named: &begun.named,
+        takes_turns: false,
     };
     let behind = servers.push(&begun.work, &begun.values, &pushed)?;
     model.clock.step_done();

@@ -57,6 +57,9 @@ pub(crate) struct GradientSpec {
     pub(crate) changed: Vec<usize>,
     /// Tables: rows of their gradients follow, as [`TableRows`] writes them.
     pub(crate) tables: Vec<usize>,
+    /// Whether other losses may reach the other trained arrays, which are averaged all the same; else these are their own averages.
+    #[serde(default)]
+    pub(crate) takes_turns: bool,
     /// As what the gradients of f32 travel; what layers have changed travels as it is.
     #[serde(default)]
     pub(crate) wire: Wire,

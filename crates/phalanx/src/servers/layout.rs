@@ -33,6 +33,8 @@ pub(crate) struct Pushed<'a> {
     pub(crate) tensors: &'a [HostTensor],
     /// The rows of tables that the batch names; of each table the gradient among the tensors begins with theirs.
     pub(crate) named: &'a [Vec<u64>],
+    /// Whether other losses may reach the other variables.
+    pub(crate) takes_turns: bool,
 }
 
 impl StateLayout {
@@ -410,6 +412,7 @@ impl StateLayout {
     ) -> (GradientSpec, Vec<u8>) {
         let mut spec = GradientSpec {
             wire,
+            takes_turns: pushed.takes_turns,
             ..GradientSpec::default()
         };
         let length = pushed.tensors.iter().map(|tensor| tensor.bytes().len());

@@ -468,7 +468,7 @@ impl Holding {
     ) {
         let (trained, params) = self.held.trained();
         let positions = spec.connected.iter();
-        // Without a gradient an array is averaged alone.
+        // Without a gradient an array does not change, or is averaged alone.
         let connected: Vec<usize> = positions
             .filter_map(|index| trained.iter().position(|at| at == index))
             .collect();
@@ -508,6 +508,11 @@ impl Holding {
                 continue;
             }
             let (index, slot) = (1 + trained[param], first_slot + slot);
+            if !spec.takes_turns {
+                // It changes only when it is set.
+                set(slot, &state[index]);
+                continue;
+            }
             let before = (&state[index], &state[slot]);
             let (value, average) =
                 (self.optimizer).averaged_without_gradient(&params[param], &state[0], before);

@@ -17,6 +17,7 @@ fn array(name: &str) -> HeldArray {
     }
 }
 
+/// As `fit` has it without servers.
 #[test]
 fn an_array_without_a_gradient_is_its_own_average() {
     let engine = Engine::new(&EngineOptions::default()).unwrap();

@@ -36,6 +36,7 @@ impl SentShapes {
             changed: &self.changed,
             tensors,
             named: &[],
+            takes_turns: true,
         }
     }
 }
