@@ -90,16 +90,34 @@ fn is_one_of(target: &Path, read: &[PathBuf]) -> bool {
     all.any(|path| identity(&path) == Some(own))
 }
 
-/// The files of a model, a checkpoint or examples. Pictures have a folder for each class, and what lies beside these is not read.
+/// The files of a model, a checkpoint or examples. Pictures are in folders, one for each class, and what lies beside these is not read.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
-    let entries = |folder: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
-    };
     let own = entries(folder);
-    let classes = own.iter().filter(|path| path.is_dir());
-    let below: Vec<PathBuf> = classes.flat_map(|class| entries(class)).collect();
-    if below.is_empty() { own } else { below }
+    let pictures: Vec<PathBuf> = own.iter().flat_map(|class| pictures_in(class)).collect();
+    if pictures.is_empty() { own } else { pictures }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Pictures in a folder and in folders in it, without links to folders, which may lead back.
+fn pictures_in(folder: &Path) -> Vec<PathBuf> {
+    let is_folder = fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+    let entries = is_folder.then(|| entries(folder)).unwrap_or_default();
+    let is_picture = |path: &PathBuf| {
+        let end = path.extension().unwrap_or_default().to_ascii_lowercase();
+        ["jpeg", "jpg", "png", "webp"]
+            .iter()
+            .any(|picture| end == *picture)
+    };
+    let below: Vec<PathBuf> = entries.iter().flat_map(|path| pictures_in(path)).collect();
+    entries
+        .into_iter()
+        .filter(is_picture)
+        .chain(below)
+        .collect()
 }
 
 fn files_at(path: &Path) -> Vec<PathBuf> {
@@ -121,8 +139,11 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// Makes a file, and its folder, in place of one that is there where that may be replaced.
 pub(crate) fn create(to: &Path, overwrite: bool) -> Result<File, Failure> {
-    // What is no file itself, such as standard output, is written to.
-    if !overwrite && fs::symlink_metadata(to).is_ok_and(|found| found.is_file()) {
+    // Such as standard output, which may be a file.
+    let is_output = ["/dev", "/proc"]
+        .iter()
+        .any(|system| to.starts_with(system));
+    if !overwrite && to.is_file() && !is_output {
         let message = format!("{} is there already", to.display());
         return Err(Failure::new(Exit::Usage, message)
             .next("choose another --to, or replace it with --overwrite"));

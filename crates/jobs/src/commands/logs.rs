@@ -33,7 +33,7 @@ pub(super) fn logs(context: &Context, args: &LogArgs, follow: bool) -> Done {
     if let Some(tail) = args.tail {
         path.push_str(&format!("&tail={tail}"));
     }
-    stream(&client, &path, &context.format)?;
+    stream(&client, &path, &context.format, true)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -54,9 +54,7 @@ fn has_task(name: &str, job: &Json, wanted: &str) -> Result<(), Failure> {
 /// Follows a job until its end; the exit code says how that was.
 pub(super) fn follow(client: &Client, job: &str, format: &Format) -> Done {
     let path = format!("/api/jobs/{}/logs?follow=1", encode(job));
-    if !stream(client, &path, format)? {
-        return Ok(ExitCode::SUCCESS);
-    }
+    stream(client, &path, format, false)?;
     let shown = client.job(job)?;
     let state = shown["state"].as_str().unwrap_or_default();
     if let Some(error) = shown["errorMessage"].as_str() {
@@ -69,20 +67,25 @@ pub(super) fn follow(client: &Client, job: &str, format: &Format) -> Done {
     Ok(code(state))
 }
 
-/// Shows the lines of a stream to its end, and says whether anybody reads them still. Where the daemon ends before, as the job does not,
-/// another one goes on.
-fn stream(client: &Client, path: &str, format: &Format) -> Result<bool, Failure> {
+/// Shows the lines of a stream to its end, or while anybody reads them. Where the daemon ends before, as the job does not, another one goes on.
+fn stream(
+    client: &Client,
+    path: &str,
+    format: &Format,
+    ends_with_reader: bool,
+) -> Result<(), Failure> {
     let mut shown = Shown {
         format,
         head: *format == Format::Text,
         last: String::new(),
-        is_read: Ok(true),
+        ends_with_reader,
+        failure: None,
     };
     let mut next;
     let mut client = client;
     for _ in 0..MOST_DAEMONS {
         if client.events(path, &shown.last.clone(), |event| shown.take(event))? {
-            return shown.is_read;
+            return shown.failure.map_or(Ok(()), Err);
         }
         next = client.again()?;
         client = &next;
@@ -99,8 +102,10 @@ struct Shown<'a> {
     head: bool,
     /// The id of the last event.
     last: String,
-    /// Whether anybody reads them.
-    is_read: Result<bool, Failure>,
+    /// Whether lines that nobody reads end it.
+    ends_with_reader: bool,
+    /// Why they cannot be shown.
+    failure: Option<Failure>,
 }
 
 impl Shown<'_> {
@@ -119,9 +124,14 @@ impl Shown<'_> {
                 _ => text.push_str(&format!("{line}\n")),
             }
         }
-        self.is_read = out(&text);
         event.id.clone_into(&mut self.last);
-        matches!(self.is_read, Ok(true))
+        match out(&text) {
+            Ok(is_read) => is_read || !self.ends_with_reader,
+            Err(failure) => {
+                self.failure = Some(failure);
+                false
+            }
+        }
     }
 }
 

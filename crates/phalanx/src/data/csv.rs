@@ -282,7 +282,9 @@ pub(super) fn add_texts(
     };
     let named = start.doubtful_name(index, options);
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
-    let is_named = names_columns(&start.names, &start.lines.fields(&start.line)?, index);
+    let row = start.lines.fields(&start.line)?;
+    let is_named = names_columns(&start.names, &row, index, options);
+    drop(row);
     let is_asked = options.header == Header::Auto && start.names.is_empty();
     let (mut first, mut comes_again) = (None, false);
     let mut once = BTreeSet::new();
@@ -1122,6 +1124,12 @@ mod tests {
                 ["ham", "spam"]
             );
         }
+        // What stands for a missing number is no name.
+        let error = label_texts("NA,spam\n0.1,spam\n0.2,ham\n", Header::Auto).unwrap_err();
+        assert!(
+            error.to_string().contains("\"spam\", which is also"),
+            "{error}"
+        );
     }
 
     #[test]

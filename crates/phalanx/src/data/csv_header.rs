@@ -105,11 +105,20 @@ fn count_columns(fields: &[Cow<'_, str>]) -> bool {
     }
 }
 
-/// Whether names stand above numbers in other columns than this one, of texts, so that there is no doubt.
-pub(super) fn names_columns(names: &[String], row: &[Cow<'_, str>], texts: usize) -> bool {
+/// Whether names stand above numbers in other columns than this one, of texts, so that there is no doubt. What stands for a missing number,
+/// or above a column of texts, may be of a row.
+pub(super) fn names_columns(
+    names: &[String],
+    row: &[Cow<'_, str>],
+    texts: usize,
+    options: &CsvOptions,
+) -> bool {
+    let first: Vec<Cow<'_, str>> = names.iter().map(|name| name.into()).collect();
+    let may_be_text = may_be_text(&first, options);
     let mut columns = names.iter().zip(row).enumerate();
     columns.any(|(column, (name, field))| {
-        column != texts && is_text(name) && (is_number(field) || is_flag(field))
+        let is_name = is_text(name) && !is_missing(name.trim()) && !may_be_text(column);
+        column != texts && is_name && (is_number(field) || is_flag(field))
     })
 }
 
