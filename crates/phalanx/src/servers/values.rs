@@ -503,10 +503,9 @@ impl Holding {
         for (&slot, value) in used.iter().zip(&applied.slots) {
             set(first_slot + slot, value);
         }
-        for (param, slot) in (self.optimizer.average_slots(&params).into_iter()).enumerate() {
-            if connected.contains(&param) {
-                continue;
-            }
+        let averages = self.optimizer.average_slots(&params);
+        let averages = averages.into_iter().enumerate();
+        for (param, slot) in averages.filter(|(param, _)| !connected.contains(param)) {
             let (index, slot) = (1 + trained[param], first_slot + slot);
             if !spec.takes_turns {
                 // It changes only when it is set.
