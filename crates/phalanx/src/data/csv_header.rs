@@ -113,7 +113,7 @@ pub(super) fn names_columns(
     texts: usize,
     options: &CsvOptions,
 ) -> bool {
-    let first: Vec<Cow<'_, str>> = names.iter().map(|name| name.into()).collect();
+    let first: Vec<Cow<'_, str>> = names.iter().map(Into::into).collect();
     let may_be_text = may_be_text(&first, options);
     let mut columns = names.iter().zip(row).enumerate();
     columns.any(|(column, (name, field))| {
