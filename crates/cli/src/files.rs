@@ -105,7 +105,10 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Pictures in a folder and in folders in it, without links to folders, which may lead back.
 fn pictures_in(folder: &Path) -> Vec<PathBuf> {
     let is_folder = fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
-    let entries = is_folder.then(|| entries(folder)).unwrap_or_default();
+    if !is_folder {
+        return Vec::new();
+    }
+    let entries = entries(folder);
     let is_picture = |path: &PathBuf| {
         let end = path.extension().unwrap_or_default().to_ascii_lowercase();
         ["jpeg", "jpg", "png", "webp"]
