@@ -127,6 +127,10 @@ impl Prediction<'_> {
             })?;
             let model = &mut trainer.compiled;
             counts.push(batch.rows());
+            // Both might compute at the same time, and their exchanges mix.
+            if let Some(before) = waiting.take_if(|before| before.exchanges) {
+                parts.extend(model.read_outputs(&before)?);
+            }
             let begun = model.start_prediction(&batch.x, batch.first, full)?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
