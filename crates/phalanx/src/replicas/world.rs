@@ -143,7 +143,7 @@ impl World {
         if waited.is_err() && stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
             self.is_left_behind.store(true, Ordering::Release);
             self.communicator()
-                .abort("was stopped while it waited for others to come to `fit`");
+                .abort(&format!("was stopped while it waited {whom}"));
         }
         waited
     }
