@@ -21,6 +21,7 @@ impl Trainer {
         let Some(world) = self.compiled.placement.world() else {
             return Ok(());
         };
+        world.check_takes_part()?;
         let shapes = |tensors: &[HostTensor]| {
             let shapes = tensors.iter().map(|tensor| tensor.shape().to_string());
             shapes.collect::<Vec<_>>().join(", ")

@@ -102,7 +102,10 @@ impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
     pub(super) fn run(self, batches: &Batches) -> Result<(Logs, u64)> {
         self.trainer.compiled.check_lengths(Some(batches))?;
         match self.trainer.placement().world().cloned() {
-            Some(world) => world.during("evaluates", || self.run_part(batches)),
+            Some(world) => {
+                world.check_takes_part()?;
+                world.during("evaluates", || self.run_part(batches))
+            }
             None => self.run_part(batches),
         }
     }

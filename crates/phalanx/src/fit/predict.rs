@@ -11,7 +11,7 @@ use super::callbacks::{IntoCallback, SharedCallback};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
-use super::step_cache::{StepExecutable, StepKey};
+use super::step_cache::StepKey;
 use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{AutoShardPolicy, Batches, TrainingData};
@@ -58,19 +58,14 @@ impl Trainer {
     /// The outputs of the model for one batch of inputs.
     ///
     /// # Errors
-    /// As [`predict`](Self::predict).
+    /// As [`predict`](Self::predict). Where layers exchange values with other processes, an error of one ends the group: the others get it, and
+    /// later calls that exchange anything fail in all.
     pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let rows = x.first().map_or(0, HostTensor::rows);
-        self.compiled.check_lengths(None)?;
-        check_indices(&self.compiled.setup, x, 0)?;
-        let begun = self.compiled.start_prediction(x, rows)?;
-        let model = &self.compiled;
-        let outputs = model.concatenate_outputs(model.read_outputs(&begun)?)?;
-        // A program whose exchange failed goes on with zeros.
-        if let (Some(world), true) = (model.placement.world(), begun.exchanges) {
-            world.check()?;
+        let predicted = self.compiled.predict_batch(x);
+        match self.compiled.placement.world() {
+            Some(world) if self.compiled.predict.exchanges() => world.or_fail(predicted),
+            _ => predicted,
         }
-        Ok(outputs)
     }
 }
 
@@ -89,7 +84,10 @@ impl Prediction<'_> {
             return servers.or_fail(self.with_servers(&servers));
         }
         match placement.world().cloned() {
-            Some(world) => world.during("predicts", || self.in_world(&world)),
+            Some(world) => {
+                world.check_takes_part()?;
+                world.during("predicts", || self.in_world(&world))
+            }
             None => self.here(self.batches).map(|(outputs, _)| outputs),
         }
     }
@@ -129,12 +127,7 @@ impl Prediction<'_> {
             })?;
             let model = &mut trainer.compiled;
             counts.push(batch.rows());
-            check_indices(&model.setup, &batch.x, batch.first)?;
-            // Both might compute at the same time, and their exchanges mix.
-            if let Some(before) = waiting.take_if(|before| before.exchanges) {
-                parts.extend(model.read_outputs(&before)?);
-            }
-            let begun = model.start_prediction(&batch.x, full)?;
+            let begun = model.start_prediction(&batch.x, batch.first, full)?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
                 parts.extend(model.read_outputs(&before)?);
@@ -170,8 +163,8 @@ impl Prediction<'_> {
             let batch = batches.get(0, work.item as usize)?;
             let mut bytes = Vec::new();
             if !batch.x.is_empty() {
-                check_indices(&model.setup, &batch.x, batch.first)?;
-                let begun = model.start_prediction(&batch.x, batches.most_rows())?;
+                let full = batches.most_rows();
+                let begun = model.start_prediction(&batch.x, batch.first, full)?;
                 let outputs = model.concatenate_outputs(model.read_outputs(&begun)?)?;
                 bytes.extend((batch.rows() as u64).to_le_bytes());
                 outputs
@@ -185,8 +178,25 @@ impl Prediction<'_> {
 }
 
 impl CompiledModel {
-    /// Begins to predict for a batch; a full one has this number of rows.
-    fn start_prediction(&mut self, x: &[HostTensor], full: usize) -> Result<PendingPrediction> {
+    /// The outputs for one batch of inputs.
+    fn predict_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.check_lengths(None)?;
+        let begun = self.start_prediction(x, 0, x.first().map_or(0, HostTensor::rows))?;
+        let outputs = self.concatenate_outputs(self.read_outputs(&begun)?)?;
+        // A program whose exchange failed goes on with zeros.
+        if let (Some(world), true) = (self.placement.world(), begun.exchanges) {
+            world.check()?;
+        }
+        Ok(outputs)
+    }
+
+    /// Begins to predict for a batch whose first example has this number; a full one has this number of rows.
+    fn start_prediction(
+        &mut self,
+        x: &[HostTensor],
+        first: u64,
+        full: usize,
+    ) -> Result<PendingPrediction> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
         let partition = padded_partition(&self.placement, x[0].rows(), full);
         let shape = whole.part(&partition, false, self.setup.branches_by_size());
@@ -199,15 +209,17 @@ impl CompiledModel {
             self.predict
                 .insert(placement, setup, "predict_step", &key, traced)?;
         }
+        // Whoever calls this by hand knows of its program by now whether others wait for it.
+        check_indices(&self.setup, x, first)?;
+        let exchanges = self.predict.get(&key)?.exchanges();
+        if let (Some(world), true) = (self.placement.world(), exchanges) {
+            world.check_takes_part()?;
+        }
         let own = self.with_rows(x, padded)?;
         let x = own.as_deref().unwrap_or(x);
         let x = put(&self.placement, x.iter(), &partition, key.shape.filled)?;
         let step = self.predict.get(&key)?;
         let outputs = self.state.predict(&self.setup, step, &x)?;
-        let exchanges = match step {
-            StepExecutable::Pipelined(_) => false,
-            step => step.single_program()?.exchanges(),
-        };
         Ok(PendingPrediction {
             outputs,
             partition,

@@ -106,6 +106,11 @@ impl StepExecutable {
             Self::Pipelined(_) => Err(Error::Bug("a step in stages is no one program".into())),
         }
     }
+
+    /// Whether it exchanges values with other processes.
+    pub(super) fn exchanges(&self) -> bool {
+        self.single_program().is_ok_and(Compiled::exchanges)
+    }
 }
 
 /// What a compiled program is for.
@@ -154,6 +159,11 @@ impl StepCache {
     /// Whether the program is compiled.
     pub(super) fn has(&self, key: &StepKey) -> bool {
         self.steps.iter().any(|(other, _)| other == key)
+    }
+
+    /// Whether one of the programs exchanges values with other processes.
+    pub(super) fn exchanges(&self) -> bool {
+        self.steps.iter().any(|(_, step)| step.exchanges())
     }
 
     /// Compiles the program.

@@ -383,9 +383,7 @@ impl TrainState {
                 self.train_pipelined(setup, step, batch).map(Arc::new)
             }
             StepExecutable::ReadOnly { .. } => Err(Error::Bug("a step that does not train".into())),
-            StepExecutable::Servers { .. } => Err(Error::user(
-                "a batch is trained on by `fit` where variables are on parameter servers",
-            )),
+            StepExecutable::Servers { .. } => Err(Error::Bug("a step of servers".into())),
         };
         if trained.is_err() {
             self.arrays.clear();

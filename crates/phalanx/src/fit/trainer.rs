@@ -22,11 +22,11 @@ use super::tensorboard::Events;
 use super::trace::StepTrace;
 use super::training_progress::TrainingProgress;
 use super::workers::StopVote;
-use crate::Result;
 use crate::data::{Batch, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::replicas::Placement;
+use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 ///
@@ -122,9 +122,15 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`fit`](Self::fit); when another process gives a batch of other shapes, which ends nothing. Of several processes an error of one in the
-    /// step ends the group: the others get it, and later calls that exchange anything fail in all.
+    /// step ends the group: the others get it, and later calls that exchange anything fail in all. It is refused where variables are on
+    /// parameter servers, and before `fit` in a process that has come in the place of a lost one.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.compiled.setup.objective.require_loss("train")?;
+        if self.placement().servers().is_some() {
+            return Err(Error::user(
+                "a batch is trained on by `fit` where variables are on parameter servers",
+            ));
+        }
         self.compiled.check_lengths(None)?;
         self.agree_on_batch(batch)?;
         let trained = self.step_on(batch);

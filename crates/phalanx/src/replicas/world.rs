@@ -315,13 +315,19 @@ impl World {
         self.greet()
     }
 
+    /// Refuses what all processes do together where this one does not take part: its exchanges would be taken for others.
+    pub(crate) fn check_takes_part(&self) -> Result<()> {
+        if !self.is_catching_up() {
+            return Ok(());
+        }
+        Err(Error::user(
+            "this process has come to a training that goes on, and takes part in it from `fit` on; train on single batches, evaluate and predict after that",
+        ))
+    }
+
     /// The bytes of every process, in order.
     pub(crate) fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if self.is_catching_up() {
-            return Err(Error::user(
-                "this process has come to a training that goes on, and takes part in it from `fit` on; evaluate and predict after that",
-            ));
-        }
+        self.check_takes_part()?;
         self.runs.finish()?;
         let communicator = self.communicator();
         let all = (self.waits).while_waiting(|| communicator.all_gather(bytes, Element::U8));

@@ -130,6 +130,35 @@ fn a_worker_with_a_bad_batch_ends_the_calls_of_the_others() {
     }
 }
 
+/// Predictions of these models wait for each other.
+#[test]
+fn a_worker_with_a_bad_batch_ends_the_predictions_of_the_others() {
+    for is_compiled in [true, false] {
+        let both_are_done = Barrier::new(2);
+        let errors = on_workers(2, 1, |strategy| {
+            let words = Sequential::new([2]).add(Embedding::new(10, 4));
+            let mut trainer = trainer(&strategy, words.add(Flatten).add(AddsAll));
+            let x = |last: i32| [HostTensor::new([2, 2], &[0, 1, 2, last])];
+            if is_compiled {
+                let predicted = trainer.predict_on_batch(&x(3));
+                // Whoever is ahead would end the other's call, too. Before anything that may fail: the other waits here.
+                both_are_done.wait();
+                predicted.unwrap();
+            }
+            let begun = Instant::now();
+            let last = if strategy.is_chief() { 3 } else { 77 };
+            let predicted = trainer.predict_on_batch(&x(last));
+            both_are_done.wait();
+            let error = predicted.unwrap_err().to_string();
+            assert!(begun.elapsed() < AT_ONCE, "{error}");
+            error
+        });
+        assert!(errors[1].contains("77"), "{errors:?}");
+        let heard = errors[0].contains("rank 1 ended") && errors[0].contains("77");
+        assert!(heard, "{errors:?}");
+    }
+}
+
 #[test]
 fn a_worker_with_bad_data_ends_the_evaluations_of_the_others() {
     let nothing = |_: &mut Trainer| Ok(());

@@ -8,8 +8,11 @@ use phalanx_graph::{HostTensor, Tensor};
 use crate::on_workers;
 
 const BATCHES: usize = 40;
+/// How many products of matrices a batch takes that takes long.
+const ROUNDS: f64 = 40.0;
 
-/// The sum of the rows of all replicas, after some work.
+/// The sum of the rows of all replicas. Each second batch takes long before that, where the other worker's does not: runs that were not
+/// waited for would come to their exchanges in another order than the other worker's.
 #[derive(Debug)]
 struct SumOfAll;
 
@@ -22,13 +25,24 @@ impl Layer for SumOfAll {
     }
     fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let square = x.sum(&[0, 1]).broadcast_to(&[300, 300]);
-        let nothing = square.matmul(&square).sum(&[0, 1]) * 0.0;
-        (x + &nothing).all_reduce(ReduceOp::Sum)
+        // Rows are `2 * batch + worker`.
+        let row = x.sum(&[0, 1]);
+        let batch = (&row * 0.5).floor();
+        let worker = &row - &batch * 2.0;
+        let turn = &batch + &worker;
+        let rounds = (&turn - (&turn * 0.5).floor() * 2.0) * ROUNDS;
+        let matrix = row.like(0.01).broadcast_to(&[100, 100]);
+        let left = x.graph().while_loop(
+            &[&rounds, &matrix],
+            |values| values[0].greater(&values[0].like(0.0)),
+            |values| vec![&values[0] - 1.0, values[1].matmul(&values[1])],
+        );
+        (x + left[1].sum(&[0, 1]) * 0.0).all_reduce(ReduceOp::Sum)
     }
 }
 
-/// A run would not be waited for by the next one, which takes nothing of it, and their exchanges would mix.
+/// The next run takes nothing of the one before. A device that runs several at a time would mix their exchanges if they were not waited
+/// for; the CPU runs one after the other, as the test found when nothing waited.
 #[test]
 fn sums_over_workers_are_of_one_batch() {
     let rows: Vec<f32> = (0..2 * BATCHES).map(|row| row as f32).collect();

@@ -9,7 +9,8 @@ use phalanx::prelude::*;
 use phalanx_testkit::asked_number;
 
 use super::run::{Run, begun};
-use super::{GO, cases, numbers};
+use super::trial::{Fault, KILL_SECOND};
+use super::{GO, LENGTH, SHORT, cases, numbers};
 
 /// Set where a worker does more after `fit`: it says so, waits for [`LEAVE`], and evaluates.
 const DOES_MORE: &str = "PHALANX_TEST_DOES_MORE";
@@ -38,6 +39,42 @@ pub(super) fn after_training(folder: &Path, trainer: &mut Trainer) -> phalanx::R
     await_file(folder, LEAVE);
     let case = cases::everything();
     trainer.evaluate(&case.data.batch(case.batch)).map(drop)
+}
+
+/// Set where workers train on a batch by hand before `fit`.
+const BY_HAND: &str = "PHALANX_TEST_BY_HAND";
+const REFUSED: &str = "takes part in it from `fit` on";
+
+/// Trains on a batch by hand; who comes when the others are past it goes on without.
+pub(super) fn batch_by_hand(trainer: &mut Trainer) -> phalanx::Result<()> {
+    if asked_number(BY_HAND).is_none() {
+        return Ok(());
+    }
+    let batch = cases::rows(4).batch(4).get(0, 0)?;
+    match trainer.train_on_batch(&batch) {
+        Err(error) if error.to_string().contains(REFUSED) => eprintln!("{error}"),
+        trained => drop(trained?),
+    }
+    Ok(())
+}
+
+/// Its step would exchange gradients with whatever the others exchange then.
+#[test]
+fn one_that_comes_late_makes_no_step_by_hand() {
+    let train = |name, faults: &[Fault]| {
+        let run = Run::new(name);
+        let mut launch = run.launch(2);
+        for variable in [format!("{BY_HAND}=1"), format!("{LENGTH}={SHORT}")] {
+            launch.program.insert(1, variable.into());
+        }
+        run.train_with(launch, faults, "")
+    };
+    let unbroken = train("by-hand", &[]);
+    assert!(!unbroken.lines.text().contains(REFUSED));
+    let trained = train("by-hand-late", &[KILL_SECOND]);
+    let lines = trained.lines.text();
+    assert!(lines.contains(REFUSED), "{lines}");
+    assert_eq!(trained.outs, unbroken.outs, "{lines}");
 }
 
 /// The worker that is left has trained, and evaluates: that another one comes does not end it.

@@ -124,6 +124,7 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
     let Length { epochs, rows } = Length::of_this_worker();
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
     let fit = saving(&mut trainer, stopping_at_end(fit, epochs))?;
+    late::batch_by_hand(&mut trainer)?;
     no_survivor::perhaps_late(folder);
     two_fits::before_fit(folder, rank, 1);
     let history = match window {
