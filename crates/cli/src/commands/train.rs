@@ -335,7 +335,8 @@ fn resume(
         tell(format!("warning: {}", left_out.join("; ")));
     }
     check_seed(state.seed(), session.config.fit.seed, &path)?;
-    check_facts(&session.config, folder, facts)?;
+    let before = Record::read(folder.path())?;
+    check_facts(&session.config, folder, before.as_ref(), facts)?;
     let held_out = HeldOutCheck::new(&session.config, facts).check(&state);
     held_out.map_err(|error| failed(&error))?;
     let restored = session.trainer.set_training_state(&state);
@@ -349,7 +350,7 @@ fn resume(
         }
         other => failed(&other),
     })?;
-    if let Some(note) = other_settings(session, folder)? {
+    if let Some(note) = before.and_then(|before| other_settings(session, &before)) {
         tell(note);
     }
     let (done, step) = (state.position().epoch, state.iterations());
@@ -381,22 +382,25 @@ fn check_seed(there: u64, here: u64, checkpoint: &Path) -> Result<(), Failure> {
 }
 
 /// What is said of a model, a loss, a precision or a batch size that are not as they were.
-fn other_settings(session: &Session, folder: &RunFolder) -> Result<Option<String>, Failure> {
-    let then = Record::read(folder.path())?.and_then(|record| record.config().ok());
+fn other_settings(session: &Session, before: &Record) -> Option<String> {
+    let then = before.config().ok()?;
     // As it was written: the batch size is of all replicas here.
     let (text, file) = (session.config.text.as_bytes(), &session.config.origin);
-    let now = config::parse_with(text, file, &session.config.overrides).ok();
-    Ok(then
-        .zip(now)
-        .and_then(|(then, now)| changed_settings(&then, &now)))
+    let now = config::parse_with(text, file, &session.config.overrides).ok()?;
+    changed_settings(&then, &now)
 }
 
 /// Words that had other numbers would have the vectors of other words, and a test on other rows some that were trained on.
-fn check_facts(config: &TrainConfig, folder: &RunFolder, facts: &Facts) -> Result<(), Failure> {
-    let Some(before) = Record::read(folder.path())?.map(|record| record.facts) else {
+fn check_facts(
+    config: &TrainConfig,
+    folder: &RunFolder,
+    before: Option<&Record>,
+    facts: &Facts,
+) -> Result<(), Failure> {
+    let Some(before) = before.map(|record| &record.facts) else {
         return Ok(());
     };
-    check_parts(config, &before, facts.examples)
+    check_parts(config, before, facts.examples)
         .map_err(|problem| session::wrong(config.problems(vec![problem])))?;
     let shown = folder.path().display();
     let mut pairs = before.texts.iter().zip(&facts.texts);
