@@ -4,7 +4,7 @@ use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use phalanx::data::{files_matching, is_file_pattern};
+use phalanx::data::{ImageFolder, files_matching, is_file_pattern};
 
 use crate::config::{Position, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
@@ -109,18 +109,10 @@ fn pictures_in(folder: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let entries = entries(folder);
-    let is_picture = |path: &PathBuf| {
-        let end = path.extension().unwrap_or_default().to_ascii_lowercase();
-        ["jpeg", "jpg", "png", "webp"]
-            .iter()
-            .any(|picture| end == *picture)
-    };
     let below: Vec<PathBuf> = entries.iter().flat_map(|path| pictures_in(path)).collect();
-    entries
-        .into_iter()
-        .filter(is_picture)
-        .chain(below)
-        .collect()
+    let pictures = entries.into_iter();
+    let pictures = pictures.filter(|path| ImageFolder::is_image(path));
+    pictures.chain(below).collect()
 }
 
 fn files_at(path: &Path) -> Vec<PathBuf> {

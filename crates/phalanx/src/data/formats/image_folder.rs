@@ -48,6 +48,12 @@ pub struct EncodedImage {
 }
 
 impl ImageFolder {
+    /// Whether a file is read as an image, by the end of its name.
+    #[must_use]
+    pub fn is_image(path: &Path) -> bool {
+        ends_with(path, &IMAGES)
+    }
+
     /// Lists the images below a folder; no file has more than `max_image` bytes when it is read.
     ///
     /// # Errors
@@ -180,7 +186,7 @@ impl Listing {
             // A link to a folder may lead in circles.
             if metadata.is_dir() {
                 self.list(&path, class)?;
-            } else if ends_with(&path, &IMAGES) {
+            } else if ImageFolder::is_image(&path) {
                 self.images.push((path, class));
             } else if ends_with(&path, &OTHERS) {
                 self.left_out += 1;
