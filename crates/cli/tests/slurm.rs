@@ -13,13 +13,9 @@ const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slurm
 /// Nothing in these tests takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(300);
 
-/// A program that stands for another. By another process: what this one writes cannot be run as long as a process that a test beside
-/// this one starts has it open.
-fn write_program(path: &Path, text: &str) {
-    let make = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
-    let mut command = Command::new("sh");
-    let made = command.args(["-c", make]).arg(path).arg(text).status();
-    assert!(made.unwrap().success());
+/// A script of a shell that stands for another program.
+fn write_script(path: &Path, text: &str) {
+    phalanx_testkit::write_program(path, &format!("#!/bin/sh\n{text}\n"));
 }
 
 /// With programs in the place of Slurm's, whose `srun` runs two tasks that end with these codes and then itself with the higher one.
@@ -30,9 +26,9 @@ fn a_job_in_which_one_has_failed_for_good_is_not_requeued() {
     let srun = "while [ \"${1#-}\" != \"$1\" ]; do shift; done
 most=0; for code in $CODES; do
 CODE=$code \"$@\" || { code=$?; [ $code -le $most ] || most=$code; }; done; exit $most";
-    write_program(&folder.join("srun"), srun);
-    write_program(&folder.join("scontrol"), "echo \"$@\" >>requeued");
-    write_program(&folder.join("phalanx"), "echo \"$@\" >>tasks; exit $CODE");
+    write_script(&folder.join("srun"), srun);
+    write_script(&folder.join("scontrol"), "echo \"$@\" >>requeued");
+    write_script(&folder.join("phalanx"), "echo \"$@\" >>tasks; exit $CODE");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     let ended = |codes: &str| {
         let mut job = Command::new("bash");

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use phalanx_testkit::write_program;
 use serde_json::Value as Json;
 
 use crate::lifecycle::Submitted;
@@ -26,16 +26,8 @@ pub(crate) fn submitted(directory: &Path, training_input: Json, phalanx: Json) -
 pub(crate) fn written(folder: &Path, all: &[(&str, &str)]) {
     fs::create_dir_all(folder).unwrap();
     for (name, text) in all {
-        write_program(&folder.join(name), &format!("#!/bin/sh\n{text}\n"));
+        write_program(folder.join(name), &format!("#!/bin/sh\n{text}\n"));
     }
-}
-
-/// Writes a program by another process: one that a test has open for writing when another one starts a process cannot be run ("text
-/// file busy") until this process, which has it open too, is another program.
-pub(crate) fn write_program(path: &Path, text: &str) {
-    let mut write = Command::new("sh");
-    let write = write.args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#]);
-    assert!(write.arg(path).arg(text).status().unwrap().success());
 }
 
 /// A folder for one test, removed at its end.

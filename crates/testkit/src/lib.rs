@@ -1,5 +1,5 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders and buckets of tests, a metadata server, words of tests that are not run, waits.
+//! derivatives, comparisons that see what is not a number, numbers from a seed or the commit, folders, programs and buckets of tests, a metadata server, words of tests that are not run, waits.
 #![forbid(unsafe_code)]
 
 mod commit;
@@ -8,6 +8,7 @@ mod gate;
 mod interpreter;
 mod metadata_server;
 mod platform;
+mod program;
 mod random;
 mod scratch;
 mod searched;
@@ -21,6 +22,7 @@ pub use gate::{Answer, Gate};
 pub use interpreter::{Array, Dual, Interpreter};
 pub use metadata_server::MetadataServer;
 pub use platform::test_platform;
+pub use program::write_program;
 pub use random::Random;
 pub use scratch::Scratch;
 pub use searched::{asked_number, search_seed};

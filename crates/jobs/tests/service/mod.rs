@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use phalanx_testkit::write_program;
 use serde_json::Value as Json;
 
 /// Nothing in these tests takes longer on a machine that is busy.
@@ -55,13 +56,12 @@ impl Service {
     pub(crate) fn with_phalanx(mut self, script: &str) -> Self {
         let bin = self.folder.join("bin");
         fs::create_dir(&bin).unwrap();
-        // By another process: what this one writes cannot be run as long as a process that a test beside this one starts has it open.
-        let make = "ln \"$0\" phalanx-jobs 2>/dev/null || cp \"$0\" phalanx-jobs
-printf '#!/bin/sh\\n%s\\n' \"$1\" >phalanx && chmod +x phalanx";
+        write_program(bin.join("phalanx"), &format!("#!/bin/sh\n{script}\n"));
+        // By another process, for the same reason.
+        let make = "ln \"$0\" phalanx-jobs 2>/dev/null || cp \"$0\" phalanx-jobs";
         let mut command = Command::new("sh");
         command.current_dir(&bin).args(["-c", make]);
-        let made = command.arg(&self.program).arg(script).status();
-        assert!(made.unwrap().success());
+        assert!(command.arg(&self.program).status().unwrap().success());
         self.program = bin.join("phalanx-jobs");
         self
     }

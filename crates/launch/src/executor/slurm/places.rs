@@ -62,10 +62,11 @@ mod tests {
     use std::fs;
     use std::process::{Command, Output};
 
+    use phalanx_testkit::write_program;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::{Scratch, write_program};
+    use crate::testing::Scratch;
 
     /// What Slurm says of a job, and who asks: which node has which processors.
     struct Told<'a> {
@@ -104,7 +105,7 @@ mod tests {
                  *) for word; do :; done; echo \"$word\";; esac\n",
                 root.0.display()
             );
-            write_program(&bin.join("scontrol"), &script);
+            write_program(bin.join("scontrol"), &script);
             let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
             let mut command = Command::new("bash");
             command
