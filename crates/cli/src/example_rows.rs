@@ -35,11 +35,15 @@ pub(crate) fn read(
     };
     let plan = data.images.as_ref().map(|images| images.plan.clone());
     let fixed = plan.as_ref().map(ImagePipeline::without_augmentation);
-    let open = |files: &ExampleFiles, plan: &Option<ImagePipeline>| match plan {
-        Some(plan) => encoded::images(data, files, plan, config.fit.seed),
-        // Each input has dims of its own.
-        None if data.inputs().is_some() => raw(data, files),
-        None => dataset(data, files, &dims),
+    let open = |files: &ExampleFiles, plan: &Option<ImagePipeline>| {
+        let all = match plan {
+            Some(plan) => encoded::images(data, files, plan, config.fit.seed),
+            // Each input has dims of its own.
+            None if data.inputs().is_some() => raw(data, files),
+            None => dataset(data, files, &dims),
+        }?;
+        tfds_rows::check(data, files, &all)?;
+        Ok(all)
     };
     let apart = match &data.test {
         Some(Located {
@@ -49,7 +53,6 @@ pub(crate) fn read(
         _ => None,
     };
     let all = open(&data.files, &fixed).map_err(wrong)?;
-    tfds_rows::check_whole(data, &all).map_err(wrong)?;
     let examples = all.len();
     let inputs = match known {
         Some(known) => known.inputs.clone(),

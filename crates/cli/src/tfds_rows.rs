@@ -28,7 +28,11 @@ pub(crate) fn named(data: &Examples) -> Read<Examples> {
 
 /// The names of the classes, where the label has some.
 pub(crate) fn classes(data: &Examples) -> Read<Vec<String>> {
-    let ExampleFiles::Tfds { folder, .. } = &data.files else {
+    classes_in(data, &data.files)
+}
+
+fn classes_in(data: &Examples, files: &ExampleFiles) -> Read<Vec<String>> {
+    let ExampleFiles::Tfds { folder, .. } = files else {
         return Ok(Vec::new());
     };
     let label = match &data.parts {
@@ -42,11 +46,20 @@ pub(crate) fn classes(data: &Examples) -> Read<Vec<String>> {
     })
 }
 
-/// Refuses files that are not all of the split.
-pub(crate) fn check_whole(data: &Examples, all: &Dataset) -> Read<()> {
-    match &data.files {
-        ExampleFiles::Tfds { folder, split } => TfdsFolder::open(folder)?.check_count(split, all),
-        _ => Ok(()),
+/// Refuses files that are not all of the split, and a test whose classes have other names.
+pub(crate) fn check(data: &Examples, files: &ExampleFiles, all: &Dataset) -> Read<()> {
+    let ExampleFiles::Tfds { folder, split } = files else {
+        return Ok(());
+    };
+    TfdsFolder::open(folder)?.check_count(split, all)?;
+    let (trained, there) = (classes(data)?, classes_in(data, files)?);
+    let mut pairs = trained.iter().zip(&there).enumerate();
+    match pairs.find(|(_, (trained, there))| trained != there) {
+        None => Ok(()),
+        Some((class, (trained, there))) => Err(Error::User(format!(
+            "class {class} is `{there}` in {} and `{trained}` in the folder of the training; give a test with the same classes in the same order",
+            folder.display()
+        ))),
     }
 }
 

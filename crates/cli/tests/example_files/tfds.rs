@@ -79,6 +79,49 @@ fn images_of_several_sizes_are_made_of_one() {
     );
 }
 
+/// A folder of the same dataset in which something differs is tested, with images that are made of one size.
+#[test]
+fn a_test_folder_that_is_cut_or_numbers_its_classes_otherwise_is_refused() {
+    let folder = new("tfds-tests");
+    let signs = golden().join("signs/1.0.0");
+    let other = folder.0.join("other");
+    fs::create_dir(&other).unwrap();
+    for entry in fs::read_dir(&signs).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), other.join(entry.file_name())).unwrap();
+    }
+    let data = format!(
+        "{{tfds: {{folder: SIGNS}}, image_size: [8, 8], test: {{tfds: {{folder: {}, split: test}}}}}}",
+        other.display()
+    );
+    let model = "flatten, {dense: {units: 3, activation: softmax}}";
+    write(&folder, &data, model);
+    let refused = |what: &str| {
+        let trained = folder.phalanx(&["train", "t.yaml", "--overwrite"]);
+        let shown = text(&trained);
+        assert!(!trained.status.success() && shown.contains(what), "{shown}");
+    };
+    let names = other.join("label.labels.txt");
+    let lines = fs::read_to_string(&names).unwrap();
+    let lines: Vec<&str> = lines.lines().collect();
+    fs::write(
+        &names,
+        format!("{}\n{}\n{}\n", lines[0], lines[2], lines[1]),
+    )
+    .unwrap();
+    refused("class 1 is `Straße` in ");
+    fs::copy(signs.join("label.labels.txt"), &names).unwrap();
+    let files = fs::read_dir(&other).unwrap().map(|entry| entry.unwrap());
+    let shards = files.filter(|entry| {
+        entry
+            .file_name()
+            .to_string_lossy()
+            .contains("-test.tfrecord")
+    });
+    fs::write(shards.last().unwrap().path(), "").unwrap();
+    refused("; copy the folder again");
+}
+
 #[test]
 fn features_of_numbers_are_inputs_and_labels() {
     let folder = new("tfds-numbers");

@@ -135,6 +135,7 @@ pub enum Header {
     /// It does when it holds text and no number. A line with both is an error, unless texts are allowed where they are and it does not seem
     /// to name columns all the same: with numbers that count them (`0,1,2,label`), beside labels that are numbers, or with a label that comes once
     /// where each other one comes again. Numbers alone are an error where three or more count up evenly (`2019,2020,2021`).
+    /// `true` and `false` alone are the first example.
     Auto,
     /// It does.
     Yes,

@@ -75,6 +75,27 @@ fn penalties_alone_are_a_loss_on_any_number_of_replicas() {
     }
 }
 
+/// Seven values, which no batch has rows for, the same on all replicas: their mean is divided among the replicas already.
+#[test]
+fn a_mean_of_what_all_replicas_have_is_a_share() {
+    let mean: GradientsOf = |cx, model, sgd, batch| {
+        let _ = cx.train(model, &batch.x);
+        let kernel = cx.variables(model).remove(0);
+        let some = kernel.reshape(&[12]).slice_dim(0, 0, 7);
+        let loss = cx.mean(&some.square(), None);
+        cx.gradients(&loss, sgd)
+    };
+    assert_trains_as(mean, mean);
+    let mut state = mirrored(1).state(4).unwrap();
+    let model = state.add_model("net", network()).unwrap();
+    let mut expected = state.variables(&model).unwrap()[0].1.to_f64();
+    for value in &mut expected[..7] {
+        *value *= (1.0 - 0.1 * 2.0 / 7.0f64).powi(3);
+    }
+    let found = trained(2, 4, mean)[0].1.to_f64();
+    assert_near("the kernel", &expected, &found, 1e-5);
+}
+
 #[test]
 fn shares_of_a_whole_loss_train_as_one_replica_does() {
     assert_trains_as(

@@ -62,7 +62,7 @@ impl ReplicaCx<'_> {
         share
     }
 
-    /// Which values are shares of what all replicas have: those asked for, sums of them, and multiples of one.
+    /// Which values are shares of what all replicas have: those asked for, means over the batch, sums of them, and multiples of one.
     pub(in crate::strategy) fn shares_in(&self, program: &Program) -> HashSet<Value> {
         let mut shares = self.shares.borrow().clone();
         for (node, made) in program.nodes.iter().enumerate() {
@@ -89,7 +89,9 @@ impl ReplicaCx<'_> {
             Some(_) => own.all_reduce(ReduceOp::Sum),
             None => own * self.replicas_in_sync() as f64,
         };
-        divide_or_zero(&sum, &whole)
+        let share = divide_or_zero(&sum, &whole);
+        self.shares.borrow_mut().insert(share.value());
+        share
     }
 }
 
