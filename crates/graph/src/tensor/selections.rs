@@ -32,10 +32,11 @@ impl Tensor {
             let is_taken = taken.not_equal(&taken.like(0.0));
             let left = is_taken.select(&x.like(f64::NEG_INFINITY), &x);
             let best = left.max(&[last]).keep_dims(&[last]);
-            // `<` and not `==`: where the largest is NaN, or minus infinity as what was taken, the first of those that are left.
+            // No number equals a NaN, which is the largest then; minus infinity is also what was taken.
+            let is_best = left.equal(&best).or(&left.not_equal(&left));
             let none = places.like(size as f64);
-            let is_less = left.less(&best).select(&none, &places);
-            let place = is_taken.select(&none, &is_less).min(&[last]);
+            let best_places = is_best.select(&places, &none);
+            let place = is_taken.select(&none, &best_places).min(&[last]);
             let here = place.one_hot(size, DType::I32);
             let is_place = here.not_equal(&here.like(0.0));
             let value = is_place.select(self, &self.zeros_like()).sum(&[last]);

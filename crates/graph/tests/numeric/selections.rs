@@ -25,6 +25,21 @@ fn the_largest_elements_come_in_order_the_first_of_equal_ones_before_others() {
     let (one, at) = cases.list(&[3], &[1.0f32, 4.0, 2.0]).top_k(1);
     cases.near("one", &one, Array::new(&[1], &[4.0]), 0.0);
     cases.near("at", &at, Array::new(&[1], &[1.0]), 0.0);
+    let with_nan = [1.0f32, f32::NAN, 3.0, f32::NAN, f32::NEG_INFINITY];
+    let (values, places) = cases.list(&[5], &with_nan).top_k(4);
+    let is_nan = values.not_equal(&values).convert(DType::F32);
+    cases.near(
+        "NaN first",
+        &is_nan,
+        Array::new(&[4], &[1.0, 1.0, 0.0, 0.0]),
+        0.0,
+    );
+    cases.near(
+        "NaN in order",
+        &places,
+        Array::new(&[4], &[1.0, 3.0, 2.0, 0.0]),
+        0.0,
+    );
     let none = f64::NEG_INFINITY;
     let few = [5.0, f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
     let (values, places) = cases.list(&[2, 2], &few).top_k(2);
