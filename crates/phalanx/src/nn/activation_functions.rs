@@ -76,7 +76,11 @@ pub(super) fn sparse_plus_of(x: &Tensor) -> Tensor {
 #[track_caller]
 pub(super) fn squareplus_of(x: &Tensor, b: f64) -> Tensor {
     let wide = widened(x);
-    let root = (wide.square() + b).sqrt();
+    let root = match b > 0.0 {
+        true => (wide.square() + b).sqrt(),
+        // The root of a square has no derivative at 0.
+        false => wide.abs(),
+    };
     ((wide + root) * 0.5).convert(x.dtype())
 }
 
