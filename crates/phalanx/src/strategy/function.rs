@@ -9,7 +9,7 @@ use phalanx_pjrt::Buffer;
 use super::distributed_batch::{DistributedBatch, ExampleRows};
 use super::handle::StrategyHandle;
 use super::per_replica::{FirstDim, PerReplica, ReplicaBuffer};
-use super::replica_context::{BatchRows, ReplicaCx, SentShapes};
+use super::replica_context::{BatchRows, ReplicaCx, SentShapes, Wholes};
 use super::replication::ReplicationAnalysis;
 use super::state::{State, StateId};
 use crate::engine::Compiled;
@@ -474,22 +474,21 @@ fn check(
     Ok(())
 }
 
-/// Refuses sums of the gradients of a loss that each replica has as a whole.
+/// Refuses sums of the gradients of a loss that each replica has as a whole, or a term of which.
 fn check_losses(
     cx: &ReplicaCx<'_>,
     analysis: &ReplicationAnalysis,
     program: &Program,
 ) -> Result<()> {
-    let shares = cx.shares_in(program);
-    let mut losses = cx.summed.iter();
-    let whole = losses.find(|(loss, _)| analysis.is_replicated(*loss) && !shares.contains(loss));
-    let Some((_, place)) = whole else {
+    let is_replicated = |value| analysis.is_replicated(value);
+    let wholes = Wholes::new(cx, program, &is_replicated);
+    let Some(whole) = cx.summed.iter().find(|loss| wholes.are_in(loss)) else {
         return Ok(());
     };
     Err(Error::user(format!(
-        "the loss whose gradients are taken at {}:{} is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; ask for the gradients of a replica's share of it, `cx.share(&loss)`, or take their mean: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
-        place.file(),
-        place.line()
+        "the loss whose gradients are taken at {}:{}, or a term of it, is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; take a replica's share of it, `cx.share(&loss)`, in place of a division of your own, or the mean of its gradients: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
+        whole.place.file(),
+        whole.place.line()
     )))
 }
 

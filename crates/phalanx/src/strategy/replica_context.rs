@@ -19,12 +19,13 @@ use crate::fit::step_key;
 use crate::nn::{Cx, Policy, normal_numbers, uniform_numbers};
 use crate::replicas::Reduction;
 
+use learning::DifferentiatedLoss;
 pub use learning::Gradients;
-use learning::LossPlace;
 use penalties::Penalties;
 use row_order::RowOrder;
 use sending::AppliedGradients;
 pub(super) use sending::SentShapes;
+pub(super) use shares::Wholes;
 
 /// What a replica of a [`Function`](super::Function) works with: its number, its part of the batch, the state, and the
 /// other replicas.
@@ -59,7 +60,7 @@ pub struct ReplicaCx<'a> {
     row_orders: HashMap<Value, RowOrder>,
     random: Option<RandomStream>,
     /// The losses whose gradients are summed over replicas.
-    pub(super) summed: Vec<LossPlace>,
+    pub(super) summed: Vec<DifferentiatedLoss>,
     /// What is a replica's share of what all replicas have.
     shares: RefCell<HashSet<Value>>,
     /// What parameter servers are to apply.

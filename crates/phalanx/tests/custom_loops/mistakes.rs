@@ -362,6 +362,45 @@ fn sums_of_the_gradients_of_a_whole_loss_are_refused() {
     }
 }
 
+/// A penalty of the weights beside a mean, as a program would write it for one replica.
+#[test]
+fn terms_of_a_loss_that_are_whole_are_refused_unless_they_train_nothing() {
+    // What the loss is made of the mean and a penalty of the variables.
+    type Made = fn(&ReplicaCx<'_>, &Tensor, &Tensor) -> Tensor;
+    let traced_with = |loss_of: Made| {
+        traced(|cx, scene, batch| {
+            let errors = cx.train(&scene.model, &batch.x)[0].square();
+            let penalty = cx.variables(&scene.model)[0].square().sum_all();
+            let loss = loss_of(cx, &cx.mean(&errors, None), &penalty);
+            let gradients = cx.gradients(&loss, &scene.sgd);
+            let gradients = cx.all_reduce_gradients(&gradients);
+            cx.apply(&scene.sgd, &gradients);
+            loss
+        })
+    };
+    let wrong: [Made; 4] = [
+        |_, mean, penalty| mean + penalty,
+        |_, mean, penalty| (mean - &(penalty * 0.1)) * 2.0,
+        |_, mean, penalty| -&((mean + penalty) / 3.0),
+        |_, mean, penalty| mean * penalty + penalty,
+    ];
+    for loss_of in wrong {
+        assert_says(
+            traced_with(loss_of),
+            &["or a term of it", "`cx.share(&loss)`"],
+        );
+    }
+    let right: [Made; 4] = [
+        |cx, mean, penalty| mean + &cx.share(penalty),
+        |_, mean, _| mean * -1.0 + 1.0,
+        |_, mean, penalty| mean + &penalty.stop_gradient(),
+        |_, mean, penalty| mean * penalty,
+    ];
+    for loss_of in right {
+        assert!(traced_with(loss_of).is_ok());
+    }
+}
+
 #[test]
 fn collectives_that_some_replicas_would_not_reach_are_refused() {
     let looped = |cx: &ReplicaCx<'_>, start: &Tensor| {

@@ -12,15 +12,21 @@ use crate::optim::ParamSpec;
 use crate::strategy::state::{MetricRef, OptimizerRef, StateId};
 
 /// A loss and the line that asks for its gradients.
-pub(super) type LossPlace = (Value, &'static Location<'static>);
+#[derive(Clone, Debug)]
+pub(in crate::strategy) struct DifferentiatedLoss {
+    pub(super) value: Value,
+    /// Where its gradients were asked for.
+    pub(in crate::strategy) place: &'static Location<'static>,
+    /// What it was differentiated by.
+    pub(super) variables: Vec<Value>,
+}
 
 /// The gradients of a loss with respect to the variables of an optimizer.
 #[derive(Clone, Debug)]
 pub struct Gradients {
     state_id: StateId,
     optimizer: usize,
-    /// What they are of, and where that was said; None of gradients that a function has changed, which are of no loss that is known.
-    loss: LossPlace,
+    loss: DifferentiatedLoss,
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
     names: Vec<String>,
@@ -65,7 +71,11 @@ impl ReplicaCx<'_> {
         let mut found = Gradients {
             state_id: optimizer.state_id.clone(),
             optimizer: optimizer.first,
-            loss: (loss.value(), Location::caller()),
+            loss: DifferentiatedLoss {
+                value: loss.value(),
+                place: Location::caller(),
+                variables: Vec::new(),
+            },
             values: vec![None; optimizer.params.len()],
             names: optimizer
                 .params
@@ -93,6 +103,7 @@ impl ReplicaCx<'_> {
             .map(|gradient| scale.unscaled(gradient.into_iter().collect(), &slots).pop())
             .collect();
         found.slots = slots;
+        found.loss.variables = variables.iter().map(Tensor::value).collect();
         let lost = found.names.iter().zip(&found.values);
         let lost: Vec<&String> = lost
             .filter(|(_, g)| g.is_none())
@@ -241,7 +252,7 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&mut self, gradients: &Gradients) -> Gradients {
-        self.summed.push(gradients.loss);
+        self.summed.push(gradients.loss.clone());
         let scale = match self.reduction.is_narrow() {
             true => gradients.loss_scale,
             false => LossScale::Off,

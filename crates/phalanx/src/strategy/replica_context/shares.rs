@@ -6,6 +6,7 @@ use phalanx_graph::op::{BinaryOp, Node, Op, ReduceOp, UnaryOp};
 use phalanx_graph::{Program, Tensor, Value};
 
 use super::ReplicaCx;
+use super::learning::DifferentiatedLoss;
 use crate::fit::{Output, divide_or_zero, weighted_sum, weighted_values};
 use crate::losses::Loss;
 
@@ -63,7 +64,7 @@ impl ReplicaCx<'_> {
     }
 
     /// Which values are shares of what all replicas have: those asked for, means over the batch, sums of them, and multiples of one.
-    pub(in crate::strategy) fn shares_in(&self, program: &Program) -> HashSet<Value> {
+    fn shares_in(&self, program: &Program) -> HashSet<Value> {
         let mut shares = self.shares.borrow().clone();
         for (node, made) in program.nodes.iter().enumerate() {
             if is_share(made, &shares) {
@@ -92,6 +93,81 @@ impl ReplicaCx<'_> {
         let share = divide_or_zero(&sum, &whole);
         self.shares.borrow_mut().insert(share.value());
         share
+    }
+}
+
+/// The wholes in a loss: what is the same on all replicas and no share of it.
+pub(in crate::strategy) struct Wholes<'a> {
+    program: &'a Program,
+    shares: HashSet<Value>,
+    is_replicated: &'a dyn Fn(Value) -> bool,
+}
+
+impl<'a> Wholes<'a> {
+    pub(in crate::strategy) fn new(
+        cx: &ReplicaCx<'_>,
+        program: &'a Program,
+        is_replicated: &'a dyn Fn(Value) -> bool,
+    ) -> Self {
+        Self {
+            program,
+            shares: cx.shares_in(program),
+            is_replicated,
+        }
+    }
+
+    fn is_whole(&self, value: Value) -> bool {
+        (self.is_replicated)(value) && !self.shares.contains(&value)
+    }
+
+    /// Whether the loss is a whole, or has a term that is one and on which a variable depends that it was differentiated by.
+    pub(in crate::strategy) fn are_in(&self, loss: &DifferentiatedLoss) -> bool {
+        if self.is_whole(loss.value) {
+            return true;
+        }
+        let trained = self.made_of(&loss.variables);
+        let mut terms = vec![loss.value];
+        while let Some(term) = terms.pop() {
+            if self.is_whole(term) {
+                if trained[term.node] {
+                    return true;
+                }
+            } else if !self.shares.contains(&term) {
+                terms.extend(self.terms_of(&self.program.nodes[term.node]));
+            }
+        }
+        false
+    }
+
+    /// The terms of a sum, or of a multiple of one: a factor that is the same on all replicas changes no term's place.
+    fn terms_of(&self, made: &Node) -> Vec<Value> {
+        let own = |value: &&Value| !(self.is_replicated)(**value);
+        match &made.op {
+            Op::Binary(BinaryOp::Add | BinaryOp::Sub)
+            | Op::Unary(UnaryOp::Neg)
+            | Op::Convert(_) => made.inputs.clone(),
+            Op::Binary(BinaryOp::Mul) if made.inputs.iter().filter(own).count() == 1 => {
+                made.inputs.iter().filter(own).copied().collect()
+            }
+            Op::Binary(BinaryOp::Div) if (self.is_replicated)(made.inputs[1]) => {
+                vec![made.inputs[0]]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Which nodes have a derivative by these values.
+    fn made_of(&self, variables: &[Value]) -> Vec<bool> {
+        let mut made = vec![false; self.program.nodes.len()];
+        for value in variables {
+            made[value.node] = true;
+        }
+        for (node, own) in self.program.nodes.iter().enumerate() {
+            let is_float = own.shapes.iter().any(|shape| shape.dtype.is_float());
+            let passes = is_float && !matches!(own.op, Op::StopGradient);
+            made[node] |= passes && own.inputs.iter().any(|input| made[input.node]);
+        }
+        made
     }
 }
 
