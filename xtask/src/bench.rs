@@ -1,4 +1,4 @@
-//! `cargo xtask bench all` (see `all`), `models`, `scaling`, `input`, `checkpoints`, `collectives`, `embeddings`, `jobs`, `parameter-servers`, `recovery` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench all` (see `all`), `breadth`, `models`, `scaling`, `input`, `checkpoints`, `collectives`, `embeddings`, `jobs`, `parameter-servers`, `recovery` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
@@ -21,7 +21,7 @@ mod servers;
 mod start;
 mod table;
 
-pub(crate) use all::{all, limits, profile};
+pub(crate) use all::{all, breadth, limits, profile};
 pub(crate) use checkpoints::checkpoints;
 pub(crate) use collectives::collectives;
 pub(crate) use embeddings::embeddings;

@@ -28,6 +28,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask check --list                      the checks, one a line
        cargo xtask bench all [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      every workload with its bar, in one table; --write puts it into the README
+       cargo xtask bench breadth --python PATH... [--only NAME]... [--quick] [--write]
+                                                     small models of many kinds, which Keras writes; --write renews their rows
        cargo xtask bench checkpoints [--python PATH]... [--quick] [--write]
                                                      100 MB saved and restored, beside TensorFlow, safetensors and Orbax
        cargo xtask bench collectives [--python PATH]... [--quick] [--write]
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
         ["bench", "all", ref rest @ ..] => bench::all(rest),
+        ["bench", "breadth", ref rest @ ..] => bench::breadth(rest),
         ["bench", "checkpoints", ref rest @ ..] => bench::checkpoints(rest),
         ["bench", "collectives", ref rest @ ..] => bench::collectives(rest),
         ["bench", "embeddings", ref rest @ ..] => bench::embeddings(rest),

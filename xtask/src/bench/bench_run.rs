@@ -37,7 +37,11 @@ impl BenchRun {
         eprintln!("starting {} {}", peer.name, arguments.join(" "));
         let mut command = peer.command();
         command.args(&arguments);
-        let log = format!("bench-{}-{}", peer.name, arguments.join("-"));
+        let log = format!(
+            "bench-{}-{}",
+            peer.name,
+            arguments.join("-").replace('/', "-")
+        );
         let named = Hello {
             framework: peer.name.to_owned(),
             variant: variant.to_owned(),

@@ -76,7 +76,7 @@ fn time(workspace: &Workspace, peer: &Peer, optimizer: &str, variant: &str, roun
 }
 
 /// How many steps a turn of a program has that takes this long for one.
-fn steps_of_turn(step_ms: Option<f64>) -> usize {
+pub(super) fn steps_of_turn(step_ms: Option<f64>) -> usize {
     let most = 200.0;
     step_ms.map_or(1, |ms| (TURN_MS / ms).clamp(3.0, most) as usize)
 }

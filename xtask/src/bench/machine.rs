@@ -17,12 +17,16 @@ pub(super) fn description() -> String {
     let memory = memory.map_or(String::new(), |kib| {
         format!(", {} GiB of memory", (kib + (1 << 19)) >> 20)
     });
-    let load = read_to_string("/proc/loadavg").ok();
-    let load = load.and_then(|text| Some(format!(", load {}", text.split(' ').next()?)));
-    let load = load.unwrap_or_default();
+    let load = load().map_or(String::new(), |load| format!(", load {load}"));
     format!(
         "{count} of {processor}{memory}{load}, {} {}; every framework has two processors",
         std::env::consts::OS,
         std::env::consts::ARCH
     )
+}
+
+/// The load of the last minute.
+pub(super) fn load() -> Option<String> {
+    let text = read_to_string("/proc/loadavg").ok()?;
+    Some(text.split(' ').next()?.to_owned())
 }

@@ -63,7 +63,7 @@ pub(super) fn all(
     }
     for (name, needs) in FRAMEWORKS {
         // Only models need more than the framework.
-        let needs = if ["checkpoints", "collectives", "embeddings"].contains(&family) {
+        let needs = if ["breadth", "checkpoints", "collectives", "embeddings"].contains(&family) {
             &needs[..1]
         } else {
             needs

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::super::table::milliseconds;
 use super::super::{ROUND_LIMIT, build, machine, parse_options};
 use super::bars::Processor;
-use super::page::{Page, with_section};
+use super::page::{Page, WORKLOADS, with_section};
 use super::{Timed, Workload, chosen, workloads};
 use crate::process::run;
 use crate::workspace::Workspace;
@@ -103,7 +103,7 @@ pub(crate) fn limits(arguments: &[&str]) -> Result<(), String> {
     let workspace = Workspace::load()?;
     build(&workspace)?;
     let rates = measure(&workspace, options.quick)?;
-    let page = Page::read(&workspace, &processor)?;
+    let page = Page::read(&workspace, &WORKLOADS, &processor)?;
     let mut text = rate_table(&rates);
     text += "\n| workload | GFLOP | MB at least | products | bytes | limit | ours | part | why not more |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
     for workload in &workloads {

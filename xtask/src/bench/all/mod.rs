@@ -4,6 +4,7 @@
 //! machine's processor in `bench/results/all.md` and in the README as soon as it is there; rows that are not timed stay.
 
 mod bars;
+mod breadth;
 mod cache;
 mod limits;
 mod page;
@@ -17,9 +18,10 @@ use super::table::Results;
 use super::{Options, SINGLE, StepBench, build, parse_options, time};
 use crate::workspace::Workspace;
 use bars::{Bar, Processor};
+pub(crate) use breadth::breadth;
 use cache::EmptyCache;
 pub(crate) use limits::limits;
-use page::Page;
+use page::{Page, WORKLOADS};
 pub(crate) use profile::profile;
 use row::Measured;
 
@@ -55,7 +57,7 @@ pub(crate) fn all(arguments: &[&str]) -> Result<(), String> {
     let workloads = chosen(workloads(&processor), &options.only)?;
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let mut page = Page::read(&workspace, &processor)?;
+    let mut page = Page::read(&workspace, &WORKLOADS, &processor)?;
     let bench = WorkloadBench::new(workspace, &options)?;
     let mut incomplete = Vec::new();
     for workload in &workloads {

@@ -1,4 +1,4 @@
-//! The table in `bench/results/all.md` and in the README: a section for each family of processors, of which a run renews its own.
+//! Tables by processor, such as the one in `bench/results/all.md` and in the README: a section for each family, of which a run renews its own.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,6 @@ use super::bars::Processor;
 use super::row::HEADER;
 use crate::workspace::Workspace;
 
-const PAGE: &str = "bench/results/all.md";
 const BEGIN: &str = "<!-- bench all: written by `cargo xtask bench all --write` -->";
 const END: &str = "<!-- /bench all -->";
 const SECTION: &str = "### ";
@@ -23,8 +22,27 @@ programs, cached in a second process. Memory is the most that a process had resi
 `> 2900`, where a later step took too long, until the first had ended. Beside two replicas stands what two programs with one replica each do, \
 which run at once and exchange nothing: processors of a virtual machine share more than it shows.\n\n";
 
+/// What a table says besides its rows, and where it is kept.
+pub(super) struct Sheet {
+    pub(super) path: &'static str,
+    pub(super) title: &'static str,
+    /// The names of the columns, and the line below.
+    pub(super) header: &'static str,
+    /// Whether the README has the sections, too.
+    pub(super) in_readme: bool,
+}
+
+/// Every workload that has a bar.
+pub(super) const WORKLOADS: Sheet = Sheet {
+    path: "bench/results/all.md",
+    title: TITLE,
+    header: HEADER,
+    in_readme: true,
+};
+
 /// The sections by processor, and which one is this machine's.
 pub(super) struct Page {
+    sheet: &'static Sheet,
     sections: Vec<Section>,
     own: usize,
 }
@@ -40,16 +58,20 @@ struct Section {
 
 impl Page {
     /// What was written before, and a section for this processor.
-    pub(super) fn read(workspace: &Workspace, processor: &Processor) -> Result<Self, String> {
-        let text = match std::fs::read_to_string(workspace.root.join(PAGE)) {
+    pub(super) fn read(
+        workspace: &Workspace,
+        sheet: &'static Sheet,
+        processor: &Processor,
+    ) -> Result<Self, String> {
+        let text = match std::fs::read_to_string(workspace.root.join(sheet.path)) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(format!("cannot read {PAGE}: {error}")),
+            Err(error) => return Err(format!("cannot read {}: {error}", sheet.path)),
         };
-        Ok(Self::parse(&text, &processor.family))
+        Ok(Self::parse(&text, sheet, &processor.family))
     }
 
-    fn parse(text: &str, family: &str) -> Self {
+    fn parse(text: &str, sheet: &'static Sheet, family: &str) -> Self {
         let between = format!("\n{SECTION}");
         let parts = text.split(&between).skip(1);
         let mut sections: Vec<Section> = parts.map(Section::parse).collect();
@@ -61,7 +83,11 @@ impl Page {
             });
             sections.len() - 1
         });
-        Self { sections, own }
+        Self {
+            sheet,
+            sections,
+            own,
+        }
     }
 
     /// Puts a row into the section of this processor, in the place of an older one.
@@ -98,15 +124,20 @@ impl Page {
 
     /// Writes the page, and the sections between the README's markers.
     pub(super) fn write(&self, workspace: &Workspace) -> Result<(), String> {
-        let of_all = |text: fn(&Section) -> String| {
-            let sections: Vec<String> = self.sections.iter().map(text).collect();
+        let of_all = |text: fn(&Section, &Sheet) -> String| {
+            let sections = self.sections.iter();
+            let sections: Vec<String> = sections.map(|one| text(one, self.sheet)).collect();
             sections.join("\n")
         };
         let put = |name: &str, text: String| {
             std::fs::write(workspace.root.join(name), text)
                 .map_err(|error| format!("cannot write {name}: {error}"))
         };
-        put(PAGE, format!("{TITLE}{}", of_all(Section::text)))?;
+        let page = format!("{}{}", self.sheet.title, of_all(Section::text));
+        put(self.sheet.path, page)?;
+        if !self.sheet.in_readme {
+            return Ok(());
+        }
         let readme = std::fs::read_to_string(workspace.root.join("README.md"))
             .map_err(|error| format!("cannot read README.md: {error}"))?;
         put(
@@ -173,25 +204,26 @@ impl Section {
         section
     }
 
-    fn text(&self) -> String {
+    fn text(&self, sheet: &Sheet) -> String {
         let versions = self
             .versions
             .iter()
             .map(|(name, version)| format!("{name} {version}"));
         let versions: Vec<String> = versions.collect();
         format!(
-            "{SECTION}{}\n\n{}\n{VERSIONS}{}.\n\n{HEADER}{}\n",
+            "{SECTION}{}\n\n{}\n{VERSIONS}{}.\n\n{}{}\n",
             self.family,
             self.machine,
             versions.join(", "),
+            sheet.header,
             self.rows.join("\n")
         )
     }
 
     /// The same behind a line that says how many bars are met.
-    fn folded(&self) -> String {
+    fn folded(&self, sheet: &Sheet) -> String {
         let met = self.rows.iter().filter(|row| row.contains("| yes |"));
-        let (met, all, text) = (met.count(), self.rows.len(), self.text());
+        let (met, all, text) = (met.count(), self.rows.len(), self.text(sheet));
         let body = text.split_once("\n\n").map_or("", |(_, body)| body);
         let family = &self.family;
         format!(
@@ -214,18 +246,19 @@ mod tests {
     }
 
     fn text(page: &Page) -> String {
-        let sections: Vec<String> = page.sections.iter().map(Section::text).collect();
+        let sections = page.sections.iter();
+        let sections: Vec<String> = sections.map(|one| one.text(&WORKLOADS)).collect();
         format!("{TITLE}{}", sections.join("\n"))
     }
 
     #[test]
     fn a_family_renews_its_rows_and_keeps_other_sections() {
-        let mut page = Page::parse("", "X");
+        let mut page = Page::parse("", &WORKLOADS, "X");
         page.add("| a | 1 |", &[score("torch", "2"), score("tf", "3")]);
         page.add("| b | 2.5 ms | more |", &[]);
-        let mut other = Page::parse(&text(&page), "Y");
+        let mut other = Page::parse(&text(&page), &WORKLOADS, "Y");
         other.add("| a | 9 |", &[]);
-        let mut again = Page::parse(&text(&other), "X");
+        let mut again = Page::parse(&text(&other), &WORKLOADS, "X");
         again.add("| a | 7 |", &[score("torch", "4")]);
         let found = text(&again);
         assert_eq!(found.matches(SECTION).count(), 2);
@@ -233,7 +266,7 @@ mod tests {
         assert!(x.contains("| a | 7 |\n| b | 2.5 ms | more |\n"), "{x}");
         assert!(x.contains("Versions: tf 3, torch 4."), "{x}");
         assert!(y.contains("| a | 9 |"), "{y}");
-        let parsed = Page::parse(&found, "X");
+        let parsed = Page::parse(&found, &WORKLOADS, "X");
         assert_eq!(text(&parsed), found);
         assert_eq!(parsed.milliseconds("a"), None);
         assert_eq!(parsed.milliseconds("b"), Some(2.5));
@@ -241,10 +274,10 @@ mod tests {
 
     #[test]
     fn a_folded_section_says_how_many_bars_are_met() {
-        let mut page = Page::parse("", "X");
+        let mut page = Page::parse("", &WORKLOADS, "X");
         page.add("| a | 1 | yes |", &[]);
         page.add("| b | 2 | no: 1.1x |", &[]);
-        let text = page.sections[0].folded();
+        let text = page.sections[0].folded(&WORKLOADS);
         assert!(
             text.starts_with("<details>\n<summary><b>X</b>: 1 of 2 "),
             "{text}"

@@ -13,7 +13,7 @@ use super::super::bench_run::BenchRun;
 use super::super::peer::Peer;
 use super::super::{ROUND_LIMIT, StepBench, build, machine, parse_options};
 use super::bars::Processor;
-use super::page::{Page, with_section};
+use super::page::{Page, WORKLOADS, with_section};
 use super::{Timed, Workload, chosen, peer, workloads};
 use crate::process::run;
 use crate::workspace::Workspace;
@@ -62,7 +62,7 @@ pub(crate) fn profile(arguments: &[&str]) -> Result<(), String> {
     let workloads = chosen(workloads(&processor), &options.only)?;
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let page = Page::read(&workspace, &processor)?;
+    let page = Page::read(&workspace, &WORKLOADS, &processor)?;
     let wanted = |workload: &&Workload| !options.only.is_empty() || page.misses(&workload.shown);
     let mut text = String::new();
     for workload in workloads.iter().filter(wanted) {

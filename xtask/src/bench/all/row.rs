@@ -83,12 +83,7 @@ struct Ratio {
 
 /// The row of a workload.
 pub(super) fn text(workload: &Workload, measured: &Measured, rounds: &str) -> String {
-    let ours = match (measured.ours(), &measured.failure, measured.best(OURS)) {
-        (Some(ms), _, _) => milliseconds(ms),
-        (None, Some(why), _) => format!("failed: {}", one_line(why)),
-        (None, None, Some(score)) => why_not(score),
-        (None, None, None) => "failed: no result".to_owned(),
-    };
+    let ours = ours(measured);
     let peers = PEERS.map(|(framework, _)| peer(measured, framework));
     let bars: Vec<String> = workload.bars.iter().map(Bar::shown).collect();
     format!(
@@ -102,8 +97,18 @@ pub(super) fn text(workload: &Workload, measured: &Measured, rounds: &str) -> St
     )
 }
 
+/// What ours took, or why there is no such number.
+pub(super) fn ours(measured: &Measured) -> String {
+    match (measured.ours(), &measured.failure, measured.best(OURS)) {
+        (Some(ms), _, _) => milliseconds(ms),
+        (None, Some(why), _) => format!("failed: {}", one_line(why)),
+        (None, None, Some(score)) => why_not(score),
+        (None, None, None) => "failed: no result".to_owned(),
+    }
+}
+
 /// `2862 ms compiled, 1.55x`, or why there is no such number; nothing where it was not run.
-fn peer(measured: &Measured, framework: &str) -> String {
+pub(super) fn peer(measured: &Measured, framework: &str) -> String {
     let Some(score) = measured.best(framework) else {
         return String::new();
     };
