@@ -174,11 +174,7 @@ impl Kernel {
         match self {
             Self::ConvInputGradient { dims, input } => {
                 let gradient = convolution::input_gradient(&x[0], input, &x[1], dims);
-                let passed = |by: &Tensor| {
-                    let passes = FusedActivation::Relu.slopes(by);
-                    passes.select(&gradient, &gradient.zeros_like())
-                };
-                vec![x.get(2).map_or_else(|| gradient.clone(), passed)]
+                vec![where_positive(&gradient, x.get(2))]
             }
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
@@ -216,6 +212,15 @@ impl Kernel {
             Self::LstmGradient => lstm::decompose_gradient(x),
         }
     }
+}
+
+/// The gradient where `by`, if there is one, is positive; else 0.
+fn where_positive(gradient: &Tensor, by: Option<&Tensor>) -> Tensor {
+    let passed = |by: &Tensor| {
+        let passes = FusedActivation::Relu.slopes(by);
+        passes.select(gradient, &gradient.zeros_like())
+    };
+    by.map_or_else(|| gradient.clone(), passed)
 }
 
 fn batch_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f64) -> (Tensor, Tensor, Tensor) {

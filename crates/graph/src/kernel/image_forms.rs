@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::grad::gradients;
-use crate::kernel::Label;
+use crate::kernel::{Label, where_positive};
 use crate::op::{ConvDims, ConvSpec, Op, PadDim, SliceDim, Subgraph};
 use crate::{Graph, Kernel, Shape, Tensor};
 
@@ -32,9 +32,12 @@ pub(crate) fn conv(
 /// The same of the gradients of a convolution.
 pub(crate) fn gradient(kernel: &Kernel, inputs: &[Shape], label: Label) -> Option<Arc<Subgraph>> {
     match kernel {
-        Kernel::ConvInputGradient { dims, input } if inputs.len() == 2 => {
+        Kernel::ConvInputGradient { dims, input } => {
             let form = ImageForm::of(dims, [input, &inputs[1].dims, &inputs[0].dims])?;
-            let write = |x: &[Tensor]| form.input_gradient(dims, &x[0], &x[1], input);
+            let write = |x: &[Tensor]| {
+                let gradient = form.input_gradient(dims, &x[0], &x[1], input);
+                where_positive(&gradient, x.get(2))
+            };
             Some(body(inputs, label, write))
         }
         Kernel::ConvKernelGradient { dims, kernel } => {
@@ -122,16 +125,19 @@ impl ImageForm {
         kernel: &Tensor,
         input: &[usize],
     ) -> Tensor {
+        let stored = g.dtype();
         match self {
             Self::Reordered(order, dims) => to_input(dims, g, &kernel.transpose(order), input),
             Self::Transposed(of) => g.conv(&turned(kernel), of.clone()),
             Self::Volumes { depth, images } => {
-                // What windows in depth have in common is added: the derivative of taking them.
+                // What windows in depth have in common is added, in f32, and rounded once: the derivative of taking them.
+                let [g, kernel] = [g, kernel].map(|given| given.convert(given.wide()));
                 let x = g.graph().full(&Shape::new(g.dtype(), input), 0.0);
                 let taken = deep(dims, &x, kernel.dim(0), *depth);
-                let to_taken = to_input(images, &flat_images(g), &flat(kernel), &taken.dims());
+                let to_taken = to_input(images, &flat_images(&g), &flat(&kernel), &taken.dims());
                 let sum = (taken * to_taken).sum_all();
-                gradients(&sum, &[&x]).swap_remove(0).unwrap_or(x)
+                let sum = gradients(&sum, &[&x]).swap_remove(0).unwrap_or(x);
+                sum.convert(stored)
             }
         }
     }
