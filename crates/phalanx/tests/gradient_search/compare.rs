@@ -27,7 +27,7 @@ const FORCED: u64 = 4;
 /// How far the derivative along a direction may be: constants of a program are rounded, and no more.
 const ALONG: f64 = 1e-6;
 /// Gradients that are so much smaller than the largest of the network are zero but for rounding.
-const NEGLIGIBLE: f64 = 1e-3;
+pub(crate) const NEGLIGIBLE: f64 = 1e-3;
 /// And so much smaller those that are zero in f64: that of a bias before a normalization.
 const ZERO: f64 = 1e-9;
 /// Where all gradients are smaller, they are zero but for rounding: two normalizations in a row leave nothing of some networks.
@@ -232,7 +232,7 @@ fn largest_gradient(step: &Step, exact: &Left) -> f64 {
     gradients.fold(0.0f64, |most, (_, values)| most.max(largest(values)))
 }
 
-fn largest(values: &[f64]) -> f64 {
+pub(crate) fn largest(values: &[f64]) -> f64 {
     values.iter().fold(0.0f64, |most, x| most.max(x.abs()))
 }
 

@@ -14,10 +14,10 @@ use crate::trial::{Aim, Source, Trial, Weights};
 /// So many networks of each family are drawn, or as many as `PHALANX_FUZZ_ROUNDS` says.
 const ROUNDS: u64 = 6;
 
-type Draw = fn(&mut Random, &[usize]) -> Described;
+pub(crate) type Draw = fn(&mut Random, &[usize]) -> Described;
 
 /// The dims of an example with what is drawn for it.
-const FAMILIES: [(&[usize], Source, Draw); 12] = [
+pub(crate) const FAMILIES: [(&[usize], Source, Draw); 12] = [
     (&[5, 4, 3], Source::Floats, |random, _| picture(random, 3)),
     (&[6, 5, 3], Source::Floats, |random, _| picture(random, 3)),
     (&[4, 5, 2], Source::Floats, |random, _| picture(random, 2)),
@@ -37,7 +37,10 @@ const FAMILIES: [(&[usize], Source, Draw); 12] = [
 ];
 
 /// The layer behind one with variables, and before another.
-fn network(random: &mut Random, (dims, source, draw): (&[usize], Source, Draw)) -> Option<Spec> {
+pub(crate) fn network(
+    random: &mut Random,
+    (dims, source, draw): (&[usize], Source, Draw),
+) -> Option<Spec> {
     let features = dims.last()?;
     let trial = Trial {
         sources: vec![source],

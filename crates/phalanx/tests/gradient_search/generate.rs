@@ -1,14 +1,16 @@
 //! Random networks.
 
-use serde_json::{Value, json};
+use phalanx::nn::Registry;
+use serde_json::json;
 
 use crate::frames::{conv_lstm, on_frames};
 use crate::keras;
 use crate::layers::{
-    activation, attention, group_norm, grouped_attention, known_statistics, layer, on_image,
-    on_sequence, on_vector, on_volume, recurrent, scored_attention, slopes,
+    activation, attention, grouped_attention, layer, on_image, on_sequence, on_vector, on_volume,
+    recurrent, scored_attention,
 };
 use crate::network::{Described, Spec, is_tokens};
+use crate::norms::{group_norm, known_statistics, slopes, some_dims};
 use crate::random::Random;
 use crate::trial::{Aim, Source, Trial, Weights};
 
@@ -221,12 +223,21 @@ impl<'a> Grower<'a> {
             return;
         }
         let mode = self.random.of_list(&["one_hot", "multi_hot", "count"]);
-        let encoding = match self.random.chance(0.5) {
-            true => layer(
+        let known: Vec<usize> = (0..below.div_ceil(2)).collect();
+        let encoding = match self.random.from(0, 5) {
+            0 => layer(
+                "discretization",
+                json!({"bin_boundaries": [0.5, 3.0, 3.5], "output_mode": mode}),
+            ),
+            1 => layer(
+                "integer_lookup",
+                json!({"vocabulary": known, "num_oov_indices": 2, "output_mode": mode}),
+            ),
+            2 | 3 => layer(
                 "category_encoding",
                 json!({"num_tokens": below, "output_mode": mode}),
             ),
-            false => layer("hashing", json!({"num_bins": bins, "output_mode": mode})),
+            _ => layer("hashing", json!({"num_bins": bins, "output_mode": mode})),
         };
         self.push(encoding, &[input]);
     }
@@ -312,21 +323,19 @@ impl<'a> Grower<'a> {
             random.of_list(&[1e-3, 1e-5, 0.1])
         };
         if random.chance(0.3) {
-            let axis: Value = match rank > 1 && random.chance(0.2) {
-                true => json!([-2, -1]),
-                false => json!(-1),
-            };
+            let axis = some_dims(random, rank);
             return layer("layer_norm", json!({"axis": axis, "epsilon": epsilon}));
         }
         if random.chance(0.3) {
             return group_norm(random, &dims, epsilon);
         }
         if random.chance(0.1) {
-            return layer("unit_norm", json!({}));
+            return layer("unit_norm", json!({"axis": some_dims(random, rank)}));
         }
         // Keras' have no padding masks.
         if random.chance(0.1) && !is_padded {
-            return layer("rms_norm", json!({"epsilon": epsilon}));
+            let axis = some_dims(random, rank);
+            return layer("rms_norm", json!({"axis": axis, "epsilon": epsilon}));
         }
         if random.chance(0.2) {
             return known_statistics(random, &dims);
@@ -372,10 +381,10 @@ impl<'a> Grower<'a> {
             true => [at, other],
             false => [other, at],
         };
-        self.meet(&pair);
+        self.meet(pair);
     }
 
-    fn meet(&mut self, pair: &[usize]) {
+    fn meet(&mut self, pair: [usize; 2]) {
         let choice = self.random.from(0, 9);
         let met = match choice {
             0..=4 => {
@@ -395,8 +404,12 @@ impl<'a> Grower<'a> {
                     kind => layer(kind, json!({})),
                 }
             }
-            5 if self.values[pair[0]].len() == 1 => {
-                layer("dot", json!({"normalize": self.random.chance(0.5)}))
+            5 if self.values[pair[0]].len() <= 2 => {
+                let axes = pair.map(|value| self.random.from(1, self.values[value].len()));
+                layer(
+                    "dot",
+                    json!({"axes": axes, "normalize": self.random.chance(0.5)}),
+                )
             }
             6 if self.values[pair[0]].len() == 1 => layer("interaction", json!({})),
             7 if self.values[pair[0]].len() == 2 => {
@@ -412,9 +425,13 @@ impl<'a> Grower<'a> {
                 self.push(attention, &given[..count]);
                 return;
             }
+            8 => {
+                let axis = self.random.from(1, self.values[pair[0]].len());
+                layer("concatenate", json!({"axis": axis}))
+            }
             _ => layer("concatenate", json!({})),
         };
-        self.push(met, pair);
+        self.push(met, &pair);
     }
 
     /// A recurrent layer with first states that are made of its sequence.
@@ -470,7 +487,7 @@ impl<'a> Grower<'a> {
         let before = self.values.len();
         if self.values[other].len() == self.values[last].len() {
             for _ in 0..3 {
-                self.meet(&[last, other]);
+                self.meet([last, other]);
                 if self.values.len() > before {
                     return;
                 }
@@ -553,4 +570,20 @@ fn sequence(random: &mut Random) -> (Vec<usize>, Source) {
 fn tokens(random: &mut Random) -> (Vec<usize>, Source) {
     let (below, padded) = (random.from(2, 30), random.chance(0.5));
     (vec![random.size(24)], Source::Tokens { below, padded })
+}
+
+/// A layer that nothing here names is not searched.
+#[test]
+fn every_kind_of_layer_is_drawn() {
+    let drawn = [
+        include_str!("generate.rs"),
+        include_str!("layers.rs"),
+        include_str!("frames.rs"),
+        include_str!("norms.rs"),
+        include_str!("pictures.rs"),
+    ]
+    .concat();
+    let registry = Registry::standard();
+    let missing = (registry.kinds()).filter(|kind| !drawn.contains(&format!("\"{kind}\"")));
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&str>::new());
 }

@@ -60,7 +60,7 @@ fn inner(random: &mut Random) -> Value {
     }
 }
 
-fn penalty(random: &mut Random) -> Value {
+pub(crate) fn penalty(random: &mut Random) -> Value {
     match random.from(0, 19) {
         0 => json!({"l2": {"l2": 0.1}}),
         1 => json!({"l1": {"l1": 0.1}}),
@@ -101,7 +101,8 @@ fn windows(random: &mut Random) -> (Value, Value, &'static str) {
 
 pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
     let channels = dims[2];
-    match random.from(0, 26) {
+    match random.from(0, 27) {
+        27 => permuted(random, 3),
         22 | 23 => picture(random, channels),
         24 => conv_lstm(random, 1),
         25 => adaptive(random, &dims[..2]),
@@ -188,7 +189,8 @@ fn edges(random: &mut Random, sizes: &[usize]) -> Described {
 
 pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
     let [_, height, width, channels] = [0, 1, 2, 3].map(|dim| dims[dim]);
-    match random.from(0, 19) {
+    match random.from(0, 20) {
+        20 => permuted(random, 4),
         0..=5 => volume_convolution(random, channels),
         16 | 17 => conv_lstm(random, 2),
         18 => adaptive(random, &dims[..3]),
@@ -207,8 +209,9 @@ pub(crate) fn on_volume(random: &mut Random, dims: &[usize]) -> Described {
         13 => edges(random, &dims[..3]),
         14 if random.chance(0.5) => {
             let (size, strides, padding) = windows_of_volumes(random);
-            let settings = json!({"filters": random.size(4), "kernel_size": size, "strides": strides,
+            let mut settings = json!({"filters": random.size(4), "kernel_size": size, "strides": strides,
                 "padding": padding, "activation": inner(random), "use_bias": random.chance(0.7)});
+            spread(random, &mut settings, &strides);
             layer("conv3d_transpose", settings)
         }
         14 => {
@@ -254,43 +257,6 @@ fn volume_convolution(random: &mut Random, channels: usize) -> Described {
         "padding": padding, "dilation_rate": dilation, "groups": groups, "activation": inner(random),
         "use_bias": random.chance(0.7), "kernel_regularizer": penalty(random)});
     layer("conv3d", settings)
-}
-
-/// Groups of some numbers each: of one alone nothing is left, and of two their signs.
-pub(crate) fn group_norm(random: &mut Random, dims: &[usize], epsilon: f64) -> Described {
-    let (channels, elements) = (dims[dims.len() - 1], dims.iter().product::<usize>());
-    let dividing = (1..=channels).filter(|&groups| channels.is_multiple_of(groups));
-    let dividing: Vec<usize> = dividing
-        .filter(|&groups| elements / groups >= 8 || groups == 1)
-        .collect();
-    let settings = json!({"groups": random.of_list(&dividing), "scale": random.chance(0.85),
-        "epsilon": if elements < 8 { 1.0 } else { epsilon }, "center": random.chance(0.85)});
-    layer("group_norm", settings)
-}
-
-/// Statistics of the data, as variables or as settings, of some dims or of all numbers.
-pub(crate) fn known_statistics(random: &mut Random, dims: &[usize]) -> Described {
-    let mut axis: Vec<usize> = (1..=dims.len()).filter(|_| random.chance(0.4)).collect();
-    let mut settings = json!({"invert": random.chance(0.3)});
-    if random.chance(0.5) {
-        axis = vec![dims.len()];
-        let mut draw = |least: f64| -> Vec<f64> {
-            let numbers = 0..dims[dims.len() - 1];
-            numbers.map(|_| least + random.unit()).collect()
-        };
-        settings["mean"] = json!(draw(-0.5));
-        settings["variance"] = json!(draw(0.5));
-    }
-    settings["axis"] = json!(axis);
-    layer("normalization", settings)
-}
-
-pub(crate) fn slopes(random: &mut Random, dims: &[usize]) -> Described {
-    let shared: Vec<usize> = (1..=dims.len()).filter(|_| random.chance(0.4)).collect();
-    layer(
-        "p_relu",
-        json!({"shared_axes": shared, "alpha_regularizer": penalty(random)}),
-    )
 }
 
 fn convolution(random: &mut Random, channels: usize) -> Described {
@@ -409,7 +375,8 @@ fn pooling(random: &mut Random, kind: &'static str) -> Described {
 
 pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
     let (steps, features) = (dims[0], dims[1]);
-    match random.from(0, 25) {
+    match random.from(0, 26) {
+        26 => permuted(random, 2),
         21 => edges(random, &dims[..1]),
         23 => adaptive(random, &dims[..1]),
         24 => stft(random, steps),
@@ -465,24 +432,57 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
 }
 
 fn longer(random: &mut Random) -> Described {
-    let settings = json!({"filters": random.size(6), "kernel_size": random.size(4), "strides": random.size(3),
+    let strides = [random.size(3)];
+    let mut settings = json!({"filters": random.size(6), "kernel_size": random.size(4), "strides": strides[0],
         "padding": random.of_list(&["valid", "same"]), "activation": inner(random), "use_bias": random.chance(0.7)});
+    spread(random, &mut settings, &strides);
     layer("conv1d_transpose", settings)
+}
+
+/// Gaps within the kernel of a transposed convolution of these strides, or more elements behind its result.
+fn spread(random: &mut Random, settings: &mut Value, strides: &[usize]) {
+    let draw: Vec<usize> = match random.from(0, 3) {
+        0 => strides.iter().map(|_| random.size(2)).collect(),
+        1 => (strides.iter().map(|&stride| random.from(0, stride - 1))).collect(),
+        _ => return,
+    };
+    let name = ["dilation_rate", "output_padding"][usize::from(draw.contains(&0))];
+    settings[name] = json!(draw);
+}
+
+/// The dims of an example in another order.
+fn permuted(random: &mut Random, rank: usize) -> Described {
+    let mut left: Vec<usize> = (1..=rank).collect();
+    let order = (1..=rank)
+        .rev()
+        .map(|last| left.swap_remove(random.from(0, last - 1)));
+    let order: Vec<usize> = order.collect();
+    layer("permute", json!({"dims": order}))
 }
 
 fn step_pooling(random: &mut Random) -> Described {
     let kind = random.of_list(&["max_pool1d", "average_pool1d"]);
     let padding = random.of_list(&["valid", "same"]);
-    let settings = json!({"pool_size": random.size(3), "padding": padding});
+    let strides = random.of_list(&[None, Some(1), Some(2), Some(3)]);
+    let settings = json!({"pool_size": random.size(3), "strides": strides, "padding": padding});
     layer(kind, settings)
 }
 
 pub(crate) fn recurrent(random: &mut Random, kind: &'static str) -> Described {
     let mut settings = json!({"units": random.size(10), "use_bias": random.chance(0.8),
         "return_sequences": random.chance(0.6), "go_backwards": random.chance(0.2),
-        "dropout": dropped(random), "recurrent_regularizer": penalty(random)});
+        "dropout": dropped(random), "recurrent_dropout": dropped(random), "recurrent_regularizer": penalty(random)});
     if kind == "gru" {
         settings["reset_after"] = json!(random.chance(0.5));
+    }
+    if kind == "lstm" {
+        settings["unit_forget_bias"] = json!(random.chance(0.5));
+    }
+    if kind != "simple_rnn" && random.chance(0.2) {
+        settings["recurrent_activation"] = json!(random.of_list(&["hard_sigmoid", "tanh"]));
+    }
+    if random.chance(0.2) {
+        settings["activation"] = json!(random.of_list(&["softsign", "relu", "sigmoid"]));
     }
     layer(kind, settings)
 }

@@ -56,7 +56,15 @@ fn moved(random: &mut Random) -> Described {
 /// A layer that changes values of any number of channels.
 fn coloured(random: &mut Random) -> Described {
     let windows = [(); 2].map(|()| random.from(0, 2) * 2 + 1);
-    match random.from(0, 7) {
+    match random.from(0, 9) {
+        8 => layer(
+            "random_posterization",
+            json!({"factor": [2, 5], "value_range": RANGE}),
+        ),
+        9 => layer(
+            "equalization",
+            json!({"bins": random.from(2, 32), "value_range": RANGE}),
+        ),
         0 => layer(
             "random_contrast",
             json!({"factor": 0.3, "value_range": [-1e4, 1e4]}),
@@ -92,7 +100,11 @@ fn coloured(random: &mut Random) -> Described {
 
 /// A layer that changes red, green and blue.
 fn of_colours(random: &mut Random) -> Described {
-    match random.from(0, 4) {
+    match random.from(0, 5) {
+        5 => layer(
+            "rand_augment",
+            json!({"factor": 0.3, "num_ops": random.from(1, 2), "value_range": RANGE}),
+        ),
         0 => layer("random_hue", json!({"factor": 0.6, "value_range": RANGE})),
         1 => layer(
             "random_saturation",

@@ -69,6 +69,26 @@ fn a_gradient_in_the_tail_of_a_gelu() {
     check(&model, &trial);
 }
 
+/// The variance is that of what is left of the mean: the mean of squares less the squared mean would differ by 6e-4.
+#[test]
+fn normalizations_of_large_means() {
+    for (kind, settings) in [
+        ("batch_norm", json!({})),
+        ("layer_norm", json!({})),
+        ("layer_norm", json!({"axis": [-2, -1]})),
+        ("group_norm", json!({"groups": 2})),
+    ] {
+        let layers = [
+            ("rescaling", json!({"scale": 1.0, "offset": 100.0})),
+            (kind, settings),
+            ("flatten", json!({})),
+            ("dense", json!({"units": 3})),
+        ];
+        let trial = trial(Source::Floats, 6, Aim::Squares);
+        check(&stack([4, 5, 6], &layers), &trial);
+    }
+}
+
 #[test]
 fn normalizations_and_poolings_of_bf16() {
     let mut net = Network::new();

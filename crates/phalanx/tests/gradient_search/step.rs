@@ -277,7 +277,7 @@ fn part(tensor: &HostTensor, partition: &BatchPartition, replica: usize) -> Host
 }
 
 /// The engine of so many replicas, with or without kernels.
-fn engine(replicas: usize, kernels: bool, quick: bool) -> &'static Engine {
+pub(crate) fn engine(replicas: usize, kernels: bool, quick: bool) -> &'static Engine {
     static ENGINES: [OnceLock<Engine>; 8] = [const { OnceLock::new() }; 8];
     let choices = [replicas > 1, kernels, quick].map(usize::from);
     let number = choices[0] * 4 + choices[1] * 2 + choices[2];
