@@ -363,3 +363,86 @@ fn concatenated<'a>(
     }
     HostTensor::from_aligned(shape, bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use phalanx_collectives::{Communicator, CommunicatorOptions};
+    use phalanx_graph::op::ReduceOp;
+
+    use super::*;
+    use crate::engine::{Engine, EngineOptions, KernelsMode};
+    use crate::nn::{Cx, Layer};
+    use crate::prelude::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(120);
+
+    /// The sum over all workers, after as many products of matrices as the input says.
+    #[derive(Debug)]
+    struct LateSum;
+
+    impl Layer for LateSum {
+        fn kind(&self) -> &'static str {
+            "late_sum"
+        }
+        fn config(&self) -> serde_json::Value {
+            serde_json::json!({})
+        }
+        fn call(&self, _: &mut Cx, inputs: &[phalanx_graph::Tensor]) -> phalanx_graph::Tensor {
+            let rounds = inputs[0].sum(&[0, 1]);
+            let matrix = rounds.like(0.005).broadcast_to(&[200, 200]);
+            let left = rounds.graph().while_loop(
+                &[&rounds, &matrix],
+                |values| values[0].greater(&values[0].like(0.0)),
+                |values| vec![&values[0] - 1.0, values[1].matmul(&values[1])],
+            );
+            (&inputs[0] + left[1].sum(&[0, 1]) * 0.0).all_reduce(ReduceOp::Sum)
+        }
+    }
+
+    /// Results do not say it: the CPU runs one program after the other, whatever is waited for.
+    fn predict_twice(communicator: Communicator) {
+        let options = EngineOptions {
+            kernels: KernelsMode::Off,
+            cpu_devices: 1,
+            compile_cache: false,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::new(&options).unwrap();
+        let strategy = MultiWorkerMirroredStrategy::on(&engine, communicator, TIMEOUT).unwrap();
+        let model = Sequential::new([1]).add(LateSum).build().unwrap();
+        let compile = Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        };
+        let mut trainer = strategy.compile(model, compile).unwrap();
+        let model = &mut trainer.compiled;
+        let mut begin = |rounds: f32, first| {
+            let x = [HostTensor::new([1, 1], &[rounds])];
+            model.start_prediction(&x, first, 1).unwrap()
+        };
+        let (before, after) = (begin(500.0, 0), begin(1.0, 1));
+        let is_done = before.outputs[0][0].ready().unwrap().is_ready().unwrap();
+        for (begun, sum) in [(before, 1000.0), (after, 2.0)] {
+            let found = trainer.compiled.read_outputs(&begun).unwrap();
+            assert_eq!(found[0][0].to_f64(), [sum]);
+        }
+        assert!(is_done);
+    }
+
+    #[test]
+    fn a_prediction_that_exchanges_values_begins_when_the_one_before_is_done() {
+        let options = CommunicatorOptions {
+            timeout: TIMEOUT,
+            ..CommunicatorOptions::default()
+        };
+        let group = Communicator::in_memory(2, &options).unwrap();
+        thread::scope(|scope| {
+            for communicator in group {
+                scope.spawn(|| predict_twice(communicator));
+            }
+        });
+    }
+}

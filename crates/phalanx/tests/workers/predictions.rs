@@ -42,7 +42,8 @@ impl Layer for SumOfAll {
 }
 
 /// The next run takes nothing of the one before. A device that runs several at a time would mix their exchanges if they were not waited
-/// for; the CPU runs one after the other, as the test found when nothing waited.
+/// for; the CPU runs one after the other, as the test found when nothing waited. That they are waited for there, too, is a test of
+/// `crates/phalanx/src/fit/predict.rs`.
 #[test]
 fn sums_over_workers_are_of_one_batch() {
     let rows: Vec<f32> = (0..2 * BATCHES).map(|row| row as f32).collect();
