@@ -132,7 +132,7 @@ impl KerasPlace {
         Self {
             place: format!("{}/layer", self.place),
             group: format!("{}/layer", self.group),
-            has_cell: RECURRENT.contains(&kind),
+            has_cell: has_cell(kind),
             number,
             kind,
         }
@@ -140,6 +140,7 @@ impl KerasPlace {
 
     /// A part of the layer.
     fn part(&self, part: &str) -> Self {
+        let of_cells = format!("cell/cells/{part}");
         let (place, group, kind) = match (self.kind, part) {
             ("multi_head_attention", "query") => ("query_dense", "query_dense", "to_heads"),
             ("multi_head_attention", "key") => ("key_dense", "key_dense", "to_heads"),
@@ -156,6 +157,7 @@ impl KerasPlace {
             }
             ("bidirectional", "forward") => (part, "forward_layer", ""),
             ("bidirectional", "backward") => (part, "backward_layer", ""),
+            ("rnn", _) => (part, &*of_cells, ""),
             _ => (part, part, ""),
         };
         Self {
@@ -207,13 +209,18 @@ fn places(
         let place = KerasPlace {
             place: format!("{place}{numbered}"),
             group: format!("{group}layers/{numbered}"),
-            has_cell: RECURRENT.contains(&kind),
+            has_cell: has_cell(kind),
             number,
             kind,
         };
         places.insert(path, place);
     }
     places
+}
+
+/// Whether Keras has the variables of such a layer in a cell.
+fn has_cell(kind: &str) -> bool {
+    kind == "rnn" || RECURRENT.contains(&kind)
 }
 
 /// The kinds of layers that apply another.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::fmt;
 use std::ptr::fn_addr_eq;
+use std::thread::LocalKey;
 
 use phalanx_graph::{Shape, Tensor};
 use serde::de::Error as _;
@@ -323,17 +324,21 @@ impl CustomActivation {
 
 thread_local! {
     /// The functions of the program that can be read by their names, of the registry that reads a layer on this thread.
-    static KNOWN: RefCell<Vec<CustomActivation>> = const { RefCell::new(Vec::new()) };
+    pub(super) static KNOWN: RefCell<Vec<CustomActivation>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads with these functions of the program, which activations are found among; inside of that with none, the same are.
-pub(super) fn with_known<T>(known: &[CustomActivation], read: impl FnOnce() -> T) -> T {
+/// Reads with these parts of the program, such as [`KNOWN`] activations; inside of that with none, the same are.
+pub(super) fn with_known<P: Clone, T>(
+    place: &'static LocalKey<RefCell<Vec<P>>>,
+    known: &[P],
+    read: impl FnOnce() -> T,
+) -> T {
     if known.is_empty() {
         return read();
     }
-    let before = KNOWN.replace(known.to_vec());
+    let before = place.replace(known.to_vec());
     let result = read();
-    KNOWN.set(before);
+    place.set(before);
     result
 }
 

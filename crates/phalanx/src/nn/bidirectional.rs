@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::{Done, RECURRENT, RecurrentSettings, check_inputs};
-use super::{ConvLstm1d, ConvLstm2d, ConvLstm3d, Cx, Gru, Lstm, SimpleRnn};
+use super::recurrent::{Done, RECURRENT, check_inputs};
+use super::{ConvLstm1d, ConvLstm2d, ConvLstm3d, Cx, Gru, Lstm, LstmCell, Rnn, SimpleRnn};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
 /// A recurrent layer that [`Bidirectional`] runs in both directions.
@@ -26,6 +26,8 @@ pub enum Recurrent {
     ConvLstm2d(ConvLstm2d),
     /// See [`ConvLstm3d`].
     ConvLstm3d(ConvLstm3d),
+    /// See [`Rnn`].
+    Rnn(Rnn),
 }
 
 /// How the outputs of both directions become one.
@@ -105,6 +107,7 @@ macro_rules! each {
             Recurrent::ConvLstm1d($layer) => $answer,
             Recurrent::ConvLstm2d($layer) => $answer,
             Recurrent::ConvLstm3d($layer) => $answer,
+            Recurrent::Rnn($layer) => $answer,
         }
     };
 }
@@ -116,28 +119,39 @@ impl Recurrent {
         other
     }
 
-    fn settings(&self) -> &RecurrentSettings {
-        each!(self, layer => &layer.settings)
+    /// Whether it returns every step, and its states.
+    fn returns(&self) -> (bool, bool) {
+        each!(self, layer => (layer.settings.return_sequences, layer.settings.return_state))
     }
 
     fn outputs(&self) -> usize {
         each!(self, layer => layer.outputs())
     }
 
-    const fn states(&self) -> usize {
+    /// Checks a sequence, and the first states of both directions where they are given.
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         match self {
-            Self::Lstm(_) => Lstm::STATES,
-            Self::Gru(_) => Gru::STATES,
-            Self::SimpleRnn(_) => SimpleRnn::STATES,
-            Self::ConvLstm1d(_) => ConvLstm1d::STATES,
-            Self::ConvLstm2d(_) => ConvLstm2d::STATES,
-            Self::ConvLstm3d(_) => ConvLstm3d::STATES,
+            Self::Lstm(layer) => check_inputs(inputs, 2 * Lstm::STATES, |steps| layer.state(steps)),
+            Self::Gru(layer) => check_inputs(inputs, 2 * Gru::STATES, |steps| layer.state(steps)),
+            Self::SimpleRnn(layer) => {
+                check_inputs(inputs, 2 * SimpleRnn::STATES, |steps| layer.state(steps))
+            }
+            Self::ConvLstm1d(layer) => {
+                check_inputs(inputs, 2 * ConvLstm1d::STATES, |steps| layer.state(steps))
+            }
+            Self::ConvLstm2d(layer) => {
+                check_inputs(inputs, 2 * ConvLstm2d::STATES, |steps| layer.state(steps))
+            }
+            Self::ConvLstm3d(layer) => {
+                check_inputs(inputs, 2 * ConvLstm3d::STATES, |steps| layer.state(steps))
+            }
+            Self::Rnn(layer) => layer.check_directions(inputs, 2),
         }
     }
 
     #[track_caller]
     fn steps(&self, cx: &mut Cx, inputs: &[Tensor]) -> Done {
-        let zero_padding = self.settings().return_sequences;
+        let zero_padding = self.returns().0;
         each!(self, layer => layer.steps(cx, inputs, zero_padding))
     }
 }
@@ -151,7 +165,9 @@ macro_rules! into_recurrent {
         }
     )*};
 }
-into_recurrent!(Lstm, Gru, SimpleRnn, ConvLstm1d, ConvLstm2d, ConvLstm3d);
+into_recurrent!(
+    Lstm, Gru, SimpleRnn, ConvLstm1d, ConvLstm2d, ConvLstm3d, Rnn
+);
 
 impl<'de> Deserialize<'de> for Recurrent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -175,7 +191,11 @@ impl<'de> Deserialize<'de> for Recurrent {
             "conv_lstm3d" => {
                 config::read(kind, &ConvLstm3d::new(1, 1), settings).map(Self::ConvLstm3d)
             }
-            _ => Err(config::unknown_kind("recurrent layer", kind, &RECURRENT)),
+            "rnn" => config::read(kind, &Rnn::new(LstmCell::new(1)), settings).map(Self::Rnn),
+            _ => {
+                let known = [&RECURRENT[..], &["rnn"]].concat();
+                Err(config::unknown_kind("recurrent layer", kind, &known))
+            }
         };
         layer.map_err(D::Error::custom)
     }
@@ -189,7 +209,7 @@ impl Described for Bidirectional {
             Field::required(
                 "layer",
                 Kind::Worded(
-                    "lstm, gru, simple_rnn or a conv_lstm with its settings",
+                    "lstm, gru, simple_rnn, a conv_lstm or an rnn with its settings",
                     &Kind::Component(Family::Layer),
                 ),
                 "the recurrent layer, made twice",
@@ -218,12 +238,7 @@ impl Layer for Bidirectional {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        let states = 2 * self.layer.states();
-        check_inputs(
-            inputs,
-            states,
-            |sequence| each!(&self.layer, layer => layer.state(sequence)),
-        )
+        self.layer.check(inputs)
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -238,17 +253,18 @@ impl Layer for Bidirectional {
         let (trainable, policy) = (cx.trainable(), cx.policy());
         let (sequence, first) = inputs.split_at(1);
         let first = first.split_at(first.len() / 2);
+        let (sequences, states) = self.layer.returns();
         let mut direction = |name: &str, layer: &Recurrent, first: &[Tensor]| {
             cx.inside(name, trainable, policy, |cx| {
                 let inputs = [sequence, first].concat();
-                layer.steps(cx, &inputs).outputs(cx, layer.settings())
+                layer.steps(cx, &inputs).returned(cx, sequences, states)
             })
         };
         let mut forward = direction("forward", &self.layer, first.0);
         let mut backward = direction("backward", &self.layer.reversed(), first.1);
         let states = [forward.split_off(1), backward.split_off(1)].concat();
         let (forward, mut backward) = (forward.swap_remove(0), backward.swap_remove(0));
-        if self.layer.settings().return_sequences {
+        if sequences {
             backward = backward.reverse(&[1]);
         }
         let merged = self.merge(&forward, &backward);

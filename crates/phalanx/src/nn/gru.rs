@@ -26,11 +26,11 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// `[3 units]` without `reset_after`, which PyTorch's GRU always has. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gru {
-    units: usize,
+    pub(super) units: usize,
     #[serde(flatten)]
     pub(super) settings: RecurrentSettings,
     recurrent_activation: Activation,
-    reset_after: bool,
+    pub(super) reset_after: bool,
 }
 
 impl Gru {
@@ -119,7 +119,7 @@ impl Gru {
     }
 
     #[track_caller]
-    fn step(
+    pub(super) fn step(
         &self,
         row: &Tensor,
         h: &Tensor,
@@ -137,7 +137,7 @@ impl Gru {
     }
 
     #[track_caller]
-    fn part(&self, z: &Tensor, number: usize) -> Tensor {
+    pub(super) fn part(&self, z: &Tensor, number: usize) -> Tensor {
         z.slice_dim(1, number * self.units, (number + 1) * self.units)
     }
 }

@@ -356,7 +356,10 @@ fn set_inside(layer: &mut Value, field: &str, value: &Value) {
 /// Keras' class of a kind and its settings.
 fn class_of(kind: &str, config: &Value) -> Translated<(&'static str, Settings)> {
     let known = CLASSES.iter().find(|(ours, ..)| *ours == kind);
-    let &(_, class, has_channels) = known.ok_or("Keras has no such layer")?;
+    let &(_, class, has_channels) = known.ok_or(match kind {
+        "rnn" => "layers around cells are not written for Keras",
+        _ => "Keras has no such layer",
+    })?;
     match (kind, &config["activation"]) {
         ("activation", Value::Object(named)) => {
             let (class, mut settings) = with_slope(named)?;

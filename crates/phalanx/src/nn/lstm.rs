@@ -26,11 +26,11 @@ use crate::config::{self, Component, Described, Field, Kind, joined};
 /// states the mask of the sequence still counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lstm {
-    units: usize,
+    pub(super) units: usize,
     #[serde(flatten)]
     pub(super) settings: RecurrentSettings,
     #[serde(flatten)]
-    gates: GateSettings,
+    pub(super) gates: GateSettings,
 }
 
 /// The settings of the gates of a long short-term memory.

@@ -357,12 +357,12 @@ pub(super) struct Loop<'a> {
 /// What a loop leaves.
 pub(super) struct Done {
     /// Outputs in the order in which steps were taken: `[batch, steps, ..]`.
-    outputs: Tensor,
-    last: Tensor,
+    pub(super) outputs: Tensor,
+    pub(super) last: Tensor,
     /// The states after the last step, `[batch, ..]` each.
     pub(super) states: Vec<Tensor>,
     /// `[batch, steps]`, in the same order.
-    mask: Option<Tensor>,
+    pub(super) mask: Option<Tensor>,
 }
 
 impl Done {
@@ -385,9 +385,15 @@ impl Done {
 
     /// The outputs of a layer with these settings: of its steps, and the states where it gives them.
     #[track_caller]
-    pub(super) fn outputs(mut self, cx: &mut Cx, settings: &RecurrentSettings) -> Vec<Tensor> {
-        let mut outputs = vec![self.output(cx, settings.return_sequences)];
-        if settings.return_state {
+    pub(super) fn outputs(self, cx: &mut Cx, settings: &RecurrentSettings) -> Vec<Tensor> {
+        self.returned(cx, settings.return_sequences, settings.return_state)
+    }
+
+    /// The output of all steps or of the last, and the states where they are wanted.
+    #[track_caller]
+    pub(super) fn returned(mut self, cx: &mut Cx, sequences: bool, states: bool) -> Vec<Tensor> {
+        let mut outputs = vec![self.output(cx, sequences)];
+        if states {
             outputs.append(&mut self.states);
         }
         outputs

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::activation::{CustomActivation, with_known};
+use super::activation::{CustomActivation, KNOWN, with_known};
 use super::layer::{Layer, LayerSpec};
 use super::model::NamedLayer;
 use super::names::check_name;
+use super::rnn_cell::{CELLS, OWN_CELLS, OwnCell};
 use super::*;
 use crate::config::{self, Described, Description};
 use crate::{Error, Result};
@@ -18,11 +19,12 @@ type MakeLayer = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Syn
 /// Describes a layer, when it is asked for: its defaults take a while to write.
 type Describe = Arc<dyn Fn() -> Description + Send + Sync>;
 
-/// The kinds of layers that can be read from JSON: ours, and those you add, with activations of yours.
+/// The kinds of layers that can be read from JSON: ours, and those you add, with activations and cells of yours.
 #[derive(Clone)]
 pub struct Registry {
     kinds: Vec<(String, MakeLayer)>,
     activations: Vec<CustomActivation>,
+    cells: Vec<OwnCell>,
     descriptions: Vec<Describe>,
 }
 
@@ -43,6 +45,7 @@ impl Registry {
         let mut registry = Self {
             kinds: Vec::new(),
             activations: Vec::new(),
+            cells: Vec::new(),
             descriptions: Vec::new(),
         };
         registry.add_layers_of_images();
@@ -153,6 +156,7 @@ impl Registry {
         self.add_kind(ConvLstm1d::new(1, 1));
         self.add_kind(ConvLstm2d::new(1, 1));
         self.add_kind(ConvLstm3d::new(1, 1));
+        self.add_kind(Rnn::new(LstmCell::new(1)));
         self.add_kind(Bidirectional::new(Lstm::new(1)));
         self.add_kind(TimeDistributed::new(Dense::new(1)));
         self.add_kind(SinusoidalPosition::new());
@@ -246,6 +250,26 @@ impl Registry {
         Ok(self)
     }
 
+    /// Adds a kind of cell of your own, for [`Rnn`], which must not be there yet.
+    ///
+    /// `make` gets the settings that your cell's [`config`](RnnCell::config) wrote.
+    ///
+    /// # Errors
+    /// When the kind is there already.
+    pub fn with_cell<C: RnnCell + 'static>(
+        mut self,
+        kind: &str,
+        make: impl Fn(&Value) -> Result<C> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        if CELLS.contains(&kind) || self.cells.iter().any(|known| known.kind == kind) {
+            return Err(Error::user(format!(
+                "there is a kind of cell `{kind}` already; give yours another name"
+            )));
+        }
+        self.cells.push(OwnCell::new(kind, make));
+        Ok(self)
+    }
+
     /// The kinds, ours first.
     pub fn kinds(&self) -> impl Iterator<Item = &str> + Clone {
         self.kinds.iter().map(|(kind, _)| kind.as_str())
@@ -286,7 +310,8 @@ impl Registry {
         let mut fields = fields.clone();
         let outer = fields.as_object_mut().map(Outer::take);
         let outer = outer.unwrap_or_default();
-        let layer = with_known(&self.activations, || make(owner, &fields))?;
+        let read = || with_known(&OWN_CELLS, &self.cells, || make(owner, &fields));
+        let layer = with_known(&KNOWN, &self.activations, read)?;
         let checked = layer.check_settings();
         checked.map_err(|message| Error::user(format!("{owner}: {message}")))?;
         outer.apply(owner, LayerSpec::shared(layer))

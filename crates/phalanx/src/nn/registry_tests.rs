@@ -35,6 +35,7 @@ fn with_weights() -> Value {
         "conv_lstm2d": {"filters": 3, "kernel_size": [1, 2], "padding": "same", "recurrent_activation": "hard_sigmoid"},
         "conv_lstm3d": {"filters": 3, "kernel_size": 2, "unit_forget_bias": false, "return_state": true},
         "time_distributed": {"layer": {"time_distributed": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}}}},
+        "rnn": {"cells": [{"lstm": {"units": 3, "activation": "relu"}}, {"gru": {"units": 2}}], "unroll": true},
         "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
         "spectral_norm": {"layer": {"conv2d": {"filters": 2, "kernel_size": 3}}, "power_iterations": 3},
         "p_relu": {"shared_axes": [1, 2], "alpha_regularizer": {"l2": {"l2": 0.5}}},

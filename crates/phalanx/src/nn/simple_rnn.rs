@@ -22,7 +22,7 @@ use crate::config::{self, Component, Described, joined};
 /// Variables: `kernel` `[features, units]`, `recurrent_kernel` `[units, units]`, `bias` `[units]`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimpleRnn {
-    units: usize,
+    pub(super) units: usize,
     #[serde(flatten)]
     pub(super) settings: RecurrentSettings,
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::MODEL;
-use crate::nn::{Activation, Model, Registry};
+use crate::nn::{Activation, Cells, Model, Registry};
 use crate::storage::document::Document;
 use crate::storage::problem;
 use crate::{Error, Result};
@@ -49,6 +49,9 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
         let error = error.to_string();
         let action = match is_known(config, registry) {
             _ if Activation::is_custom_in(config) => "",
+            _ if Cells::are_own_in(config) => {
+                "; a cell of your own is read by `SavedModel::load_with`, added by `Registry::with_cell`"
+            }
             false => "; a layer of your own is read by `SavedModel::load_with`",
             true => "; correct it, or save the model again",
         };
@@ -60,7 +63,8 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
 /// Reads back what was written, before hours of training depend on it.
 fn verify(model: &Model, config: &Value, text: &[u8]) -> Result<()> {
     let registry = Registry::standard();
-    if !is_known(config, &registry) || Activation::is_custom_in(config) {
+    let own_parts = Activation::is_custom_in(config) || Cells::are_own_in(config);
+    if own_parts || !is_known(config, &registry) {
         return DOCUMENT.parse(MODEL, text).map(|_| ());
     }
     let again = read(MODEL, text, &registry)?;

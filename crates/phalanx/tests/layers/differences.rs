@@ -285,6 +285,26 @@ fn edges_and_repeated_elements() {
 }
 
 #[test]
+fn recurrent_layers_of_cells() {
+    let cells = json!([
+        {"lstm": {"units": 2}},
+        {"gru": {"units": 3, "reset_after": false}},
+        {"gru": {"units": 1, "use_bias": false}},
+        {"simple_rnn": {"units": 2}},
+    ]);
+    check_each(
+        &[3, 2],
+        &[
+            ("rnn", json!({"cells": cells, "return_sequences": true})),
+            (
+                "rnn",
+                json!({"cells": cells, "unroll": true, "go_backwards": true}),
+            ),
+        ],
+    );
+}
+
+#[test]
 fn recurrent_layers_of_convolutions() {
     check_each(
         &[2, 3, 2],

@@ -1,6 +1,8 @@
-//! Update rules, schedules and metrics that a program defines: as Keras' that derive from its classes, by `fit`, by hand and in evaluation.
+//! Update rules, schedules, metrics and cells that a program defines: as Keras' that derive from its classes, by `fit`, by hand and in evaluation.
 
 mod activations;
+mod cell_uses;
+mod cells;
 mod counted;
 mod mistakes;
 #[path = "../oracle/mod.rs"]

@@ -443,6 +443,11 @@ fn layers_and_masks() -> Vec<(&'static str, Value, bool)> {
         ("sinusoidal_position", json!({}), true),
         ("gru", json!({"units": 2, "return_sequences": true}), true),
         (
+            "rnn",
+            json!({"cells": [{"lstm": {"units": 2}}], "return_sequences": true}),
+            true,
+        ),
+        (
             "conv_lstm2d",
             json!({"filters": 2, "kernel_size": 2, "return_sequences": true}),
             true,
