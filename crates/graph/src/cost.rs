@@ -206,13 +206,13 @@ fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
         Kernel::MaxPool2d(pool) => window_flops(&pool.window(), elements(&outputs[0])),
         Kernel::MaxPool2dGradient { .. } => elements(inputs[1]),
         // A product of each step's states, or of the gradients of its gates, with the recurrent kernel.
-        Kernel::Lstm => lstm_flops(inputs[0], inputs[1]),
-        Kernel::LstmGradient => lstm_flops(&outputs[0], inputs[1]),
+        Kernel::Lstm | Kernel::Gru => recurrent_flops(inputs[0], inputs[1]),
+        Kernel::LstmGradient | Kernel::GruGradient => recurrent_flops(&outputs[0], inputs[1]),
     }
 }
 
 /// Of gates and a recurrent kernel; the functions of a gate and its derivative are about ten operations.
-fn lstm_flops(gates: &Shape, recurrent: &Shape) -> u64 {
+fn recurrent_flops(gates: &Shape, recurrent: &Shape) -> u64 {
     let units = recurrent.dims[0] as u64;
     elements(gates).saturating_mul(units.saturating_mul(2).saturating_add(10))
 }

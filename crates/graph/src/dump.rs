@@ -401,7 +401,7 @@ fn kernel(op: &Kernel) -> String {
         Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient { pool, .. } => {
             joined(&pool.window(), sliding)
         }
-        Kernel::Lstm | Kernel::LstmGradient => String::new(),
+        Kernel::Lstm | Kernel::LstmGradient | Kernel::Gru | Kernel::GruGradient => String::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use self::contract::{conv, dot, reduce_window};
 pub(crate) use self::loops::communication;
 use self::loops::{case, check_silent, scan_loop, while_loop};
 use crate::grad::window::{check_places, place_dtype};
-use crate::kernel::lstm;
+use crate::kernel::{gru, lstm};
 use crate::op::{BinaryOp, ConvDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
@@ -155,6 +155,8 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
         Kernel::MaxPool2dGradient { pool, input } => max_pool_gradient(inputs, pool, input),
         Kernel::Lstm => lstm::infer(inputs),
         Kernel::LstmGradient => lstm::infer_gradient(inputs),
+        Kernel::Gru => gru::infer(inputs),
+        Kernel::GruGradient => gru::infer_gradient(inputs),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each says its shapes, its [`decompose`](Kernel::decompose)d form and its derivative; which of them a device has is
 //! the [`Lowering`](crate::Lowering)'s to say.
 
+pub(crate) mod gru;
 pub(crate) mod image_forms;
 pub(crate) mod lstm;
 
@@ -73,6 +74,12 @@ pub enum Kernel {
     /// `(cotangent of the states, recurrent kernel, first cells, cells, gates[, cotangent of the cells]) -> gradients of (x, first
     /// state, first cells)`.
     LstmGradient,
+    /// `(x, recurrent kernel, recurrent bias, first state) -> (states, gates)`: see [`Tensor::gru`]. The gates of all steps, `[batch, steps,
+    /// 4 units]`, are what the functions of update gate, reset gate and candidate gave, and what the reset gate multiplies.
+    Gru,
+    /// `(cotangent of the states, recurrent kernel, first state, states, gates) -> gradients of (x, product of the state with the kernel
+    /// at each step, first state)`.
+    GruGradient,
 }
 
 /// What follows a kernel's own work, elementwise.
@@ -157,6 +164,8 @@ impl Kernel {
             Self::MaxPool2dGradient { .. } => "max_pool_gradient",
             Self::Lstm => "lstm",
             Self::LstmGradient => "lstm_gradient",
+            Self::Gru => "gru",
+            Self::GruGradient => "gru_gradient",
         }
     }
 
@@ -210,6 +219,8 @@ impl Kernel {
             }
             Self::Lstm => lstm::decompose(x),
             Self::LstmGradient => lstm::decompose_gradient(x),
+            Self::Gru => gru::decompose(x),
+            Self::GruGradient => gru::decompose_gradient(x),
         }
     }
 }

@@ -57,7 +57,7 @@ pub struct Lowering {
     pub host_matmul: HostMatmul,
     /// Which products of bf16 call `phalanx.bf16_product`, where that is registered.
     pub bf16_matmul: Bf16Matmul,
-    /// Whether `phalanx.lstm` and its gradient are registered.
+    /// Whether `phalanx.lstm`, `phalanx.gru` and their gradients are registered.
     pub host_lstm: bool,
     /// Whether sums of columns and reductions of rows call `phalanx.column_sums` and `phalanx.row_reduction`, where those are registered.
     pub host_reductions: bool,

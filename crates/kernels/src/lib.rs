@@ -78,8 +78,11 @@
 //! | `phalanx.lstm` | x `[batch, steps, 4 units]`, recurrent kernel `[units, 4 units]`, bias `[4 units]`, first state and cells (`[batch, units]`) -> states, cells (`[batch, steps, units]`), gates (like x) | `replicas` as above |
 //! | `phalanx.lstm_gradient` | gradient by the states, recurrent kernel, first cells, cells, gates, optionally the gradient by the cells -> gradients by x, by the first state, by the first cells | the same |
 //!
-//! Columns of x, of the kernel and of the gates belong to the input, forget, cell and output gate, in this order. They need no library
-//! either ([`register_lstm`]).
+//! | `phalanx.gru` | x `[batch, steps, 3 units]`, recurrent kernel `[units, 3 units]`, recurrent bias `[3 units]`, first state `[batch, units]` -> states `[batch, steps, units]`, gates `[batch, steps, 4 units]` | the same |
+//! | `phalanx.gru_gradient` | gradient by the states, recurrent kernel, first state, states, gates -> gradients by x, by the product of the states (both like x), by the first state | the same |
+//!
+//! Columns of an LSTM's x, kernel and gates belong to the input, forget, cell and output gate, in this order; of a GRU's to the update and the reset gate and
+//! the candidate, and behind the gates is what the reset gate multiplies. They need no library either ([`register_lstm`]).
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
@@ -111,6 +114,8 @@ mod exchange;
 mod executor;
 #[cfg(target_arch = "x86_64")]
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod gru;
 mod handlers;
 mod kernels;
 #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,7 @@
 
 mod backward;
 mod forward;
-mod panels;
+pub(crate) mod panels;
 
 use std::ops::Range;
 
@@ -17,6 +17,7 @@ use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame};
 use self::backward::BackwardArrays;
 use self::forward::ForwardArrays;
 use self::panels::part;
+use crate::gru::{gru, gru_gradient};
 use crate::handlers::{expect_dims, invalid, register, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, SimdKernel};
@@ -29,13 +30,13 @@ const MAX_ROWS: usize = 64;
 
 /// Sizes of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Sizes {
-    batch: usize,
-    steps: usize,
-    units: usize,
+pub(crate) struct Sizes {
+    pub(crate) batch: usize,
+    pub(crate) steps: usize,
+    pub(crate) units: usize,
 }
 
-/// Registers `phalanx.lstm` and its gradient with this client's plugin for the rest of the process; does nothing when they are
+/// Registers `phalanx.lstm`, `phalanx.gru` and their gradients with this client's plugin for the rest of the process; does nothing when they are
 /// registered already.
 ///
 /// # Errors
@@ -46,7 +47,9 @@ pub fn register_lstm(client: &Client) -> Result<(), KernelError> {
         return Err(KernelError::Register { reason });
     }
     register(client, "phalanx.lstm", lstm)?;
-    register(client, "phalanx.lstm_gradient", lstm_gradient)
+    register(client, "phalanx.lstm_gradient", lstm_gradient)?;
+    register(client, "phalanx.gru", gru)?;
+    register(client, "phalanx.gru_gradient", gru_gradient)
 }
 
 /// Operands: x, the recurrent kernel, the bias, first state and cells. Results: states, cells and gates of all steps.
@@ -115,7 +118,7 @@ fn lstm_gradient(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> 
 
 impl Sizes {
     /// Of an array of all states.
-    fn of(dims: &[i64]) -> Result<Self, CustomCallError> {
+    pub(crate) fn of(dims: &[i64]) -> Result<Self, CustomCallError> {
         let size = |dim: i64| usize::try_from(dim).unwrap_or(0);
         match *dims {
             [batch, steps, units] => Ok(Self {
@@ -129,12 +132,12 @@ impl Sizes {
         }
     }
 
-    fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.batch == 0 || self.steps == 0 || self.units == 0
     }
 
     /// Dims of a state, of the states and of the gates of all steps.
-    fn dims(self) -> Result<[Vec<i64>; 3], CustomCallError> {
+    pub(crate) fn dims(self) -> Result<[Vec<i64>; 3], CustomCallError> {
         let columns = self.units.checked_mul(4);
         let columns = columns.ok_or_else(|| invalid(format!("too many units: {self:?}")))?;
         let [batch, steps, units, columns] =
@@ -151,8 +154,8 @@ fn kernel_dims(sizes: Sizes) -> [i64; 2] {
     [sizes.units as i64, 4 * sizes.units as i64]
 }
 
-/// The arrays of one of the two calls.
-trait CallArrays: Copy + 'static {
+/// The arrays of a call.
+pub(crate) trait CallArrays: Copy + 'static {
     /// The packed kernel, for vectors of `lanes` lanes.
     fn panels(recurrent: &[f32], units: usize, lanes: usize) -> AlignedFloats;
 
@@ -161,16 +164,16 @@ trait CallArrays: Copy + 'static {
 }
 
 /// All steps of the sequences `rows`, which one thread takes.
-struct SequenceTask<'a, A> {
-    arrays: A,
-    sizes: Sizes,
-    rows: Range<usize>,
-    panels: &'a [f32],
-    scratch: &'a mut [f32],
+pub(crate) struct SequenceTask<'a, A> {
+    pub(crate) arrays: A,
+    pub(crate) sizes: Sizes,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: &'a [f32],
+    pub(crate) scratch: &'a mut [f32],
 }
 
 /// A call, computed by several threads.
-struct Sequences<A> {
+pub(crate) struct Sequences<A> {
     isa: Isa,
     arrays: A,
     sizes: Sizes,
@@ -185,7 +188,13 @@ unsafe impl<A: CallArrays> Send for Sequences<A> {}
 unsafe impl<A: CallArrays> Sync for Sequences<A> {}
 
 impl<A: CallArrays> Sequences<A> {
-    fn new(isa: Isa, threads: usize, sizes: Sizes, recurrent: &[f32], arrays: A) -> Self {
+    pub(crate) fn new(
+        isa: Isa,
+        threads: usize,
+        sizes: Sizes,
+        recurrent: &[f32],
+        arrays: A,
+    ) -> Self {
         let parts = sizes.batch.div_ceil(MAX_ROWS).next_multiple_of(threads);
         Self {
             isa,
@@ -230,7 +239,7 @@ where
     fn end(&self, _: AlignedFloats) {}
 }
 
-fn run<A: CallArrays>(
+pub(crate) fn run<A: CallArrays>(
     call: &CustomCallFrame<'_>,
     sizes: Sizes,
     recurrent: &[f32],

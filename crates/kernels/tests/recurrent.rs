@@ -1,4 +1,4 @@
-//! `phalanx.lstm` and its gradient inside programs of the CPU plugin; on processors that have no such calls the tests pass with a
+//! `phalanx.lstm`, `phalanx.gru` and their gradients inside programs of the CPU plugin; on processors that have no such calls the tests pass with a
 //! notice. What they compute is tested beside the loops themselves.
 
 #[path = "start/plugin.rs"]
@@ -109,12 +109,27 @@ fn backward(config: &str) -> Result<Vec<Vec<f32>>, String> {
     )
 }
 
+const GRU_X: &[usize] = &[BATCH, STEPS, 3 * UNITS];
+const GRU_KERNEL: &[usize] = &[UNITS, 3 * UNITS];
+const GRU_BIAS: &[usize] = &[3 * UNITS];
+
+fn gru(config: &str) -> Result<Vec<Vec<f32>>, String> {
+    let operands = [GRU_X, GRU_KERNEL, GRU_BIAS, STATE];
+    run("phalanx.gru", &operands, &[STATES, X], config)
+}
+
+fn gru_gradient(config: &str) -> Result<Vec<Vec<f32>>, String> {
+    let operands = [STATES, GRU_KERNEL, STATE, STATES, X];
+    let results = [GRU_X, GRU_X, STATE];
+    run("phalanx.gru_gradient", &operands, &results, config)
+}
+
 #[test]
 fn every_run_and_every_share_of_the_threads_gives_the_same_bits() {
     if client().is_none() {
         return;
     }
-    for call in [forward, backward] {
+    for call in [forward, backward, gru, gru_gradient] {
         let first = call("").unwrap();
         assert!(first.iter().flatten().all(|value| value.is_finite()));
         for replicas in [1, 1, 2, 1000] {
@@ -142,6 +157,30 @@ fn operands_are_where_they_are_expected() {
             let c = gate(1, unit) * before + gate(0, unit) * gate(2, unit);
             assert!((cs[at] - c).abs() < 1e-5, "cell {at}: {} for {c}", cs[at]);
             let h = gate(3, unit) * c.tanh();
+            assert!((hs[at] - h).abs() < 1e-5, "state {at}: {} for {h}", hs[at]);
+        }
+    }
+}
+
+#[test]
+fn operands_of_gated_units_are_where_they_are_expected() {
+    if client().is_none() {
+        return;
+    }
+    let made = gru("").unwrap();
+    let [hs, gates] = [&made[0], &made[1]];
+    let given = |i: usize, seed: usize| ((i * 37 + seed * 11) % 101) as f32 / 50.0 - 1.0;
+    for place in 0..BATCH * STEPS {
+        for unit in 0..UNITS {
+            let [z, r, g, inner] = [0, 1, 2, 3].map(|i| gates[(place * 4 + i) * UNITS + unit]);
+            let x = given((place * 3 + 2) * UNITS + unit, 0);
+            assert!((g - (x + r * inner).tanh()).abs() < 1e-5, "{place} {unit}");
+            let at = place * UNITS + unit;
+            let before = match place % STEPS {
+                0 => given(place / STEPS * UNITS + unit, 3),
+                _ => hs[at - UNITS],
+            };
+            let h = z * before + (1.0 - z) * g;
             assert!((hs[at] - h).abs() < 1e-5, "state {at}: {} for {h}", hs[at]);
         }
     }
@@ -186,6 +225,27 @@ fn arrays_of_other_sizes_are_refused() {
         operands[place] = wrong;
         let results = [X, STATE, STATE];
         let error = run("phalanx.lstm_gradient", &operands, &results, "").unwrap_err();
+        assert!(
+            error.contains("expected the dimensions"),
+            "{place}: {error}"
+        );
+    }
+    let right = [GRU_X, GRU_KERNEL, GRU_BIAS, STATE];
+    for place in 0..right.len() {
+        let mut operands = right;
+        operands[place] = wrong;
+        let error = run("phalanx.gru", &operands, &[STATES, X], "").unwrap_err();
+        assert!(
+            error.contains("expected the dimensions"),
+            "{place}: {error}"
+        );
+    }
+    let right = [STATES, GRU_KERNEL, STATE, STATES, X];
+    for place in 1..right.len() {
+        let mut operands = right;
+        operands[place] = wrong;
+        let results = [GRU_X, GRU_X, STATE];
+        let error = run("phalanx.gru_gradient", &operands, &results, "").unwrap_err();
         assert!(
             error.contains("expected the dimensions"),
             "{place}: {error}"

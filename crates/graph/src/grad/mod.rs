@@ -4,6 +4,7 @@
 //! printed, simplified and differentiated again.
 
 pub(crate) mod convolution;
+mod gru;
 mod jacobian;
 mod linear;
 mod lstm;
@@ -282,8 +283,11 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
         }
         // Gates are no results for programs: only a second derivative has cotangents of them.
         Kernel::Lstm if step.cotangents[2].is_none() => lstm::lstm(step),
+        Kernel::Gru if step.cotangents[1].is_none() => gru::gru(step),
         Kernel::Lstm
         | Kernel::LstmGradient
+        | Kernel::Gru
+        | Kernel::GruGradient
         | Kernel::ConvInputGradient { .. }
         | Kernel::ConvBias { .. }
         | Kernel::BatchNorm { .. }

@@ -85,7 +85,7 @@ fn sizes(x: &Shape, recurrent: &Shape) -> Result<[usize; 2], String> {
     }
 }
 
-fn expect(what: &str, got: &Shape, expected: &Shape) -> Result<(), String> {
+pub(super) fn expect(what: &str, got: &Shape, expected: &Shape) -> Result<(), String> {
     if got == expected {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! Long short-term memories in f32 on host processors, as calls of `phalanx.lstm` and `phalanx.lstm_gradient`.
+//! Long short-term memories and gated recurrent units in f32 on host processors, as calls of `phalanx.lstm`, `phalanx.gru` and of their
+//! gradients.
 
 use super::custom_call;
 use super::kernels::computing_at_once;
@@ -7,7 +8,7 @@ use crate::op::{CustomCall, Node, Op, any_node};
 use crate::{DType, Kernel, Program, Shape};
 
 impl Program {
-    /// Whether this program has long short-term memories that calls of `phalanx.lstm` compute.
+    /// Whether this program has recurrent layers that calls of `phalanx.lstm` or `phalanx.gru` compute.
     #[must_use]
     pub fn gains_from_host_lstm(&self) -> bool {
         let is_called = |_: &[Node], node: &Node| match &node.op {
@@ -23,6 +24,8 @@ fn target(kernel: &Kernel, results: &[Shape]) -> Option<&'static str> {
     let name = match kernel {
         Kernel::Lstm => "phalanx.lstm",
         Kernel::LstmGradient => "phalanx.lstm_gradient",
+        Kernel::Gru => "phalanx.gru",
+        Kernel::GruGradient => "phalanx.gru_gradient",
         _ => return None,
     };
     let taken = results.iter().all(|shape| shape.dtype == DType::F32);

@@ -33,7 +33,7 @@ fn kernel_work(nodes: &[Node], replicas: usize) -> u64 {
             Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. },
         ) if dims.feature_groups > 1 => cost.flops.saturating_mul(GROUPED),
         // These are no library's.
-        Op::Kernel(Kernel::Lstm | Kernel::LstmGradient) => 0,
+        Op::Kernel(Kernel::Lstm | Kernel::LstmGradient | Kernel::Gru | Kernel::GruGradient) => 0,
         Op::Conv(_) | Op::Kernel(_) => cost.flops,
         // Only programs that gain from kernels have such calls.
         Op::CustomCall(call) if call.target.starts_with("phalanx.conv") => WORTH_KERNELS,
@@ -148,7 +148,7 @@ fn registered(
             "phalanx.max_pool_gradient",
             pooling(pool),
         ),
-        Kernel::Lstm | Kernel::LstmGradient => return None,
+        Kernel::Lstm | Kernel::LstmGradient | Kernel::Gru | Kernel::GruGradient => return None,
     };
     taken.then_some((target, attributes))
 }

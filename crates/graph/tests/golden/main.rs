@@ -345,6 +345,33 @@ fn memories_are_calls_where_they_are_registered() {
 }
 
 #[test]
+fn gated_units_are_calls_where_they_are_registered() {
+    let calls = |dtype, registered| {
+        let g = Graph::new();
+        let given = |name, dims: &[usize]| g.parameter(name, Shape::new(dtype, dims));
+        let (x, state) = (given("x", &[2, 3, 6]), given("state", &[2, 2]));
+        let (recurrent, bias) = (given("recurrent", &[2, 6]), given("bias", &[6]));
+        let loss = x.gru(&recurrent, &bias, &state).sum_all();
+        let slope = gradients(&loss, &[&x]).remove(0).unwrap();
+        let program = g.finish(&[("x", &slope)]).unwrap().simplified();
+        assert_eq!(program.gains_from_host_lstm(), dtype == DType::F32);
+        let text = program.to_stablehlo(&Lowering {
+            host_lstm: registered,
+            ..Lowering::new(Platform::Cpu, "calls")
+        });
+        let found = text
+            .lines()
+            .filter(|line| line.contains("phalanx.gru"))
+            .count();
+        assert_eq!(text.contains("stablehlo.while"), found == 0, "{text}");
+        found
+    };
+    assert_eq!(calls(DType::F32, true), 2);
+    assert_eq!(calls(DType::F32, false), 0);
+    assert_eq!(calls(DType::F64, true), 0);
+}
+
+#[test]
 fn rows_of_large_tables_are_calls_where_they_are_registered() {
     let calls = |dtype, dims: &[usize], dim, registered| {
         let g = Graph::new();

@@ -1,4 +1,4 @@
-//! Derivatives of long short-term memories.
+//! Derivatives of long short-term memories and of gated recurrent units.
 
 use phalanx_graph::{HostTensor, Tensor, gradients};
 
@@ -45,5 +45,40 @@ fn derivatives_of_the_derivative() {
         let found = gradients(&loss, &wrt).into_iter().flatten();
         let squares = found.map(|gradient| gradient.square().sum_all());
         squares.reduce(|a, b| a + b).expect("five") * 0.1
+    });
+}
+
+/// Inputs of two sequences of three steps, the kernel and the bias of two gated units, the first state.
+fn gated() -> [HostTensor; 4] {
+    let dims: [&[usize]; 4] = [&[2, 3, 6], &[2, 6], &[6], &[2, 2]];
+    dims.map(scrambled)
+}
+
+fn gated_states(x: &[Tensor]) -> Tensor {
+    x[0].gru(&x[1], &x[2], &x[3])
+}
+
+#[test]
+fn states_of_gated_units() {
+    check("states", &gated(), &gated_states);
+    check("sines", &gated(), &|x| gated_states(x).sin());
+    check("the last alone", &gated(), &|x| {
+        gated_states(x).slice_dim(1, 2, 3)
+    });
+    let mut none = gated();
+    none[0] = scrambled(&[2, 0, 6]);
+    check("no steps", &none, &|x| {
+        gated_states(x).sum_all() + x[1].sum_all()
+    });
+}
+
+#[test]
+fn derivatives_of_the_derivative_of_gated_units() {
+    check("second", &gated(), &|x| {
+        let loss = gated_states(x).sin().sum_all();
+        let wrt: Vec<&Tensor> = x.iter().collect();
+        let found = gradients(&loss, &wrt).into_iter().flatten();
+        let squares = found.map(|gradient| gradient.square().sum_all());
+        squares.reduce(|a, b| a + b).expect("four") * 0.1
     });
 }

@@ -45,7 +45,7 @@ variants!(COMPARE, compare_name: CompareOp { Eq Ne Lt Le Gt Ge });
 variants!(REDUCE, reduce_name: ReduceOp { Sum Prod Max Min And Or });
 variants!(KERNELS, kernel_name: Kernel {
     ConvInputGradient ConvKernelGradient ConvBias BatchNorm BatchNormGradient MaxPool2d MaxPool2dGradient
-    Lstm LstmGradient
+    Lstm LstmGradient Gru GruGradient
 });
 
 type Names = BTreeSet<(&'static str, &'static str)>;
@@ -491,13 +491,33 @@ fn memories(dtype: DType) -> Kernels {
     all
 }
 
+fn gated_units(dtype: DType) -> Kernels {
+    let shape = |dims: &[usize]| Shape::new(dtype, dims);
+    let (x, recurrent, bias) = (shape(&[2, 3, 6]), shape(&[2, 6]), shape(&[6]));
+    let (state, sequence) = (shape(&[2, 2]), shape(&[2, 3, 2]));
+    let mut all = Kernels::of(&[&x, &recurrent, &bias, &state, &sequence].map(Clone::clone));
+    let given = [0, 1, 2, 3, 4].map(|place| all.given(place));
+    let node = all.push(Kernel::Gru, &given[..4], &[&sequence, &shape(&[2, 3, 8])]);
+    let [states, gates] = [0, 1].map(|output| Value { node, output });
+    let known = [given[4], given[1], given[3], states, gates];
+    all.push(Kernel::GruGradient, &known, &[&x, &x, &state]);
+    all
+}
+
 /// One test, for what is covered is what was run.
 #[test]
 fn every_op_computes_what_the_interpreter_finds() {
     let mut found = Names::new();
     let draft = built();
     let mut alone = vec![(draft.program(), draft.inputs)];
-    let kernels = [convolutions, poolings, normalisations, memories].map(|make| make(DType::F64));
+    let kernels = [
+        convolutions,
+        poolings,
+        normalisations,
+        memories,
+        gated_units,
+    ]
+    .map(|make| make(DType::F64));
     alone.extend(kernels.map(|kernels| (kernels.program, kernels.inputs)));
     alone.push((sharded(), vec![sample(DType::F32, &[4, 2], 1)]));
     for (program, inputs) in &alone {

@@ -196,7 +196,7 @@ impl<V: Lanes> BlockWork<V> for StateProduct<'_> {
                 at: self.cells.to_z.add(first * depth),
                 stride: depth,
             };
-            let sums: Sums<V, R> = multiply(rows, self.panel, depth);
+            let sums: Sums<V, R, VECTORS> = multiply(rows, self.panel, depth);
             for (row, sums) in sums.into_iter().enumerate() {
                 let at = (first + row) * self.cells.padded + self.unit;
                 for (vector, sums) in sums.into_iter().enumerate() {

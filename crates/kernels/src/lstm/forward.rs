@@ -114,7 +114,7 @@ impl<V: Lanes> BlockWork<V> for CellStep {
                 at: self.state.add(first * self.padded),
                 stride: self.padded,
             };
-            let sums: Sums<V, R> = multiply(rows, self.panel, self.sizes.units);
+            let sums: Sums<V, R, VECTORS> = multiply(rows, self.panel, self.sizes.units);
             for (row, sums) in sums.into_iter().enumerate() {
                 self.finish(first + row, sums);
             }

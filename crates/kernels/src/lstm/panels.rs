@@ -1,6 +1,6 @@
 //! Products of a few rows by a matrix that was packed once: the inner loop of recurrent layers.
 //!
-//! A panel has four vectors of columns. A block of rows keeps four vectors of sums a row in registers while it walks along the summed
+//! A panel has four vectors of columns, three for the gates of a GRU. A block of rows keeps four vectors of sums a row in registers while it walks along the summed
 //! dimension; each step loads four vectors of the panel and one number a row. The rows are as many as there are registers for, so that
 //! the loop is bound by the multipliers: 24 multiply-adds for 10 loads with AVX-512, 12 for 7 with AVX2.
 
@@ -9,32 +9,32 @@ use std::ops::Range;
 use crate::lanes::Lanes;
 use crate::scratchpad::AlignedFloats;
 
-/// Vectors of a panel.
-pub(super) const VECTORS: usize = 4;
+/// Most vectors of a panel.
+pub(crate) const VECTORS: usize = 4;
 
-/// Sums of `R` rows by the columns of a panel.
-pub(super) type Sums<V, const R: usize> = [[V; VECTORS]; R];
+/// Sums of `R` rows by the columns of a panel of `N` vectors.
+pub(crate) type Sums<V, const R: usize, const N: usize> = [[V; N]; R];
 
 /// Rows of the left operand, `stride` apart.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
-    pub(super) at: *const f32,
-    pub(super) stride: usize,
+pub(crate) struct Rows {
+    pub(crate) at: *const f32,
+    pub(crate) stride: usize,
 }
 
 /// The products of `R` rows with a panel, each summed in the order of `depth`.
 ///
 /// # Safety
-/// The instructions are there; the rows and the panel have `depth` numbers, and that many times four vectors.
+/// The instructions are there; the rows and the panel have `depth` numbers, and that many times `N` vectors.
 #[inline(always)]
-pub(super) unsafe fn multiply<V: Lanes, const R: usize>(
+pub(crate) unsafe fn multiply<V: Lanes, const R: usize, const N: usize>(
     rows: Rows,
     panel: *const f32,
     depth: usize,
-) -> Sums<V, R> {
+) -> Sums<V, R, N> {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[V::splat(0.0); VECTORS]; R];
+        let mut sums = [[V::splat(0.0); N]; R];
         let mut right = panel;
         for k in 0..depth {
             let mut left = [V::splat(0.0); R];
@@ -42,20 +42,20 @@ pub(super) unsafe fn multiply<V: Lanes, const R: usize>(
                 *left = V::splat(*rows.at.add(row * rows.stride + k));
             }
             // One vector of the panel at a time: with AVX2 no register is left for a second.
-            for vector in 0..VECTORS {
+            for vector in 0..N {
                 let column = V::load(right.add(vector * V::LEN));
                 for (sums, &left) in sums.iter_mut().zip(&left) {
                     sums[vector] = left.mul_add(column, sums[vector]);
                 }
             }
-            right = right.add(VECTORS * V::LEN);
+            right = right.add(N * V::LEN);
         }
         sums
     }
 }
 
 /// What is done with blocks of rows, a function for each number of rows.
-pub(super) trait BlockWork<V: Lanes> {
+pub(crate) trait BlockWork<V: Lanes> {
     /// Computes `R` rows from the row `first` on.
     ///
     /// # Safety
@@ -68,7 +68,7 @@ pub(super) trait BlockWork<V: Lanes> {
 /// # Safety
 /// As for the work, of all rows.
 #[inline(always)]
-pub(super) unsafe fn for_blocks<V: Lanes>(rows: usize, work: &impl BlockWork<V>) {
+pub(crate) unsafe fn for_blocks<V: Lanes>(rows: usize, work: &impl BlockWork<V>) {
     let count = rows.div_ceil(V::ROWS);
     for number in 0..count {
         let block = part(rows, count, number);
@@ -89,7 +89,7 @@ pub(super) unsafe fn for_blocks<V: Lanes>(rows: usize, work: &impl BlockWork<V>)
 }
 
 /// The numbers of one of `count` parts of nearly equal size.
-pub(super) fn part(all: usize, count: usize, number: usize) -> Range<usize> {
+pub(crate) fn part(all: usize, count: usize, number: usize) -> Range<usize> {
     let bound = |number: usize| all / count * number + (all % count).min(number);
     bound(number)..bound(number + 1)
 }
@@ -98,7 +98,7 @@ pub(super) fn part(all: usize, count: usize, number: usize) -> Range<usize> {
 ///
 /// `column(panel, at)` is the number of the column at a place of a panel, if there is one; `strides` are the distances between the rows
 /// and between the columns of the matrix.
-pub(super) fn pack(
+pub(crate) fn pack(
     matrix: &[f32],
     [row, step]: [usize; 2],
     [panels, depth, width]: [usize; 3],

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const CASES: [[usize; 3]; 9] = [
+pub(crate) const CASES: [[usize; 3]; 9] = [
     [1, 1, 1],
     [1, 7, 128],
     [2, 3, 5],
@@ -32,7 +32,7 @@ pub(crate) struct Given {
 pub(crate) type Made = [Vec<f32>; 3];
 
 /// Numbers with the density of a bell, by the sum of twelve equal chances.
-fn gaussian(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+pub(crate) fn gaussian(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut chance = || {
         state ^= state << 13;
@@ -166,7 +166,7 @@ impl Given {
     }
 }
 
-fn compute<A: CallArrays>(work: &Sequences<A>)
+pub(crate) fn compute<A: CallArrays>(work: &Sequences<A>)
 where
     for<'a> SequenceTask<'a, A>: SimdKernel,
 {

@@ -1,6 +1,6 @@
 //! Gated recurrent units.
 
-use phalanx_graph::{Shape, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -66,23 +66,16 @@ impl Gru {
 
     #[track_caller]
     pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
+        if self.is_one_op(cx, inputs) {
+            return self.one_op(cx, &inputs[0], inputs.get(1), zero_padding);
+        }
         let (x, units) = (&inputs[0], self.units);
         let (dtype, columns) = (x.dtype(), 3 * units);
         let rows = self.settings.products(cx, x, columns);
         let recurrent = self
             .settings
             .recurrent(cx, Shape::new(dtype, [units, columns]));
-        let bias_dims = [2, columns];
-        let bias = self
-            .settings
-            .bias(cx, dtype, &bias_dims[usize::from(!self.reset_after)..]);
-        let zeros = || x.graph().full(&Shape::new(dtype, [columns]), 0.0);
-        let part = |bias: &Tensor, row: usize| bias.slice_dim(0, row, row + 1).reshape(&[columns]);
-        let (input_bias, recurrent_bias) = match bias {
-            Some(bias) if self.reset_after => (part(&bias, 0), part(&bias, 1)),
-            Some(bias) => (bias, zeros()),
-            None => (zeros(), zeros()),
-        };
+        let (input_bias, recurrent_bias) = self.biases(cx, x);
         let steps = Loop {
             inputs,
             rows: rows + input_bias,
@@ -116,6 +109,68 @@ impl Gru {
                 state_product(&(reset * &states[0]), candidate)
             })
         })
+    }
+
+    /// The biases of the inputs and of the state's product, `[3 units]` each.
+    #[track_caller]
+    fn biases(&self, cx: &mut Cx, x: &Tensor) -> (Tensor, Tensor) {
+        let (dtype, columns) = (x.dtype(), 3 * self.units);
+        let dims = [2, columns];
+        let bias = self
+            .settings
+            .bias(cx, dtype, &dims[usize::from(!self.reset_after)..]);
+        let zeros = || x.graph().full(&Shape::new(dtype, [columns]), 0.0);
+        let part = |bias: &Tensor, row: usize| bias.slice_dim(0, row, row + 1).reshape(&[columns]);
+        match bias {
+            Some(bias) if self.reset_after => (part(&bias, 0), part(&bias, 1)),
+            Some(bias) => (bias, zeros()),
+            None => (zeros(), zeros()),
+        }
+    }
+
+    /// Whether [`Tensor::gru`] takes these steps, for which some devices have a kernel: f32, Keras' default functions, a whole state. What padding
+    /// in front outputs is no state where a first one is given.
+    fn is_one_op(&self, cx: &Cx, inputs: &[Tensor]) -> bool {
+        inputs[0].dtype() == DType::F32
+            && self.settings.activation == Activation::Tanh
+            && self.recurrent_activation == Activation::Sigmoid
+            && self.reset_after
+            && (inputs.len() == 1 || cx.padding_mask(&inputs[0]).is_none())
+            && !self.settings.drops_state(cx)
+    }
+
+    #[track_caller]
+    fn one_op(&self, cx: &mut Cx, x: &Tensor, first: Option<&Tensor>, zero_padding: bool) -> Done {
+        let (settings, columns) = (&self.settings, 3 * self.units);
+        let rows = settings.turned_products(cx, x, columns);
+        let recurrent = settings.recurrent(cx, Shape::new(x.dtype(), [self.units, columns]));
+        let (input_bias, recurrent_bias) = self.biases(cx, x);
+        let rows = rows + input_bias;
+        let mask = cx.padding_mask(x).map(|mask| match settings.go_backwards {
+            true => mask.reverse(&[1]),
+            false => mask,
+        });
+        let rows = mask.as_ref().map_or_else(
+            || rows.clone(),
+            |mask| {
+                let kept = mask.broadcast_in(&rows.dims(), &[0, 1]);
+                kept.select(&rows, &self.keeping_state(&rows))
+            },
+        );
+        let state = Shape::new(x.dtype(), [x.dim(0), self.units]);
+        let first = first.map_or_else(|| x.graph().full(&state, 0.0), Tensor::clone);
+        let states = rows.gru(&recurrent, &recurrent_bias, &first);
+        Done::of_sequences(states.clone(), &[states], &[&first]).masked(mask, zero_padding)
+    }
+
+    /// Inputs of a step at which the state stays as it is, to the last bit: the update gate is 1.
+    #[track_caller]
+    fn keeping_state(&self, rows: &Tensor) -> Tensor {
+        let part = |units: usize, value: f64| {
+            (rows.graph()).full(&Shape::new(rows.dtype(), [units]), value)
+        };
+        let row = Tensor::concat(&[&part(self.units, 1e30), &part(2 * self.units, 0.0)], 0);
+        row.broadcast_in(&rows.dims(), &[2])
     }
 
     #[track_caller]

@@ -189,7 +189,7 @@ impl Lstm {
             _ => [&state, &state],
         };
         let made = rows.lstm(&recurrent, &bias, first);
-        Done::of_sequences(made.states.clone(), &[made.states, made.cells], first)
+        Done::of_sequences(made.states.clone(), &[made.states, made.cells], &first)
     }
 }
 

@@ -205,8 +205,8 @@ macro_rules! recurrent_settings {
             self
         }
 
-        /// Sets the fraction of the state that each gate does not see in training, the same at each step; 0 by default. An LSTM then has
-        /// no kernel of its own in training, and takes longer.
+        /// Sets the fraction of the state that each gate does not see in training, the same at each step; 0 by default. LSTMs and GRUs
+        /// then have no kernel of their own in training, and take longer.
         #[must_use]
         pub const fn recurrent_dropout(mut self, rate: f64) -> Self {
             self.settings.recurrent_dropout = rate;
@@ -368,10 +368,10 @@ pub(super) struct Done {
 impl Done {
     /// What steps leave of which all outputs and states are known, `[batch, steps, units]` each, and the first states.
     #[track_caller]
-    pub(super) fn of_sequences(outputs: Tensor, states: &[Tensor], first: [&Tensor; 2]) -> Self {
+    pub(super) fn of_sequences(outputs: Tensor, states: &[Tensor], first: &[&Tensor]) -> Self {
         let steps = outputs.dim(1);
-        let last = |(all, first): (&Tensor, &Tensor)| match steps {
-            0 => first.clone(),
+        let last = |(all, first): (&Tensor, &&Tensor)| match steps {
+            0 => (*first).clone(),
             _ => all.slice_dim(1, steps - 1, steps).reshape(&first.dims()),
         };
         let states: Vec<Tensor> = states.iter().zip(first).map(last).collect();
@@ -381,6 +381,17 @@ impl Done {
             states,
             mask: None,
         }
+    }
+
+    /// With the mask of the steps as they were taken, `[batch, steps]`, whose padding has zeros for outputs where `zero_padding` says so.
+    #[track_caller]
+    pub(super) fn masked(mut self, mask: Option<Tensor>, zero_padding: bool) -> Self {
+        if let Some(mask) = mask.as_ref().filter(|_| zero_padding) {
+            let kept = mask.broadcast_in(&self.outputs.dims(), &[0, 1]);
+            self.outputs = kept.select(&self.outputs, &self.outputs.zeros_like());
+        }
+        self.mask = mask;
+        self
     }
 
     /// The outputs of a layer with these settings: of its steps, and the states where it gives them.
@@ -472,19 +483,14 @@ impl Loop<'_> {
     fn done(&self, mut carried: Vec<Tensor>, outputs: Tensor, mask: Option<Tensor>) -> Done {
         let last = carried.get(self.states).unwrap_or(&carried[0]).clone();
         carried.truncate(self.states);
-        let outputs = match mask.as_ref().filter(|_| self.zero_padding) {
-            Some(mask) => {
-                let kept = mask.broadcast_in(&outputs.dims(), &[0, 1]);
-                kept.select(&outputs, &outputs.zeros_like())
-            }
-            None => outputs,
-        };
-        Done {
+        let mask = mask.map(|mask| mask.transpose(&[1, 0]));
+        let done = Done {
             outputs: swapped(&outputs),
             last,
             states: carried,
-            mask: mask.map(|mask| mask.transpose(&[1, 0])),
-        }
+            mask: None,
+        };
+        done.masked(mask, self.zero_padding)
     }
 }
 

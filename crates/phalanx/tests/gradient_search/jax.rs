@@ -147,6 +147,7 @@ fn computed(op: &Op) -> Option<Value> {
             json!({"op": "batch_norm", "epsilon": epsilon})
         }
         Op::Kernel(Kernel::Lstm) => json!({"op": "lstm"}),
+        Op::Kernel(Kernel::Gru) => json!({"op": "gru"}),
         Op::Scan(dims) => {
             json!({"op": "scan", "body": graph(&dims.body.nodes, &dims.body.outputs)?,
             "length": dims.length, "carry": dims.carry, "xs": dims.xs, "reverse": dims.reverse})

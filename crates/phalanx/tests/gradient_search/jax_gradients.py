@@ -128,6 +128,20 @@ def lstm(x, recurrent, bias, h, c):
     return [jnp.moveaxis(rows, 0, 1) for rows in made]
 
 
+def gru(x, recurrent, bias, h):
+    def step(h, row):
+        product = h @ recurrent + bias
+        x, y, g = jnp.split(row, 3, -1)
+        p, q, inner = jnp.split(product, 3, -1)
+        z, r = lax.logistic(x + p), lax.logistic(y + q)
+        g = jnp.tanh(g + r * inner)
+        h = z * h + (1 - z) * g
+        return h, (h, jnp.concatenate([z, r, g, inner], -1))
+
+    _, made = lax.scan(step, h, jnp.moveaxis(x, 1, 0))
+    return [jnp.moveaxis(rows, 0, 1) for rows in made]
+
+
 def scan(inputs, node):
     carry, rows = node["carry"], node["xs"]
     first, xs, constants = inputs[:carry], inputs[carry : carry + rows], inputs[carry + rows :]
@@ -196,6 +210,7 @@ def one(node, x):
         "barrier": lambda: x,
         "batch_norm": lambda: batch_norm(*x, node),
         "lstm": lambda: lstm(*x),
+        "gru": lambda: gru(*x),
         "scan": lambda: scan(x, node),
     }
     return list(several[op]())

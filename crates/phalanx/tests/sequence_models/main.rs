@@ -4,6 +4,7 @@
 mod any_device;
 mod buckets;
 mod dropped_states;
+mod gated_units;
 mod lengths;
 mod memories;
 mod mistakes;

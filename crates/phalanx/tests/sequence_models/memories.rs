@@ -8,11 +8,11 @@ use phalanx_testkit::{Random, assert_close};
 
 use crate::{any_device, engine};
 
-const BATCH: usize = 7;
-const STEPS: usize = 6;
-const FEATURES: usize = 5;
-const UNITS: usize = 20;
-const CLASSES: usize = 4;
+pub(crate) const BATCH: usize = 7;
+pub(crate) const STEPS: usize = 6;
+pub(crate) const FEATURES: usize = 5;
+pub(crate) const UNITS: usize = 20;
+pub(crate) const CLASSES: usize = 4;
 
 fn network(layer: &Lstm, masked: bool, both: bool) -> Sequential {
     let mut network = Sequential::new([STEPS, FEATURES]);
@@ -27,7 +27,7 @@ fn network(layer: &Lstm, masked: bool, both: bool) -> Sequential {
     network.add(Dense::new(CLASSES))
 }
 
-fn data(targets: &[usize]) -> Batch {
+pub(crate) fn data(targets: &[usize]) -> Batch {
     let count: usize = targets.iter().product();
     let mut numbers = Random::new(3);
     // The sum of twelve equal chances is nearly a normal number.
@@ -49,7 +49,7 @@ fn data(targets: &[usize]) -> Batch {
 }
 
 /// Losses of three steps, and all variables behind them.
-fn trained(engine: &Engine, network: Sequential, batch: &Batch) -> (Vec<f64>, Vec<f32>) {
+pub(crate) fn trained(engine: &Engine, network: Sequential, batch: &Batch) -> (Vec<f64>, Vec<f32>) {
     let compile = Compile {
         optimizer: Sgd::new(0.5).into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),

@@ -60,6 +60,8 @@ pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noi
         }
         Kernel::Lstm => recurrent::lstm(x, shape, noise),
         Kernel::LstmGradient => recurrent::lstm_gradient(x, shape, noise),
+        Kernel::Gru => recurrent::gru(x, shape, noise),
+        Kernel::GruGradient => recurrent::gru_gradient(x, shape, noise),
     }
 }
 

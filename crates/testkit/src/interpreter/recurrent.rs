@@ -1,4 +1,4 @@
-//! Long short-term memories, number by number.
+//! Long short-term memories and gated recurrent units, number by number.
 
 use phalanx_graph::Shape;
 
@@ -98,7 +98,7 @@ fn numbers(x: &Operand) -> Result<Vec<DualNumber>, String> {
     Ok(each.collect())
 }
 
-fn duals(results: [Vec<DualNumber>; 3], x: &[Operand]) -> Outcome {
+fn duals<const N: usize>(results: [Vec<DualNumber>; N], x: &[Operand]) -> Outcome {
     let smooth = x.iter().any(|x| x.slope().is_some());
     let dual = |numbers: Vec<DualNumber>| {
         let values = numbers.iter().map(|number| number.value).collect();
@@ -194,6 +194,88 @@ pub(super) fn lstm_gradient(x: &[Operand], to_inputs: &Shape, noise: &Noise) -> 
             });
             let products: Vec<DualNumber> = products.collect();
             results[1][own].copy_from_slice(&products);
+        }
+    }
+    duals(results, x)
+}
+
+/// States and gates of each step.
+pub(super) fn gru(x: &[Operand], states: &Shape, noise: &Noise) -> Outcome {
+    let [inputs, recurrent, bias, h] = take(x)?;
+    let (inputs, recurrent) = (numbers(&inputs)?, numbers(&recurrent)?);
+    let (bias, first_h) = (numbers(&bias)?, numbers(&h)?);
+    let (math, columns) = (Arithmetic(noise), bias.len());
+    let [steps, units] = [states.dims[1], states.dims[2]];
+    let count = states.len();
+    let mut results = [count, 4 * count].map(|count| vec![DualNumber::default(); count]);
+    for place in 0..states.dims[0] * steps {
+        let h = match place % steps {
+            0 => first_h[place / steps * units..][..units].to_vec(),
+            _ => results[0][(place - 1) * units..][..units].to_vec(),
+        };
+        let product = |column: usize| {
+            let kernel = (0..units).map(|unit| recurrent[unit * columns + column]);
+            math.add(math.dot(h.iter().copied().zip(kernel)), bias[column])
+        };
+        for unit in 0..units {
+            let at = |gate: usize| gate * units + unit;
+            let gate = |gate: usize| {
+                math.sigmoid(math.add(inputs[place * columns + at(gate)], product(at(gate))))
+            };
+            let (z, r, inner) = (gate(0), gate(1), product(at(2)));
+            let sum = math.add(inputs[place * columns + at(2)], math.mul(r, inner));
+            let g = math.tanh(sum);
+            let rest = math.mul(math.minus(DualNumber::ONE, z), g);
+            results[0][place * units + unit] = math.add(math.mul(z, h[unit]), rest);
+            for (gate, value) in [z, r, g, inner].into_iter().enumerate() {
+                results[1][place * 4 * units + at(gate)] = value;
+            }
+        }
+    }
+    duals(results, x)
+}
+
+/// Gradients by the inputs, by the products of the states, and by the first state.
+pub(super) fn gru_gradient(x: &[Operand], to_inputs: &Shape, noise: &Noise) -> Outcome {
+    let [to_states, recurrent, h, states, gates] = take(x)?;
+    let (to_states, recurrent) = (numbers(&to_states)?, numbers(&recurrent)?);
+    let (first_h, states, gates) = (numbers(&h)?, numbers(&states)?, numbers(&gates)?);
+    let math = Arithmetic(noise);
+    let (steps, columns) = (to_inputs.dims[1], to_inputs.dims[2]);
+    let units = columns / 3;
+    let wide = to_inputs.len();
+    let mut results = [wide, wide, first_h.len()].map(|count| vec![DualNumber::default(); count]);
+    for step in (0..steps).rev() {
+        for sequence in 0..to_inputs.dims[0] {
+            let place = sequence * steps + step;
+            let mut passed = Vec::new();
+            for unit in 0..units {
+                let (at, kept) = (place * units + unit, sequence * units + unit);
+                let [z, r, g, inner] =
+                    [0, 1, 2, 3].map(|gate| gates[(place * 4 + gate) * units + unit]);
+                let to_h = math.add(to_states[at], results[2][kept]);
+                let before = match step {
+                    0 => first_h[kept],
+                    _ => states[at - units],
+                };
+                let to_z = math.product([to_h, math.minus(before, g), math.of_sigmoid(z)]);
+                let rest = math.minus(DualNumber::ONE, z);
+                let to_g = math.product([to_h, rest, math.of_tanh(g)]);
+                let to_r = math.product([to_g, inner, math.of_sigmoid(r)]);
+                let last = [to_g, math.mul(to_g, r)];
+                for (result, last) in last.into_iter().enumerate() {
+                    for (gate, value) in [to_z, to_r, last].into_iter().enumerate() {
+                        results[result][place * columns + gate * units + unit] = value;
+                    }
+                }
+                passed.push(math.mul(to_h, z));
+            }
+            for (unit, passed) in passed.into_iter().enumerate() {
+                let row = recurrent[unit * columns..][..columns].iter().copied();
+                let own = results[1][place * columns..][..columns].iter().copied();
+                let product = math.dot(own.zip(row));
+                results[2][sequence * units + unit] = math.add(product, passed);
+            }
         }
     }
     duals(results, x)

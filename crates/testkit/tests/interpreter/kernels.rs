@@ -332,6 +332,73 @@ fn memories_and_their_gradients() {
     }
 }
 
+/// Gated recurrent units made of plain ops, step by step: states and gates.
+fn plain_gru(x: &[Tensor]) -> Vec<Tensor> {
+    let units = x[3].dim(1);
+    let mut h = x[3].clone();
+    let mut rows = [Vec::new(), Vec::new()];
+    for step in 0..x[0].dim(1) {
+        let row = x[0].slice_dim(1, step, step + 1);
+        let row = row.reshape(&[x[0].dim(0), 3 * units]);
+        let product = h.matmul(&x[1]) + &x[2];
+        let cut = |of: &Tensor, gate: usize| of.slice_dim(1, gate * units, (gate + 1) * units);
+        let [z, r] = [0, 1].map(|gate| (cut(&row, gate) + cut(&product, gate)).logistic());
+        let inner = cut(&product, 2);
+        let g = (cut(&row, 2) + &r * &inner).tanh();
+        h = &g + &z * (&h - &g);
+        let gates = Tensor::concat(&[&z, &r, &g, &inner], 1);
+        for (rows, row) in rows.iter_mut().zip([h.clone(), gates]) {
+            rows.push(row.reshape(&[row.dim(0), 1, row.dim(1)]));
+        }
+    }
+    let joined = |rows: &Vec<Tensor>| Tensor::concat(&rows.iter().collect::<Vec<_>>(), 1);
+    rows.iter().map(joined).collect()
+}
+
+#[test]
+fn gated_units_and_their_gradients() {
+    let (x, state, sequence) = (f64s([2, 3, 6]), f64s([2, 2]), f64s([2, 3, 2]));
+    let gates = f64s([2, 3, 8]);
+    let shapes = [
+        x.clone(),
+        f64s([2, 6]),
+        f64s([6]),
+        state.clone(),
+        sequence.clone(),
+    ];
+    let outputs = [sequence.clone(), gates.clone()];
+    let alone = lone(Op::Kernel(Kernel::Gru), &shapes[..4], &outputs);
+    check("gru", &alone, &[inputs(&shapes[..4])]);
+    same("gru", Kernel::Gru, &shapes[..4], plain_gru);
+    let plain = program(&shapes, |v| {
+        let made = plain_gru(&v[..4]);
+        let loss = (&made[0] * &v[4]).sum_all();
+        // By the bias: the sum of those by the products.
+        let found = gradients(&loss, &[&v[0], &v[2], &v[3]]).into_iter();
+        found.map(Option::unwrap).chain(made).collect()
+    });
+    let given = inputs(&shapes);
+    let expected = run(&plain, &given);
+    let host = |x: &Array, shape: &Shape| HostTensor::new(shape.dims.clone(), &x.to_f64());
+    let operands = vec![
+        given[4].clone(),
+        given[1].clone(),
+        given[3].clone(),
+        host(&expected[3], &sequence),
+        host(&expected[4], &gates),
+    ];
+    let kinds: Vec<Shape> = operands.iter().map(|x| x.shape().clone()).collect();
+    let results = [x.clone(), x, state];
+    let alone = lone(Op::Kernel(Kernel::GruGradient), &kinds, &results);
+    let found: Vec<Vec<f64>> = run(&alone, &operands).iter().map(Array::to_f64).collect();
+    let column = |at: usize| found[1].iter().skip(at).step_by(6).sum::<f64>();
+    let sums: Vec<f64> = (0..6).map(column).collect();
+    for (found, expected) in [&found[0], &sums, &found[2]].into_iter().zip(&expected) {
+        assert_close("gradient", found, &expected.to_f64(), 1e-12);
+    }
+    check("gradient", &alone, &[operands]);
+}
+
 /// Windows that overlap, with equal elements in them.
 #[test]
 fn pooling_gives_the_cotangent_to_the_first_of_equal_elements() {
