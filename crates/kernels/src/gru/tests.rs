@@ -40,7 +40,7 @@ impl GruGiven {
         let count = self.to_hs.len();
         let mut made = [count, 4 * count].map(|count| vec![f32::NAN; count]);
         let [hs, gates] = &mut made;
-        let [x, bias, h] = self.operands.each_ref().map(|operand| operand.as_ptr());
+        let [x, bias, h] = self.operands.each_ref().map(Vec::as_ptr);
         let arrays = GruArrays {
             x,
             bias,

@@ -390,7 +390,7 @@ mod tests {
         fn config(&self) -> serde_json::Value {
             serde_json::json!({})
         }
-        fn call(&self, _: &mut Cx, inputs: &[phalanx_graph::Tensor]) -> phalanx_graph::Tensor {
+        fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
             let rounds = inputs[0].sum(&[0, 1]);
             let matrix = rounds.like(0.005).broadcast_to(&[200, 200]);
             let left = rounds.graph().while_loop(

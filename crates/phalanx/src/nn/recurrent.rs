@@ -476,16 +476,16 @@ impl Loop<'_> {
             body,
         );
         let outputs = outputs.swap_remove(0);
-        self.done(last, outputs, mask)
+        self.done(last, &outputs, mask)
     }
 
     #[track_caller]
-    fn done(&self, mut carried: Vec<Tensor>, outputs: Tensor, mask: Option<Tensor>) -> Done {
+    fn done(&self, mut carried: Vec<Tensor>, outputs: &Tensor, mask: Option<Tensor>) -> Done {
         let last = carried.get(self.states).unwrap_or(&carried[0]).clone();
         carried.truncate(self.states);
         let mask = mask.map(|mask| mask.transpose(&[1, 0]));
         let done = Done {
-            outputs: swapped(&outputs),
+            outputs: swapped(outputs),
             last,
             states: carried,
             mask: None,
