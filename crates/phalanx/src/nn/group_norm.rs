@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::norm::{AFFINE, AXES, Axes, affine_settings, scaled_and_shifted};
+use super::norm::{AFFINE, AXES, Axes, affine_settings};
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
 use super::{Constraint, Cx, Initializer, Regularizer, fields};
@@ -115,6 +115,18 @@ impl GroupNorm {
     }
 }
 
+/// The mean of its group for each channel of each example, `[batch, channels]` to the same. That is symmetric, and so its own gradient.
+///
+/// Either is computed once: loops over all places would look for each element's group.
+fn group_means(x: &Tensor, groups: usize) -> Tensor {
+    let dims = x.dims();
+    let divided = [dims[0], groups, dims[1] / groups];
+    let means = x.reshape(&divided).mean(&[2]);
+    let means = means.broadcast_in(&divided, &[0, 1]).reshape(&dims);
+    let gradient = move |cotangent: &Tensor, _: &[Tensor]| vec![group_means(cotangent, groups)];
+    means.computed_once().with_gradient(&[x], gradient)
+}
+
 impl Described for GroupNorm {
     const COMPONENT: Component = Component {
         name: "group_norm",
@@ -166,17 +178,30 @@ impl Layer for GroupNorm {
             Ok(found) => found,
             Err(message) => return cx.fail(message),
         };
-        let affine = self.affine(cx, &Shape::new(x.dtype(), [channels]));
-        let mut divided = dims.clone();
-        divided[channel] = groups;
-        divided.insert(channel + 1, channels / groups);
-        let others = (1..divided.len()).filter(|&dim| dim != channel);
+        let (gamma, beta) = self.affine(cx, &Shape::new(x.dtype(), [channels]));
+        let others = (1..dims.len()).filter(|&dim| dim != channel);
         let others: Vec<usize> = others.collect();
-        let parts = x.reshape(&divided);
-        let centred = &parts - &parts.mean(&others).keep_dims(&others);
-        let variance = centred.square().mean(&others).keep_dims(&others);
-        let normal = (centred * (variance + self.epsilon).rsqrt()).reshape(&dims);
-        scaled_and_shifted(normal, &[channel], affine).convert(inputs[0].dtype())
+        let each = [dims[0], channels];
+        let mean = |x: &Tensor| group_means(&x.mean(&others), groups);
+        let spread = |x: &Tensor| x.broadcast_in(&dims, &[0, channel]);
+        let of_channels = |x: Tensor| x.broadcast_in(&each, &[1]);
+        let average = mean(&x);
+        // The mean as a constant. What is left of it is 0 and has its derivatives, which are sums of each channel.
+        let shift = average.stop_gradient();
+        let left = &average - &shift;
+        let apart = &x - spread(&shift);
+        let variance = mean(&apart.square()) - left.square();
+        let inverse = (variance + self.epsilon).rsqrt();
+        let scale = match gamma {
+            Some(gamma) => inverse * of_channels(gamma),
+            None => inverse,
+        };
+        let offset = match beta {
+            Some(beta) => of_channels(beta) - left * &scale,
+            None => -(left * &scale),
+        };
+        let [scale, offset] = [scale, offset].map(|x| spread(&x.computed_once()));
+        (apart * scale + offset).convert(inputs[0].dtype())
     }
 
     fn keeps_mask(&self) -> bool {

@@ -517,7 +517,7 @@ fn mixtures_and_uncertain_tasks_learn_as_in_keras() {
             let logs = cx.variables(&uncertainty);
             let loss = |part: &Tensor, log: &Tensor| {
                 let log = log.reshape(&[]);
-                (-&log).exp() * part + log / replicas as f64
+                (-&log).exp() * part + cx.share(&log)
             };
             let loss = loss(&parts[0], &logs[0]) + loss(&parts[1], &logs[1]);
             learn(cx, &loss, &adam);

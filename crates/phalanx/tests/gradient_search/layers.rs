@@ -401,6 +401,7 @@ pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
         18 | 19 => step_pooling(random),
         0 | 1 => recurrent(random, "lstm"),
         2 | 3 => recurrent(random, "gru"),
+        4 if random.chance(0.5) => around_cells(random),
         4 => recurrent(random, "simple_rnn"),
         5 => {
             let inside = random.of_list(&["lstm", "gru", "simple_rnn"]);
@@ -485,6 +486,24 @@ pub(crate) fn recurrent(random: &mut Random, kind: &'static str) -> Described {
         settings["activation"] = json!(random.of_list(&["softsign", "relu", "sigmoid"]));
     }
     layer(kind, settings)
+}
+
+/// Up to two cells, each on the output of the one before.
+fn around_cells(random: &mut Random) -> Described {
+    let mut cell = || {
+        let kind = random.of_list(&["lstm", "gru", "simple_rnn"]);
+        let settings = json!({"units": random.size(6), "use_bias": random.chance(0.8)});
+        json!({kind: settings})
+    };
+    let (first, second) = (cell(), cell());
+    let cells = match random.chance(0.5) {
+        true => vec![first],
+        false => vec![first, second],
+    };
+    layer(
+        "rnn",
+        json!({"cells": cells, "return_sequences": random.chance(0.6), "go_backwards": random.chance(0.2)}),
+    )
 }
 
 pub(crate) fn attention(random: &mut Random) -> Described {

@@ -15,8 +15,17 @@ fn scattered(shape: &Shape, first: usize) -> Vec<f64> {
     each.map(|i| (i * 37 % 101) as f64 / 50.0 - 1.0).collect()
 }
 
+/// A loss, of a weighted sum of what a model makes of an input.
+type Loss = fn(Tensor, &Tensor) -> Tensor;
+
+/// As a critic's gradient penalty: its gradients are second derivatives.
+fn square_of_slope(sum: Tensor, x: &Tensor) -> Tensor {
+    let slope = gradients(&sum, &[x]).swap_remove(0);
+    slope.unwrap().square().sum_all()
+}
+
 /// The loss of a model in training and its gradients by the input and by what is trained: those parameters' numbers come second.
-fn program(model: &Model, rows: usize) -> (Program, Vec<usize>) {
+fn program(model: &Model, rows: usize, loss: Loss) -> (Program, Vec<usize>) {
     let graph = Graph::new();
     let (_, shape) = model.inputs().next().unwrap();
     let x = graph.parameter("x", Shape::f32([&[rows], &shape.dims[..]].concat()));
@@ -28,7 +37,7 @@ fn program(model: &Model, rows: usize) -> (Program, Vec<usize>) {
     let y = model.call(&mut cx, std::slice::from_ref(&x)).swap_remove(0);
     let weights: Vec<f32> = scattered(&y.shape(), 3).iter().map(|&w| w as f32).collect();
     let weights = graph.constant(HostTensor::new(y.dims(), &weights));
-    let loss = (&y * weights).sum_all();
+    let loss = loss((&y * weights).sum_all(), &x);
     let mut wrt = vec![&x];
     let mut numbers = vec![0];
     for (at, spec) in model.variables().iter().enumerate() {
@@ -48,7 +57,11 @@ fn program(model: &Model, rows: usize) -> (Program, Vec<usize>) {
 
 /// Compares every element of every gradient.
 fn check(name: &str, model: &Model, rows: usize) {
-    let (program, numbers) = program(model, rows);
+    check_loss(name, model, rows, |sum, _| sum);
+}
+
+fn check_loss(name: &str, model: &Model, rows: usize, loss: Loss) {
+    let (program, numbers) = program(model, rows, loss);
     let parameters = program.parameters.iter().enumerate();
     let values: Vec<Vec<f64>> = parameters
         .map(|(number, parameter)| scattered(&parameter.shape, 7 * number))
@@ -83,6 +96,16 @@ fn check_each(input: &[usize], layers: &[(&str, Value)]) {
         let layer = layer_from_config(kind, settings).unwrap();
         let model = Sequential::new(input).add(layer).build().unwrap();
         check(&format!("{kind} {settings}"), &model, 2);
+    }
+}
+
+#[test]
+fn group_norm_has_second_derivatives() {
+    for groups in [2, -1] {
+        let settings = json!({"groups": groups, "center": false});
+        let layer = layer_from_config("group_norm", &settings).unwrap();
+        let model = Sequential::new([3, 4]).add(layer).build().unwrap();
+        check_loss(&settings.to_string(), &model, 2, square_of_slope);
     }
 }
 

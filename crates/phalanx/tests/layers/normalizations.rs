@@ -2,7 +2,7 @@
 
 use phalanx::nn::{GroupNorm, LayerSpec, Normalization, Policy, Sequential, UnitNorm};
 use phalanx_graph::{Graph, HostTensor, gradients};
-use phalanx_testkit::assert_close;
+use phalanx_testkit::{Random, assert_close};
 
 use crate::{call, execute, ramp};
 
@@ -63,6 +63,61 @@ fn groups_of_one_channel_are_instances() {
     let input = ramp(&[2, 5, 3]);
     let each = under(Policy::Float32, GroupNorm::new().groups(3), &input);
     assert_eq!(under(Policy::Float32, GroupNorm::instance(), &input), each);
+}
+
+/// `(x - mean) / sqrt(variance + 0.001)` of one group, and its gradient where the result's is `slope`.
+fn normal_and_gradient(x: &[f64], slope: &[f64]) -> Vec<[f64; 2]> {
+    let mean = |of: &dyn Fn(usize) -> f64| (0..x.len()).map(of).sum::<f64>() / x.len() as f64;
+    let average = mean(&|i| x[i]);
+    let inverse = (mean(&|i| (x[i] - average).powi(2)) + 1e-3).sqrt().recip();
+    let normal = |i: usize| (x[i] - average) * inverse;
+    let (even, along) = (mean(&|i| slope[i]), mean(&|i| slope[i] * normal(i)));
+    let gradient = |i: usize| inverse * (slope[i] - even - normal(i) * along);
+    (0..x.len()).map(|i| [normal(i), gradient(i)]).collect()
+}
+
+/// Of squares less the square of the mean nothing would be left; a mean of f32 numbers near 10000 is wrong by 0.0005.
+#[test]
+fn groups_far_from_zero_keep_their_variance() {
+    let (dims, groups) = ([2, 30, 20, 16], 4);
+    let mut random = Random::new(5);
+    let mut unit = || random.below(1 << 24) as f32 / (1 << 24) as f32;
+    let mut gaussian = || (0..12).map(|_| unit()).sum::<f32>() - 6.0;
+    let count: usize = dims.iter().product();
+    let x: Vec<f32> = (0..count).map(|_| 1e4 + gaussian()).collect();
+    let slope: Vec<f32> = (0..count).map(|_| gaussian()).collect();
+    let inputs = [&x, &slope].map(|values| HostTensor::new(dims, values));
+    let layer = GroupNorm::new().groups(groups as i64);
+    let layer = layer.center(false).scale(false);
+    let model = Sequential::new(&dims[1..]).add(layer).build().unwrap();
+    let graph = Graph::new();
+    let [given, weights] =
+        ["x", "slope"].map(|name| graph.parameter(name, inputs[0].shape().clone()));
+    let mut cx = phalanx::nn::Cx::new(&graph, &model, &[]);
+    let y = model
+        .call(&mut cx, std::slice::from_ref(&given))
+        .swap_remove(0);
+    let found = gradients(&(&y * weights).sum_all(), &[&given])
+        .swap_remove(0)
+        .unwrap();
+    let results = execute(&graph, &[("y", &y), ("gradient", &found)], &inputs);
+    let of_group = |values: &[f32], image: usize, group: usize| -> Vec<f64> {
+        let places = (0..count).filter(|i| i / 9600 == image && i % 16 / 4 == group);
+        places.map(|i| f64::from(values[i])).collect()
+    };
+    for (image, group) in (0..2).flat_map(|image| (0..groups).map(move |group| (image, group))) {
+        let exact =
+            normal_and_gradient(&of_group(&x, image, group), &of_group(&slope, image, group));
+        for (at, name) in ["y", "gradient"].into_iter().enumerate() {
+            let exact: Vec<f64> = exact.iter().map(|both| both[at]).collect();
+            assert_close(
+                name,
+                &of_group(&results[at].f32s(), image, group),
+                &exact,
+                2e-3,
+            );
+        }
+    }
 }
 
 #[test]
