@@ -24,9 +24,11 @@ struct Case {
     batch: usize,
     loss: String,
     optimizer: String,
-    /// The dims of an example, and for tokens their number and whether there is padding.
-    inputs: Vec<(Vec<usize>, Option<(u64, bool)>)>,
+    inputs: Vec<Input>,
 }
+
+/// The dims of an example, and for tokens their number and whether there is padding.
+type Input = (Vec<usize>, Option<(u64, bool)>);
 
 fn main() -> ExitCode {
     program::exit(run())

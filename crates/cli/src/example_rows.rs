@@ -35,16 +35,13 @@ pub(crate) fn read(
     };
     let plan = data.images.as_ref().map(|images| images.plan.clone());
     let fixed = plan.as_ref().map(ImagePipeline::without_augmentation);
-    let open = |files: &ExampleFiles, plan: &Option<ImagePipeline>| {
-        let all = match plan {
-            Some(plan) => encoded::images(data, files, plan, config.fit.seed),
-            // Each input has dims of its own.
-            None if data.inputs().is_some() => raw(data, files),
-            None => dataset(data, files, &dims),
-        }?;
-        tfds_rows::check(data, files, &all)?;
-        Ok(all)
+    let read = |files: &ExampleFiles, plan: &Option<ImagePipeline>| match plan {
+        Some(plan) => encoded::images(data, files, plan, config.fit.seed),
+        // Each input has dims of its own.
+        None if data.inputs().is_some() => raw(data, files),
+        None => dataset(data, files, &dims),
     };
+    let open = |files: &ExampleFiles, plan| tfds_rows::checked(data, files, read(files, plan)?);
     let apart = match &data.test {
         Some(Located {
             value: ExampleTest::Files(files),

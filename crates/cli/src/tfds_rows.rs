@@ -46,16 +46,16 @@ fn classes_in(data: &Examples, files: &ExampleFiles) -> Read<Vec<String>> {
     })
 }
 
-/// Refuses files that are not all of the split, and a test whose classes have other names.
-pub(crate) fn check(data: &Examples, files: &ExampleFiles, all: &Dataset) -> Read<()> {
+/// The examples of files, unless these are not all of the split, or name the classes otherwise than the training's.
+pub(crate) fn checked(data: &Examples, files: &ExampleFiles, all: Dataset) -> Read<Dataset> {
     let ExampleFiles::Tfds { folder, split } = files else {
-        return Ok(());
+        return Ok(all);
     };
-    TfdsFolder::open(folder)?.check_count(split, all)?;
+    TfdsFolder::open(folder)?.check_count(split, &all)?;
     let (trained, there) = (classes(data)?, classes_in(data, files)?);
     let mut pairs = trained.iter().zip(&there).enumerate();
     match pairs.find(|(_, (trained, there))| trained != there) {
-        None => Ok(()),
+        None => Ok(all),
         Some((class, (trained, there))) => Err(Error::User(format!(
             "class {class} is `{there}` in {} and `{trained}` in the folder of the training; give a test with the same classes in the same order",
             folder.display()

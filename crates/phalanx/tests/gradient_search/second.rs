@@ -77,7 +77,7 @@ impl Curvature {
 
     fn interpreted(&self) -> Result<Vec<Vec<f64>>, String> {
         let outputs: Vec<usize> = (0..=self.places.len()).collect();
-        let run = Interpreter::new(&self.program).run(&[self.inputs.clone()], &outputs);
+        let run = Interpreter::new(&self.program).run(std::slice::from_ref(&self.inputs), &outputs);
         let numbers = |array| match array {
             Array::Floats(numbers) => numbers,
             Array::Ints(numbers) => panic!("{numbers:?}"),
@@ -102,7 +102,7 @@ impl Curvature {
             tangents[place] = Some(direction);
         }
         let run = Interpreter::new(&self.program).run_with_tangents(
-            &[self.inputs.clone()],
+            std::slice::from_ref(&self.inputs),
             &[tangents],
             &[0],
         );

@@ -16,11 +16,11 @@ fn scattered(shape: &Shape, first: usize) -> Vec<f64> {
 }
 
 /// A loss, of a weighted sum of what a model makes of an input.
-type Loss = fn(Tensor, &Tensor) -> Tensor;
+type Loss = fn(&Tensor, &Tensor) -> Tensor;
 
 /// As a critic's gradient penalty: its gradients are second derivatives.
-fn square_of_slope(sum: Tensor, x: &Tensor) -> Tensor {
-    let slope = gradients(&sum, &[x]).swap_remove(0);
+fn square_of_slope(sum: &Tensor, x: &Tensor) -> Tensor {
+    let slope = gradients(sum, &[x]).swap_remove(0);
     slope.unwrap().square().sum_all()
 }
 
@@ -37,7 +37,7 @@ fn program(model: &Model, rows: usize, loss: Loss) -> (Program, Vec<usize>) {
     let y = model.call(&mut cx, std::slice::from_ref(&x)).swap_remove(0);
     let weights: Vec<f32> = scattered(&y.shape(), 3).iter().map(|&w| w as f32).collect();
     let weights = graph.constant(HostTensor::new(y.dims(), &weights));
-    let loss = loss((&y * weights).sum_all(), &x);
+    let loss = loss(&(&y * weights).sum_all(), &x);
     let mut wrt = vec![&x];
     let mut numbers = vec![0];
     for (at, spec) in model.variables().iter().enumerate() {
@@ -57,7 +57,7 @@ fn program(model: &Model, rows: usize, loss: Loss) -> (Program, Vec<usize>) {
 
 /// Compares every element of every gradient.
 fn check(name: &str, model: &Model, rows: usize) {
-    check_loss(name, model, rows, |sum, _| sum);
+    check_loss(name, model, rows, |sum, _| sum.clone());
 }
 
 fn check_loss(name: &str, model: &Model, rows: usize, loss: Loss) {
