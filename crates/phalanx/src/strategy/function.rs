@@ -358,7 +358,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .flat_map(|sending| sending.entries.iter().copied());
         let sent = sent.zip(outputs.skip(changed.len() + N));
         check(&cx, &analysis, own.chain(sent))?;
-        check_losses(&cx, &analysis, &program)?;
+        let warnings = check_losses(&cx, &analysis, &program)?;
+        cx.warnings.extend(warnings);
         let first = program.parameters.len() - cx.bound.len();
         let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
         let donated = changed.iter().enumerate();
@@ -474,22 +475,29 @@ fn check(
     Ok(())
 }
 
-/// Refuses sums of the gradients of a loss that each replica has as a whole, or a term of which.
+/// Refuses sums of the gradients of a loss that each replica has as a whole, and warns of those of a loss with such a term.
 fn check_losses(
     cx: &ReplicaCx<'_>,
     analysis: &ReplicationAnalysis,
     program: &Program,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let is_replicated = |value| analysis.is_replicated(value);
     let wholes = Wholes::new(cx, program, &is_replicated);
-    let Some(whole) = cx.summed.iter().find(|loss| wholes.are_in(loss)) else {
-        return Ok(());
-    };
-    Err(Error::user(format!(
-        "the loss whose gradients are taken at {}:{}, or a term of it, is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; take a replica's share of it, `cx.share(&loss)`, in place of a division of your own, or the mean of its gradients: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
-        whole.place.file(),
-        whole.place.line()
-    )))
+    let mut losses = cx.summed.iter();
+    if let Some(whole) = losses.find(|loss| wholes.is_one(loss)) {
+        return Err(Error::user(format!(
+            "the loss whose gradients are taken at {}:{} is the same on all replicas, and the sum of its gradients is as many times too large as there are replicas; take a replica's share of it, `cx.share(&loss)`, in place of a division of your own, or the mean of its gradients: `gradients.map(|_, own| cx.all_reduce_mean(own))`",
+            whole.place.file(),
+            whole.place.line()
+        )));
+    }
+    let parted = cx.summed.iter().filter(|loss| wholes.is_term_of(loss));
+    let warnings = parted.map(|loss| format!(
+        "warning: a term of the loss whose gradients are taken at {}:{} is the same on all replicas, and unless it is divided by their number the sum of its gradients is as many times too large; write `cx.share(&term)` in place of the term, or of a division of your own",
+        loss.place.file(),
+        loss.place.line()
+    ));
+    Ok(warnings.collect())
 }
 
 fn run<const N: usize>(

@@ -144,7 +144,7 @@ fn exchanging(strategy: &impl Strategy) -> phalanx::Result<Left> {
         let slopes = own.iter().map(|own| cx.all_reduce(ReduceOp::Sum, own));
         let steepness = slopes.map(|slope| slope.square().sum_all());
         let steepness = steepness.reduce(|all, next| all + next).unwrap();
-        let loss = loss + steepness * (0.01 / cx.replicas_in_sync() as f64);
+        let loss = loss + cx.share(&(steepness * 0.01));
         let gradients = cx.gradients(&loss, &sgd);
         let gradients = cx.all_reduce_gradients(&gradients);
         cx.apply(&sgd, &gradients);

@@ -120,21 +120,26 @@ impl<'a> Wholes<'a> {
         (self.is_replicated)(value) && !self.shares.contains(&value)
     }
 
-    /// Whether the loss is a whole, or has a term that is one and on which a variable depends that it was differentiated by.
-    pub(in crate::strategy) fn are_in(&self, loss: &DifferentiatedLoss) -> bool {
-        if self.is_whole(loss.value) {
-            return true;
-        }
+    /// Whether a loss is a whole.
+    pub(in crate::strategy) fn is_one(&self, loss: &DifferentiatedLoss) -> bool {
+        self.is_whole(loss.value)
+    }
+
+    /// Whether a loss has a term that is a whole and on which a variable depends that it was differentiated by. Of what is no sum nobody knows
+    /// whether the program has divided it among the replicas.
+    pub(in crate::strategy) fn is_term_of(&self, loss: &DifferentiatedLoss) -> bool {
         let trained = self.made_of(&loss.variables);
+        let mut seen = HashSet::new();
         let mut terms = vec![loss.value];
         while let Some(term) = terms.pop() {
-            if self.is_whole(term) {
-                if trained[term.node] {
-                    return true;
-                }
-            } else if !self.shares.contains(&term) {
-                terms.extend(self.terms_of(&self.program.nodes[term.node]));
+            if self.shares.contains(&term) || !trained[term.node] || !seen.insert(term) {
+                continue;
             }
+            let next = self.terms_of(&self.program.nodes[term.node]);
+            if next.is_empty() && self.is_whole(term) {
+                return true;
+            }
+            terms.extend(next);
         }
         false
     }
@@ -146,10 +151,14 @@ impl<'a> Wholes<'a> {
             Op::Binary(BinaryOp::Add | BinaryOp::Sub)
             | Op::Unary(UnaryOp::Neg)
             | Op::Convert(_) => made.inputs.clone(),
+            Op::Select if (self.is_replicated)(made.inputs[0]) => made.inputs[1..].to_vec(),
             Op::Binary(BinaryOp::Mul) if made.inputs.iter().filter(own).count() == 1 => {
                 made.inputs.iter().filter(own).copied().collect()
             }
-            Op::Binary(BinaryOp::Div) if (self.is_replicated)(made.inputs[1]) => {
+            Op::Binary(BinaryOp::Div)
+                if (self.is_replicated)(made.inputs[1])
+                    && !(self.is_replicated)(made.inputs[0]) =>
+            {
                 vec![made.inputs[0]]
             }
             _ => Vec::new(),
@@ -171,14 +180,24 @@ impl<'a> Wholes<'a> {
     }
 }
 
-/// Whether a node makes a share out of shares: sums of them and multiples of one.
+/// Whether a node makes a share out of shares: sums of them, multiples of one, and its elements elsewhere.
 fn is_share(made: &Node, shares: &HashSet<Value>) -> bool {
     let mut inputs = made.inputs.iter().map(|input| shares.contains(input));
     match &made.op {
         Op::Binary(BinaryOp::Add | BinaryOp::Sub) => inputs.all(|share| share),
         Op::Binary(BinaryOp::Mul) => inputs.filter(|share| *share).count() == 1,
         Op::Binary(BinaryOp::Div) => inputs.eq([true, false]),
-        Op::Unary(UnaryOp::Neg) | Op::Convert(_) => inputs.all(|share| share),
+        Op::Unary(UnaryOp::Neg)
+        | Op::Convert(_)
+        | Op::Reshape(_)
+        | Op::Transpose(_)
+        | Op::Broadcast { .. }
+        | Op::Slice(_)
+        | Op::Concat(_)
+        | Op::Reduce {
+            kind: ReduceOp::Sum,
+            ..
+        } => inputs.all(|share| share),
         _ => false,
     }
 }
