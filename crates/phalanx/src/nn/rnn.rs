@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::recurrent::{Done, swapped};
-use super::rnn_cell::Cells;
-use super::sizes::check_dims;
+use super::rnn_cell::{CELLS, Cells};
+use super::sizes::{check_dims, one_float};
 use super::{Cx, RnnCell, fields};
 use crate::config::{self, Component, Described, Family, Field, Kind};
 
@@ -31,6 +31,7 @@ const MAX_UNROLLED: usize = 1000;
 /// `zero_output_for_mask` zeros. Unlike Keras': one input sequence; no `stateful` ([hand on](Self::return_state) the states instead);
 /// states are a flat list also of several cells; with `go_backwards` the mask of the output is reversed as its steps are; beside first
 /// states the mask still counts; in a [`Bidirectional`](super::Bidirectional) `zero_output_for_mask` counts also for the last output.
+/// Weights of several cells in a `Bidirectional` are not written to `.weights.h5`.
 /// [`Lstm`](super::Lstm), [`Gru`](super::Gru) and [`SimpleRnn`](super::SimpleRnn) are faster than the same around
 /// [`LstmCell`](super::LstmCell) and its kin.
 ///
@@ -132,6 +133,14 @@ impl Rnn {
             let got = got.join(", ");
             return Err(format!("expected a sequence [batch, steps, ..], got {got}"));
         };
+        if self
+            .cells
+            .0
+            .first()
+            .is_some_and(|cell| cell.is_of_library())
+        {
+            one_float(std::slice::from_ref(sequence))?;
+        }
         let (rows, steps) = (sequence.dims[0], sequence.dims[1]);
         if self.settings.unroll && steps > MAX_UNROLLED {
             return Err(format!(
@@ -460,6 +469,11 @@ impl Layer for Rnn {
         }
         for cell in &self.cells.0 {
             let wrong = |wrong| format!("cell `{}`: {wrong}", cell.kind());
+            if CELLS.contains(&cell.kind()) && !cell.is_of_library() {
+                return Err(wrong(
+                    "a cell of this library is of this kind; give yours another".into(),
+                ));
+            }
             cell.check_settings().map_err(wrong)?;
             let checked = |dims: &Vec<usize>| check_dims("a state or the output", dims);
             let states = cell.state_dims();

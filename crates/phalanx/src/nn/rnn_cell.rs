@@ -92,6 +92,12 @@ pub trait RnnCell: Debug + Send + Sync {
         constants: &[Tensor],
     ) -> (Tensor, Vec<Tensor>);
 
+    /// Whether it is a cell of this library, whose kind no other has: files would be read as this one.
+    #[doc(hidden)]
+    fn is_of_library(&self) -> bool {
+        false
+    }
+
     /// What is wrong with the settings, whatever the inputs.
     ///
     /// # Errors

@@ -58,6 +58,10 @@ macro_rules! answers_of_layer {
             self.0.config()
         }
 
+        fn is_of_library(&self) -> bool {
+            true
+        }
+
         fn check_settings(&self) -> Result<(), String> {
             check_cell(&self.0.settings)?;
             self.0.check_settings()

@@ -114,7 +114,7 @@ fn groups_far_from_zero_keep_their_variance() {
                 name,
                 &of_group(&results[at].f32s(), image, group),
                 &exact,
-                2e-3,
+                1e-2,
             );
         }
     }

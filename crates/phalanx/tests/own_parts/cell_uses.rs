@@ -268,7 +268,10 @@ struct Wrong(&'static str);
 
 impl RnnCell for Wrong {
     fn kind(&self) -> &'static str {
-        "wrong"
+        match self.0 {
+            "kind" => "lstm",
+            _ => "wrong",
+        }
     }
 
     fn config(&self) -> Value {
@@ -352,6 +355,11 @@ fn mistakes_of_cells_name_the_cell() {
             3,
             "cell `wrong`: `size` must be odd, got 4".into(),
         ),
+        (
+            "kind",
+            3,
+            "cell `lstm`: a cell of this library is of this kind; give yours another".into(),
+        ),
         ("size", 3, "cell `wrong`: every dim of a state or the output must be between 1 and 2147483647, got 0".into()),
     ] {
         let error = Sequential::new([6, features])
@@ -371,6 +379,19 @@ fn results_of_cells_are_in_the_type_of_the_layer() {
         let counted = predicted(&mut trainer, &[scattered(&[2, 6, 3], 0)]);
         assert_eq!(counted, [vec![6.0; 8]]);
     }
+}
+
+#[test]
+fn cells_of_this_library_take_no_whole_numbers() {
+    let numbers = phalanx::nn::Input::new([5, 3]).dtype(DType::I32);
+    let built = Sequential::new(numbers)
+        .add(Rnn::new(LstmCell::new(4)))
+        .build();
+    let error = built.unwrap_err().to_string();
+    assert!(
+        error.contains("expected floats, got i32[") && error.contains("f32"),
+        "{error}"
+    );
 }
 
 #[test]
