@@ -475,7 +475,7 @@ fn check(
     Ok(())
 }
 
-/// Refuses sums of the gradients of a loss that each replica has as a whole, and warns of those of a loss with such a term.
+/// Refuses sums of the gradients of a loss that each replica has as a whole, and warns where a term of it is one.
 fn check_losses(
     cx: &ReplicaCx<'_>,
     analysis: &ReplicationAnalysis,

@@ -383,7 +383,7 @@ fn results_of_cells_are_in_the_type_of_the_layer() {
 
 #[test]
 fn cells_of_this_library_take_no_whole_numbers() {
-    let numbers = phalanx::nn::Input::new([5, 3]).dtype(DType::I32);
+    let numbers = Input::new([5, 3]).dtype(DType::I32);
     let built = Sequential::new(numbers)
         .add(Rnn::new(LstmCell::new(4)))
         .build();
