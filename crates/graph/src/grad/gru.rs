@@ -1,8 +1,8 @@
 //! The derivative of gated recurrent units.
 
 use super::Step;
-use crate::kernel::lstm::shifted;
-use crate::op::{DotDims, Op};
+use super::lstm::of_kernel;
+use crate::op::Op;
 use crate::{Kernel, Tensor};
 
 /// The gradients of the recurrent kernel and of its bias are one product and one sum over all steps.
@@ -20,21 +20,9 @@ pub(super) fn gru(step: &Step) -> Vec<Option<Tensor>> {
     let [to_x, to_products, to_first] = &found[..] else {
         return vec![None; step.node.inputs.len()];
     };
-    let of_all_steps = DotDims {
-        lhs_batch: vec![],
-        rhs_batch: vec![],
-        lhs_contract: vec![0, 1],
-        rhs_contract: vec![0, 1],
-        dtype: to_x.wide(),
-    };
-    let before = || shifted(&states, &step.input(3));
     vec![
         Some(to_x.clone()),
-        step.when(1, || {
-            before()
-                .dot(to_products, of_all_steps)
-                .convert(to_x.dtype())
-        }),
+        step.when(1, || of_kernel(&states, &step.input(3), to_products)),
         step.when(2, || to_products.sum(&[0, 1])),
         Some(to_first.clone()),
     ]

@@ -24,21 +24,24 @@ pub(super) fn lstm(step: &Step) -> Vec<Option<Tensor>> {
     let Some(to_x) = result(0) else {
         return vec![None; step.node.inputs.len()];
     };
-    let of_all_steps = DotDims {
-        lhs_batch: vec![],
-        rhs_batch: vec![],
-        lhs_contract: vec![0, 1],
-        rhs_contract: vec![0, 1],
-        dtype: to_x.wide(),
-    };
-    let before = || shifted(&states, &step.input(3));
     vec![
         Some(to_x.clone()),
-        step.when(1, || {
-            before().dot(&to_x, of_all_steps).convert(to_x.dtype())
-        }),
+        step.when(1, || of_kernel(&states, &step.input(3), &to_x)),
         step.when(2, || to_x.sum(&[0, 1])),
         result(1),
         result(2),
     ]
+}
+
+/// The gradient of the recurrent kernel, of the states, the first one, and the gradients by the products of all steps.
+pub(super) fn of_kernel(states: &Tensor, first: &Tensor, to_products: &Tensor) -> Tensor {
+    let all_steps = DotDims {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![0, 1],
+        rhs_contract: vec![0, 1],
+        dtype: to_products.wide(),
+    };
+    let product = shifted(states, first).dot(to_products, all_steps);
+    product.convert(to_products.dtype())
 }
