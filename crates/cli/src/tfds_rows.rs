@@ -28,22 +28,21 @@ pub(crate) fn named(data: &Examples) -> Read<Examples> {
 
 /// The names of the classes, where the label has some.
 pub(crate) fn classes(data: &Examples) -> Read<Vec<String>> {
-    classes_in(data, &data.files)
+    match &data.files {
+        ExampleFiles::Tfds { folder, .. } => Ok(classes_in(data, &TfdsFolder::open(folder)?)),
+        _ => Ok(Vec::new()),
+    }
 }
 
-fn classes_in(data: &Examples, files: &ExampleFiles) -> Read<Vec<String>> {
-    let ExampleFiles::Tfds { folder, .. } = files else {
-        return Ok(Vec::new());
-    };
+fn classes_in(data: &Examples, folder: &TfdsFolder) -> Vec<String> {
     let label = match &data.parts {
         ExampleParts::Inputs { label, .. } => label.clone(),
         parts => names_of(parts).1,
     };
-    let folder = TfdsFolder::open(folder)?;
-    Ok(match folder.features().get(&label) {
+    match folder.features().get(&label) {
         Some(TfdsFeature::Class(names)) if data.label_type == LabelType::Class => names.clone(),
         _ => Vec::new(),
-    })
+    }
 }
 
 /// The examples of files, unless these are not all of the split, or name the classes otherwise than the training's.
@@ -51,8 +50,9 @@ pub(crate) fn checked(data: &Examples, files: &ExampleFiles, all: Dataset) -> Re
     let ExampleFiles::Tfds { folder, split } = files else {
         return Ok(all);
     };
-    TfdsFolder::open(folder)?.check_count(split, &all)?;
-    let (trained, there) = (classes(data)?, classes_in(data, files)?);
+    let opened = TfdsFolder::open(folder)?;
+    opened.check_count(split, &all)?;
+    let (trained, there) = (classes(data)?, classes_in(data, &opened));
     let mut pairs = trained.iter().zip(&there).enumerate();
     match pairs.find(|(_, (trained, there))| trained != there) {
         None => Ok(all),
