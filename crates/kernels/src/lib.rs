@@ -77,7 +77,6 @@
 //! |---|---|---|
 //! | `phalanx.lstm` | x `[batch, steps, 4 units]`, recurrent kernel `[units, 4 units]`, bias `[4 units]`, first state and cells (`[batch, units]`) -> states, cells (`[batch, steps, units]`), gates (like x) | `replicas` as above |
 //! | `phalanx.lstm_gradient` | gradient by the states, recurrent kernel, first cells, cells, gates, optionally the gradient by the cells -> gradients by x, by the first state, by the first cells | the same |
-//!
 //! | `phalanx.gru` | x `[batch, steps, 3 units]`, recurrent kernel `[units, 3 units]`, recurrent bias `[3 units]`, first state `[batch, units]` -> states `[batch, steps, units]`, gates `[batch, steps, 4 units]` | the same |
 //! | `phalanx.gru_gradient` | gradient by the states, recurrent kernel, first state, states, gates -> gradients by x, by the product of the states (both like x), by the first state | the same |
 //!

@@ -247,8 +247,8 @@ impl ReplicaCx<'_> {
     /// which is for gradients that f16 would round to 0.
     ///
     /// It is a mistake where the loss is the same on all replicas: what was reduced to it is differentiated on each of them, and the sum is as many
-    /// times its gradient as there are replicas; a warning tells of a term of which that holds. Ask for the gradients of [a share](Self::share) of it, or take their mean, which is its
-    /// gradient too: `gradients.map(|_, own| cx.all_reduce_mean(own))`.
+    /// times its gradient as there are replicas; a warning tells of a term of which that holds. Ask for the gradients of
+    /// [a share](Self::share) of it, or take their mean, which is its gradient too: `gradients.map(|_, own| cx.all_reduce_mean(own))`.
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&mut self, gradients: &Gradients) -> Gradients {
