@@ -20,6 +20,7 @@ mod literal;
 mod loops;
 
 mod reduction;
+mod row_sums;
 mod sharding;
 
 mod threefry;
@@ -33,6 +34,7 @@ use self::biased_matmul::BiasedProducts;
 pub use self::host_matmul::HostMatmul;
 use self::host_softmax::Softmaxes;
 pub(crate) use self::kernels::{relu_attributes, window};
+use self::row_sums::RowSums;
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
 use crate::kernel::Label;
@@ -61,7 +63,7 @@ pub struct Lowering {
     pub host_lstm: bool,
     /// Whether sums of columns and reductions of rows call `phalanx.column_sums` and `phalanx.row_reduction`, where those are registered.
     pub host_reductions: bool,
-    /// Whether `phalanx.rows` is registered.
+    /// Whether `phalanx.rows` and `phalanx.row_sums` are registered.
     pub host_rows: bool,
     /// Whether the parts of softmax call `phalanx.softmax`, where that is registered.
     pub host_softmax: bool,
@@ -275,6 +277,7 @@ fn lower_nodes(
     let uses = uses(nodes, outputs);
     let idle = idle_barriers(nodes, &uses);
     let biased = BiasedProducts::of(writer, nodes, &uses);
+    let row_sums = RowSums::of(writer, nodes, &uses);
     let mut softmaxes = Softmaxes::of(writer, nodes);
     let mut values: Vec<Vec<Operand>> = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
@@ -282,17 +285,19 @@ fn lower_nodes(
         if world_exchange::must_finish(writer, node) {
             world_exchange::finish(writer, &mut values);
         }
-        if biased.is_delayed(index) {
+        if biased.is_delayed(index) || row_sums.is_delayed(index) {
             values.push(Vec::new());
             continue;
         }
-        let inputs: Vec<Operand> = biased
-            .inputs(nodes, index)
+        let inputs = row_sums.inputs(index);
+        let inputs = inputs.unwrap_or_else(|| biased.inputs(nodes, index));
+        let inputs: Vec<Operand> = inputs
             .iter()
             .map(|value| values[value.node][value.output].clone())
             .collect();
         let joined = biased
             .lower(writer, (nodes, index), &inputs)
+            .or_else(|| row_sums.lower(writer, (nodes, index), &inputs))
             .or_else(|| softmaxes.lower(writer, index, &inputs));
         values.push(match (idle[index], joined) {
             (true, _) => inputs,

@@ -75,6 +75,13 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
+//! | `phalanx.rows` | table `[rows, ..]`, indices (`i32`) -> the rows, the dims of the indices first; the nearest row for an index out of range | `replicas` as above |
+//! | `phalanx.row_sums` | table `[rows, columns]` in f32, indices `[sums, rows of each]` (`i32`), optionally weights like them -> `[sums, columns]`; an index below 0 leaves its row out, one past the table is a row of NaN | the same |
+//!
+//! They need no library either ([`register_rows`]).
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
 //! | `phalanx.lstm` | x `[batch, steps, 4 units]`, recurrent kernel `[units, 4 units]`, bias `[4 units]`, first state and cells (`[batch, units]`) -> states, cells (`[batch, steps, units]`), gates (like x) | `replicas` as above |
 //! | `phalanx.lstm_gradient` | gradient by the states, recurrent kernel, first cells, cells, gates, optionally the gradient by the cells -> gradients by x, by the first state, by the first cells | the same |
 //! | `phalanx.gru` | x `[batch, steps, 3 units]`, recurrent kernel `[units, 3 units]`, recurrent bias `[3 units]`, first state `[batch, units]` -> states `[batch, steps, units]`, gates `[batch, steps, 4 units]` | the same |
@@ -133,6 +140,7 @@ mod operation;
 #[cfg(target_arch = "x86_64")]
 mod pointwise;
 mod reductions;
+mod row_sums;
 mod rows;
 mod scratchpad;
 mod shared_tasks;

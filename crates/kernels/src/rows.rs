@@ -10,6 +10,7 @@ use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, ElementType};
 
 use crate::handlers::{invalid, register, replicas};
 use crate::library::KernelError;
+use crate::row_sums::row_sums;
 use crate::shared_tasks::{self, SharedWork};
 
 /// So many rows are asked for before they are copied: more than a processor has misses in flight.
@@ -17,12 +18,13 @@ const AHEAD: usize = 16;
 /// Rows of a task.
 const TASK: usize = 256;
 
-/// Registers `phalanx.rows` with this client's plugin for the rest of the process; does nothing when it is registered already.
+/// Registers `phalanx.rows` and `phalanx.row_sums` with this client's plugin for the rest of the process; does nothing when they are registered already.
 ///
 /// # Errors
 /// The plugin has no custom calls.
 pub fn register_rows(client: &Client) -> Result<(), KernelError> {
-    register(client, "phalanx.rows", rows)
+    register(client, "phalanx.rows", rows)?;
+    register(client, "phalanx.row_sums", row_sums)
 }
 
 /// Operands: the table, whose first dim is the rows', and indices; an index out of range is the first or last row, as in StableHLO.
@@ -119,7 +121,7 @@ impl SharedWork for CopiedRows {
 
 /// Asks for the first lines of a row, which may be none of the table's.
 #[cfg(target_arch = "x86_64")]
-fn ask_for(row: *const u8, bytes: usize) {
+pub(crate) fn ask_for(row: *const u8, bytes: usize) {
     /// Bytes of a line of the caches.
     const LINE: usize = 64;
     /// The processor finds out that the following are wanted.
@@ -132,4 +134,4 @@ fn ask_for(row: *const u8, bytes: usize) {
 
 /// Rust has no such hint for other processors.
 #[cfg(not(target_arch = "x86_64"))]
-fn ask_for(_: *const u8, _: usize) {}
+pub(crate) fn ask_for(_: *const u8, _: usize) {}

@@ -125,3 +125,109 @@ fn nothing_gives_nothing_and_other_shapes_are_refused() {
     refused(table, &[3, 4]);
     refused((&[0, 4], &[]), &[2, 4]);
 }
+
+/// Sums of rows `[sums, columns]` of a table `[rows, columns]` at indices `[sums, rows of each]`, perhaps weighed.
+fn row_sums(
+    (table, columns): (&[f32], usize),
+    (indices, of_each): (&[i32], usize),
+    weights: Option<&[f32]>,
+) -> Vec<f32> {
+    let (rows, sums) = (table.len() / columns, indices.len() / of_each);
+    let of_table = format!("tensor<{rows}x{columns}xf32>");
+    let of_indices = format!("tensor<{sums}x{of_each}xi32>");
+    let of_weights = format!("tensor<{sums}x{of_each}xf32>");
+    let result = format!("tensor<{sums}x{columns}xf32>");
+    let (third, operand, kind) = match weights {
+        Some(_) => (
+            format!(", %c: {of_weights}"),
+            ", %c",
+            format!(", {of_weights}"),
+        ),
+        None => (String::new(), "", String::new()),
+    };
+    let text = format!(
+        "func.func public @main(%a: {of_table}, %b: {of_indices}{third}) -> {result} {{
+           %0 = stablehlo.custom_call @phalanx.row_sums(%a, %b{operand}) {{api_version = 4 : i32, backend_config = {{}}}} : ({of_table}, {of_indices}{kind}) -> {result}
+           return %0 : {result}
+         }}"
+    );
+    let program = client().compile(&text, &CompileOptions::default()).unwrap();
+    let dims = [sums, of_each].map(|size| size as i64);
+    let put = |element, dims: &[i64], bytes: &[u8]| -> Buffer {
+        client().buffer(0, element, dims, bytes).unwrap()
+    };
+    let mut buffers = vec![
+        put(
+            ElementType::F32,
+            &[rows as i64, columns as i64],
+            bytes_of(table),
+        ),
+        put(ElementType::I32, &dims, bytes_of(indices)),
+    ];
+    buffers.extend(weights.map(|weights| put(ElementType::F32, &dims, bytes_of(weights))));
+    let buffers: Vec<&Buffer> = buffers.iter().collect();
+    let execution = program.execute(&[&buffers], &ExecuteOptions::default());
+    let output = execution.unwrap().outputs.remove(0).remove(0);
+    let bytes = output.to_host(LONG).unwrap();
+    let numbers = bytes.as_chunks::<4>().0.iter();
+    numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn sums_of_rows_are_those_of_f64() {
+    // Rows of the table, numbers of a row, sums, rows of each: blocks with and without a rest, one task and several.
+    let cases = [
+        [5, 1, 1, 1],
+        [97, 8, 3, 4],
+        [97, 33, 7, 63],
+        [300, 64, 40, 130],
+        [11, 1000, 5, 257],
+    ];
+    for [rows, columns, sums, of_each] in cases {
+        let number = |i: usize| ((i * 7919 + 13) % 1009) as f32 / 256.0 - 2.0;
+        let table: Vec<f32> = (0..rows * columns).map(number).collect();
+        let weights: Vec<f32> = (0..sums * of_each).map(|i| number(i + 5)).collect();
+        // Some are left out.
+        let index = |i: usize| ((i * 31 + 5) % (rows + 2)) as i32 - 2;
+        let indices: Vec<i32> = (0..sums * of_each).map(index).collect();
+        for weights in [None, Some(&weights[..])] {
+            let got = row_sums((&table, columns), (&indices, of_each), weights);
+            for (at, got) in got.iter().enumerate() {
+                let (sum, column) = (at / columns, at % columns);
+                let of_sum = sum * of_each..(sum + 1) * of_each;
+                let terms = of_sum.filter(|&place| indices[place] >= 0).map(|place| {
+                    let number = table[indices[place] as usize * columns + column];
+                    f64::from(number) * weights.map_or(1.0, |weights| f64::from(weights[place]))
+                });
+                let (expected, size) = terms.fold((0.0, 0.0), |(sum, size), term: f64| {
+                    (sum + term, size + term.abs())
+                });
+                assert!(
+                    (f64::from(*got) - expected).abs() <= 1e-6 * size,
+                    "{rows} rows of {columns}, {of_each} each: {got}, expected {expected}"
+                );
+            }
+            let again = row_sums((&table, columns), (&indices, of_each), weights);
+            assert_eq!(bytes_of(&got), bytes_of(&again));
+        }
+    }
+}
+
+#[test]
+fn a_row_past_the_table_is_nan_and_one_left_out_is_not_read() {
+    let mut table = vec![1.0f32; 4 * 16];
+    table[..16].fill(f32::NAN);
+    let indices = [1, -1, i32::MIN, 1, 4, 2, 0, 3];
+    let sums = row_sums((&table, 16), (&indices, 2), None);
+    let of_each: Vec<&[f32]> = sums.chunks_exact(16).collect();
+    assert_eq!(of_each[0], [1.0; 16]);
+    assert_eq!(of_each[1], [1.0; 16]);
+    assert!(of_each[2..].concat().iter().all(|number| number.is_nan()));
+    let sums = row_sums(
+        (&table, 16),
+        (&[-1, -5, 1, 0], 2),
+        Some(&[f32::NAN, 1.0, 1.0, 0.0]),
+    );
+    assert_eq!(sums[..16], [0.0; 16]);
+    assert!(sums[16..].iter().all(|number| number.is_nan()));
+}

@@ -2,6 +2,8 @@
 
 #[path = "kernels/image_forms.rs"]
 mod image_forms;
+#[path = "kernels/rows.rs"]
+mod rows;
 #[path = "kernels/softmax.rs"]
 mod softmax;
 
@@ -181,29 +183,6 @@ fn results_are_the_same_with_and_without_kernels() {
     let notices = with.notices.lock().unwrap();
     let slower = notices.iter().filter(|line| line.contains("slower"));
     assert!(slower.count() <= 1, "{notices:?}");
-}
-
-#[test]
-fn rows_of_a_large_table_are_the_same_with_and_without_calls() {
-    let (rows, width) = (1 << 18, 16);
-    let graph = Graph::new();
-    let table = graph.parameter("table", Shape::f32([rows, width]));
-    let places = graph.parameter("places", Shape::new(DType::I32, [300]));
-    let outputs = [("rows", &table.gather(&places, 0))];
-    let program = graph.finish(&outputs).unwrap();
-    assert!(program.gains_from_host_rows());
-    let places: Vec<i32> = (0..300).map(|i| i * 1931 % 300_000 - 5000).collect();
-    let inputs = [values(&[rows, width], 3), HostTensor::new([300], &places)];
-    let taken = [KernelsMode::Auto, KernelsMode::Off].map(|kernels| {
-        let engine = session(kernels).engine.unwrap();
-        let request = CompileRequest::new("rows", &program);
-        let compiled = engine.compile(request).unwrap();
-        let buffers = inputs.each_ref().map(|x| engine.put(0, x).unwrap());
-        let buffers: Vec<_> = buffers.iter().collect();
-        let results = compiled.run(&[&buffers]).unwrap().0.remove(0);
-        engine.get(&results[0], &Shape::f32([300, width])).unwrap()
-    });
-    assert_eq!(taken[0], taken[1]);
 }
 
 /// Products and reductions of arrays of bf16, and what they are of f32, of which the calls take all.

@@ -14,7 +14,7 @@ const MIN_ROWS: usize = 64;
 const ROW: std::ops::RangeInclusive<usize> = 64..=8192;
 
 impl Program {
-    /// Whether this program takes rows of a large table, as calls of `phalanx.rows` do.
+    /// Whether this program takes rows of a large table, as calls of `phalanx.rows` do, or sums rows, as calls of `phalanx.row_sums` do.
     #[must_use]
     pub fn gains_from_host_rows(&self) -> bool {
         let takes_rows = |nodes: &[Node], node: &Node| match node.op {
@@ -28,7 +28,7 @@ impl Program {
             }
             _ => false,
         };
-        self.mesh.is_none() && any_node(&self.nodes, &takes_rows)
+        self.mesh.is_none() && (any_node(&self.nodes, &takes_rows) || self.gains_from_row_sums())
     }
 }
 

@@ -401,6 +401,97 @@ fn rows_of_large_tables_are_calls_where_they_are_registered() {
 }
 
 #[test]
+fn sums_of_rows_are_calls_where_they_are_registered() {
+    type Rows = fn(&Tensor, &Tensor) -> Tensor;
+    let calls = |dims: &[usize], of_indices: [usize; 2], rows: Rows| {
+        let g = Graph::new();
+        let table = g.parameter("table", Shape::f32(dims.to_vec()));
+        let indices = g.parameter("indices", Shape::new(DType::I32, of_indices));
+        let program = g.finish(&[("sums", &rows(&table, &indices))]).unwrap();
+        let text = program.to_stablehlo(&Lowering {
+            host_rows: true,
+            ..Lowering::new(Platform::Cpu, "sums")
+        });
+        let found = text.contains("phalanx.row_sums");
+        assert_eq!(found, !text.contains("stablehlo.gather"), "{text}");
+        assert!(!found || program.gains_from_host_rows());
+        found
+    };
+    let (table, some): (&[usize], _) = (&[1000, 8], [16, 128]);
+    let mean: Rows = |table, indices| table.gather(indices, 0).mean(&[1]);
+    assert!(calls(table, some, mean));
+    assert!(calls(&[1000, 2, 4], some, mean));
+    assert!(calls(table, some, |table, indices| table
+        .gather(indices, 0)
+        .sum(&[0, 1])));
+    // Few rows, short rows, few at all, a dim of the rows, dims apart.
+    assert!(!calls(table, [1024, 2], mean));
+    assert!(!calls(&[1000, 4], some, mean));
+    assert!(!calls(table, [16, 64], mean));
+    assert!(!calls(table, some, |table, indices| table
+        .gather(indices, 0)
+        .sum(&[2])));
+    assert!(!calls(table, some, |table, indices| table
+        .gather(indices, 0)
+        .sum(&[0])));
+    assert!(!calls(table, some, |table, indices| table
+        .gather(indices, 0)
+        .max(&[1])));
+    assert!(!calls(table, some, |table, indices| {
+        let rows = table.gather(indices, 0);
+        rows.sum(&[1]) + rows.max(&[1])
+    }));
+    // Indices that are checked, rows that are left out, and weights.
+    assert!(calls(table, some, |table, indices| checked(table, indices)
+        .sum(&[1])));
+    assert!(calls(table, some, |table, indices| {
+        let rows = checked(table, indices);
+        let kept = indices.greater(&indices.like(0.0));
+        let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
+        kept.select(&rows, &rows.zeros_like()).sum(&[1])
+    }));
+    assert!(calls(table, some, |table, indices| weighed(
+        checked(table, indices),
+        indices
+    )
+    .sum(&[1])));
+    // Ones instead of rows, weights below the check, weights of columns.
+    assert!(!calls(table, some, |table, indices| {
+        let rows = table.gather(indices, 0);
+        let kept = indices.greater(&indices.like(0.0));
+        let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
+        kept.select(&rows, &rows.like(1.0)).sum(&[1])
+    }));
+    assert!(!calls(table, some, |table, indices| {
+        let rows = weighed(table.gather(indices, 0), indices);
+        let kept = indices.greater(&indices.like(0.0));
+        let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
+        kept.select(&rows, &rows.zeros_like()).sum(&[1])
+    }));
+    assert!(!calls(table, some, |table, indices| {
+        let rows = table.gather(indices, 0);
+        let weights = table.sum(&[0]).broadcast_in(&rows.dims(), &[2]);
+        (rows * weights).sum(&[1])
+    }));
+}
+
+/// Rows of a table, NaN for an index past it.
+fn checked(table: &Tensor, indices: &Tensor) -> Tensor {
+    let rows = table.gather(indices, 0);
+    let inside = indices.less(&indices.like(table.dim(0) as f64));
+    let inside = inside.broadcast_in(&rows.dims(), &[0, 1]);
+    inside.select(&rows, &rows.like(f64::NAN))
+}
+
+/// Each row multiplied with a number of its own.
+fn weighed(rows: Tensor, indices: &Tensor) -> Tensor {
+    let weights = indices
+        .convert(DType::F32)
+        .broadcast_in(&rows.dims(), &[0, 1]);
+    rows * weights
+}
+
+#[test]
 fn reductions_beside_16_bit_floats_are_calls_where_they_are_registered() {
     let calls = |dtype, dims: &[usize], reduced: &[usize], registered| {
         let g = Graph::new();
