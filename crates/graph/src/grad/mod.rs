@@ -4,6 +4,7 @@
 //! printed, simplified and differentiated again.
 
 pub(crate) mod convolution;
+mod gathered;
 mod gru;
 mod jacobian;
 mod linear;
@@ -17,6 +18,7 @@ pub(crate) mod window;
 
 use std::collections::HashMap;
 
+use gathered::gather;
 use jacobian::all_owned;
 use recompute::Recomputed;
 use scattered::total;
@@ -535,16 +537,6 @@ fn concat(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
         part
     });
     parts.collect()
-}
-
-fn gather(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
-    let (table, indices) = (step.input(0), step.input(1));
-    // Gather clamps where scatter drops: clamp first.
-    let last = table.dims()[dim] as f64 - 1.0;
-    let gradient = table
-        .zeros_like()
-        .scatter_add(&indices.clamp(0.0, last), g, dim);
-    vec![Some(gradient), None]
 }
 
 fn scatter_add(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {

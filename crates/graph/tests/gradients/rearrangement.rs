@@ -1,7 +1,7 @@
 //! Derivatives of what moves elements: reshapes, paddings, slices, gathers, scatters.
 
 use phalanx_graph::op::{PadDim, SliceDim};
-use phalanx_graph::{HostTensor, Tensor};
+use phalanx_graph::{Graph, HostTensor, Lowering, Platform, Shape, Tensor, gradients};
 
 use crate::{check, ints, scrambled};
 
@@ -185,6 +185,14 @@ fn indexing() {
         &[scrambled(&[2, 3]), ints(&[3], &[0, 5, 5])],
         &|x| x[0].reshape(&[6]).gather(&x[1], 0).square().sum_all() + x[0].exp().sum_all(),
     );
+    // Always the same elements: some of none, of several, out of range; more than are gathered back.
+    for picked in [&[1, -1, 3, 1, 9][..], &[3], &[0, 1, 2, 3], &[2; 12]] {
+        let picked = ints(&[picked.len()], picked);
+        check("gather the same", &[scrambled(&[2, 4, 3])], &|x| {
+            x[0].gather(&x[0].graph().constant(picked.clone()), 1)
+                .square()
+        });
+    }
     check("gather one", &[scrambled(&[4]), ints(&[], &[2])], &|x| {
         x[0].gather(&x[1], 0).square()
     });
@@ -203,6 +211,23 @@ fn indexing() {
     check("scatter_set columns", &inputs_of_set(), &|x| {
         x[0].scatter_set(&x[1], &x[2], 1).square()
     });
+}
+
+#[test]
+fn a_gather_of_the_same_elements_is_derived_without_a_scatter() {
+    let scatters = |picked: &[i32], dim| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::f32([4, 4]));
+        let picked = g.constant(ints(&[picked.len()], picked));
+        let gradient = gradients(&x.gather(&picked, dim).square().sum_all(), &[&x]).remove(0);
+        let program = g.finish(&[("gradient", &gradient.unwrap())]).unwrap();
+        let text = program.to_stablehlo(&Lowering::new(Platform::Cpu, "gather"));
+        text.contains("stablehlo.scatter")
+    };
+    assert!(!scatters(&[0, 0, 3, 9], 1));
+    // Rows, and one element too often.
+    assert!(scatters(&[0, 0, 3, 9], 0));
+    assert!(scatters(&[2; 9], 1));
 }
 
 /// Columns 3, none and 1 of four.
