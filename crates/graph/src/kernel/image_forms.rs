@@ -29,8 +29,13 @@ pub(crate) fn conv(
     Some(body(inputs, label, write))
 }
 
-/// The same of the gradients of a convolution.
-pub(crate) fn gradient(kernel: &Kernel, inputs: &[Shape], label: Label) -> Option<Arc<Subgraph>> {
+/// The same of the gradients of a convolution, and of one with what follows it.
+pub(crate) fn kernel(
+    kernel: &Kernel,
+    inputs: &[Shape],
+    output: &Shape,
+    label: Label,
+) -> Option<Arc<Subgraph>> {
     match kernel {
         Kernel::ConvInputGradient { dims, input } => {
             let form = ImageForm::of(dims, [input, &inputs[1].dims, &inputs[0].dims])?;
@@ -43,6 +48,26 @@ pub(crate) fn gradient(kernel: &Kernel, inputs: &[Shape], label: Label) -> Optio
         Kernel::ConvKernelGradient { dims, kernel } => {
             let form = ImageForm::of(dims, [&inputs[0].dims, kernel, &inputs[1].dims])?;
             let write = |x: &[Tensor]| form.kernel_gradient(dims, &x[0], &x[1], kernel);
+            Some(body(inputs, label, write))
+        }
+        Kernel::ConvBias { dims, activation } => {
+            let form = ImageForm::of(dims, [&inputs[0].dims, &inputs[1].dims, &output.dims])?;
+            let ImageForm::Volumes { depth, images } = form else {
+                return None;
+            };
+            let write = |x: &[Tensor]| {
+                let op = Kernel::ConvBias {
+                    dims: images,
+                    activation: *activation,
+                };
+                let taken = deep(dims, &x[0], x[1].dim(0), depth);
+                let added = x.get(3).map(flat_images);
+                let operands = [taken, flat(&x[1]), x[2].clone()].into_iter().chain(added);
+                let operands: Vec<Tensor> = operands.collect();
+                let operands: Vec<&Tensor> = operands.iter().collect();
+                let y = x[0].graph().push(Op::Kernel(op), &operands);
+                y.reshape(&output.dims)
+            };
             Some(body(inputs, label, write))
         }
         _ => None,

@@ -94,7 +94,7 @@ pub(super) fn lower(
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
     let as_images = w.kernels.is_some() && shapes.iter().all(is_taken);
     let parts = as_images
-        .then(|| image_forms::gradient(kernel, &shapes, node.label.clone()))
+        .then(|| image_forms::kernel(kernel, &shapes, &node.shapes[0], node.label.clone()))
         .flatten()
         .unwrap_or_else(|| kernel.decomposed(&shapes, node.label.clone()));
     lower_parts(w, &parts, inputs)

@@ -223,9 +223,20 @@ fn largest(x: &Tensor, window: SlidingWindow<2>) -> Tensor {
     })
 }
 
+/// Of each image of the volumes, then over depth: of equal elements it is still the first of the window.
 #[track_caller]
 fn largest_in_volumes(x: &Tensor, window: SlidingWindow<3>) -> Tensor {
-    x.reduce_window(ReduceOp::Max, &windows(x, window))
+    let mut depth = windows(x, window);
+    let [batch, images, height, width, channels] = [0, 1, 2, 3, 4].map(|dim| x.dim(dim));
+    let each = x.reshape(&[batch * images, height, width, channels]);
+    let each = each.max_pool2d(Pool2d {
+        size: [depth[2].size, depth[3].size],
+        strides: [depth[2].stride, depth[3].stride],
+        padding: [2, 3].map(|dim| (depth[dim].low, depth[dim].high)),
+    });
+    let volumes = [batch, images, each.dim(1), each.dim(2), channels];
+    depth[2..4].fill(WindowDim::identity());
+    each.reshape(&volumes).reduce_window(ReduceOp::Max, &depth)
 }
 
 /// In f32 or more: the sum of a large window is more than f16 holds, and bf16 rounds it.

@@ -135,7 +135,7 @@ fn check(case: &Case, is_called: bool) {
     check_in(case, DType::F32, is_called);
 }
 
-/// Whether all convolutions are calls, and right but for sums in f32 that are rounded once.
+/// Whether all convolutions are calls, and right.
 fn check_in(case: &Case, dtype: DType, is_called: bool) {
     let dims = &case.dims;
     let (program, shapes) = program(case, dtype, true);
@@ -146,9 +146,14 @@ fn check_in(case: &Case, dtype: DType, is_called: bool) {
     let text = program.to_stablehlo(&lowering);
     let is_written = text.contains("stablehlo.convolution");
     assert_eq!(!is_written, is_called, "{dims:?}\n{text}");
-    let inputs = values(&program, dtype);
-    let expected = interpreted(&program, &inputs);
-    let results = compiled(&program, &shapes, &inputs, KernelsMode::Always);
+    check_results(dims, (&program, &shapes), dtype);
+}
+
+/// Whether results are right but for sums in f32 that are rounded once.
+fn check_results(dims: &ConvDims, (program, shapes): (&Program, &[Shape; 3]), dtype: DType) {
+    let inputs = values(program, dtype);
+    let expected = interpreted(program, &inputs);
+    let results = compiled(program, shapes, &inputs, KernelsMode::Always);
     for (index, (result, expected)) in results.iter().zip(&expected).enumerate() {
         let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
         assert!(largest > 1.0, "result {index} of {dims:?}");
@@ -245,6 +250,43 @@ fn transposed_convolutions_are_calls_and_right() {
 fn convolutions_of_volumes_are_calls_and_right() {
     for case in of_volumes() {
         check(&case, true);
+    }
+}
+
+/// A convolution, to which a bias and an array are added and which is rectified, and its gradients.
+fn followed(case: &Case) -> (Program, [Shape; 3]) {
+    let graph = Graph::new();
+    let parameter = |name: &str, dims: &[usize]| graph.parameter(name, Shape::f32(dims));
+    let (x, k) = (
+        parameter("x", &case.input),
+        parameter("kernel", &case.kernel),
+    );
+    let y = x.conv(&k, case.dims.clone());
+    let bias = parameter("bias", &[5]).broadcast_in(&y.dims(), &[y.rank() - 1]);
+    let sum = y + bias;
+    let sum = &sum + parameter("added", &sum.dims());
+    let y = sum.maximum(&sum.like(0.0));
+    let to_y = parameter("to_y", &y.dims());
+    let found = gradients(&(&y * &to_y).sum_all(), &[&x, &k]);
+    let outputs = [Some(y), found[0].clone(), found[1].clone()].map(Option::unwrap);
+    let named = outputs.each_ref().map(|output| ("", output));
+    let program = graph.finish(&named).unwrap().simplified();
+    (program, outputs.map(|output| output.shape()))
+}
+
+#[test]
+fn what_follows_a_convolution_of_volumes_is_part_of_its_call() {
+    let are_dense = |case: &Case| case.dims.input_dilation == [1, 1, 1];
+    for case in of_volumes().into_iter().filter(are_dense) {
+        let (program, shapes) = followed(&case);
+        let lowering = Lowering {
+            kernels: Some(KernelSupport { tiles: true }),
+            ..Lowering::new(Platform::Cpu, "forms")
+        };
+        let text = program.to_stablehlo(&lowering);
+        assert!(text.contains("\"relu\" = true"), "{text}");
+        assert!(!text.contains("stablehlo.maximum"), "{text}");
+        check_results(&case.dims, (&program, &shapes), DType::F32);
     }
 }
 
