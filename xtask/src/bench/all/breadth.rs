@@ -116,6 +116,8 @@ fn time(
         .map(|(peer, variant)| {
             let mut run = BenchRun::start(workspace, peer, &[&model.file, work], variant);
             let steps = steps_of_turn(run.warm_up(1));
+            // Short steps take a while to reach their pace.
+            run.warm_up(steps);
             (run, steps)
         })
         .collect();
