@@ -418,3 +418,37 @@ fn a_search_that_cannot_write_its_results_says_so_at_its_first_trial() {
     );
     assert_eq!(trials(&job).len(), 1, "{job:#}");
 }
+
+#[test]
+fn what_no_trial_can_start_with_is_refused_before_the_first() {
+    // A training file has the key `size`, with values to 9.
+    let script = "for a; do case $a in
+--*|size=[0-9]) ;; size=*) echo 'error: size is at most 9' >&2; exit 2;;
+*=*) echo \"error: no key '${a%=*}'; did you mean \\`size\\`?\" >&2; exit 2;; esac; done
+[ ! -e broken ] || { echo 'error: no model' >&2; exit 2; }
+echo '{\"event\": \"data\"}'";
+    let service = Service::new("search-key").with_phalanx(script);
+    fs::write(service.folder.join("train.yaml"), "").unwrap();
+    let words = |search: &str| format!("tune train.yaml --metric loss --dry-run --search {search}");
+    let fails = |search: &str| {
+        let (code, error) = service.fails(&words(search).split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 2, "{error}");
+        error
+    };
+    let error = fails("sise=1..3 --search size=8");
+    let expected =
+        "a trial with sise=2 size=8 would not start: no key 'sise'; did you mean `size`?";
+    assert!(error.contains(expected), "{error}");
+    let error = fails("size=11..13");
+    assert!(
+        error.contains("a trial with size=12 would not start: size is at most 9"),
+        "{error}"
+    );
+    service.ok(&words("size=1,2").split(' ').collect::<Vec<_>>());
+    fs::write(service.folder.join("broken"), "").unwrap();
+    let error = fails("size=1,2");
+    assert!(
+        error.contains("no model") && !error.contains("a trial"),
+        "{error}"
+    );
+}

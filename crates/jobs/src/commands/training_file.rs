@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use phalanx_launch::executor::{RunArgs, phalanx, task_variables, words};
-use phalanx_launch::spec::{ExecutorKind, Plan, Program, Spec};
+use phalanx_launch::spec::{ExecutorKind, Hyperparameters, Plan, Program, Spec, TaskPlan};
 use serde_json::Value as Json;
 
 use crate::failure::{Failure, NOT_READY};
@@ -17,27 +17,27 @@ use crate::failure::{Failure, NOT_READY};
 /// How long that may take; what takes longer is seen when the job starts.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Refuses a training file that this machine cannot train where it is to. For other machines, which may have what this one has not, it is a
-/// note.
+/// Refuses a training file that this machine cannot train where it is to, or not with values such as trials have. For other machines, which
+/// may have what this one has not, it is a note.
 pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Failure> {
     let (Program::Training { .. }, Some(task)) = (&plan.program, plan.tasks.first()) else {
         return Ok(());
     };
-    let job_dir = spec.job_dir.clone().unwrap_or_else(|| "runs".to_owned());
-    let run = RunArgs {
-        job_dir: Some(job_dir),
-        ..RunArgs::default()
-    };
-    let mut words = words(&plan.program, task, &run, &phalanx());
-    words.push("--dry-run".to_owned());
-    if !task.args.iter().any(|arg| arg.starts_with("--progress")) {
-        words.push("--progress=json".to_owned());
-    }
     let own = task_variables(spec, directory).map_err(|why| Failure::new(NOT_READY, why))?;
     let mut variables = phalanx_launch::environment();
     variables.extend(own);
-    let Some(why) = refusal(&words, directory, &variables, WITHIN) else {
+    let refused = |values: &[(String, String)]| {
+        let words = dry_run(spec, &plan.program, task, values);
+        refusal(&words, directory, &variables, WITHIN)
+    };
+    let values = (spec.hyperparameters.as_ref()).map_or_else(Vec::new, Hyperparameters::middle);
+    let Some(why) = refused(&values) else {
         return Ok(());
+    };
+    let why = match values.is_empty() {
+        true => why,
+        // What is wrong with the file itself is said as if nothing were searched.
+        false => refused(&[]).unwrap_or_else(|| of_trial(&values, &why)),
     };
     if spec.ours.executor == ExecutorKind::Local && task.image.is_none() {
         return Err(Failure::usage(why));
@@ -46,6 +46,36 @@ pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Fa
         eprintln!("note: on this machine the training would not start: {line}");
     }
     Ok(())
+}
+
+/// The words of a dry run, with values of hyperparameters.
+fn dry_run(
+    spec: &Spec,
+    program: &Program,
+    task: &TaskPlan,
+    values: &[(String, String)],
+) -> Vec<String> {
+    let job_dir = spec.job_dir.clone().unwrap_or_else(|| "runs".to_owned());
+    let run = RunArgs {
+        job_dir: Some(job_dir),
+        values: values.to_vec(),
+        ..RunArgs::default()
+    };
+    let mut words = words(program, task, &run, &phalanx());
+    words.push("--dry-run".to_owned());
+    if !task.args.iter().any(|arg| arg.starts_with("--progress")) {
+        words.push("--progress=json".to_owned());
+    }
+    words
+}
+
+/// What is wrong with the values of a trial.
+fn of_trial(values: &[(String, String)], why: &str) -> String {
+    let values: Vec<String> = values
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    format!("a trial with {} would not start: {why}", values.join(" "))
 }
 
 /// What a dry run says that does not come as far as the model.

@@ -1,6 +1,15 @@
 //! Hyperparameters as points of the unit cube: a search works there, and each scale says what a place means.
 
-use crate::spec::{MOST_INTEGERS, Parameter, ParameterKind, Scale};
+use crate::spec::{Hyperparameters, MOST_INTEGERS, Parameter, ParameterKind, Scale};
+
+impl Hyperparameters {
+    /// A value of each parameter by its name, the middle one on its scale: such as a trial is given, to look at before the first.
+    #[must_use]
+    pub fn middle(&self) -> Vec<(String, String)> {
+        let middle = |parameter: &Parameter| (parameter.name.clone(), value(parameter, 0.5));
+        self.params.iter().map(middle).collect()
+    }
+}
 
 /// The value of a parameter at a place from 0 to 1, as the program is given it.
 pub(super) fn value(parameter: &Parameter, place: f64) -> String {
