@@ -113,16 +113,30 @@ fn the_epoch_whose_variables_are_kept_is_told() {
 #[test]
 fn the_best_epoch_is_one_of_those_that_were_compared() {
     let folder = Folder::new("kept-since", "{adam: {learning_rate: 0.05}}");
-    folder.succeed(&["train", "t.yaml", "--quiet", "--resume", "--epochs", "2"]);
-    for epochs in ["4", "5"] {
-        let resume = ["train", "t.yaml", "--resume", "--epochs", epochs];
-        let keep = ["--set", "fit.keep_best=val_loss"];
-        let told = folder.phalanx(&[&resume[..], &keep].concat());
-        let told = String::from_utf8(told.stderr).unwrap();
-        assert!(
-            told.contains("the best by `val_loss` since epoch 3"),
-            "{told}"
-        );
+    let stops = "{early_stopping: {monitor: val_loss, patience: 9, restore_best_weights: true";
+    for (keep, since) in [
+        ("fit.keep_best=val_loss".to_owned(), 3),
+        (format!("callbacks=[{stops}}}}}]"), 3),
+        (format!("callbacks=[{stops}, start_from_epoch: 3}}}}]"), 4),
+    ] {
+        folder.succeed(&[
+            "train",
+            "t.yaml",
+            "--quiet",
+            "--overwrite",
+            "--epochs",
+            "2",
+            "--set",
+            "fit.save_freq=epoch",
+        ]);
+        for epochs in ["4", "5"] {
+            let resume = [
+                "train", "t.yaml", "--resume", "--epochs", epochs, "--set", &keep,
+            ];
+            let told = String::from_utf8(folder.phalanx(&resume).stderr).unwrap();
+            let best = format!("the best by `val_loss` since epoch {since}");
+            assert!(told.contains(&best), "{keep}: {told}");
+        }
     }
 }
 

@@ -214,6 +214,14 @@ impl CallbackContext<'_> {
         self.training.variables_after(self.place.epoch)
     }
 
+    /// Tells which epoch's variables the model has now, and from which one on epochs were compared, from 1, where that is not the first.
+    pub(super) fn notice_best(&self, epoch: usize, log: &str, since: Option<usize>) {
+        let since = since.map_or_else(String::new, |since| format!(" since epoch {since}"));
+        self.notice(&format!(
+            "note: the model has the variables of epoch {epoch}, the best by `{log}`{since}"
+        ));
+    }
+
     /// Tells that the variables of the best epoch are gone.
     pub(super) fn notice_lost_best(&self, epoch: usize, log: &str) {
         self.notice(&format!(

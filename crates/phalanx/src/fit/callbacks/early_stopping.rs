@@ -42,6 +42,9 @@ struct Patience {
     best: Option<JsonFloat>,
     best_epoch: usize,
     stopped_epoch: Option<usize>,
+    /// The first epoch that was compared, from 1, where others were before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<usize>,
 }
 
 impl Described for EarlyStopping {
@@ -180,10 +183,15 @@ impl Callback for EarlyStopping {
         let better = self.mode.better(self.kind(), &self.monitor, cx)?;
         let watched = Watched::new(&self.monitor, better);
         self.better = Some(better);
-        self.seen = cx.restored()?.unwrap_or_default();
+        let first = cx.epoch().max(self.start_from_epoch);
+        let begun = Patience {
+            since: (first > 0).then_some(first + 1),
+            ..Patience::default()
+        };
+        self.seen = cx.restored()?.unwrap_or_else(|| begun.clone());
         let mut weights = cx.restored_tensors();
         if !watched.goes_on(self.seen.watched.as_ref(), self.kind(), cx) {
-            (self.seen, weights) = (Patience::default(), &[]);
+            (self.seen, weights) = (begun, &[]);
         }
         self.seen.watched = Some(watched);
         // None where the best epoch is known and its variables are not: others are not the best.
@@ -225,10 +233,7 @@ impl Callback for EarlyStopping {
             cx.notice_lost_best(epoch, &self.monitor);
             return Ok(());
         }
-        cx.notice(&format!(
-            "note: the model has the variables of epoch {epoch}, the best by `{}`",
-            self.monitor
-        ));
+        cx.notice_best(epoch, &self.monitor, self.seen.since);
         cx.set_variables(weights)
     }
 

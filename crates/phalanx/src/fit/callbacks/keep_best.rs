@@ -156,12 +156,7 @@ impl Callback for KeepBest {
             return Ok(());
         }
         if let Some(number) = best.number {
-            let since = self.since.map(|since| format!(" since epoch {since}"));
-            cx.notice(&format!(
-                "note: the model has the variables of epoch {number}, the best by `{}`{}",
-                self.log,
-                since.unwrap_or_default()
-            ));
+            cx.notice_best(number, &self.log, self.since);
         }
         cx.set_variables(&best.variables)
     }
