@@ -1,14 +1,20 @@
 //! Files that a command reads, none of which is a pipe, and files that it writes, none of which is one that it reads.
 
 use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use phalanx::data::{ImageFolder, files_matching, is_file_pattern};
+use rustix::fs::{Access, access};
 
 use crate::config::{Position, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::record;
+use crate::run_folder::is_url;
+
+/// What names a file that has no option.
+pub(crate) const FILE: &str = "file";
 
 /// Refuses a path whose bytes can be read once only: rows are gone through several times.
 pub(crate) fn check_rereadable(path: &Path) -> phalanx::Result<()> {
@@ -28,13 +34,38 @@ pub(crate) fn check_rereadable(path: &Path) -> phalanx::Result<()> {
     )))
 }
 
-/// Refuses to write to a file that the command reads, by whatever name: it would be lost.
+/// Refuses to write to a file that the command reads, by whatever name: it would be lost. So it does where none can be written, before
+/// the work is done of which it is the result. Another file that is there is replaced, and a folder that is not there is made.
 pub(crate) fn check_target(target: &Path, read: &[PathBuf], option: &str) -> Result<(), Failure> {
-    match is_one_of(target, read) {
-        false => Ok(()),
-        true => Err(Failure::new(Exit::Usage, would_be_lost(target))
-            .next(format!("choose another {option}"))),
+    let wrong = match is_one_of(target, read) {
+        true => Some(would_be_lost(target)),
+        false => unwritable(target).map(|why| format!("cannot write {}: {why}", target.display())),
+    };
+    let Some(why) = wrong else {
+        return Ok(());
+    };
+    Err(Failure::new(Exit::Usage, why).next(format!("choose another {option}")))
+}
+
+/// Why a file cannot be written, by what is there of its path now.
+fn unwritable(target: &Path) -> Option<String> {
+    let is_folder = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
+    match (is_folder, is_url(target)) {
+        (true, _) => return Some("it is a folder, and expected is a file".to_owned()),
+        (_, true) => return Some("it is no file of this machine".to_owned()),
+        (false, false) => {}
     }
+    let whole = match std::path::absolute(target) {
+        Ok(whole) => whole,
+        Err(error) => return Some(error.to_string()),
+    };
+    let there = whole.ancestors().find(|path| path.exists())?;
+    let shown = there.display();
+    if there != whole && !there.is_dir() {
+        return Some(format!("{shown} is no folder"));
+    }
+    let error = io::Error::from(access(there, Access::WRITE_OK).err()?);
+    Some(format!("{shown}: {error}"))
 }
 
 /// Refuses callbacks that write to a file that the training reads. Weights with which it begins may be replaced by better ones.
@@ -143,9 +174,22 @@ pub(crate) fn create(to: &Path, overwrite: bool) -> Result<File, Failure> {
         return Err(Failure::new(Exit::Usage, message)
             .next("choose another --to, or replace it with --overwrite"));
     }
+    open(to, "--to")
+}
+
+/// Writes a file, and makes its folder, in place of one that is there.
+pub(crate) fn write(to: &Path, contents: &[u8], option: &str) -> Result<(), Failure> {
+    let written = open(to, option)?.write_all(contents);
+    written.map_err(|error| not_written(to, &error, option))
+}
+
+fn open(to: &Path, option: &str) -> Result<File, Failure> {
     let made = to.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| File::create(to)).map_err(|error| {
-        let message = format!("cannot write {}: {error}", to.display());
-        Failure::new(Exit::Failed, message).next("choose another --to")
-    })
+    made.and_then(|()| File::create(to))
+        .map_err(|error| not_written(to, &error, option))
+}
+
+fn not_written(to: &Path, error: &io::Error, option: &str) -> Failure {
+    let message = format!("cannot write {}: {error}", to.display());
+    Failure::new(Exit::Failed, message).next(format!("choose another {option}"))
 }

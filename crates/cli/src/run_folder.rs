@@ -271,7 +271,8 @@ fn refused(action: &str, path: &Path, error: &io::Error, option: &str) -> Failur
     Failure::new(Exit::Failed, message).next(format!("choose another folder with {option}"))
 }
 
-fn is_url(path: &Path) -> bool {
+/// Whether a path names something elsewhere, such as in a bucket.
+pub(crate) fn is_url(path: &Path) -> bool {
     path.to_string_lossy().contains("://")
 }
 

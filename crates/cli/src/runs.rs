@@ -8,7 +8,7 @@ use phalanx_summary::{Run, SummaryError, find_runs};
 use serde_json::Value;
 
 use crate::failure::{Exit, Failure};
-use crate::record::Record;
+use crate::record::{self, Record};
 
 /// The folder of a training, or one with event files of any program.
 #[derive(Debug)]
@@ -153,6 +153,12 @@ pub(crate) fn differences(runs: &[PastRun]) -> Vec<(String, Vec<String>)> {
         .map(|key| (key.clone(), of(key)))
         .filter(|(_, values)| values.iter().any(|value| *value != values[0]))
         .collect()
+}
+
+/// The files that [`PastRun::read`] reads, event files by a pattern.
+pub(crate) fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let names = ["history.jsonl", "test.json", record::NAME, "**/*tfevents*"];
+    names.map(|name| folder.join(name)).to_vec()
 }
 
 /// Reads the runs of these folders.

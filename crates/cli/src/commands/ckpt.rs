@@ -11,6 +11,7 @@ use super::Context;
 use super::session::failed;
 use crate::args::CheckpointCommand;
 use crate::failure::{Exit, Failure};
+use crate::files::{FILE, check_target};
 use crate::record;
 use crate::run_folder::is_model;
 
@@ -184,6 +185,7 @@ fn one_at(path: &Path) -> Result<PathBuf, Failure> {
 
 fn export(context: &mut Context, path: &Path, file: &Path) -> Result<(), Failure> {
     let path = &one_at(path)?;
+    check_target(file, std::slice::from_ref(path), FILE)?;
     let (state, left_out) = TrainingState::load_newest(path).map_err(|error| failed(&error))?;
     if !left_out.is_empty() {
         crate::output::notice(format_args!("warning: {}", left_out.join("; ")));

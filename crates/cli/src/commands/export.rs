@@ -1,7 +1,7 @@
 //! `phalanx export`: a trained model for other programs.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use phalanx::fit::{OnnxOptions, ServingOptions};
 use phalanx::nn::Policy;
@@ -15,6 +15,7 @@ use super::session::failed;
 use super::trained_model::used;
 use crate::args::{ExportArgs, UseArgs};
 use crate::failure::{Exit, Failure};
+use crate::files::{FILE, check_target};
 use crate::record::Record;
 use crate::run_folder::is_model;
 
@@ -69,7 +70,7 @@ impl ExportFormat {
 /// Writes a trained model, its prediction as a program, or its weights alone.
 pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failure> {
     let format = format(args)?;
-    let saved = saved(context, args)?;
+    let saved = saved(context, args, format)?;
     let written = match format {
         ExportFormat::Keras => saved.save_keras(&args.file),
         ExportFormat::KerasWeights | ExportFormat::Weights => saved.save_weights(&args.file),
@@ -78,7 +79,7 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failur
     };
     written.map_err(|error| failed(&error))?;
     let weights = match format {
-        ExportFormat::StableHlo => args.file.with_extension("safetensors"),
+        ExportFormat::StableHlo => weights_beside(&args.file),
         _ => args.file.clone(),
     };
     let (variables, weights) = (saved.values().len(), weights.display());
@@ -135,14 +136,43 @@ fn precision(args: &ExportArgs) -> Result<Policy, Failure> {
     }
 }
 
-/// The model of the folder of a training or of a saved model, or of a training file.
-fn saved(context: &Context, args: &ExportArgs) -> Result<SavedModel, Failure> {
+/// The model of the folder of a training or of a saved model, or of a training file, where it can be written to the file that is named.
+fn saved(
+    context: &Context,
+    args: &ExportArgs,
+    format: ExportFormat,
+) -> Result<SavedModel, Failure> {
+    let files = written(&args.file, format);
     if is_model(&args.run) && !args.checkpoint {
+        let read = [args.run.clone()];
+        let checked = files
+            .iter()
+            .try_for_each(|file| check_target(file, &read, FILE));
+        checked?;
         return SavedModel::load(&args.run).map_err(|error| failed(&error));
     }
     let mut used = used(&of(args))?;
+    let checked = files
+        .iter()
+        .try_for_each(|file| used.check_target(file, FILE));
+    checked?;
     used.fetch_model(context)?;
     used.saved(context)
+}
+
+/// The files that are written.
+fn written(file: &Path, format: ExportFormat) -> Vec<PathBuf> {
+    let mut files = vec![file.to_owned()];
+    if format == ExportFormat::StableHlo {
+        let description = format!("{}.json", file.display());
+        files.extend([weights_beside(file), description.into()]);
+    }
+    files
+}
+
+/// The file of the weights of a program.
+fn weights_beside(file: &Path) -> PathBuf {
+    file.with_extension("safetensors")
 }
 
 fn of(args: &ExportArgs) -> UseArgs {

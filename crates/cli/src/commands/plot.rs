@@ -1,16 +1,18 @@
 //! `phalanx plot runs/*`.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::fs;
+use std::path::PathBuf;
 
 use phalanx_summary::{Chart, Curve, png, svg};
 
 use super::Context;
 use crate::args::PlotArgs;
 use crate::failure::{Exit, Failure};
-use crate::runs::{PastRun, differences, read_all};
+use crate::files::{check_target, write};
+use crate::runs::{PastRun, differences, files_of, read_all};
 
+/// What names the picture.
+const OUTPUT: &str = "--output";
 /// What a result of a validation is named.
 const VALIDATION: &str = "val_";
 /// The size of a chart of the terminal, in characters.
@@ -18,6 +20,10 @@ const SIZE: (usize, usize) = (60, 14);
 
 /// Draws the curves of trainings in the terminal, or as a picture: PNG where the name of the file ends so, else SVG.
 pub(crate) fn run(context: &mut Context, args: &PlotArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        let read: Vec<PathBuf> = args.runs.iter().flat_map(|run| files_of(run)).collect();
+        check_target(path, &read, OUTPUT)?;
+    }
     let runs = read_all(&args.runs)?;
     let charts = charts(&runs, &args.log)?;
     let Some(path) = &args.output else {
@@ -32,21 +38,17 @@ pub(crate) fn run(context: &mut Context, args: &PlotArgs) -> Result<(), Failure>
         }
         return Ok(());
     };
-    let refused = |error: &dyn Display| {
-        let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Exit::Failed, message).next("choose another path with --output")
-    };
     let is_png = path
         .extension()
         .is_some_and(|end| end.eq_ignore_ascii_case("png"));
     let picture = match is_png {
         true => png(&charts)
-            .map_err(|error| refused(&error))?
+            .map_err(|error| Failure::of(Exit::Failed, &error))?
             .png()
             .to_vec(),
         false => svg(&charts).into_bytes(),
     };
-    fs::write(path, picture).map_err(|error| refused(&error))?;
+    write(path, &picture, OUTPUT)?;
     context.output.line(path.display())
 }
 

@@ -1,7 +1,5 @@
 //! `phalanx predict train.yaml`.
 
-use std::fs;
-
 use phalanx::data::HostTensor;
 
 use super::Context;
@@ -11,13 +9,17 @@ use crate::args::PredictArgs;
 use crate::config::{Data, LabelType, TrainConfig};
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
+use crate::files::write;
 use crate::predictions::{Predicted, lines, without_scores};
+
+/// What names the file.
+const TO: &str = "--to";
 
 /// Prints a prediction for each row, or writes them to a file.
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
     let mut used = used(&args.of)?;
     if let Some(to) = &args.to {
-        used.check_target(to)?;
+        used.check_target(to, TO)?;
     }
     used.fetch(context)?;
     let (mut session, facts) = used.start(context)?;
@@ -45,13 +47,7 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
     let Some(path) = &args.to else {
         return context.output.bytes(text.as_bytes());
     };
-    fs::write(path, text).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("cannot write {}: {error}", path.display()),
-        )
-        .next("choose another --to")
-    })
+    write(path, text.as_bytes(), TO)
 }
 
 /// The outputs under their names where the data name several; else the first, which is all that was trained.

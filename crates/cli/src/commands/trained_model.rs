@@ -78,7 +78,7 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
 
 impl Used {
     /// Refuses to write results over the training file, the rows or the model.
-    pub(crate) fn check_target(&self, to: &Path) -> Result<(), Failure> {
+    pub(crate) fn check_target(&self, to: &Path, option: &str) -> Result<(), Failure> {
         let folder = &self.folder;
         let run = read_of_run(folder.path(), folder.model(), folder.checkpoint());
         let mut read = read_by_training(&self.config);
@@ -87,7 +87,7 @@ impl Used {
                 .chain(self.csv.clone())
                 .chain(self.images.clone()),
         );
-        check_target(to, &read, "--to")
+        check_target(to, &read, option)
     }
 
     /// Copies what is read of buckets: the data that are named, else the training's; and the model, where a checkpoint is of it.

@@ -1,6 +1,7 @@
 //! What the folder of a training says of it, and what is said of folders with parts of two.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -170,6 +171,10 @@ fn what_is_read_is_not_written_over() {
     let folder = Folder::new("own-files", "adam");
     folder.succeed(&["train", "t.yaml", "--quiet", "--epochs", "1"]);
     fs::hard_link(folder.0.join("a.csv"), folder.0.join("link.csv")).unwrap();
+    let weights = folder.0.join("out/model/weights.safetensors");
+    fs::hard_link(weights, folder.0.join("keras.safetensors")).unwrap();
+    fs::create_dir_all(folder.0.join("events/train")).unwrap();
+    fs::write(folder.0.join("events/train/events.tfevents.1"), "x").unwrap();
     let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
     let logs = format!("{text}callbacks: [{{csv_logger: {{filename: a.csv}}}}]\n");
     fs::write(folder.0.join("logs.yaml"), logs).unwrap();
@@ -182,6 +187,24 @@ fn what_is_read_is_not_written_over() {
         (
             "predict out --to out/model/weights.safetensors",
             "out/model/weights.safetensors",
+        ),
+        (
+            "export out out/model/weights.safetensors",
+            "out/model/weights.safetensors",
+        ),
+        (
+            "export out/model out/model/weights.safetensors",
+            "out/model/weights.safetensors",
+        ),
+        (
+            "export out out/model/weights.mlir",
+            "out/model/weights.safetensors",
+        ),
+        ("export t.yaml keras.safetensors", "keras.safetensors"),
+        ("plot out --output out/history.jsonl", "out/history.jsonl"),
+        (
+            "plot events --output events/train/events.tfevents.1",
+            "events/train/events.tfevents.1",
         ),
         ("trace t.yaml --output t.yaml", "t.yaml"),
         ("trace t.yaml --output link.csv", "link.csv"),
@@ -198,9 +221,52 @@ fn what_is_read_is_not_written_over() {
             "{command}"
         );
     }
-    // Others are replaced.
-    for _ in 0..2 {
-        folder.succeed(&["predict", "out", "--to", "out/predicted.csv"]);
+}
+
+#[test]
+fn where_no_file_can_be_written_is_seen_before_the_work() {
+    let folder = Folder::new("targets", "adam");
+    let train = "train t.yaml --quiet --epochs 1 --set fit.save_freq=epoch";
+    folder.succeed(&train.split(' ').collect::<Vec<_>>());
+    fs::create_dir(folder.0.join("made.onnx")).unwrap();
+    let commands = [
+        "predict out --to",
+        "export out",
+        "plot out --output",
+        "trace t.yaml --output",
+        "ckpt export out",
+    ];
+    let cases = [
+        ("made.onnx", "it is a folder, and expected is a file"),
+        ("new.onnx/", "it is a folder, and expected is a file"),
+        ("a.csv/new.onnx", "a.csv is no folder"),
+        ("s3://bucket/new.onnx", "it is no file of this machine"),
+    ];
+    let closed = folder.0.join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
+    // Not for root, who writes there.
+    let is_closed = fs::write(closed.join("probe"), "").is_err();
+    let closed = is_closed.then_some(("closed/new/new.onnx", "closed: Permission denied"));
+    for command in commands {
+        for (target, why) in cases.into_iter().chain(closed) {
+            let arguments: Vec<&str> = command.split(' ').chain([target]).collect();
+            let target = format!("cannot write {target}: ");
+            folder.fail(&arguments, 2, &[&target, why, "choose another "]);
+        }
+    }
+    // Of another file the folder is made, and the next one takes its place.
+    for command in [
+        "predict out --to",
+        "export out",
+        "plot out --output",
+        "trace t.yaml --output",
+    ] {
+        for _ in 0..2 {
+            let arguments: Vec<&str> = command.split(' ').chain(["made/here/new.onnx"]).collect();
+            folder.succeed(&arguments);
+        }
+        fs::remove_dir_all(folder.0.join("made")).unwrap();
     }
 }
 

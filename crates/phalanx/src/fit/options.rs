@@ -223,8 +223,8 @@ impl Fit {
     }
 
     /// Writes a trace of `steps` steps, after `after` others, to a file that Perfetto and `chrome://tracing` open: what the host of each
-    /// process does, and when its devices run steps, by one clock. Both are at least 1; the first step is compiled in its course. A
-    /// training that ends before writes nothing. Training waits for the devices where the trace begins and where it ends. A training
+    /// process does, and when its devices run steps, by one clock. The file's folder is made where there is none. Both are at least 1; the
+    /// first step is compiled in its course. A training that ends before writes nothing. Training waits for the devices where the trace begins and where it ends. A training
     /// whose variables are on parameter servers is refused.
     #[must_use]
     pub fn trace(mut self, path: impl Into<PathBuf>, after: usize, steps: usize) -> Self {

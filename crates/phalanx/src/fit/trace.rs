@@ -244,7 +244,9 @@ fn end_trace(output: &TraceOutput, model: &mut CompiledModel, flight: &mut InFli
 fn write_chrome(path: &Path, all: &[WorkerTrace]) -> Result<()> {
     let events: Vec<Value> = all.iter().flat_map(WorkerTrace::events).collect();
     let trace = json!({"displayTimeUnit": "ms", "traceEvents": events});
-    std::fs::write(path, trace.to_string()).map_err(|source| Error::Io {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let written = made.and_then(|()| std::fs::write(path, trace.to_string()));
+    written.map_err(|source| Error::Io {
         path: path.to_owned(),
         action: "write",
         source,
