@@ -49,6 +49,9 @@ const CAUSAL: &str = "use_causal_mask";
 /// A setting of attention here, which Keras' does not have.
 const PADDING: &str = "use_padding_mask";
 
+/// What Keras does not read of a layer's object: settings that it has not, where they change nothing there.
+const NOTE: &str = "phalanx";
+
 /// The attention that takes masks of padding off its values in Keras.
 const MULTI_HEAD: &str = "multi_head_attention";
 
@@ -319,6 +322,9 @@ fn layer_object(model: &Model, at: usize) -> Result<Value> {
     set_inside(&mut object, "trainable", &trainable.into());
     if let Some(precision) = precision {
         set_inside(&mut object, "dtype", &precision.name().into());
+    }
+    if layer.config()[PADDING] == false {
+        object[NOTE] = json!({PADDING: false});
     }
     Ok(object)
 }

@@ -198,6 +198,36 @@ fn layers_that_never_train_are_read_again_as_such() {
     assert_eq!((flags(&model), flags(again.model())), (7, 6));
 }
 
+/// Keras has no such setting, and does the same without it where values have no masks.
+#[test]
+fn attention_that_looks_at_padding_is_read_back_so() {
+    let folder = Scratch::temporary("looks");
+    let file = folder.join("m.keras");
+    let kept = |seen: bool| {
+        let attention = |kind: &str, mut settings: Value| {
+            settings["use_padding_mask"] = seen.into();
+            json!({kind: settings})
+        };
+        let heads = json!({"num_heads": 2, "key_dim": 3});
+        let groups = json!({"head_dim": 3, "num_query_heads": 4, "num_key_value_heads": 2});
+        let layers = json!([
+            attention("multi_head_attention", heads),
+            attention("group_query_attention", groups)
+        ]);
+        let input = json!({"name": "steps", "shape": [5, 4], "dtype": "f32"});
+        let model = Model::from_config(&json!({"name": "m", "input": input, "layers": layers}));
+        filled(&model.unwrap()).save_keras(&file).unwrap();
+        let again = SavedModel::load_keras(&file).unwrap();
+        again
+            .model()
+            .config()
+            .to_string()
+            .matches("\"use_padding_mask\":false")
+            .count()
+    };
+    assert_eq!((kept(true), kept(false)), (0, 2));
+}
+
 /// Layers that lose a mask in Keras, and attention that leaves padding in.
 #[test]
 fn masks_that_keras_cannot_find_are_refused() {

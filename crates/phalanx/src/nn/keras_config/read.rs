@@ -113,7 +113,12 @@ impl<'r> ConfigReading<'r> {
 
     /// Whether the loss takes what this model gives with the masks that are found in reading: it is in no other, and read to be used.
     pub(super) const fn is_for_loss(self) -> bool {
-        self.depth == 0 && self.attentions.is_none()
+        self.depth == 0 && self.is_to_be_used()
+    }
+
+    /// Whether the model is read to be used, and not to find out what Keras would do with it.
+    pub(super) const fn is_to_be_used(self) -> bool {
+        self.attentions.is_none()
     }
 
     /// Whether nothing looks at the masks of what this model gives.

@@ -21,7 +21,7 @@ use super::read_calls::{KerasCall, KerasValue, sources};
 use super::read_layer::{KerasLayer, cut, plain};
 use super::read_masks::{MaskOperation, MaskTable, ModelMasks, depends_on_masks, without_mask};
 use super::run_order::CallGraph;
-use super::{ATTENTION, CAUSAL, PADDING, Translated, WITH_HEADS};
+use super::{ATTENTION, CAUSAL, NOTE, PADDING, Translated, WITH_HEADS};
 use crate::nn::architecture::OF_KERAS;
 use crate::nn::context::MAX_CALLS;
 use crate::nn::keras_order::KerasVersion;
@@ -53,6 +53,8 @@ struct ReadLayer<'a> {
     /// Whether it is a functional model, whose calls Keras counts from 1 among the outputs.
     is_functional: bool,
     is_operation: bool,
+    /// Whether it is noted that it looks at padding.
+    looks_at_padding: bool,
 }
 
 /// A layer and the number of one of its calls.
@@ -189,6 +191,7 @@ impl<'a> Functional<'a> {
             calls,
             model,
             is_functional: layer.settings.contains_key("output_layers"),
+            looks_at_padding: reading.is_to_be_used() && object[NOTE][PADDING] == false,
             ..ReadLayer::default()
         });
         Ok(())
@@ -328,7 +331,8 @@ impl<'a> Functional<'a> {
         if layer.with_heads().is_some() {
             reading.note_attention(&layer.name, of_call.are_there());
         }
-        let looks = layer.with_heads().is_some() && call.masks.is_empty() && of_call.are_taken();
+        let is_taken = call.masks.is_empty() && of_call.are_taken();
+        let looks = layer.with_heads().is_some() && (layer.looks_at_padding || is_taken);
         let depends = layer.is_operation || depends_on_masks(&layer.architecture);
         let bare = match depends && !looks {
             true => of_call.bare(&layer.name)?,

@@ -68,14 +68,16 @@ fn has_masks(model: &Value) -> bool {
     has_one
 }
 
-/// Whether each attention leaves padding out, and how many layers there are.
-fn uses_of_masks(model: &Value) -> (BTreeMap<&str, bool>, usize) {
-    let (mut looking, mut count) = (BTreeMap::new(), 0);
+/// Whether each attention leaves padding out, by names, which models in it may have alike; and how many layers there are.
+fn uses_of_masks(model: &Value) -> (BTreeMap<&str, Vec<bool>>, usize) {
+    let (mut looking, mut count) = (BTreeMap::<_, Vec<bool>>::new(), 0);
     each_layer(model, &mut |kind, settings| {
         count += 1;
         if ATTENTION.contains(&kind) {
             let name = settings["name"].as_str().unwrap_or(kind);
-            looking.insert(name, settings[PADDING] != false);
+            let of_name = looking.entry(name).or_default();
+            of_name.push(settings[PADDING] != false);
+            of_name.sort_unstable();
         }
     });
     (looking, count)
@@ -91,11 +93,11 @@ fn check(architecture: &Value, written: &Value) -> Translated<()> {
         .filter(|(name, _)| masked.get(**name) != Some(&false));
     let differs = compared.find(|(name, own)| theirs.get(*name) != Some(*own));
     if let Some((name, own)) = differs {
-        return Err(match own {
-            true => format!(
+        return Err(match own.contains(&false) {
+            false => format!(
                 "attention `{name}` would look at padding, whose mask an attention before takes off"
             ),
-            false => {
+            true => {
                 format!("attention `{name}` would not look at padding, as its `{PADDING}` says")
             }
         });
@@ -212,6 +214,36 @@ mod tests {
         let refused = write("table").unwrap_err();
         assert!(
             refused.contains("attention `seen` would not look at padding"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn attentions_of_one_name_in_two_models_are_told_apart() {
+        let [ids, table] = words();
+        let tower = |name: &str, uses: bool| {
+            let input = json!({"name": "steps", "shape": [5, 4], "dtype": "f32"});
+            json!({"model": {"name": name, "inputs": [input], "outputs": ["heads"],
+                "layers": [{"group_query_attention": {"head_dim": 3, "num_query_heads": 2, "num_key_value_heads": 2,
+                    "use_padding_mask": uses, "name": "heads"}}],
+                "calls": [{"layer": "heads", "inputs": ["steps", "steps"]}]}})
+        };
+        let write = |first: bool| {
+            let model = json!({"name": "m", "inputs": [ids], "outputs": ["one", "other"],
+            "layers": [table, tower("one", first), tower("other", true)],
+            "calls": [
+                {"layer": "table", "inputs": ["ids"]},
+                {"layer": "one", "inputs": ["table"]},
+                {"layer": "other", "inputs": ["table"]}
+            ]});
+            let model = Model::from_config(&model).unwrap();
+            let written = model.for_keras().map(|_| ());
+            written.map_err(|error| error.to_string())
+        };
+        write(true).unwrap();
+        let refused = write(false).unwrap_err();
+        assert!(
+            refused.contains("attention `heads` would not look"),
             "{refused}"
         );
     }
