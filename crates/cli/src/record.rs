@@ -5,10 +5,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use crate::config::{
     self, Csv, Data, ExampleParts, Examples, FeatureInput, ImageSettings, ImageTest, InputFeatures,
-    Missing, Problems, Test, TrainConfig,
+    Problems, Test, TrainConfig,
 };
 use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
@@ -21,6 +22,10 @@ pub(crate) const NAME: &str = "training.json";
 const VERSION: u32 = 1;
 /// The most bytes of one: a training file, columns with their means, and the words of texts.
 const MAX_BYTES: u64 = 64 << 20;
+/// What keys are that a training file leaves out.
+const ABSENT: &str = "not given";
+const ALL_COLUMNS: &str = "all columns but the label";
+const A_COLUMN_EACH: &str = "a number of each column";
 
 /// A training: its file with what the command line changed, and what was found out about its data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -131,7 +136,7 @@ impl Record {
     }
 
     /// The training file with what the command line changed, as a JSON document.
-    pub(crate) fn document(&self) -> Result<serde_json::Value, config::Problem> {
+    pub(crate) fn document(&self) -> Result<Json, config::Problem> {
         config::document_with(&self.text, &self.overrides)
     }
 
@@ -147,15 +152,7 @@ impl Record {
         let trained = self.config().ok()?;
         let is_table = |data: &Data| matches!(data, Data::Csv(_));
         if is_table(&config.data) != is_table(&trained.data) {
-            let kind = |data| {
-                if is_table(data) {
-                    "csv"
-                } else {
-                    "files of another kind"
-                }
-            };
-            let (now, then) = (kind(&config.data), kind(&trained.data));
-            return Some(("data", now.to_owned(), then.to_owned()));
+            return Some(other_kind(&config.data, &trained.data));
         }
         let of_scaling = |data: &Data| -> Vec<_> {
             let keys = match data {
@@ -164,10 +161,12 @@ impl Record {
                 Data::Examples(examples) => of_examples(examples),
             };
             let keys = keys.into_iter();
-            keys.filter(|(key, _)| ["divide_by", "missing", "standardize"].contains(key))
+            keys.filter(|(key, ..)| ["divide_by", "missing", "standardize"].contains(key))
                 .collect()
         };
-        differing(&of_scaling(&config.data), &of_scaling(&trained.data))
+        let files = [document(config), self.document().unwrap_or_default()];
+        let (now, then) = (of_scaling(&config.data), of_scaling(&trained.data));
+        differing(&now, &then, files.each_ref())
             .or_else(|| HeldOut::of(&config.data).other(&HeldOut::of(&trained.data)))
     }
 
@@ -178,6 +177,8 @@ impl Record {
             // The file was of a version that could say what this one cannot.
             return Ok(());
         };
+        let files = [document(config), self.document().unwrap_or_default()];
+        let differing = |now: &[Meaning], then: &[Meaning]| differing(now, then, files.each_ref());
         let seed = (drawn(&config.data), self.seed != config.fit.seed);
         let differs = match (&config.data, &trained.data) {
             _ if seed == (true, true) => {
@@ -190,7 +191,7 @@ impl Record {
             (Data::Examples(now), Data::Examples(then)) => {
                 differing(&of_examples(now), &of_examples(then))
             }
-            _ => Some(("data", "of another kind".into(), "of another kind".into())),
+            (now, then) => Some(other_kind(now, then)),
         };
         let differs = match tests {
             true => {
@@ -211,6 +212,21 @@ impl Record {
     }
 }
 
+/// A training file with what the command line changed; null where it cannot be one.
+fn document(config: &TrainConfig) -> Json {
+    config::document_with(&config.text, &config.overrides).unwrap_or_default()
+}
+
+/// Data of different kinds.
+fn other_kind(now: &Data, then: &Data) -> Differing {
+    let kind = |data: &Data| match data {
+        Data::Csv(_) => "a table",
+        Data::Images(_) => "a folder of images",
+        Data::Examples(_) => "files of examples",
+    };
+    ("data", kind(now).to_owned(), kind(then).to_owned())
+}
+
 /// Writes a text in place of another: a disk that is full leaves the old one, without which a training does not go on.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
@@ -222,16 +238,6 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         // What is not there needs no removal.
         let _ = fs::remove_file(&new);
     })
-}
-
-/// What is done about missing values, as a training file has it.
-fn shown_missing(missing: Missing) -> String {
-    match missing {
-        Missing::Fail => "fail (the default)".to_owned(),
-        Missing::Drop => "drop".to_owned(),
-        Missing::Mean => "mean".to_owned(),
-        Missing::Number(number) => number.to_string(),
-    }
 }
 
 /// Whether the test is drawn by the seed.
@@ -250,8 +256,10 @@ fn drawn(data: &Data) -> bool {
     }
 }
 
-/// The keys that say what the numbers of an example mean.
-fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
+/// A key that says what the numbers of an example mean: its name, its value to compare, and what it is where a file leaves it out.
+type Meaning = (&'static str, String, &'static str);
+
+fn of_csv(csv: &Csv) -> Vec<Meaning> {
     let texts = csv.text.iter();
     let texts: Vec<_> = texts
         .map(|text| {
@@ -263,39 +271,41 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
     let categories: Vec<_> = categories
         .map(|own| (&own.column.value, own.vocabulary, own.min_count, own.hash))
         .collect();
+    let weight = csv.weight.as_ref().map(|weight| &weight.value);
+    let window = csv.window.as_ref().map(WindowFact::from);
     vec![
-        ("divide_by", csv.divide_by.to_string()),
-        ("features", format!("{:?}", csv.features.value)),
-        ("label", format!("{:?}", csv.label.value)),
-        ("label_type", format!("{:?}", csv.label_type)),
-        ("labels", format!("{:?}", csv.labels.value)),
+        ("divide_by", csv.divide_by.to_string(), "1"),
         (
-            "weight",
-            format!("{:?}", csv.weight.as_ref().map(|weight| &weight.value)),
+            "features",
+            format!("{:?}", csv.features.value),
+            A_COLUMN_EACH,
         ),
-        ("columns", format!("{:?}", csv.columns)),
-        ("inputs", format!("{:?}", csv.inputs.value)),
-        ("one_hot", format!("{:?}", csv.one_hot.value)),
-        ("text", format!("{texts:?}")),
+        ("label", format!("{:?}", csv.label.value), "the last column"),
+        ("label_type", format!("{:?}", csv.label_type), "class"),
+        ("labels", format!("{:?}", csv.labels.value), ABSENT),
+        ("weight", format!("{weight:?}"), ABSENT),
+        ("columns", format!("{:?}", csv.columns), ALL_COLUMNS),
+        ("inputs", format!("{:?}", csv.inputs.value), ABSENT),
+        ("one_hot", format!("{:?}", csv.one_hot.value), ABSENT),
+        ("text", format!("{texts:?}"), ABSENT),
+        ("window", format!("{window:?}"), ABSENT),
+        ("category", format!("{categories:?}"), ABSENT),
+        ("classes", format!("{:?}", csv.classes.value), ABSENT),
         (
-            "window",
-            format!("{:?}", csv.window.as_ref().map(WindowFact::from)),
+            "missing",
+            format!("{:?}", csv.missing),
+            "fail (the default)",
         ),
-        ("category", format!("{categories:?}")),
-        ("classes", format!("{:?}", csv.classes.value)),
-        ("missing", shown_missing(csv.missing)),
-        ("standardize", csv.standardize.to_string()),
+        ("standardize", csv.standardize.to_string(), "false"),
     ]
 }
 
-fn of_images(images: &ImageSettings) -> Vec<(&'static str, String)> {
+fn of_images(images: &ImageSettings) -> Vec<Meaning> {
+    let plan = images.plan.without_augmentation();
     vec![
-        ("image_size", format!("{:?}", images.plan.size)),
-        ("scale", format!("{:?}", images.plan.scale)),
-        (
-            "region",
-            format!("{:?}", images.plan.without_augmentation().region),
-        ),
+        ("image_size", format!("{:?}", plan.size), ABSENT),
+        ("scale", format!("{:?}", plan.scale), "unit"),
+        ("region", format!("{:?}", plan.region), "whole"),
     ]
 }
 
@@ -322,40 +332,147 @@ fn of_input(input: &FeatureInput) -> String {
     }
 }
 
-fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
-    let (input, label) = match &examples.parts {
-        ExampleParts::All => (String::new(), String::new()),
-        ExampleParts::Named { input, label } => (input.clone(), label.clone()),
+fn of_examples(examples: &Examples) -> Vec<Meaning> {
+    let (key, input, label) = match &examples.parts {
+        ExampleParts::All => ("input", String::new(), String::new()),
+        ExampleParts::Named { input, label } => ("input", input.clone(), label.clone()),
         ExampleParts::Supervised { input, label } => {
             let named = |name: &Option<String>| name.clone().unwrap_or_default();
-            (named(input), named(label))
+            ("input", named(input), named(label))
         }
         ExampleParts::Inputs { inputs, label } => {
             let inputs: Vec<_> = inputs.value.iter().map(of_input).collect();
-            (inputs.join(", "), label.clone())
+            ("inputs", inputs.join(", "), label.clone())
         }
-        ExampleParts::Columns { columns, label } => (columns.join(", "), format!("{label:?}")),
+        ExampleParts::Columns { columns, label } => {
+            ("columns", columns.join(", "), format!("{label:?}"))
+        }
     };
     let mut keys = vec![
-        ("divide_by", examples.divide_by.to_string()),
-        ("features", format!("{:?}", examples.features.value)),
-        ("label_type", format!("{:?}", examples.label_type)),
-        ("input or columns", input),
-        ("label", label),
+        ("divide_by", examples.divide_by.to_string(), "1"),
+        (
+            "features",
+            format!("{:?}", examples.features.value),
+            "as in the files",
+        ),
+        ("label_type", format!("{:?}", examples.label_type), "class"),
+        (key, input, ABSENT),
+        ("label", label, ABSENT),
     ];
     keys.extend(examples.images.iter().flat_map(of_images));
     keys
 }
 
-fn differing(now: &[(&'static str, String)], then: &[(&'static str, String)]) -> Option<Differing> {
-    let mut pairs = now.iter().zip(then);
-    let (now, then) = pairs.find(|(now, then)| now != then)?;
-    Some((now.0, now.1.clone(), then.1.clone()))
+/// The first key that differs, as both training files have it.
+fn differing(now: &[Meaning], then: &[Meaning], files: [&Json; 2]) -> Option<Differing> {
+    let pairs = now.iter().zip(then).filter(|(now, then)| now.1 != then.1);
+    let shown = |file: &Json, key: &Meaning| {
+        let written = written(&file["data"], key.0);
+        written.map_or_else(|| key.2.to_owned(), in_a_line)
+    };
+    let all = pairs.map(|(now, then)| (now.0, shown(files[0], now), shown(files[1], then)));
+    let all: Vec<Differing> = all.collect();
+    // Columns follow from inputs where these name them.
+    let told = all.iter().find(|(_, now, then)| now != then);
+    told.or(all.first()).cloned()
+}
+
+/// The value of a key in a section or one in it. Files to test on have keys of their own.
+fn written<'a>(section: &'a Json, key: &str) -> Option<&'a Json> {
+    let entries = section.as_object()?;
+    let mut below = entries.iter().filter(|(name, _)| *name != "test");
+    let own = entries.get(key);
+    own.or_else(|| below.find_map(|(_, value)| written(value, key)))
+}
+
+/// A value as a training file has it in one line.
+fn in_a_line(value: &Json) -> String {
+    match value {
+        Json::String(text) => text.clone(),
+        Json::Array(items) => {
+            let items: Vec<String> = items.iter().map(in_a_line).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Json::Object(entries) => {
+            let entry = |(key, value): (&String, &Json)| format!("{key}: {}", in_a_line(value));
+            let entries: Vec<String> = entries.iter().map(entry).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What differs between a file with these keys of its data, and one with others.
+    fn told(now: &str, then: &str) -> Option<String> {
+        let read = |keys: &str| {
+            let data = format!("data: {{{keys}}}\n");
+            let text = format!(
+                "{data}model: [{{dense: {{units: 1}}}}]\noptimizer: adam\nloss: mse\nfit: {{epochs: 1, batch_size: 2}}\noutput: out\n"
+            );
+            let config = config::parse_with(text.as_bytes(), Path::new("t.yaml"), &[]);
+            config.unwrap_or_else(|problems| panic!("{problems}"))
+        };
+        let keys = |data: &Data| match data {
+            Data::Csv(csv) => of_csv(csv),
+            Data::Images(images) => of_images(&images.settings),
+            Data::Examples(examples) => of_examples(examples),
+        };
+        let [now, then] = [now, then].map(read);
+        let files = [document(&now), document(&then)];
+        let found = differing(&keys(&now.data), &keys(&then.data), files.each_ref());
+        found.map(|(key, now, then)| format!("{key}: {now} | {then}"))
+    }
+
+    #[test]
+    fn what_differs_is_told_as_it_is_written() {
+        let csv = "csv: a.csv, test: {csv: b.csv}";
+        for (now, then, expected) in [
+            ("label: y", "", "label: y | the last column"),
+            ("label: 2", "label: price", "label: 2 | price"),
+            ("weight: w", "weight: v", "weight: w | v"),
+            (
+                "columns: [x, 2]",
+                "",
+                "columns: [x, 2] | all columns but the label",
+            ),
+            (
+                "features: [2, 3]",
+                "features: [3, 2]",
+                "features: [2, 3] | [3, 2]",
+            ),
+            (
+                "classes: [b, \"a b\"]",
+                "classes: [a b, b]",
+                "classes: [b, a b] | [a b, b]",
+            ),
+            ("label_type: value", "", "label_type: value | class"),
+            ("one_hot: [kind]", "", "one_hot: [kind] | not given"),
+            (
+                "text: {column: review, length: 4}",
+                "text: {column: review, length: 5}",
+                "text: {column: review, length: 4} | {column: review, length: 5}",
+            ),
+            (
+                "missing: fail, divide_by: 2",
+                "divide_by: 4",
+                "divide_by: 2 | 4",
+            ),
+        ] {
+            let [now, then] = [now, then].map(|keys| format!("{csv}, {keys}"));
+            assert_eq!(told(&now, &then).as_deref(), Some(expected));
+            assert_eq!(told(&now, &now), None);
+        }
+        let records = "tfrecord: a, image_size: [2, 2]";
+        let told = told(
+            &format!("{records}, input: x, label: y"),
+            &format!("{records}, input: z, label: y"),
+        );
+        assert_eq!(told.as_deref(), Some("input: x | z"));
+    }
 
     #[test]
     fn a_text_that_cannot_be_written_leaves_the_one_before() {

@@ -561,7 +561,7 @@ fn mistakes_say_what_the_files_have() {
         ("{parquet: train.csv}", "expected PAR1"),
         (
             "{parquet: train-0.parquet, label: class}",
-            "found no column named \"class\"; choose among [\"kind\", \"other\", \"x\", \"y\"]",
+            "found no column named \"class\"; choose among \"kind\", \"other\", \"x\", \"y\"",
         ),
         (
             "{parquet: train-0.parquet, columns: [z], label: kind}",

@@ -130,7 +130,7 @@ fn other_buckets_are_no_other_numbers(folder: &Folder) {
         // Four decimals are shown, of sums in another order.
         assert!((found - expected).abs() < 1.5e-4, "{found} {expected}");
     }
-    for (name, key) in [("plain", "`text`"), ("records", "`input or columns`")] {
+    for (name, key) in [("plain", "`text`"), ("records", "`inputs`")] {
         let file = changed(name, "length: 6", "length: 6, buckets: [2]");
         let output = folder.phalanx(&["evaluate", &file]);
         let told = String::from_utf8_lossy(&output.stderr);

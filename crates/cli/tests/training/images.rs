@@ -31,7 +31,7 @@ fn images_are_seen_as_in_the_training() {
     fs::write(&path, text.replace("region: area", "region: centre")).unwrap();
     folder.succeed(&predict);
     fs::write(&path, text.replace(", augment: {region: area}", "")).unwrap();
-    let told = ["`region` of i.yaml is Whole", "was trained with Centre"];
+    let told = ["`region` of i.yaml is whole", "was trained with area"];
     folder.fail(&predict, 2, &told);
 }
 

@@ -106,5 +106,9 @@ fn columns_of_several_inputs_are_found_by_their_names() {
         .replace("user: user,", "user: item,")
         .replace("item: item", "item: user");
     write("t.yaml", &text);
-    folder.fail(&["evaluate", "t.yaml"], 2, &["`columns` of t.yaml is"]);
+    let told = [
+        "`inputs` of t.yaml is {about: [price], item: user, user: item},",
+        "was trained with {about: [price], item: item, user: user}",
+    ];
+    folder.fail(&["evaluate", "t.yaml"], 2, &told);
 }

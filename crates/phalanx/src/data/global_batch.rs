@@ -7,6 +7,8 @@
 //! the sizes of one step add up to the batch, and over `workers` consecutive steps every worker takes exactly one batch. The
 //! second makes [`consumed`] a division and a remainder instead of a sum over all steps so far.
 
+use std::fmt;
+
 use crate::{Error, Result};
 
 /// One of the workers that train together.
@@ -18,6 +20,17 @@ pub struct Worker {
     pub count: usize,
     /// Replicas of each worker.
     pub replicas: usize,
+}
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, count, .. } = self;
+        write!(
+            f,
+            "worker {index} of {count} with replicas: {}",
+            self.replicas
+        )
+    }
 }
 
 impl Worker {

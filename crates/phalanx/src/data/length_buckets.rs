@@ -483,7 +483,7 @@ pub(super) fn policy(worker: Worker, policy: AutoShardPolicy) -> Result<AutoShar
     match policy {
         AutoShardPolicy::File | AutoShardPolicy::Off if worker.count > 1 => {
             Err(Error::User(format!(
-                "cannot shard batches by length with the policy {policy:?}: which examples are in a batch depends on all of them; choose auto or data"
+                "cannot shard batches by length with the policy {policy}: which examples are in a batch depends on all of them; choose auto or data"
             )))
         }
         _ => Ok(AutoShardPolicy::Data),

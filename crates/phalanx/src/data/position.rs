@@ -7,6 +7,8 @@
 //! examples from the front of what was left, so any number of them can be merged into two ([`merged`]), and a position stays
 //! small however often the workers change.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::shard::{Sharding, all_have_read};
@@ -45,6 +47,18 @@ pub struct Segment {
     /// A checksum of which examples are in which batch, where batches are by length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u32>,
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, batch, .. } = self;
+        let (workers, replicas) = (self.workers, self.replicas);
+        write!(
+            f,
+            "{steps} steps of {batch} examples, workers: {workers}, replicas of each: {replicas}, divided by the policy {}",
+            self.policy
+        )
+    }
 }
 
 /// The most workers, and the most replicas of a worker.
@@ -119,7 +133,7 @@ impl Position {
         let wrong = (self.segments.iter().enumerate()).find(|(_, segment)| !segment.is_possible());
         if let Some((k, segment)) = wrong {
             return Err(Error::User(format!(
-                "segment {k} of the position is {segment:?}, expected 1 to {MAX_WORKERS} workers and replicas, and at most \
+                "segment {k} of the position has {segment}, expected 1 to {MAX_WORKERS} workers and replicas, and at most \
                  {MAX_EXAMPLES} examples in its steps; the file is damaged, start at the next epoch"
             )));
         }
@@ -215,7 +229,7 @@ impl Batches {
             };
             if k > 0 && segment.policy == AutoShardPolicy::File {
                 return Err(Error::User(format!(
-                    "segment {k} of the position is not one of these batches: {segment:?}; start at the next epoch"
+                    "segment {k} of the position is not one of these batches: {segment}; start at the next epoch"
                 )));
             }
             let sharding = Sharding::new(&rest.input, worker, segment.policy)?;

@@ -6,6 +6,8 @@
 //! impossible. Files go to workers largest first, each to the worker with the fewest examples so far. Both ways keep the
 //! invariant that every example is read by exactly one worker once per epoch.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::global_batch::{consumed, slice_of, steps};
@@ -27,6 +29,17 @@ pub enum AutoShardPolicy {
     Data,
     /// Each worker reads everything that it has: the same data, or its own part where the user has divided them. All need as many batches.
     Off,
+}
+
+impl fmt::Display for AutoShardPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::File => "file",
+            Self::Data => "data",
+            Self::Off => "off",
+        })
+    }
 }
 
 /// Which examples a worker reads, after the policy was decided.

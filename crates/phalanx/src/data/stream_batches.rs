@@ -52,7 +52,7 @@ impl StreamBatches {
         worker.check()?;
         if self.worker.count > 1 && self.worker != worker {
             return Err(Error::User(format!(
-                "the stream is sharded for {:?}, but this process is {worker:?}; leave the sharding to the strategy, or shard for that worker",
+                "the stream is sharded for {}, and this process is {worker}; leave the sharding to the strategy, or shard for that worker",
                 self.worker
             )));
         }
@@ -77,7 +77,7 @@ impl StreamBatches {
         let segments = &position.segments[..];
         if let Some(other) = segments.iter().find(|segment| !is_of_stream(segment)) {
             return Err(Error::User(format!(
-                "the position is of other data than this stream: {other:?}; start at the next epoch"
+                "the position is of other data than this stream: {other}; start at the next epoch"
             )));
         }
         let (past, steps, left_out) = match segments.split_last() {

@@ -155,7 +155,7 @@ impl Batches {
             return Ok(self.clone());
         }
         Err(Error::User(format!(
-            "the data are sharded for {own:?}, but this process is {worker:?}; leave the sharding to the strategy, or shard for that worker"
+            "the data are sharded for {own}, and this process is {worker}; leave the sharding to the strategy, or shard for that worker"
         )))
     }
 }

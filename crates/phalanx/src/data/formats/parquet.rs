@@ -425,7 +425,7 @@ mod tests {
         let numbers: [(ParquetOptions, &str); 4] = [
             (
                 label("lable"),
-                "footer: found no column named \"lable\"; choose among [\"flag\"",
+                "footer: found no column named \"lable\"; choose among \"flag\"",
             ),
             (
                 label("byte"),

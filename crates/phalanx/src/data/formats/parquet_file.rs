@@ -12,6 +12,7 @@ use super::parquet_column::{CellLocation, ColumnChunk, PageLimit, data, decoded}
 use super::thrift::schema_depth;
 use crate::Result;
 use crate::data::LabelColumn;
+use crate::data::csv_table::first_names;
 
 /// The most bytes of a footer.
 const MAX_FOOTER: u64 = 1 << 24;
@@ -350,9 +351,8 @@ fn named(names: &[String], name: &str) -> ParquetResult<usize> {
     match found[..] {
         [at] => Ok(at),
         [] => Err(format!(
-            "found no column named {name:?}; choose among {:?}{}",
-            &names[..names.len().min(10)],
-            if names.len() > 10 { " and more" } else { "" }
+            "found no column named {name:?}; choose among {}",
+            first_names(names)
         )),
         _ => Err(format!(
             "found {} columns named {name:?}, expected one; rename the others",
@@ -435,10 +435,17 @@ fn check_type(column: &ColumnDescriptor, holds: Holds) -> ParquetResult<()> {
     ))
 }
 
+/// The name of a type, without its settings.
+fn name_of(logical: &LogicalType) -> String {
+    let whole = format!("{logical:?}");
+    let name = whole.chars().take_while(|c| c.is_alphanumeric());
+    name.collect()
+}
+
 /// What a column holds, in the words of the format.
 fn kind_of(column: &ColumnDescriptor) -> String {
     let meaning = match (column.logical_type_ref(), column.converted_type()) {
-        (Some(logical), _) => format!(" ({logical:?})"),
+        (Some(logical), _) => format!(" ({})", name_of(logical)),
         (None, ConvertedType::NONE) => String::new(),
         (None, converted) => format!(" ({converted})"),
     };

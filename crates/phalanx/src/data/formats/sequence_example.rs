@@ -13,6 +13,7 @@ use super::tf_example::{
     map_to_bytes, name_of, no_message,
 };
 use super::wire::{FieldReader, WireField, WireResult, put_bytes};
+use crate::data::csv_table::first_names;
 use crate::{Error, Result};
 
 /// A `tf.train.SequenceExample`: the context, which is features as a `tf.train.Example` has them, and lists of features by name, a feature for
@@ -111,10 +112,13 @@ impl SequenceExample {
     }
 
     fn none_of(&self, name: &str) -> Error {
-        let names: Vec<&str> = self.lists.keys().take(20).map(String::as_str).collect();
+        let names: Vec<String> = self.lists.keys().cloned().collect();
         in_item(
             &format!("feature list `{name}`"),
-            format!("there is none of that name, only {names:?}; correct the name, or the writer"),
+            format!(
+                "there is none of that name, only {}; correct the name, or the writer",
+                first_names(&names)
+            ),
         )
     }
 
@@ -294,7 +298,7 @@ mod tests {
         for (spec, expected) in [
             (
                 FeatureSpec::fixed("frame", DType::F32, [2]),
-                "feature list `frame`: there is none of that name, only [\"frames\", \"tokens\"",
+                "feature list `frame`: there is none of that name, only \"frames\", \"tokens\"",
             ),
             (
                 FeatureSpec::fixed("frames", DType::F32, [3]),

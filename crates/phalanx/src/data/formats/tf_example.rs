@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::wire::{
     FieldReader, MalformedMessage, WireField, WireResult, put_bytes, put_varint, varint_len,
 };
+use crate::data::csv_table::first_names;
 use crate::{Error, Result};
 
 /// The most features of one example.
@@ -116,10 +117,13 @@ impl Features {
 
     /// The error of a feature that is not there.
     pub(super) fn none_of(&self, name: &str) -> Error {
-        let names: Vec<&str> = self.0.keys().take(20).map(String::as_str).collect();
+        let names: Vec<String> = self.0.keys().cloned().collect();
         in_item(
             &format!("feature `{name}`"),
-            format!("there is none of that name, only {names:?}; correct the name, or the writer"),
+            format!(
+                "there is none of that name, only {}; correct the name, or the writer",
+                first_names(&names)
+            ),
         )
     }
 
@@ -483,7 +487,7 @@ mod tests {
             ),
             (
                 features.bytes("image").unwrap_err(),
-                "feature `image`: there is none of that name, only [\"label\"]",
+                "feature `image`: there is none of that name, only \"label\"",
             ),
             (
                 Features::parse(&[0x0a, 5, 1]).unwrap_err(),
