@@ -61,9 +61,13 @@ impl Trainer {
     /// As [`predict`](Self::predict). Where layers exchange values with other processes, an error of one ends the group: the others get it, and
     /// later calls that exchange anything fail in all.
     pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let predicted = self.compiled.predict_batch(x);
-        match self.compiled.placement.world() {
-            Some(world) if self.compiled.predict.exchanges() => world.or_fail(predicted),
+        let model = &mut self.compiled;
+        model.check_lengths(None)?;
+        let predicted = model.predict_batch(x);
+        match model.placement.world() {
+            Some(world) if predicted.is_err() && model.predictions_exchange() => {
+                world.or_fail(predicted)
+            }
             _ => predicted,
         }
     }
@@ -180,7 +184,6 @@ impl Prediction<'_> {
 impl CompiledModel {
     /// The outputs for one batch of inputs.
     fn predict_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.check_lengths(None)?;
         let begun = self.start_prediction(x, 0, x.first().map_or(0, HostTensor::rows))?;
         let outputs = self.concatenate_outputs(self.read_outputs(&begun)?)?;
         // A program whose exchange failed goes on with zeros.
@@ -190,6 +193,34 @@ impl CompiledModel {
         Ok(outputs)
     }
 
+    /// Whether other processes wait for a prediction of this one: its programs say it, or the one that it would have for a row.
+    fn predictions_exchange(&self) -> bool {
+        if !self.predict.is_empty() {
+            return self.predict.exchanges();
+        }
+        let row = |(_, mut shape): (&str, Shape)| {
+            shape.dims.insert(0, 1);
+            HostTensor::zeros(shape)
+        };
+        let x: Vec<HostTensor> = self.setup.model.inputs().map(row).collect();
+        let divided = self.divided_inputs(&x, 1);
+        let traced =
+            divided.and_then(|(_, shape)| StepBuilder::new(&self.setup).predict_step(&shape));
+        traced.is_ok_and(|step| step.program.simplified().communication().is_some())
+    }
+
+    /// Which rows of a batch are whose, and the shapes of a part; a full batch has this number of rows.
+    fn divided_inputs(
+        &self,
+        x: &[HostTensor],
+        full: usize,
+    ) -> Result<(BatchPartition, BatchShape)> {
+        let whole = BatchShape::of_inputs(&self.setup, x)?;
+        let partition = padded_partition(&self.placement, x[0].rows(), full);
+        let shape = whole.part(&partition, false, self.setup.branches_by_size());
+        Ok((partition, shape))
+    }
+
     /// Begins to predict for a batch whose first example has this number; a full one has this number of rows.
     fn start_prediction(
         &mut self,
@@ -197,9 +228,8 @@ impl CompiledModel {
         first: u64,
         full: usize,
     ) -> Result<PendingPrediction> {
-        let whole = BatchShape::of_inputs(&self.setup, x)?;
-        let partition = padded_partition(&self.placement, x[0].rows(), full);
-        let shape = whole.part(&partition, false, self.setup.branches_by_size());
+        let (partition, shape) = self.divided_inputs(x, full)?;
+        check_indices(&self.setup, x, first)?;
         let padded = partition.padded_rows() * partition.replicas();
         let key = StepKey::without_update(shape);
         if !self.predict.has(&key) {
@@ -209,8 +239,6 @@ impl CompiledModel {
             self.predict
                 .insert(placement, setup, "predict_step", &key, traced)?;
         }
-        // Whoever calls this by hand knows of its program by now whether others wait for it.
-        check_indices(&self.setup, x, first)?;
         let exchanges = self.predict.get(&key)?.exchanges();
         if let (Some(world), true) = (self.placement.world(), exchanges) {
             world.check_takes_part()?;

@@ -161,6 +161,10 @@ impl StepCache {
         self.steps.iter().any(|(other, _)| other == key)
     }
 
+    pub(super) const fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Whether one of the programs exchanges values with other processes.
     pub(super) fn exchanges(&self) -> bool {
         self.steps.iter().any(|(_, step)| step.exchanges())

@@ -130,33 +130,64 @@ fn a_worker_with_a_bad_batch_ends_the_calls_of_the_others() {
     }
 }
 
+/// Four words in this number of rows.
+fn words(rows: usize, last: i32) -> [HostTensor; 1] {
+    [HostTensor::new([rows, 4 / rows], &[0, 1, 2, last])]
+}
+
 /// Predictions of these models wait for each other.
 #[test]
 fn a_worker_with_a_bad_batch_ends_the_predictions_of_the_others() {
-    for is_compiled in [true, false] {
+    for (is_compiled, bad) in [true, false]
+        .into_iter()
+        .flat_map(|is_compiled| [words(2, 77), words(1, 3)].map(|bad| (is_compiled, bad)))
+    {
         let both_are_done = Barrier::new(2);
         let errors = on_workers(2, 1, |strategy| {
-            let words = Sequential::new([2]).add(Embedding::new(10, 4));
-            let mut trainer = trainer(&strategy, words.add(Flatten).add(AddsAll));
-            let x = |last: i32| [HostTensor::new([2, 2], &[0, 1, 2, last])];
+            let model = Sequential::new([2]).add(Embedding::new(10, 4));
+            let mut trainer = trainer(&strategy, model.add(Flatten).add(AddsAll));
             if is_compiled {
-                let predicted = trainer.predict_on_batch(&x(3));
+                let predicted = trainer.predict_on_batch(&words(2, 3));
                 // Whoever is ahead would end the other's call, too. Before anything that may fail: the other waits here.
                 both_are_done.wait();
                 predicted.unwrap();
             }
             let begun = Instant::now();
-            let last = if strategy.is_chief() { 3 } else { 77 };
-            let predicted = trainer.predict_on_batch(&x(last));
+            let good = words(2, 3);
+            let predicted =
+                trainer.predict_on_batch(if strategy.is_chief() { &good } else { &bad });
             both_are_done.wait();
             let error = predicted.unwrap_err().to_string();
             assert!(begun.elapsed() < AT_ONCE, "{error}");
             error
         });
-        assert!(errors[1].contains("77"), "{errors:?}");
-        let heard = errors[0].contains("rank 1 ended") && errors[0].contains("77");
+        let wrong = match bad[0].rows() {
+            2 => "77",
+            _ => "but the batch has i32[1,4]",
+        };
+        assert!(errors[1].contains(wrong), "{errors:?}");
+        let heard = errors[0].contains("rank 1 ended") && errors[0].contains(wrong);
         assert!(heard, "{errors:?}");
     }
+}
+
+/// Nobody waits for these, and the others may never call.
+#[test]
+fn a_bad_prediction_that_exchanges_nothing_ends_nothing() {
+    let both_are_done = Barrier::new(2);
+    let trained = on_workers(2, 1, |strategy| {
+        let mut trainer = trainer(&strategy, network());
+        let refused = match strategy.is_chief() {
+            true => None,
+            false => trainer.predict_on_batch(&words(1, 3)).err(),
+        };
+        both_are_done.wait();
+        let trained = trainer.train_on_batch(&batch(0, 4));
+        (refused.is_some(), trained.map(|_| ()))
+    });
+    let [(false, Ok(())), (true, Ok(()))] = &trained[..] else {
+        panic!("{trained:?}");
+    };
 }
 
 #[test]
