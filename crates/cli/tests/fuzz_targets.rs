@@ -61,6 +61,7 @@ targets! {
     tar: "../../../fuzz/targets/tar.rs";
     tf_config: "../../../fuzz/targets/tf_config.rs";
     tf_example: "../../../fuzz/targets/tf_example.rs", "tests/golden/tensorflow";
+    tfds: "../../../fuzz/targets/tfds.rs";
     tfrecord: "../../../fuzz/targets/tfrecord.rs", "tests/golden/tensorflow";
     weights: "../../../fuzz/targets/weights.rs", "tests/golden/keras/weights", "tests/golden/torch";
     yaml: "../../../fuzz/targets/yaml.rs", "crates/cli/tests/malformed/yaml";

@@ -145,7 +145,7 @@ fn features_of_numbers_are_inputs_and_labels() {
     for (data, told) in [
         (
             "{tfds: {folder: SIGNS}, input: note}",
-            "is Text, expected an image, a class or numbers",
+            "is a text, expected an image, a class or numbers",
         ),
         (
             "{tfds: {folder: SIGNS}, label: weight}",

@@ -185,7 +185,7 @@ impl Decoder {
     }
 }
 
-fn too_large(height: usize, width: usize, most: usize) -> Error {
+pub(super) fn too_large(height: usize, width: usize, most: usize) -> Error {
     let message = format!(
         "the image has {height} x {width} pixels, the most accepted is {most}; scale it down, or raise max_pixels"
     );

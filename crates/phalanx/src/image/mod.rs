@@ -18,6 +18,7 @@ pub use colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturati
 pub use decode::{Channels, Decoder, DecoderOptions, OpenedImage, Pixels, Window};
 pub use jpeg::Idct;
 pub use pipeline::{ImagePipeline, ImageProcessor, Region, Scale, resize};
+pub(crate) use png::decode_png_16;
 pub use resize::Resampling;
 pub(crate) use resize::{Taps, taps};
 pub(crate) use rng::Rng;

@@ -2,9 +2,10 @@
 
 use std::io::Cursor;
 
-use png::{Decoder, Limits, Reader, Transformations};
+use png::{BitDepth, Decoder, Limits, Reader, Transformations};
 
 use super::corrupt;
+use super::decode::too_large;
 use crate::{Error, Result};
 
 /// A file read up to its pixels.
@@ -16,6 +17,10 @@ pub(super) struct PngImage<'a> {
 
 impl<'a> PngImage<'a> {
     pub(super) fn new(bytes: &'a [u8], max_pixels: usize) -> Result<Self> {
+        Self::opened(bytes, max_pixels, Transformations::STRIP_16)
+    }
+
+    fn opened(bytes: &'a [u8], max_pixels: usize, more: Transformations) -> Result<Self> {
         // Beside the pixels, of at most 8 bytes, there are texts and colour profiles, which are left out.
         let limits = Limits {
             bytes: max_pixels.saturating_mul(8).saturating_add(1 << 20),
@@ -23,7 +28,7 @@ impl<'a> PngImage<'a> {
         let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
-        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+        decoder.set_transformations(Transformations::EXPAND | more);
         let reader = decoder.read_info().map_err(|error| refused(&error))?;
         let len = bytes.len();
         Ok(Self { reader, len })
@@ -59,6 +64,31 @@ impl<'a> PngImage<'a> {
             .map_err(|error| refused(&error))?;
         Ok((samples, channels))
     }
+}
+
+/// Rows, columns and channels of a file, and its samples in 16 bits; those of fewer are spread over the range, as TensorFlow does.
+pub(crate) fn decode_png_16(bytes: &[u8], max_pixels: usize) -> Result<([usize; 3], Vec<u16>)> {
+    let png = PngImage::opened(bytes, max_pixels, Transformations::IDENTITY)?;
+    let (rows, columns) = png.size();
+    if rows.saturating_mul(columns) > max_pixels {
+        return Err(too_large(rows, columns, max_pixels));
+    }
+    let is_wide = png.reader.output_color_type().1 == BitDepth::Sixteen;
+    let (samples, channels) = png.read()?;
+    let samples = match is_wide {
+        true => samples
+            .as_chunks()
+            .0
+            .iter()
+            .copied()
+            .map(u16::from_be_bytes)
+            .collect(),
+        false => samples
+            .into_iter()
+            .map(|sample| u16::from(sample) * 257)
+            .collect(),
+    };
+    Ok(([rows, columns, channels], samples))
 }
 
 fn refused(error: &png::DecodingError) -> Error {

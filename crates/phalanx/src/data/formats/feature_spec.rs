@@ -106,7 +106,7 @@ impl FeatureSpec {
         match &self.dims {
             None => Ok(flat),
             Some(dims) => flat.reshape(dims.clone()).ok_or_else(|| {
-                let count: usize = dims.iter().product();
+                let count = dims.iter().copied().fold(1, usize::saturating_mul);
                 wrong(&format!("{count} numbers for the dims {dims:?}"))
             }),
         }

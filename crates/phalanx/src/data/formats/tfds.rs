@@ -5,16 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use phalanx_graph::{DType, HostTensor};
 use serde_json::Value;
 
 use super::files::{files_matching, io};
+use super::records::placed;
 use super::tf_example::in_item;
-use super::{FeatureSpec, Features, TfRecordOptions};
+use super::{FeatureSpec, Features, Records, TfRecordOptions, TfRecords};
 use crate::data::{Dataset, Example};
-use crate::image::{Channels, Decoder, DecoderOptions};
+use crate::image::{Channels, Decoder, DecoderOptions, decode_png_16};
 use crate::{Error, Result};
 
 /// The file of the splits, and the one of the features.
@@ -47,13 +48,17 @@ struct TfdsSplit {
 pub enum TfdsFeature {
     /// An image of bytes in a file of its own, `[rows, columns, channels]`: a tensor of u8.
     Image([Option<usize>; 3]),
+    /// The same of a PNG file of 16 bits: a tensor of i32, which holds their numbers.
+    Image16([Option<usize>; 3]),
     /// A class, a scalar of i32, with the names of all where they have some; -1 where it is not known.
     Class(Vec<String>),
     /// Integers or flags, i32 where these hold them all, else i64.
     Ints(DType, Vec<Option<usize>>),
     /// Floats, f32.
     Floats(Vec<Option<usize>>),
-    /// What is no tensor here, such as texts, in words.
+    /// A text, which [`TfdsFolder::texts`] reads: no tensor.
+    Text,
+    /// What is no tensor here, such as videos, in words.
     Other(String),
 }
 
@@ -183,14 +188,47 @@ impl TfdsFolder {
         Ok(data)
     }
 
+    /// The texts of a feature in the order of the files, all at once: for [`TextVectorizer::adapt`](crate::data::TextVectorizer::adapt).
+    ///
+    /// # Errors
+    /// When there is no such split or feature, it is no text or no UTF-8, or the files are not whole.
+    pub fn texts(
+        &self,
+        split: &str,
+        feature: &str,
+        options: &TfRecordOptions,
+    ) -> Result<Vec<String>> {
+        if *self.feature(feature)? != TfdsFeature::Text {
+            return Err(Error::User(format!(
+                "the feature `{feature}` of {} is no text; read it with `TfdsFolder::dataset`",
+                self.path.display()
+            )));
+        }
+        let records = TfRecords::open(&self.pattern(split)?, options)?;
+        let text = |i: usize| {
+            let record = Features::parse(&records.get(i)?);
+            let text = record.and_then(|features| text(&features, feature));
+            text.map_err(|error| placed(&records, i, error))
+        };
+        let texts: Vec<String> = (0..records.len()).map(text).collect::<Result<_>>()?;
+        self.check_number(split, texts.len())?;
+        Ok(texts)
+    }
+
     /// Refuses files that end before their last example, where none is known to be lost.
     ///
     /// # Errors
     /// When there is no such split, or it has another number of examples than `data`.
     pub fn check_count(&self, split: &str, data: &Dataset) -> Result<()> {
+        match data.len().filter(|_| data.lost().is_empty()) {
+            None => self.split(split).map(|_| ()),
+            Some(found) => self.check_number(split, found),
+        }
+    }
+
+    fn check_number(&self, split: &str, found: usize) -> Result<()> {
         let expected = self.examples(split)?;
-        let found = data.len().unwrap_or(expected);
-        match found == expected || !data.lost().is_empty() {
+        match found == expected {
             true => Ok(()),
             false => Err(Error::User(format!(
                 "the files of the split `{split}` of {} have {found} examples, and {} says {expected}; copy the folder again",
@@ -211,23 +249,36 @@ impl TfdsFolder {
         })
     }
 
+    fn feature(&self, name: &str) -> Result<&TfdsFeature> {
+        self.features.get(name).ok_or_else(|| {
+            let there: Vec<&str> = self.features.keys().map(String::as_str).collect();
+            Error::User(format!(
+                "{} has no feature `{name}`, only {}; name one of them",
+                self.path.display(),
+                there.join(", ")
+            ))
+        })
+    }
+
     fn chosen(&self, names: &[&str]) -> Result<Vec<(String, TfdsFeature)>> {
-        let of_name = |&name: &&str| {
-            let found = self.features.get(name).ok_or_else(|| {
-                let there: Vec<&str> = self.features.keys().map(String::as_str).collect();
-                Error::User(format!(
-                    "{} has no feature `{name}`, only {}; name one of them",
-                    self.path.display(),
-                    there.join(", ")
-                ))
-            })?;
-            match found {
-                TfdsFeature::Other(what) => Err(Error::User(format!(
-                    "the feature `{name}` of {} is {what}, expected an image, a class or numbers; choose another, or read the records with `Dataset::from_tf_examples`",
-                    self.path.display()
-                ))),
-                found => Ok((name.to_owned(), found.clone())),
-            }
+        let refused = |name: &str, what: &str, next: &str| {
+            Err(Error::User(format!(
+                "the feature `{name}` of {} is {what}, expected an image, a class or numbers; choose another, or {next}",
+                self.path.display()
+            )))
+        };
+        let of_name = |&name: &&str| match self.feature(name)? {
+            TfdsFeature::Text => refused(
+                name,
+                "a text",
+                "read it with `TfdsFolder::texts`; training files take texts of CSV and Parquet files",
+            ),
+            TfdsFeature::Other(what) => refused(
+                name,
+                what,
+                "read the records with `Dataset::from_tf_examples`",
+            ),
+            found => Ok((name.to_owned(), found.clone())),
         };
         names.iter().map(of_name).collect()
     }
@@ -244,13 +295,14 @@ impl TfdsFeature {
             };
             Ok(features.example(&[spec], &[])?.x.remove(0))
         };
+        let wrong = |message| in_item(&format!("feature `{name}`"), message);
         match self {
-            Self::Image(dims) => decoded(features.bytes(name)?, dims)
-                .map_err(|message| in_item(&format!("feature `{name}`"), message)),
+            Self::Image(dims) => decoded(features.bytes(name)?, dims).map_err(wrong),
+            Self::Image16(dims) => decoded_16(features.bytes(name)?, dims).map_err(wrong),
             Self::Class(_) => numbers(DType::I32, &[]),
             Self::Ints(dtype, dims) => numbers(*dtype, dims),
             Self::Floats(dims) => numbers(DType::F32, dims),
-            Self::Other(what) => Err(Error::Bug(format!("a tensor of {what}"))),
+            Self::Text | Self::Other(_) => Err(Error::Bug(format!("a tensor of {self:?}"))),
         }
     }
 }
@@ -269,16 +321,36 @@ fn decoded(bytes: &[u8], dims: &[Option<usize>; 3]) -> std::result::Result<HostT
         .decode(bytes)
         .map_err(|error| error.to_string())?;
     let found = [pixels.height, pixels.width, pixels.channels];
-    let fits = dims
-        .iter()
-        .zip(found)
-        .all(|(dim, found)| dim.is_none_or(|dim| dim == found));
-    match fits {
-        true => Ok(HostTensor::new(found, &pixels.bytes)),
+    check_dims(found, dims)?;
+    Ok(HostTensor::new(found, &pixels.bytes))
+}
+
+/// The same of 16 bits.
+fn decoded_16(bytes: &[u8], dims: &[Option<usize>; 3]) -> std::result::Result<HostTensor, String> {
+    let pixels = decode_png_16(bytes, DecoderOptions::default().max_pixels);
+    let (found, samples) = pixels.map_err(|error| error.to_string())?;
+    check_dims(found, dims)?;
+    let samples: Vec<i32> = samples.into_iter().map(i32::from).collect();
+    Ok(HostTensor::new(found, &samples))
+}
+
+fn check_dims(found: [usize; 3], dims: &[Option<usize>; 3]) -> std::result::Result<(), String> {
+    let mut pairs = dims.iter().zip(found);
+    match pairs.all(|(dim, found)| dim.is_none_or(|dim| dim == found)) {
+        true => Ok(()),
         false => Err(format!(
             "found an image of dims {found:?}, and features.json says {dims:?}; write the dataset again"
         )),
     }
+}
+
+/// The text of a feature.
+fn text(features: &Features, name: &str) -> Result<String> {
+    let text = std::str::from_utf8(features.bytes(name)?);
+    text.map(str::to_owned).map_err(|error| {
+        let message = format!("found no UTF-8 in a text: {error}; write the dataset again");
+        in_item(&format!("feature `{name}`"), message)
+    })
 }
 
 /// A file that describes the dataset.
@@ -290,14 +362,19 @@ struct TfdsDescription {
 impl TfdsDescription {
     fn read(folder: &Path, name: &str) -> Result<Self> {
         let path = folder.join(name);
-        let text = fs::read_to_string(&path).map_err(|error| io(&path, "read", error))?;
+        let text = fs::read(&path).map_err(|error| io(&path, "read", error))?;
+        let read = serde_json::from_slice(&text);
+        let why = read.as_ref().err().map(|error| format!(": {error}"));
         let described = Self {
-            value: serde_json::from_str(&text).unwrap_or_default(),
+            value: read.unwrap_or_default(),
             path,
         };
         match described.value.is_object() {
             true => Ok(described),
-            false => Err(described.wrong("found no JSON object; copy the folder again")),
+            false => {
+                let why = why.unwrap_or_default();
+                Err(described.wrong(&format!("found no JSON object{why}; copy the folder again")))
+            }
         }
     }
 
@@ -333,11 +410,14 @@ impl TfdsDescription {
                 .iter()
                 .fold(part.to_owned(), |text, name| text.replace(name, ""))
         };
+        // What names a file of another folder is no description of this one.
+        let names = [template, name, self.text("name").unwrap_or_default()];
         if is_known(template).contains(['{', '}', '*', '?', '['])
             || !template.contains("{SHARD_X_OF_Y}")
+            || names.iter().any(|name| name.contains(MAIN_SEPARATOR))
         {
             return Err(self.wrong(&format!(
-                "the files of the split `{name}` are called {template:?}, expected names such as {TEMPLATE:?}; name the files by `tfrecord`"
+                "the files of the split {name:?} are called {template:?}, expected names such as {TEMPLATE:?} in this folder; name the files by `tfrecord`"
             )));
         }
         let split = TfdsSplit {
@@ -397,10 +477,11 @@ fn feature(of: &Value, name: &str, folder: &Path) -> TfdsFeature {
     }
     if let Some(image) = of.get("image") {
         let dims: Option<[Option<usize>; 3]> = dims(image).try_into().ok();
-        let is_plain = image["dtype"].as_str().is_none_or(|dtype| dtype == "uint8");
-        return match dims.filter(|dims| is_plain && matches!(dims[2], Some(1 | 3))) {
-            Some(dims) => TfdsFeature::Image(dims),
-            None => TfdsFeature::Other(format!(
+        let dtype = image["dtype"].as_str().unwrap_or("uint8");
+        return match (dims.filter(|dims| matches!(dims[2], Some(1 | 3))), dtype) {
+            (Some(dims), "uint8") => TfdsFeature::Image(dims),
+            (Some(dims), "uint16") => TfdsFeature::Image16(dims),
+            _ => TfdsFeature::Other(format!(
                 "an image of {}, of dims {}",
                 image["dtype"], image["shape"]["dimensions"]
             )),
@@ -417,9 +498,13 @@ fn feature(of: &Value, name: &str, folder: &Path) -> TfdsFeature {
             _ => TfdsFeature::Other("a sequence of more than numbers".to_owned()),
         };
     }
-    match of.get("tensor") {
-        Some(tensor) => numbers(tensor).unwrap_or_else(other),
-        None => other(),
+    match (of.get("tensor"), of.get("text")) {
+        (Some(tensor), _) if tensor["dtype"] == "string" && dims(tensor).is_empty() => {
+            TfdsFeature::Text
+        }
+        (Some(tensor), _) => numbers(tensor).unwrap_or_else(other),
+        (None, Some(_)) => TfdsFeature::Text,
+        (None, None) => other(),
     }
 }
 
@@ -486,7 +571,7 @@ fn supervised(info: &Value) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::test_folder;
+    use crate::data::{test_folder, write_tfrecord};
 
     const GOLDEN: &str = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -514,7 +599,8 @@ mod tests {
 
     /// Every tensor of a split is as `tfds.as_numpy` has it.
     fn assert_as_tfds(folder: &TfdsFolder, split: &str, expected: &Value) {
-        let is_tensor = |feature: &TfdsFeature| !matches!(feature, TfdsFeature::Other(_));
+        let is_tensor =
+            |feature: &TfdsFeature| !matches!(feature, TfdsFeature::Text | TfdsFeature::Other(_));
         let names = folder.features().iter();
         let names: Vec<&str> = names
             .filter(|(_, feature)| is_tensor(feature))
@@ -585,7 +671,121 @@ mod tests {
         assert_eq!(feature("size"), TfdsFeature::Floats(vec![Some(2), Some(3)]));
         assert_eq!(feature("number"), TfdsFeature::Ints(DType::I64, Vec::new()));
         assert_eq!(feature("words"), TfdsFeature::Ints(DType::I32, vec![None]));
-        assert_eq!(feature("note"), TfdsFeature::Other("Text".into()));
+        assert_eq!(feature("note"), TfdsFeature::Text);
+    }
+
+    /// Example `i` of the script has the text `note i` and `i` words.
+    #[test]
+    fn texts_are_of_the_examples_in_their_order() {
+        let folder = TfdsFolder::open(signs()).unwrap();
+        let options = TfRecordOptions::default();
+        for (split, count) in [("train", 7), ("test", 3)] {
+            let data = folder.dataset(split, &["words"], &[], &options).unwrap();
+            let note = |i| format!("note {}", data.get(0, i).unwrap().x[0].rows());
+            let expected: Vec<String> = (0..count).map(note).collect();
+            assert_eq!(folder.texts(split, "note", &options).unwrap(), expected);
+        }
+        let error = folder.texts("train", "image", &options).unwrap_err();
+        assert!(error.to_string().contains("`image`") && error.to_string().contains("is no text;"));
+    }
+
+    /// A folder of one split with one record, of features that are described so.
+    fn one_record(name: &str, described: &str, record: &Features) -> Result<TfdsFolder> {
+        let folder = test_folder::create(name);
+        let info = r#"{"name": "one", "splits": [{"name": "train", "shardLengths": ["1"]}]}"#;
+        fs::write(folder.join(FILES[0]), info).unwrap();
+        let described = format!(r#"{{"featuresDict": {{"features": {{{described}}}}}}}"#);
+        fs::write(folder.join(FILES[1]), described).unwrap();
+        let mut bytes = Vec::new();
+        write_tfrecord(&mut bytes, &record.to_bytes()).unwrap();
+        fs::write(folder.join("one-train.tfrecord-00000-of-00001"), bytes).unwrap();
+        TfdsFolder::open(&folder)
+    }
+
+    fn first(folder: &TfdsFolder, feature: &str) -> Result<HostTensor> {
+        let data = folder.dataset("train", &[feature], &[], &TfRecordOptions::default())?;
+        Ok(data.get(0, 0)?.x.remove(0))
+    }
+
+    #[test]
+    fn images_of_16_bits_are_as_tensorflow_reads_them() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/golden/tensorflow/png16.json"
+        );
+        let golden: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let list = |value: &Value| -> Vec<i32> { serde_json::from_value(value.clone()).unwrap() };
+        for (name, golden) in golden.as_object().unwrap() {
+            let png = list(&golden["png"])
+                .iter()
+                .map(|&byte| byte as u8)
+                .collect();
+            let dims: Vec<usize> = list(&golden["dims"])
+                .iter()
+                .map(|&dim| dim as usize)
+                .collect();
+            let image = |columns: usize| {
+                let shape = format!(r#"["-1", "{columns}", "{}"]"#, dims[2]);
+                format!(
+                    r#""image": {{"image": {{"dtype": "uint16", "shape": {{"dimensions": {shape}}}}}}}"#
+                )
+            };
+            let record = Features::new().with_bytes("image", vec![png]);
+            let folder = one_record("tfds-16", &image(dims[1]), &record).unwrap();
+            let expected = HostTensor::new(dims.clone(), &list(&golden["values"]));
+            assert_eq!(first(&folder, "image").unwrap(), expected, "{name}");
+            let folder = one_record("tfds-16", &image(9), &record).unwrap();
+            let error = first(&folder, "image").unwrap_err().to_string();
+            assert!(
+                error.contains("and features.json says [None, Some(9), "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_reader_follows_is_refused() {
+        let record = Features::new().with_floats("x", vec![1.0]);
+        let tensor = r#"{"tensor": {"dtype": "float32", "shape": {"dimensions": ["4294967296", "4294967296"]}}}"#;
+        let folder = one_record("tfds-large", &format!(r#""x": {tensor}"#), &record).unwrap();
+        let error = first(&folder, "x").unwrap_err().to_string();
+        assert!(
+            error.contains("numbers for the dims [4294967296, 4294967296]"),
+            "{error}"
+        );
+        let one = r#"{"tensor": {"dtype": "float32", "shape": {}}}"#;
+        let sequence = |of: &str| format!(r#"{{"sequence": {{"feature": {of}, "length": "-1"}}}}"#);
+        let nested = format!(r#""x": {}"#, sequence(&sequence(one)));
+        let folder = one_record("tfds-nested", &nested, &record).unwrap();
+        let error = first(&folder, "x").unwrap_err().to_string();
+        assert!(
+            error.contains("is a sequence of more than numbers, expected an image,"),
+            "{error}"
+        );
+        let deep = format!(
+            r#""x": {}{one}{}"#,
+            r#"{"sequence": {"feature": "#.repeat(100),
+            "}}".repeat(100)
+        );
+        let error = one_record("tfds-deep", &deep, &record)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("found no JSON object: recursion limit exceeded at line 1"),
+            "{error}"
+        );
+        let note = r#""note": {"text": {}}"#;
+        let bytes = Features::new().with_bytes("note", vec![vec![b'a', 0xff]]);
+        let folder = one_record("tfds-utf8", note, &bytes).unwrap();
+        let error = folder
+            .texts("train", "note", &TfRecordOptions::default())
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("record 0 at byte 0, feature `note`: found no UTF-8"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -605,7 +805,7 @@ mod tests {
         );
         assert!(
             error("train", &["note"]).contains("the feature `note`")
-                && error("train", &["note"]).contains("is Text, expected")
+                && error("train", &["note"]).contains("is a text, expected")
         );
         // A file or its end is gone.
         let path = copied("tfds-cut");
@@ -647,6 +847,11 @@ mod tests {
                 "does not say how many examples its files have",
             ),
             ("{SHARD_X_OF_Y}", "{SHARD_INDEX}", "are called"),
+            (
+                "\"signs\"",
+                "\"../signs\"",
+                "in this folder; name the files by `tfrecord`",
+            ),
             ("{", "[", "found no JSON object"),
         ] {
             assert!(info.contains(from), "{from}");
