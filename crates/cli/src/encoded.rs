@@ -2,7 +2,7 @@
 
 use phalanx::data::{
     CorruptPolicy, Dataset, EncodedImage, EncodedImages, Features, Records, TfRecordOptions,
-    TfRecords, TfdsFolder, WebDataset, WebSample,
+    TfRecords, WebDataset, WebSample,
 };
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
@@ -10,6 +10,7 @@ use phalanx::{Error, Result as Read};
 use crate::config::{ExampleFiles, Examples};
 use crate::example_rows::{absent, class, named};
 use crate::image_rows::MAX_BYTES;
+use crate::tfds_rows::split_of;
 
 /// The images of files as examples, by a pipeline; where corrupt ones are skipped, the first must still be whole: a wrong name would
 /// skip them all.
@@ -64,8 +65,10 @@ fn opened(
 pub(crate) fn tfrecords(files: &ExampleFiles) -> Read<String> {
     match files {
         ExampleFiles::TfRecord { pattern } => Ok(pattern.clone()),
-        ExampleFiles::Tfds { folder, split } => TfdsFolder::open(folder)?.pattern(split),
-        _ => Err(Error::Bug("files of another kind than TFRecord".into())),
+        _ => {
+            let (folder, split) = split_of(files)?;
+            folder.pattern(split)
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn read(
     known: Option<&Facts>,
 ) -> Result<Rows, Problem> {
     let wrong = |error: Error| unreadable(data.at, &error);
-    let data = &with_names(&tfds_rows::named(data).map_err(wrong)?, known).map_err(wrong)?;
+    let data = &with_names(&tfds_rows::opened(data)?, known).map_err(wrong)?;
     let dims = match known {
         Some(known) => known.dims.clone(),
         None => dims(data).map_err(wrong)?,
@@ -76,7 +76,7 @@ pub(crate) fn read(
             dims,
             examples,
             inputs,
-            ..facts_of_files(data).map_err(wrong)?
+            ..facts_of_files(data)
         },
         dropped: 0,
         warnings: Vec::new(),
@@ -105,9 +105,9 @@ fn with_names(data: &Examples, known: Option<&Facts>) -> Read<Examples> {
 }
 
 /// The names of the columns and of the classes, where files have some.
-fn facts_of_files(data: &Examples) -> Read<Facts> {
-    let classes = tfds_rows::classes(data)?;
-    Ok(match &data.parts {
+fn facts_of_files(data: &Examples) -> Facts {
+    let classes = tfds_rows::classes(data);
+    match &data.parts {
         ExampleParts::Columns {
             columns,
             label: Label::Name(label),
@@ -120,7 +120,7 @@ fn facts_of_files(data: &Examples) -> Read<Facts> {
             classes,
             ..Facts::default()
         },
-    })
+    }
 }
 
 struct Divided {
@@ -396,7 +396,8 @@ pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
     ))
 }
 
-fn unreadable(at: Position, error: &Error) -> Problem {
+/// What is said of data that cannot be read.
+pub(crate) fn unreadable(at: Position, error: &Error) -> Problem {
     let next = match error {
         Error::Io { .. } => "correct the path; a relative one starts at the folder of this file",
         _ => "correct the files, or what `data` says of them",

@@ -4,18 +4,28 @@ use phalanx::DType;
 use phalanx::data::{Dataset, Example, HostTensor, TfRecordOptions, TfdsFeature, TfdsFolder};
 use phalanx::{Error, Result as Read};
 
-use crate::config::{ExampleFiles, ExampleParts, Examples, LabelType};
-use crate::example_rows::named as names_of;
+use crate::config::{
+    ExampleFiles, ExampleParts, ExampleTest, Examples, LabelType, Located, Position, Problem,
+};
+use crate::example_rows::{named as names_of, unreadable};
 
-/// The data with the names of the input and the label, which the dataset has where the training file does not say them.
-pub(crate) fn named(data: &Examples) -> Read<Examples> {
+/// The data with what their folders say, and with the names of the input and the label, which the dataset has where the training file does
+/// not say them.
+pub(crate) fn opened(data: &Examples) -> Result<Examples, Problem> {
     let mut data = data.clone();
-    let (ExampleFiles::Tfds { folder, .. }, ExampleParts::Supervised { input, label }) =
-        (&data.files, &data.parts)
+    open(&mut data.files, data.at)?;
+    if let Some(Located {
+        value: ExampleTest::Files(files),
+        at,
+    }) = &mut data.test
+    {
+        open(files, *at)?;
+    }
+    let (Some(folder), ExampleParts::Supervised { input, label }) =
+        (folder_of(&data.files), &data.parts)
     else {
         return Ok(data);
     };
-    let folder = TfdsFolder::open(folder)?;
     let (first, second) = folder.supervised().unwrap_or(("image", "label"));
     let name =
         |said: &Option<String>, other: &str| said.clone().unwrap_or_else(|| other.to_owned());
@@ -26,12 +36,38 @@ pub(crate) fn named(data: &Examples) -> Read<Examples> {
     Ok(data)
 }
 
-/// The names of the classes, where the label has some.
-pub(crate) fn classes(data: &Examples) -> Read<Vec<String>> {
-    match &data.files {
-        ExampleFiles::Tfds { folder, .. } => Ok(classes_in(data, &TfdsFolder::open(folder)?)),
-        _ => Ok(Vec::new()),
+fn open(files: &mut ExampleFiles, at: Position) -> Result<(), Problem> {
+    if let ExampleFiles::Tfds { folder, opened, .. } = files {
+        let read = TfdsFolder::open(folder).map_err(|error| unreadable(at, &error))?;
+        *opened = Some(Box::new(read));
     }
+    Ok(())
+}
+
+fn folder_of(files: &ExampleFiles) -> Option<&TfdsFolder> {
+    match files {
+        ExampleFiles::Tfds { opened, .. } => opened.as_deref(),
+        _ => None,
+    }
+}
+
+/// The split that files are, and its folder, which was [`opened`].
+pub(crate) fn split_of(files: &ExampleFiles) -> Read<(&TfdsFolder, &str)> {
+    match files {
+        ExampleFiles::Tfds {
+            split,
+            opened: Some(folder),
+            ..
+        } => Ok((folder, split)),
+        _ => Err(Error::Bug(
+            "no folder of TensorFlow Datasets, or one that was not opened".into(),
+        )),
+    }
+}
+
+/// The names of the classes, where the label has some.
+pub(crate) fn classes(data: &Examples) -> Vec<String> {
+    folder_of(&data.files).map_or_else(Vec::new, |folder| classes_in(data, folder))
 }
 
 fn classes_in(data: &Examples, folder: &TfdsFolder) -> Vec<String> {
@@ -47,12 +83,12 @@ fn classes_in(data: &Examples, folder: &TfdsFolder) -> Vec<String> {
 
 /// The examples of files, unless these are not all of the split, or name the classes otherwise than the training's.
 pub(crate) fn checked(data: &Examples, files: &ExampleFiles, all: Dataset) -> Read<Dataset> {
-    let ExampleFiles::Tfds { folder, split } = files else {
+    let ExampleFiles::Tfds { folder, .. } = files else {
         return Ok(all);
     };
-    let opened = TfdsFolder::open(folder)?;
+    let (opened, split) = split_of(files)?;
     opened.check_count(split, &all)?;
-    let (trained, there) = (classes(data)?, classes_in(data, &opened));
+    let (trained, there) = (classes(data), classes_in(data, opened));
     let mut pairs = trained.iter().zip(&there).enumerate();
     match pairs.find(|(_, (trained, there))| trained != there) {
         None => Ok(all),
@@ -69,12 +105,10 @@ pub(crate) fn read(
     files: &ExampleFiles,
     options: &TfRecordOptions,
 ) -> Read<Dataset> {
-    let ExampleFiles::Tfds { folder, split } = files else {
-        return Err(Error::Bug("files of another kind than tfds".into()));
-    };
-    let folder = TfdsFolder::open(folder)?;
+    let (folder, split) = split_of(files)?;
     let (input, label) = names_of(&data.parts);
-    if let Some(TfdsFeature::Image([rows, columns, _])) = folder.features().get(&input)
+    if let Some(TfdsFeature::Image([rows, columns, _]) | TfdsFeature::Image16([rows, columns, _])) =
+        folder.features().get(&input)
         && rows.and(*columns).is_none()
     {
         return Err(Error::User(format!(

@@ -185,6 +185,7 @@ impl Reader {
                 Some(ExampleFiles::Tfds {
                     folder: folder?,
                     split: split.unwrap_or_else(|| "train".to_owned()),
+                    opened: None,
                 })
             }
             "webdataset" => {

@@ -39,6 +39,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use phalanx::data::TfdsFolder;
 use phalanx::fit::LossScale;
 
 pub use categories::CsvCategory;
@@ -358,6 +359,8 @@ pub enum ExampleFiles {
         folder: PathBuf,
         /// The name of the split.
         split: String,
+        /// What the folder says, once it was read.
+        opened: Option<Box<TfdsFolder>>,
     },
     /// WebDataset's tar files.
     WebDataset {
