@@ -445,6 +445,8 @@ echo '{\"event\": \"data\"}'";
         "{error}"
     );
     service.ok(&words("size=1,2").split(' ').collect::<Vec<_>>());
+    // Some trials can start.
+    service.ok(&words("size=8..13").split(' ').collect::<Vec<_>>());
     fs::write(service.folder.join("broken"), "").unwrap();
     let error = fails("size=1,2");
     assert!(

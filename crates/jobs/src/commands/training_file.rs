@@ -17,7 +17,7 @@ use crate::failure::{Failure, NOT_READY};
 /// How long that may take; what takes longer is seen when the job starts.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Refuses a training file that this machine cannot train where it is to, or not with values such as trials have. For other machines, which
+/// Refuses a training file that this machine cannot train where it is to, or not with any values such as trials have. For other machines, which
 /// may have what this one has not, it is a note.
 pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Failure> {
     let (Program::Training { .. }, Some(task)) = (&plan.program, plan.tasks.first()) else {
@@ -30,14 +30,18 @@ pub(super) fn check(spec: &Spec, plan: &Plan, directory: &Path) -> Result<(), Fa
         let words = dry_run(spec, &plan.program, task, values);
         refusal(&words, directory, &variables, WITHIN)
     };
-    let values = (spec.hyperparameters.as_ref()).map_or_else(Vec::new, Hyperparameters::middle);
-    let Some(why) = refused(&values) else {
-        return Ok(());
+    let trials = (spec.hyperparameters.as_ref()).map_or_else(Vec::new, Hyperparameters::samples);
+    let why = match trials.first() {
+        None => refused(&[]),
+        // What is wrong with the file itself is said as if nothing were searched; what some trials can start with is theirs to find.
+        Some(first) => refused(first).and_then(|why| {
+            let own = refused(&[]);
+            let all = trials[1..].iter().all(|values| refused(values).is_some());
+            own.or_else(|| all.then(|| of_trial(first, &why)))
+        }),
     };
-    let why = match values.is_empty() {
-        true => why,
-        // What is wrong with the file itself is said as if nothing were searched.
-        false => refused(&[]).unwrap_or_else(|| of_trial(&values, &why)),
+    let Some(why) = why else {
+        return Ok(());
     };
     if spec.ours.executor == ExecutorKind::Local && task.image.is_none() {
         return Err(Failure::usage(why));

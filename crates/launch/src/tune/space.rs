@@ -3,11 +3,15 @@
 use crate::spec::{Hyperparameters, MOST_INTEGERS, Parameter, ParameterKind, Scale};
 
 impl Hyperparameters {
-    /// A value of each parameter by its name, the middle one on its scale: such as a trial is given, to look at before the first.
+    /// Values of all parameters by their names, such as trials are given, to look at before the first: in the middle of their scales, and at
+    /// both ends.
     #[must_use]
-    pub fn middle(&self) -> Vec<(String, String)> {
-        let middle = |parameter: &Parameter| (parameter.name.clone(), value(parameter, 0.5));
-        self.params.iter().map(middle).collect()
+    pub fn samples(&self) -> Vec<Vec<(String, String)>> {
+        let of = |place: f64| {
+            let named = |parameter: &Parameter| (parameter.name.clone(), value(parameter, place));
+            self.params.iter().map(named).collect()
+        };
+        [0.5, 0.0, 1.0].map(of).to_vec()
     }
 }
 
