@@ -120,8 +120,8 @@ impl Compilation<'_> {
             one if is_one(one) => (0..self.1.len()).map(|output| (output, one)).collect(),
             _ => self.by_output(losses)?,
         };
-        let weights = match weights {
-            Value::Null | Value::Number(_) => vec![weights; self.1.len()],
+        let weights = match numbers(weights) {
+            weights @ (Value::Null | Value::Number(_)) => vec![weights; self.1.len()],
             weights => {
                 let mut all = vec![&Value::Null; self.1.len()];
                 for (output, weight) in self.by_output(weights)? {
@@ -132,7 +132,12 @@ impl Compilation<'_> {
         };
         let mut all = Losses::default();
         for (output, value) in of_each.into_iter().filter(|(_, loss)| !loss.is_null()) {
-            let weight = weights[output].as_f64().unwrap_or(1.0);
+            let weight = match numbers(weights[output]) {
+                Value::Null => 1.0,
+                weight => weight.as_f64().ok_or_else(|| {
+                    format!("a weight of its losses is {weight}, expected a number")
+                })?,
+            };
             all = all.and(output, loss(value)?, weight);
         }
         Ok(all)

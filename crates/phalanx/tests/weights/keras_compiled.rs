@@ -165,6 +165,27 @@ fn functions_and_classes_of_programs_are_not_taken_for_those_here() {
     }
 }
 
+/// A program may have weights of losses as arrays and tensors; whatever else they are, they are not left out.
+#[test]
+fn weights_of_losses_are_read_in_every_form_or_refused() {
+    let outputs = ["z", "a"].map(str::to_owned);
+    let tensor = |value: Value| json!({"class_name": "__tensor__", "config": {"value": value, "dtype": "float32"}});
+    let array =
+        json!({"class_name": "__numpy__", "config": {"value": [2.0, 0.5], "dtype": "float64"}});
+    for weights in [
+        json!({"z": 2.0, "a": 0.5}),
+        json!([tensor(json!(2.0)), 0.5]),
+        array,
+    ] {
+        let compile = altered("several.keras", "/loss_weights", weights).unwrap();
+        let settings = compile.loss_settings(&outputs).unwrap();
+        assert_eq!(settings["loss_weights"], json!({"z": 2.0, "a": 0.5}));
+    }
+    let refused = refusal("several.keras", "/loss_weights", json!(["2.0", 0.5]));
+    let expected = "a weight of its losses is \"2.0\", expected a number";
+    assert!(refused.contains(expected), "{refused}");
+}
+
 /// Not under ours, `equality`.
 #[test]
 fn the_class_accuracy_is_logged_under_its_name() {
