@@ -158,7 +158,7 @@ fn rows_of(nodes: &[Node], x: Value, of_indices: usize) -> Option<RowSum> {
                 let mask = repeated(nodes, mask, of_indices)?;
                 match splat(nodes, other)? {
                     number if number.is_nan() && found.inside.is_none() => {
-                        found.inside = Some(mask)
+                        found.inside = Some(mask);
                     }
                     0.0 if is_first => found.kept = Some(mask),
                     _ => return None,
