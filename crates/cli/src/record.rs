@@ -178,7 +178,8 @@ impl Record {
             return Ok(());
         };
         let files = [document(config), self.document().unwrap_or_default()];
-        let differing = |now: &[Meaning], then: &[Meaning]| differing(now, then, files.each_ref());
+        let differing =
+            |now: &[MeaningKey], then: &[MeaningKey]| differing(now, then, files.each_ref());
         let seed = (drawn(&config.data), self.seed != config.fit.seed);
         let differs = match (&config.data, &trained.data) {
             _ if seed == (true, true) => {
@@ -257,9 +258,9 @@ fn drawn(data: &Data) -> bool {
 }
 
 /// A key that says what the numbers of an example mean: its name, its value to compare, and what it is where a file leaves it out.
-type Meaning = (&'static str, String, &'static str);
+type MeaningKey = (&'static str, String, &'static str);
 
-fn of_csv(csv: &Csv) -> Vec<Meaning> {
+fn of_csv(csv: &Csv) -> Vec<MeaningKey> {
     let texts = csv.text.iter();
     let texts: Vec<_> = texts
         .map(|text| {
@@ -300,7 +301,7 @@ fn of_csv(csv: &Csv) -> Vec<Meaning> {
     ]
 }
 
-fn of_images(images: &ImageSettings) -> Vec<Meaning> {
+fn of_images(images: &ImageSettings) -> Vec<MeaningKey> {
     let plan = images.plan.without_augmentation();
     vec![
         ("image_size", format!("{:?}", plan.size), ABSENT),
@@ -332,7 +333,7 @@ fn of_input(input: &FeatureInput) -> String {
     }
 }
 
-fn of_examples(examples: &Examples) -> Vec<Meaning> {
+fn of_examples(examples: &Examples) -> Vec<MeaningKey> {
     let (key, input, label) = match &examples.parts {
         ExampleParts::All => ("input", String::new(), String::new()),
         ExampleParts::Named { input, label } => ("input", input.clone(), label.clone()),
@@ -364,9 +365,9 @@ fn of_examples(examples: &Examples) -> Vec<Meaning> {
 }
 
 /// The first key that differs, as both training files have it.
-fn differing(now: &[Meaning], then: &[Meaning], files: [&Json; 2]) -> Option<Differing> {
+fn differing(now: &[MeaningKey], then: &[MeaningKey], files: [&Json; 2]) -> Option<Differing> {
     let pairs = now.iter().zip(then).filter(|(now, then)| now.1 != then.1);
-    let shown = |file: &Json, key: &Meaning| {
+    let shown = |file: &Json, key: &MeaningKey| {
         let written = written(&file["data"], key.0);
         written.map_or_else(|| key.2.to_owned(), in_a_line)
     };

@@ -1,4 +1,4 @@
-//! Sums of rows of a table at indices in any order, such as averaged embeddings: the custom call `phalanx.row_sums`.
+//! RowTotals of rows of a table at indices in any order, such as averaged embeddings: the custom call `phalanx.row_sums`.
 //!
 //! No row is written, and rows are asked for long before they are added, as in [`crate::rows`].
 
@@ -11,7 +11,7 @@ use crate::simd::compiled_for_wide_vectors;
 
 /// Elements of a task, which is whole sums.
 const TASK: usize = 1 << 16;
-/// Rows whose sum is kept in f32 before it is added in f64.
+/// TableRows whose sum is kept in f32 before it is added in f64.
 const BLOCK_ROWS: usize = 64;
 /// So many rows are asked for before they are added.
 const AHEAD: usize = 32;
@@ -57,7 +57,7 @@ pub(crate) fn row_sums(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallE
     Ok(())
 }
 
-/// Sums that several threads find, each by one.
+/// RowTotals that several threads find, each by one.
 struct SummedRows {
     table: *const f32,
     rows: usize,
@@ -65,7 +65,7 @@ struct SummedRows {
     indices: *const i32,
     /// As many as there are indices.
     weights: Option<*const f32>,
-    /// Rows of each sum.
+    /// TableRows of each sum.
     of_each: usize,
     tasks: RowTasks,
     result: *mut f32,
@@ -78,7 +78,7 @@ unsafe impl Send for SummedRows {}
 unsafe impl Sync for SummedRows {}
 
 /// What a thread adds in.
-struct Sums {
+struct RowTotals {
     /// A row of NaN.
     nan: Vec<f32>,
     block: Vec<f32>,
@@ -86,21 +86,21 @@ struct Sums {
 }
 
 impl SharedWork for SummedRows {
-    type Scratch = Sums;
+    type Scratch = RowTotals;
 
     fn tasks(&self) -> usize {
         self.tasks.count()
     }
 
-    fn begin(&self) -> Sums {
-        Sums {
+    fn begin(&self) -> RowTotals {
+        RowTotals {
             nan: vec![f32::NAN; self.columns],
             block: vec![0.0; self.columns],
             total: vec![0.0; self.columns],
         }
     }
 
-    fn compute(&self, task: usize, sums: &mut Sums) {
+    fn compute(&self, task: usize, sums: &mut RowTotals) {
         let bags = self.tasks.rows_of(task);
         let (first, count) = (bags.start * self.of_each, bags.len() * self.of_each);
         // SAFETY: the operands have these elements, and the result has a sum for each bag, which nobody else uses.
@@ -114,7 +114,7 @@ impl SharedWork for SummedRows {
                 std::slice::from_raw_parts_mut(results, bags.len() * self.columns),
             )
         };
-        let rows = Rows {
+        let rows = TableRows {
             numbers: table,
             columns: self.columns,
         };
@@ -128,17 +128,17 @@ impl SharedWork for SummedRows {
         }
     }
 
-    fn end(&self, _: Sums) {}
+    fn end(&self, _: RowTotals) {}
 }
 
 /// A table.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct TableRows<'a> {
     numbers: &'a [f32],
     columns: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> TableRows<'a> {
     /// None past the table.
     fn at(self, index: usize) -> Option<&'a [f32]> {
         self.numbers.chunks_exact(self.columns).nth(index)
@@ -152,11 +152,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl Sums {
+impl RowTotals {
     /// The sum of the rows at the first `count` indices; behind these are the ones of the next sums.
     fn add_up(
         &mut self,
-        table: Rows<'_>,
+        table: TableRows<'_>,
         (indices, weights, count): (&[i32], Option<&[f32]>, usize),
         result: &mut [f32],
     ) {

@@ -400,75 +400,85 @@ fn rows_of_large_tables_are_calls_where_they_are_registered() {
     assert!(!calls(DType::F32, &[16, 1 << 18], 1, true));
 }
 
+type Rows = fn(&Tensor, &Tensor) -> Tensor;
+
+/// Whether rows of a table of these dims, at indices of these, are summed by a call.
+fn sums_by_call(dims: &[usize], of_indices: [usize; 2], rows: Rows) -> bool {
+    let g = Graph::new();
+    let table = g.parameter("table", Shape::f32(dims.to_vec()));
+    let indices = g.parameter("indices", Shape::new(DType::I32, of_indices));
+    let program = g.finish(&[("sums", &rows(&table, &indices))]).unwrap();
+    let text = program.to_stablehlo(&Lowering {
+        host_rows: true,
+        ..Lowering::new(Platform::Cpu, "sums")
+    });
+    let found = text.contains("phalanx.row_sums");
+    assert_eq!(found, !text.contains("stablehlo.gather"), "{text}");
+    assert!(!found || program.gains_from_host_rows());
+    found
+}
+
+const TABLE: &[usize] = &[1000, 8];
+const INDICES: [usize; 2] = [16, 128];
+
 #[test]
 fn sums_of_rows_are_calls_where_they_are_registered() {
-    type Rows = fn(&Tensor, &Tensor) -> Tensor;
-    let calls = |dims: &[usize], of_indices: [usize; 2], rows: Rows| {
-        let g = Graph::new();
-        let table = g.parameter("table", Shape::f32(dims.to_vec()));
-        let indices = g.parameter("indices", Shape::new(DType::I32, of_indices));
-        let program = g.finish(&[("sums", &rows(&table, &indices))]).unwrap();
-        let text = program.to_stablehlo(&Lowering {
-            host_rows: true,
-            ..Lowering::new(Platform::Cpu, "sums")
-        });
-        let found = text.contains("phalanx.row_sums");
-        assert_eq!(found, !text.contains("stablehlo.gather"), "{text}");
-        assert!(!found || program.gains_from_host_rows());
-        found
-    };
-    let (table, some): (&[usize], _) = (&[1000, 8], [16, 128]);
     let mean: Rows = |table, indices| table.gather(indices, 0).mean(&[1]);
-    assert!(calls(table, some, mean));
-    assert!(calls(&[1000, 2, 4], some, mean));
-    assert!(calls(table, some, |table, indices| table
+    assert!(sums_by_call(TABLE, INDICES, mean));
+    assert!(sums_by_call(&[1000, 2, 4], INDICES, mean));
+    assert!(sums_by_call(TABLE, INDICES, |table, indices| table
         .gather(indices, 0)
         .sum(&[0, 1])));
     // Few rows, short rows, few at all, a dim of the rows, dims apart.
-    assert!(!calls(table, [1024, 2], mean));
-    assert!(!calls(&[1000, 4], some, mean));
-    assert!(!calls(table, [16, 64], mean));
-    assert!(!calls(table, some, |table, indices| table
+    assert!(!sums_by_call(TABLE, [1024, 2], mean));
+    assert!(!sums_by_call(&[1000, 4], INDICES, mean));
+    assert!(!sums_by_call(TABLE, [16, 64], mean));
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| table
         .gather(indices, 0)
         .sum(&[2])));
-    assert!(!calls(table, some, |table, indices| table
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| table
         .gather(indices, 0)
         .sum(&[0])));
-    assert!(!calls(table, some, |table, indices| table
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| table
         .gather(indices, 0)
         .max(&[1])));
-    assert!(!calls(table, some, |table, indices| {
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| {
         let rows = table.gather(indices, 0);
         rows.sum(&[1]) + rows.max(&[1])
     }));
-    // Indices that are checked, rows that are left out, and weights.
-    assert!(calls(table, some, |table, indices| checked(table, indices)
-        .sum(&[1])));
-    assert!(calls(table, some, |table, indices| {
+}
+
+#[test]
+fn sums_of_rows_that_are_checked_left_out_or_weighed_are_calls() {
+    assert!(sums_by_call(TABLE, INDICES, |table, indices| checked(
+        table, indices
+    )
+    .sum(&[1])));
+    assert!(sums_by_call(TABLE, INDICES, |table, indices| {
         let rows = checked(table, indices);
         let kept = indices.greater(&indices.like(0.0));
         let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
         kept.select(&rows, &rows.zeros_like()).sum(&[1])
     }));
-    assert!(calls(table, some, |table, indices| weighed(
+    assert!(sums_by_call(TABLE, INDICES, |table, indices| weighed(
         checked(table, indices),
         indices
     )
     .sum(&[1])));
     // Ones instead of rows, weights below the check, weights of columns.
-    assert!(!calls(table, some, |table, indices| {
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| {
         let rows = table.gather(indices, 0);
         let kept = indices.greater(&indices.like(0.0));
         let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
         kept.select(&rows, &rows.like(1.0)).sum(&[1])
     }));
-    assert!(!calls(table, some, |table, indices| {
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| {
         let rows = weighed(table.gather(indices, 0), indices);
         let kept = indices.greater(&indices.like(0.0));
         let kept = kept.broadcast_in(&rows.dims(), &[0, 1]);
         kept.select(&rows, &rows.zeros_like()).sum(&[1])
     }));
-    assert!(!calls(table, some, |table, indices| {
+    assert!(!sums_by_call(TABLE, INDICES, |table, indices| {
         let rows = table.gather(indices, 0);
         let weights = table.sum(&[0]).broadcast_in(&rows.dims(), &[2]);
         (rows * weights).sum(&[1])

@@ -66,7 +66,7 @@ impl<'a> PngImage<'a> {
     }
 }
 
-/// Rows, columns and channels of a file, and its samples in 16 bits; those of fewer are spread over the range, as TensorFlow does.
+/// Rows, columns and channels of a file, and its samples in 16 bits; fewer bits are spread over the range, as TensorFlow does.
 pub(crate) fn decode_png_16(bytes: &[u8], max_pixels: usize) -> Result<([usize; 3], Vec<u16>)> {
     let png = PngImage::opened(bytes, max_pixels, Transformations::IDENTITY)?;
     let (rows, columns) = png.size();
