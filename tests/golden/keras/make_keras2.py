@@ -126,6 +126,14 @@ def gates():
     return keras.Model(film, layers.Activation("hard_sigmoid")(layers.Dense(3)(y)), name="gates")
 
 
+def heedless():
+    """Limits of the kernel that Keras 2 notes of separable convolutions, and does nothing with."""
+    x = keras.Input((6, 6, 2), name="x")
+    y = layers.SeparableConv2D(3, 2, kernel_regularizer="l1", pointwise_regularizer="l2")(x)
+    y = layers.SeparableConv1D(2, 2, kernel_regularizer="l1", kernel_constraint="non_neg")(layers.Reshape((25, 3))(y))
+    return keras.Model(x, layers.GlobalAveragePooling1D()(y), name="heedless")
+
+
 def batch(model):
     """Two examples for each input."""
 
@@ -199,4 +207,4 @@ if __name__ == "__main__":
     TO.mkdir(exist_ok=True)
     found = [record(make()) for make in (convolutions, blocks, operated, nested, recurrent, uneven, thawed, inside, started, frames)]
     write("keras2_compiled", [trained(*both) for both in zip(compiled(), compiled())])
-    write("keras2", [*found, record(gates())])
+    write("keras2", [*found, record(gates()), record(heedless())])

@@ -18,8 +18,8 @@ use crate::config::{self, Component, Described, Family, Field, Kind};
 /// Keras calls the layer once for each step. Here steps are folded into the batch, so that there is one call of `batch * steps` examples,
 /// which is the same for layers that treat each example by itself; [dropout](super::Dropout) draws for every step in both.
 /// [Batch normalization](super::BatchNorm), which does not, is called for each step as in Keras: each has statistics of its own, the
-/// moving ones move once for every step, and padding does not count. Unlike Keras' the penalty on the output of the layer counts;
-/// a model as the layer is not taken; read from JSON, the layer is one of this library.
+/// moving ones move once for every step, and padding does not count. Unlike Keras' the penalty on the output of the layer counts,
+/// but for models that Keras saved; a model as the layer is not taken; read from JSON, the layer is one of this library.
 ///
 /// ```
 /// use phalanx::nn::{Conv2d, Sequential, TimeDistributed};

@@ -79,6 +79,24 @@ pub(super) fn is_of_keras2(model: &Value) -> bool {
     holds(model, &|field, _| field == "batch_input_shape")
 }
 
+/// Refuses layers of each step with a penalty on their output, which Keras 2 also divides by the number of steps.
+pub(super) fn check_steps(value: &Value) -> Translated<()> {
+    let penalty = &value["config"]["layer"]["config"]["activity_regularizer"];
+    if value["class_name"] == "TimeDistributed" && !penalty.is_null() {
+        let name = name(value).as_str().unwrap_or_default();
+        return Err(format!(
+            "layer `{}` (TimeDistributed): Keras 2 divides the `activity_regularizer` of its layer by the steps, which has no like here; \
+             give it, divided by them, to an `ActivityRegularization` behind the layer",
+            cut(name)
+        ));
+    }
+    match value {
+        Value::Array(items) => items.iter().try_for_each(check_steps),
+        Value::Object(fields) => fields.values().try_for_each(check_steps),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a model of Keras 2, also in another, in which a `Resizing` that blends pixels is given whole numbers.
 pub(super) fn check_resizing(model: &Model) -> Translated<()> {
     for call in &model.calls {
@@ -333,6 +351,29 @@ mod tests {
         assert!(refused.contains("called with `training` true"), "{refused}");
         let as_predicted = read("Add", json!({}), [false, false], noted(false)).unwrap();
         assert_eq!(as_predicted.config()["layers"][2]["add"]["training"], false);
+    }
+
+    #[test]
+    fn its_penalties_on_steps_are_refused() {
+        let read = |penalty: Value, is_of_2: bool| {
+            let dense = json!({"class_name": "Dense", "config": {"units": 2, "name": "d", "activity_regularizer": penalty}});
+            let steps = json!({"class_name": "TimeDistributed", "config": {"layer": dense, "name": "steps", "trainable": true}});
+            let shape = ["batch_shape", "batch_input_shape"][usize::from(is_of_2)];
+            let input = json!({shape: [null, 5, 4], "dtype": "float32", "name": "x"});
+            let layers = json!([{"class_name": "InputLayer", "config": input}, steps]);
+            let config =
+                json!({"class_name": "Sequential", "config": {"name": "s", "layers": layers}});
+            Model::from_keras_config(&config, None)
+        };
+        let penalty = json!({"class_name": "L2", "config": {"l2": 0.1}});
+        let refused = read(penalty.clone(), true).map(|_| ()).unwrap_err();
+        let expected =
+            "layer `steps` (TimeDistributed): Keras 2 divides the `activity_regularizer`";
+        assert!(refused.starts_with(expected), "{refused}");
+        read(Value::Null, true).unwrap();
+        // Keras 3 has no penalty there.
+        let read = read(penalty, false).unwrap().config();
+        assert!(!read.to_string().contains("\"l2\""), "{read}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use phalanx_graph::DType;
 use serde_json::{Value, json};
 
 use super::cells::{has_cells, name_cells};
-use super::of_keras2::{check_resizing, is_of_keras2, name_activations};
+use super::of_keras2::{check_resizing, check_steps, is_of_keras2, name_activations};
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::ModelMasks;
 use super::read_network::Functional;
@@ -34,6 +34,7 @@ impl Model {
         let is_of_2 = is_of_keras2(config);
         let mut config = Cow::Borrowed(config);
         if is_of_2 {
+            check_steps(&config)?;
             name_activations(config.to_mut());
         }
         if has_cells(&config) {

@@ -288,8 +288,16 @@ impl<'a> KerasLayer<'a> {
                 // Its weights have as many.
                 settings.remove("projection_dim");
             }
-            "spectral_norm" | "time_distributed" => {
-                let inner = inner_layer(self.setting("layer"))?;
+            "spectral_norm" => {
+                settings.insert("layer".into(), inner_layer(self.setting("layer"))?);
+            }
+            "time_distributed" => {
+                let mut inner = inner_layer(self.setting("layer"))?;
+                // Keras 3 calls the layer past what adds its penalty.
+                let all = inner.as_object_mut().into_iter().flat_map(Map::values_mut);
+                for settings in all.filter_map(Value::as_object_mut) {
+                    settings.remove("activity_regularizer");
+                }
                 settings.insert("layer".into(), inner);
             }
             "resizing" => {
@@ -304,18 +312,7 @@ impl<'a> KerasLayer<'a> {
                     settings.insert("axes".into(), json!([axes, axes]));
                 }
             }
-            "separable_conv2d" | "separable_conv1d" => {
-                const FIELDS: [&str; 2] = ["depthwise_regularizer", "pointwise_regularizer"];
-                let [of_depth, of_points] = FIELDS.map(|field| self.setting(field));
-                if of_depth != of_points {
-                    settings.remove("kernel_regularizer");
-                    for field in FIELDS {
-                        let penalty = Some(self.setting(field)).filter(|value| !value.is_null());
-                        let penalty = penalty.map(regularizer).transpose()?;
-                        settings.extend(penalty.map(|penalty| (field.into(), penalty)));
-                    }
-                }
-            }
+            "separable_conv2d" | "separable_conv1d" => self.finish_separable(settings)?,
             "multi_head_attention" => {
                 if let Some(Value::Array(shape)) = settings.get("output_shape") {
                     let [features] = &shape[..] else {
@@ -332,14 +329,29 @@ impl<'a> KerasLayer<'a> {
         Ok(())
     }
 
-    /// No window is none.
-    fn finish_spectrogram(&self, settings: &mut Settings) {
-        for field in ["window", "scaling"] {
-            if self.settings.get(field).is_some_and(Value::is_null) {
+    /// Penalties of both kernels, where these differ.
+    fn finish_separable(&self, settings: &mut Settings) -> Translated<()> {
+        const FIELDS: [&str; 2] = ["depthwise_regularizer", "pointwise_regularizer"];
+        let [of_depth, of_points] = FIELDS.map(|field| self.setting(field));
+        if of_depth != of_points {
+            settings.remove("kernel_regularizer");
+            for field in FIELDS {
+                let penalty = Some(self.setting(field)).filter(|value| !value.is_null());
+                let penalty = penalty.map(regularizer).transpose()?;
+                settings.extend(penalty.map(|penalty| (field.into(), penalty)));
+            }
+        }
+        Ok(())
+    }
+
                 settings.insert(field.into(), Value::Null);
             }
         }
     }
+    /// No window is none.
+    fn finish_spectrogram(&self, settings: &mut Settings) {
+        for field in ["window", "scaling"] {
+            if self.settings.get(field).is_some_and(Value::is_null) {
 
     /// A layer of both directions is one layer here, which reads both ways.
     fn finish_bidirectional(&self, settings: &mut Settings) -> Translated<()> {
@@ -397,7 +409,11 @@ fn recurrent_layer(object: &Value) -> Translated<Value> {
 /// A setting under its name here; nothing where it changes nothing.
 fn setting(kind: &str, field: &str, value: &Value) -> Translated<Option<(String, Value)>> {
     const OF_EVERY_LAYER: [&str; 3] = ["name", "trainable", "dtype"];
-    let is_nothing = value.is_null() || IGNORED.contains(&field) || OF_EVERY_LAYER.contains(&field);
+    // Keras 2 notes of a separable convolution what it has of any other, and does nothing with it.
+    let is_unused =
+        kind.starts_with("separable") && field.starts_with("kernel_") && field != "kernel_size";
+    let is_nothing =
+        value.is_null() || is_unused || IGNORED.contains(&field) || OF_EVERY_LAYER.contains(&field);
     // Layers in layers are read where all of the outer one is known.
     if is_nothing || ["layer", "backward_layer"].contains(&field) {
         return Ok(None);
