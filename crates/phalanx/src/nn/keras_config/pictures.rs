@@ -2,7 +2,31 @@
 
 use serde_json::{Value, json};
 
+use super::call_shapes::changes_dims;
+use super::read_layer::cut;
 use super::{Settings, Translated};
+use crate::nn::layer::Body;
+use crate::nn::model::Model;
+
+/// Refuses a model of Keras 3, also in another, in which a `RandomCrop` cuts: in prediction it leaves images of any size as they are there.
+pub(super) fn check_crops(model: &Model) -> Translated<()> {
+    for (at, entry) in model.layers.iter().enumerate() {
+        match &entry.body {
+            Body::Model(inner) => check_crops(inner)?,
+            Body::Layer { layer, .. }
+                if layer.kind() == "random_crop" && changes_dims(model, at) =>
+            {
+                return Err(format!(
+                    "layer `{}` (RandomCrop): in prediction Keras 3 leaves images as large as they are, and here the middle is taken; \
+                     put a `CenterCrop` in its place in Keras, or make the layers here and load its weights",
+                    cut(&entry.name)
+                ));
+            }
+            Body::Layer { .. } => {}
+        }
+    }
+    Ok(())
+}
 
 /// Makes settings of a layer ours that mean something else in Keras.
 pub(super) fn of_keras(kind: &str, settings: &mut Settings) {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::cells::{has_cells, name_cells};
 use super::of_keras2::{check_resizing, check_steps, is_of_keras2, name_activations};
+use super::pictures::check_crops;
 use super::read_layer::{KerasLayer, brief, cut, plain};
 use super::read_masks::ModelMasks;
 use super::read_network::Functional;
@@ -55,8 +56,9 @@ impl Model {
             });
         }
         let read = Self::from_config(&architecture).map_err(|error| error.to_string())?;
-        if is_of_2 {
-            check_resizing(&read)?;
+        match is_of_2 {
+            true => check_resizing(&read)?,
+            false => check_crops(&read)?,
         }
         Ok(read)
     }
@@ -405,6 +407,19 @@ mod tests {
             "x",
             json!({"batch_shape": [null], "dtype": "string"}),
         );
+    /// In prediction Keras 3 leaves them as large as they are; Keras 2 takes the middle.
+    #[test]
+    fn crops_of_images_are_refused_where_they_cut() {
+        let crop = |size: usize| of_keras("RandomCrop", "y", json!({"height": size, "width": 4}));
+        let cuts = sequential(&[pixels(), crop(3)]);
+        let refused = refusal(&sequential(&[pixels(), cuts.clone()]));
+        let expected = "layer `y` (RandomCrop): in prediction Keras 3 leaves images";
+        assert!(refused.starts_with(expected), "{refused}");
+        Model::from_keras_config(&sequential(&[pixels(), crop(4)]), None).unwrap();
+        let of_2 = cuts.to_string().replace("batch_shape", "batch_input_shape");
+        Model::from_keras_config(&serde_json::from_str(&of_2).unwrap(), None).unwrap();
+    }
+
         let texts = refusal(&sequential(&[texts]));
         assert_eq!(
             texts,
