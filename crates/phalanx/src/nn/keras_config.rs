@@ -13,6 +13,7 @@ mod of_keras2;
 mod operations;
 mod pictures;
 mod read;
+mod read_activations;
 mod read_calls;
 mod read_layer;
 mod read_limits;

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Translated;
 use super::of_keras2::UNKNOWN_SHAPE;
-use super::read_layer::{KerasLayer, brief, is_last, plain, rectifier};
+use super::read_activations::{is_last, rectifier};
+use super::read_layer::{KerasLayer, brief, plain};
 
 /// Operations of two values that are layers here.
 const OF_TWO: [(&str, &str); 5] = [

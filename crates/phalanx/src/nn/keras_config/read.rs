@@ -356,15 +356,26 @@ mod tests {
             ),
             "it computes in `float64`, expected one of float32, mixed_bfloat16, mixed_float16"
         );
+        let eighths = json!({"class_name": "QuantizedDTypePolicy", "config": {"mode": "int8", "source_name": "float32"}});
+        assert_eq!(
+            conv("dtype", eighths),
+            "it computes in `QuantizedDTypePolicy`, expected one of float32, mixed_bfloat16, mixed_float16"
+        );
     }
 
     #[test]
     fn settings_that_there_are_not_here_are_named() {
         let below_zero = refused("ReLU", json!({"max_value": -1.0}));
         assert!(below_zero.contains("0 or more"), "{below_zero}");
+        for axis in [json!(1), Value::Null] {
+            let expected = format!("its `axis` is {axis}, expected the last one");
+            assert_eq!(refused("Softmax", json!({"axis": axis})), expected);
+        }
+        let slope =
+            json!({"class_name": "__tensor__", "config": {"value": 0.2, "dtype": "float32"}});
         assert_eq!(
-            refused("Softmax", json!({"axis": 1})),
-            "its `axis` is 1, expected the last one"
+            refused("LeakyReLU", json!({"negative_slope": slope})),
+            "its `negative_slope` is `__tensor__`, expected a number"
         );
         let penalty =
             json!({"kernel_regularizer": {"class_name": "L2", "config": {"l2": 0.1}}, "seed": 1});
@@ -396,17 +407,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn models_that_are_no_layers_are_refused() {
-        let subclassed = json!({"module": "mine", "class_name": "Net", "config": {"name": "net"}});
-        assert!(refusal(&subclassed).starts_with("`net` is of class Net, which is no Sequential"));
-        let open = refusal(&sequential(&[of_keras("Dense", "y", json!({"units": 1}))]));
-        assert!(open.contains("does not say what it takes"), "{open}");
-        let texts = of_keras(
-            "InputLayer",
-            "x",
-            json!({"batch_shape": [null], "dtype": "string"}),
-        );
     /// In prediction Keras 3 leaves them as large as they are; Keras 2 takes the middle.
     #[test]
     fn crops_of_images_are_refused_where_they_cut() {
@@ -420,6 +420,17 @@ mod tests {
         Model::from_keras_config(&serde_json::from_str(&of_2).unwrap(), None).unwrap();
     }
 
+    #[test]
+    fn models_that_are_no_layers_are_refused() {
+        let subclassed = json!({"module": "mine", "class_name": "Net", "config": {"name": "net"}});
+        assert!(refusal(&subclassed).starts_with("`net` is of class Net, which is no Sequential"));
+        let open = refusal(&sequential(&[of_keras("Dense", "y", json!({"units": 1}))]));
+        assert!(open.contains("does not say what it takes"), "{open}");
+        let texts = of_keras(
+            "InputLayer",
+            "x",
+            json!({"batch_shape": [null], "dtype": "string"}),
+        );
         let texts = refusal(&sequential(&[texts]));
         assert_eq!(
             texts,

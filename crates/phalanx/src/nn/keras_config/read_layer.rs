@@ -4,9 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::cells::OF_CELL;
 use super::classes::CLASSES;
+use super::read_activations::{activation, activation_layer};
 use super::read_limits::{constraint, regularizer};
 use super::read_starts::initializer;
-use super::{SPARSEMAX, Settings, Translated, categories, is_never_frozen, pictures};
+use super::{Settings, Translated, categories, is_never_frozen, pictures};
 use crate::nn::Policy;
 
 /// Settings that change nothing of what a layer computes.
@@ -206,15 +207,18 @@ impl<'a> KerasLayer<'a> {
     pub(super) fn precision(&self) -> Translated<Option<Policy>> {
         let dtype = self.setting("dtype");
         let name = dtype.as_str().or_else(|| dtype["config"]["name"].as_str());
-        // Layers that number categories note the type of the numbers.
-        let Some(name) = name.filter(|name| !name.starts_with("int")) else {
-            return Ok(None);
-        };
-        let policy = Policy::from_name(name);
-        policy.map(Some).map_err(|_| {
+        let unknown = |name: &str| {
             let known = Policy::NAMES.join(", ");
             format!("it computes in `{}`, expected one of {known}", cut(name))
-        })
+        };
+        match name {
+            // Layers that number categories note the type of the numbers.
+            Some(name) if name.starts_with("int") => Ok(None),
+            Some(name) => Policy::from_name(name).map(Some).map_err(|_| unknown(name)),
+            None if dtype.is_null() => Ok(None),
+            // Of whole numbers, or of another type for each part.
+            None => Err(unknown(dtype["class_name"].as_str().unwrap_or("no type"))),
+        }
     }
 
     fn kind_and_settings(&self) -> Translated<(&'static str, Settings)> {
@@ -344,14 +348,14 @@ impl<'a> KerasLayer<'a> {
         Ok(())
     }
 
-                settings.insert(field.into(), Value::Null);
-            }
-        }
-    }
     /// No window is none.
     fn finish_spectrogram(&self, settings: &mut Settings) {
         for field in ["window", "scaling"] {
             if self.settings.get(field).is_some_and(Value::is_null) {
+                settings.insert(field.into(), Value::Null);
+            }
+        }
+    }
 
     /// A layer of both directions is one layer here, which reads both ways.
     fn finish_bidirectional(&self, settings: &mut Settings) -> Translated<()> {
@@ -477,82 +481,6 @@ fn numbers(value: &Value) -> Value {
         Some([inner @ Value::Array(_)]) => numbers(inner),
         _ => value.clone(),
     }
-}
-
-/// An activation, by its name or as a layer with settings.
-fn activation(value: &Value) -> Translated<Value> {
-    let class = value["class_name"].as_str().unwrap_or_default();
-    let name = match value {
-        Value::String(name) => Some(&**name),
-        Value::Null => Some("linear"),
-        _ if class == "function" => value["config"].as_str(),
-        _ => None,
-    };
-    match name {
-        Some("swish") => return Ok("silu".into()),
-        Some("hard_swish") => return Ok("hard_silu".into()),
-        Some("sparsemax") => return Err(SPARSEMAX.into()),
-        Some(name) => return Ok(name.into()),
-        None => {}
-    }
-    let layer = value["config"].as_object();
-    let layer = layer.map(|settings| activation_layer(class, settings, None));
-    let known = layer.transpose()?.flatten();
-    known.ok_or_else(|| format!("its activation is {}, a function of your own program, which cannot be read from a file", brief(value)))
-}
-
-/// The activation that a layer of Keras is; `None` for other layers.
-fn activation_layer(
-    class: &str,
-    settings: &Settings,
-    rank: Option<usize>,
-) -> Translated<Option<Value>> {
-    let given = |name: &str| settings.get(name).and_then(Value::as_f64);
-    Ok(Some(match class {
-        "ReLU" => rectifier(settings),
-        "LeakyReLU" => {
-            // Called `alpha` by Keras 2.
-            let slope = given("negative_slope").or(given("alpha"));
-            json!({"leaky_relu": {"negative_slope": slope.unwrap_or(0.3)}})
-        }
-        "ELU" => json!({"elu": {"alpha": given("alpha").unwrap_or(1.0)}}),
-        "Softmax" => {
-            let axis = settings.get("axis").unwrap_or(&Value::Null);
-            if !is_last(axis, rank) {
-                return Err(format!(
-                    "its `axis` is {}, expected the last one",
-                    brief(axis)
-                ));
-            }
-            "softmax".into()
-        }
-        _ => return Ok(None),
-    }))
-}
-
-/// Keras' `ReLU`, which is another activation here without some of its settings.
-pub(super) fn rectifier(settings: &Settings) -> Value {
-    let given = |name: &str| settings.get(name).and_then(Value::as_f64);
-    let slope = given("negative_slope").unwrap_or(0.0);
-    let threshold = given("threshold").unwrap_or(0.0);
-    match given("max_value") {
-        None if slope == 0.0 && threshold == 0.0 => "relu".into(),
-        Some(6.0) if slope == 0.0 && threshold == 0.0 => "relu6".into(),
-        None if threshold == 0.0 => json!({"leaky_relu": {"negative_slope": slope}}),
-        highest => {
-            json!({"general_relu": {"negative_slope": slope, "max_value": highest, "threshold": threshold}})
-        }
-    }
-}
-
-/// Whether an axis is the last one, by its number where the rank is known.
-pub(super) fn is_last(axis: &Value, rank: Option<usize>) -> bool {
-    let axis = match axis.as_array().map(Vec::as_slice) {
-        Some([one]) => one,
-        _ => axis,
-    };
-    let last = rank.and_then(|rank| u64::try_from(rank).ok()?.checked_sub(1));
-    axis.is_null() || axis.as_i64() == Some(-1) || last.is_some() && axis.as_u64() == last
 }
 
 /// `GlorotUniform` as `glorot_uniform`.
