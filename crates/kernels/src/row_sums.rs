@@ -1,4 +1,4 @@
-//! RowTotals of rows of a table at indices in any order, such as averaged embeddings: the custom call `phalanx.row_sums`.
+//! Sums of rows of a table at indices in any order, such as averaged embeddings: the custom call `phalanx.row_sums`.
 //!
 //! No row is written, and rows are asked for long before they are added, as in [`crate::rows`].
 
@@ -11,7 +11,7 @@ use crate::simd::compiled_for_wide_vectors;
 
 /// Elements of a task, which is whole sums.
 const TASK: usize = 1 << 16;
-/// TableRows whose sum is kept in f32 before it is added in f64.
+/// Rows whose sum is kept in f32 before it is added in f64.
 const BLOCK_ROWS: usize = 64;
 /// So many rows are asked for before they are added.
 const AHEAD: usize = 32;
@@ -57,7 +57,7 @@ pub(crate) fn row_sums(call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallE
     Ok(())
 }
 
-/// RowTotals that several threads find, each by one.
+/// Sums that several threads find, each by one.
 struct SummedRows {
     table: *const f32,
     rows: usize,
@@ -65,7 +65,7 @@ struct SummedRows {
     indices: *const i32,
     /// As many as there are indices.
     weights: Option<*const f32>,
-    /// TableRows of each sum.
+    /// Rows of each sum.
     of_each: usize,
     tasks: RowTasks,
     result: *mut f32,
