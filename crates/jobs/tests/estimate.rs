@@ -209,7 +209,7 @@ fn trials_at_the_same_time_share_this_machine_and_its_price() {
     hyperparameterMetricTag: loss
     maxTrials: 4
     maxParallelTrials: 2
-    params: [{parameterName: set, type: CATEGORICAL, categoricalValues: [seed=1]}]
+    params: [{parameterName: fit.seed, type: DISCRETE, discreteValues: [1]}]
 phalanx: {program: examples/digits.yaml}
 ";
     fs::write(service.folder.join("job.yaml"), job).unwrap();
