@@ -48,16 +48,19 @@ pub(crate) enum Algorithm {
     Product,
     /// Winograd's tiles, [`crate::winograd`].
     Tiles,
+    /// Sums of one channel a lane, [`crate::depthwise`].
+    Depthwise,
 }
 
 impl Algorithm {
     /// All, by the names that calls have for them.
-    const NAMES: [(&'static str, Self); 5] = [
+    const NAMES: [(&'static str, Self); 6] = [
         ("plain", Self::Plain),
         ("blocked", Self::Blocked),
         ("matmul", Self::Matmul),
         ("product", Self::Product),
         ("tiles", Self::Tiles),
+        ("depthwise", Self::Depthwise),
     ];
 
     /// The algorithm of a name.
@@ -121,8 +124,10 @@ impl ConvolutionDesc {
             Algorithm::Product => crate::pointwise::takes(self),
             #[cfg(target_arch = "x86_64")]
             Algorithm::Tiles => crate::winograd::takes(self),
+            #[cfg(target_arch = "x86_64")]
+            Algorithm::Depthwise => crate::depthwise::takes(self),
             #[cfg(not(target_arch = "x86_64"))]
-            Algorithm::Product | Algorithm::Tiles => false,
+            Algorithm::Product | Algorithm::Tiles | Algorithm::Depthwise => false,
         }
     }
 
@@ -321,6 +326,10 @@ impl ConvolutionDesc {
         #[cfg(target_arch = "x86_64")]
         if crate::winograd::suits(self) && self.is_computed_in_f32() {
             return Algorithm::Tiles;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if crate::depthwise::suits(self) {
+            return Algorithm::Depthwise;
         }
         self.by_product().unwrap_or_else(|| self.by_convolution())
     }

@@ -13,7 +13,7 @@
 //!
 //! A `ceiling` of 0 stands for none, in all calls that have one. What follows a convolution (bias, array, ReLU) is of f32.
 //!
-//! The three may have `algorithm`, a text: `plain`, `blocked` or `matmul` of oneDNN's, `product` or `tiles` of ours, where these compute it;
+//! The three may have `algorithm`, a text: `plain`, `blocked` or `matmul` of oneDNN's, `product`, `tiles` or `depthwise` of ours, where these compute it;
 //! a rule chooses where it is absent.
 //!
 //! | call | operands -> results | attributes |
@@ -115,6 +115,8 @@ mod convolution_panels;
 mod convolution_points;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod counts;
+#[cfg(target_arch = "x86_64")]
+mod depthwise;
 mod epilogue;
 mod exchange;
 mod executor;

@@ -20,7 +20,7 @@ use crate::operation::Operation;
 use crate::scratchpad::Scratchpad;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
-use crate::{pointwise, simd_element::SimdElement, winograd};
+use crate::{depthwise, pointwise, simd_element::SimdElement, winograd};
 
 /// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
 const MAX_OPERATIONS: usize = 4096;
@@ -101,6 +101,13 @@ impl WorkerState {
                 _ => Self::run_ours::<f32, f32>,
             };
             run(self, (key, algorithm), inputs, result, epilogue);
+            return Ok(());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let ([result], Algorithm::Depthwise) = (&mut *outputs, algorithm) {
+            let operands = [0, 1].map(|index| elements(inputs[index]));
+            let (result, scratch) = (elements_mut(result), &mut self.scratch);
+            depthwise::kernel_gradient(&key, operands, result, &self.team, scratch);
             return Ok(());
         }
         let made = |onednn: &OneDnn| key.operation(algorithm, onednn);

@@ -40,6 +40,45 @@ const GROUPED: Case = Case {
     ..PLAIN
 };
 
+/// Kernels of one channel each: with a whole task and a rest, more columns than registers have sums for, strides and gaps, ...
+const DEPTHWISE: Case = Case {
+    name: "depthwise 5x5",
+    batch: 3,
+    image: [9, 11],
+    channels: [77, 77],
+    kernel: [5, 5],
+    low: [2, 2],
+    high: [2, 2],
+    groups: 77,
+    ..PLAIN
+};
+
+/// ... or fewer channels than a vector has lanes, ...
+const NARROW: Case = Case {
+    name: "depthwise 3x7 with strides",
+    image: [13, 8],
+    channels: [5, 5],
+    kernel: [3, 7],
+    strides: [2, 3],
+    low: [1, 4],
+    high: [0, 3],
+    groups: 5,
+    ..DEPTHWISE
+};
+
+/// ... or rows that are shorter than the kernel.
+const WIDE: Case = Case {
+    name: "depthwise 2x9 with gaps",
+    image: [12, 6],
+    channels: [40, 40],
+    kernel: [2, 9],
+    dilation: [3, 2],
+    low: [2, 9],
+    high: [1, 8],
+    groups: 40,
+    ..DEPTHWISE
+};
+
 /// Of bf16 these three are wrong by oneDNN 3.2's instructions for bf16: forward with AMX where a step has as many columns as the kernel, ...
 const PATCHES: Case = Case {
     name: "patches of 2x2",
@@ -151,6 +190,7 @@ fn names_of(case: &Case) -> [&'static [&'static str]; 3] {
             &["", "plain", "blocked", "product"],
             &["", "plain", "matmul", "product"],
         ],
+        _ if case.groups > 1 => [&["", "plain"], &["", "plain"], &["", "plain", "depthwise"]],
         _ => [&["", "plain", "blocked", "tiles"]; 3],
     }
 }
@@ -158,7 +198,7 @@ fn names_of(case: &Case) -> [&'static [&'static str]; 3] {
 #[test]
 fn every_algorithm_computes_the_same_and_the_same_bits_again() {
     let Some((client, _)) = client() else { return };
-    for case in [POINTWISE, LARGE, TILES] {
+    for case in [POINTWISE, LARGE, TILES, DEPTHWISE, NARROW, WIDE] {
         let arrays = operands(&case);
         let given = arrays.each_ref();
         let expected = expected(&case, given);
@@ -194,7 +234,7 @@ fn every_algorithm_computes_the_same_and_the_same_bits_again() {
 #[test]
 fn no_algorithm_hides_a_nan() {
     let Some((client, _)) = client() else { return };
-    for case in [POINTWISE, LARGE, TILES] {
+    for case in [POINTWISE, LARGE, TILES, DEPTHWISE, NARROW, WIDE] {
         let mut arrays = operands(&case);
         arrays[0].values[5] = f32::NAN;
         arrays[2].values[7] = f32::NAN;
@@ -219,6 +259,8 @@ fn an_algorithm_that_does_not_compute_a_convolution_is_refused() {
         (POINTWISE, ["plain", "matmul", "plain"]),
         (TILES, ["plain", "plain", "product"]),
         (TILES, ["plain", "plain", "fastest"]),
+        (TILES, ["plain", "plain", "depthwise"]),
+        (DEPTHWISE, ["plain", "depthwise", "plain"]),
     ] {
         let arrays = operands(&case);
         let shapes = shapes(&case);
