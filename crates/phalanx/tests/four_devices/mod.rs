@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use phalanx::engine::{Engine, EngineOptions};
 
+#[allow(dead_code, reason = "a binary has such models or not")]
 pub(crate) fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| made(phalanx_testkit::is_quick_commit(env!("CARGO_CRATE_NAME"))))
