@@ -179,8 +179,12 @@ fn ids(draw: &Draw, net: &mut Network) -> Made {
     (vec![feed], vec![x], sequence(draw, net, node, 4))
 }
 
+fn has_padding(draw: &Draw) -> bool {
+    !draw.has("all steps count", 0.3) && draw.has("padding", 1.0)
+}
+
 fn embedding(draw: &Draw) -> Embedding {
-    let mut table = Embedding::new(words(draw), 4).mask_zero(draw.has("padding", 0.7));
+    let mut table = Embedding::new(words(draw), 4).mask_zero(has_padding(draw));
     if let Some(penalty) = penalty(draw, "penalty of a table") {
         table = table.embeddings_regularizer(penalty);
     }
@@ -191,7 +195,7 @@ fn frames(draw: &Draw, net: &mut Network) -> Made {
     let feed = Feed::Frames(steps(draw), 3);
     let x = net.input(feed.input());
     let mut node = x;
-    if draw.has("padding", 0.7) {
+    if has_padding(draw) {
         node = net.add(Masking::new(0.0), &[x]);
     }
     (vec![feed], vec![x], sequence(draw, net, node, 3))

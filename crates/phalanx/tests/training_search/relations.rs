@@ -57,7 +57,7 @@ pub(crate) const RELATIONS: [Relation; 21] = [
     relation!("by a loop", loops::by_a_loop, "loss weights", "class weights", "two outputs", "loss scale", "half precision",
         "weights of steps", "another loss", "padding", "statistics of a replica", "two steps an execution"),
     relation!("padded", weights::padded, "dropout", "noise", "batch normalization", "dropout of a recurrent layer",
-        "inputs without steps", "penalty of outputs"),
+        "inputs without steps", "penalty of outputs", "all steps count"),
 ];
 
 fn replicas(case: &Case<'_>) -> phalanx::Result<Verdict> {

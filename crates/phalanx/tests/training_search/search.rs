@@ -12,8 +12,8 @@ use crate::relations::{RELATIONS, Relation};
 
 /// How many trainings a run of the tests tries.
 const FEW: u64 = 4;
-/// Of so many, all of which six commits in a row try.
-const KNOWN: u64 = 24;
+/// Of so many, all of which eleven commits in a row try.
+const KNOWN: u64 = 44;
 
 /// Draws trainings until the time of `PHALANX_FUZZ_MINUTES` is over, or so many as `PHALANX_FUZZ_COUNT` says. Without these it tries a few of
 /// the same ones always, which the commit chooses.

@@ -4,7 +4,7 @@ use phalanx::data::Batch;
 use phalanx::prelude::*;
 
 use crate::case::Case;
-use crate::judge::{First, Verdict, exact, has_any, skipped, state};
+use crate::judge::{First, Verdict, exact, state};
 use crate::outcome::Outcome;
 use crate::places::one;
 
@@ -108,9 +108,6 @@ pub(crate) fn class_weights(case: &Case<'_>) -> phalanx::Result<Verdict> {
 
 /// More steps of padding change nothing.
 pub(crate) fn padded(case: &Case<'_>) -> phalanx::Result<Verdict> {
-    if !has_any(case.draw, &["padding"]) {
-        return skipped("there is no mask");
-    }
     let draw = case.draw.padded(2);
     let longer = Case::drawn(&draw)?;
     let without_steps = |outcome: Outcome| outcome.only(|name| !name.starts_with("prediction"));
