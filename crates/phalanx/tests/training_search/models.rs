@@ -204,6 +204,7 @@ fn frames(draw: &Draw, net: &mut Network) -> Made {
 /// Layers over steps of `width` features.
 fn sequence(draw: &Draw, net: &mut Network, node: Node, width: usize) -> Body {
     let kind = draw.random("sequence").from(0, 5);
+    let normalizes = draw.has("normalization", 0.3);
     let steps = match kind {
         0 => net.add(recurrent(draw, Lstm::new(4)), &[node]),
         1 => net.add(recurrent_gru(draw), &[node]),
@@ -217,9 +218,9 @@ fn sequence(draw: &Draw, net: &mut Network, node: Node, width: usize) -> Body {
             let sum = net.add(Add, &[node, attended]);
             net.add(LayerNorm::new().epsilon(0.05), &[sum])
         }
-        _ => net.add(dense(draw, width + 1, false), &[node]),
+        _ => net.add(dense(draw, width + 1, normalizes), &[node]),
     };
-    let steps = behind(draw, net, steps, draw.has("normalization", 0.3));
+    let steps = behind(draw, net, steps, normalizes);
     let features = match draw.has("last step", 0.4) {
         true => net.add(Gru::new(4), &[steps]),
         false => net.add(GlobalAveragePool1d::new(), &[steps]),
