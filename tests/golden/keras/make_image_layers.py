@@ -224,5 +224,63 @@ def changes():
     return [record(f"rand_augment_{layer}", layer, config, shape=(1, 5, 7, 3), made=each(getattr(layers, layer)(**config), pixels((1, 5, 7, 3), "float32"))) for layer, config in ways.items()]
 
 
+def tiles():
+    """Contrast of tiles with and without a limit: that fit, that do not, of one pixel and of all; one value, and values beyond the range."""
+    records = []
+    layer = "ContrastLimitedAdaptiveHistogramEqualization"
+    grids = {"whole": (1, 1), "halves": (2, 3), "uneven": (3, 2), "pixels": (5, 7)}
+    for what, grid in grids.items():
+        for limit in (0.0, 4.0, 40.0):
+            config = {"clip_limit": limit, "tile_grid_size": list(grid)}
+            records.append(record(f"clahe_{what}_{int(limit)}", layer, config))
+    large = {"shape": (2, 20, 30, 1)}
+    records.append(record("clahe_large", layer, {"clip_limit": 1.5}, **large))
+    records.append(record("clahe_of_parts", layer, {"value_range": [-1.0, 2.0], "tile_grid_size": [2, 2]}, part=2.0 / 255.0))
+    records.append(record("clahe_beyond", layer, {"tile_grid_size": [2, 2], "clip_limit": -1.0}, part=1.5))
+    for value in (0.0, 7.0, 255.0):
+        flat = np.full((1, 4, 4, 1), value, "float32")
+        for limit in (0.0, 4.0):
+            config = {"tile_grid_size": [2, 2], "clip_limit": limit}
+            made = np.asarray(getattr(layers, layer)(**config)(flat))
+            name = f"clahe_of_one_value_{int(value)}_{int(limit)}"
+            records.append({**record(name, layer, config, shape=flat.shape, made=made), "input": array(flat)})
+    config, x = {"tile_grid_size": [8, 8]}, pixels((2, 2, 3, 1), "float32")
+    more = np.pad(x, ((0, 0), (0, 6), (0, 5), (0, 0)), mode="symmetric")
+    made = np.asarray(getattr(layers, layer)(**config)(more))[:, :2, :3]
+    records.append(record("clahe_of_fewer_pixels", layer, config, shape=x.shape, made=made))
+    return records
+
+
+def bends():
+    """Images moved by given noise as by Keras' `elastic_transform`, which draws it: it has the same for both ways, and does not reflect above and to the left."""
+    image = keras.src.backend.tensorflow.image
+    shape = (2, 21, 22, 1)
+    x, scales = pixels(shape, "float32"), (1.0, 0.3)
+    noise = np.random.default_rng(3).normal(size=(2, *shape[:3])).astype("float32")
+    height, width = shape[1:3]
+    records = []
+    for fill in FILLS:
+        for interpolation in ("nearest", "bilinear"):
+            made = []
+            for at, scale in enumerate(scales):
+                sigma, alpha = min(height, width) * 0.05 * scale, max(height, width) * 0.1 * scale
+                size = 6 * int(sigma) | 1
+                moved = []
+                for way in range(2):
+                    blurred = image.gaussian_blur(noise[way, at][None, :, :, None] * np.float32(sigma), (size, size), (sigma, sigma))
+                    moved.append(np.asarray(blurred)[0, :, :, 0] * np.float32(alpha))
+                places = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij")).astype("float32") + np.stack(moved)
+                seen, mode = x[at, :, :, 0], fill
+                if fill == "reflect":
+                    seen, mode = np.pad(seen, 20, mode="symmetric"), "nearest"
+                    places += 20
+                made.append(image.map_coordinates(seen, places, ("nearest", "bilinear").index(interpolation), mode, 7.25))
+            made = np.stack(made)[..., None]
+            config = {"fill_mode": fill, "interpolation": interpolation, "fill_value": 7.25}
+            entry = record(f"elastic_{fill}_{interpolation}", "RandomElasticTransform", config, shape=shape, made=made)
+            records.append({**entry, "noise": array(noise), "scales": list(scales)})
+    return records
+
+
 if __name__ == "__main__":
-    write("image_layers", resizings() + crops() + warps() + colours() + hues() + more_colours() + tones() + blurs() + shears() + jitters() + changes())
+    write("image_layers", resizings() + crops() + warps() + colours() + hues() + more_colours() + tones() + blurs() + shears() + jitters() + changes() + tiles() + bends())

@@ -329,6 +329,18 @@ def changed():
     ], name="changed")
 
 
+def bent():
+    """Images that are bent and mixed in training, and whose contrast is changed always."""
+    return keras.Sequential([
+        keras.Input((8, 6, 3), name="x"),
+        layers.AugMix(num_chains=2, factor=0.2, all_ops=False),
+        layers.RandomElasticTransform((0.2, 0.5), scale=0.3, fill_mode="wrap"),
+        layers.ContrastLimitedAdaptiveHistogramEqualization((-2, 2), clip_limit=2.0, tile_grid_size=(2, 3)),
+        layers.Flatten(name="flat"),
+        layers.Dense(2, name="last"),
+    ], name="bent")
+
+
 def backbone():
     """A model for images of any size in a model that gives it two sizes."""
     inner_input = keras.Input((None, None, 3), name="image")
@@ -681,7 +693,7 @@ if __name__ == "__main__":
     names = {"sum": "mse", "labels": "binary_crossentropy", "whole": "mse"}
     compiled = taken()
     compiled.compile("adam", names)
-    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (same(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"]), (tied(), ["keras"])]
+    models += [(make(), ["keras", "h5"]) for make in (cells, wired, stacked, summed, lost, normed)] + [(compiled, ["keras", "h5"]), (restored(), ["keras", "h5"]), (ended(), ["keras", "h5"]), (frames(), ["keras", "h5"]), (same(), ["keras", "h5"]), (spectral(), ["keras", "h5"]), (signals(), ["keras", "h5"]), (changed(), ["keras"]), (tied(), ["keras"]), (bent(), ["keras"])]
     write("saved", [record(model, endings) for model, endings in models])
     for file, made in (("own_masks", own_masks()), ("mixed_masks", mixed_masks())):
         models = {name: keras.Model(inputs, output) for name, (inputs, output) in made.items()}

@@ -67,7 +67,8 @@ const WITH_HEADS: [&str; 2] = [MULTI_HEAD, "group_query_attention"];
 const CLASSES_WITH_HEADS: [&str; 2] = ["MultiHeadAttention", "GroupQueryAttention"];
 
 /// Layers beside attentions, recurrent and random ones that do otherwise in training.
-const TRAIN_OTHERWISE: [&str; 6] = [
+const TRAIN_OTHERWISE: [&str; 7] = [
+    "aug_mix",
     "batch_norm",
     "bidirectional",
     "model",

@@ -10,10 +10,12 @@ mod adaptive_pool;
 mod architecture;
 mod attention;
 mod attention_settings;
+mod aug_mix;
 mod augment;
 mod bidirectional;
 mod blur;
 mod category_encoding;
+mod clahe;
 mod colour;
 mod constraint;
 mod context;
@@ -29,6 +31,7 @@ mod dot;
 mod dropout;
 mod edges;
 mod einsum_dense;
+mod elastic;
 mod embedding;
 mod embedding_bag;
 mod factor;
@@ -108,10 +111,12 @@ pub use adaptive_pool::{
     AdaptiveMaxPool2d, AdaptiveMaxPool3d,
 };
 pub use attention::{GroupQueryAttention, MultiHeadAttention};
+pub use aug_mix::AugMix;
 pub use augment::{Flip, RandomCrop, RandomFlip};
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use blur::{RandomErasing, RandomGaussianBlur};
 pub use category_encoding::{CategoryEncoding, CategoryOutput};
+pub use clahe::ContrastLimitedAdaptiveHistogramEqualization;
 pub use colour::{
     AutoContrast, RandomBrightness, RandomColorDegeneration, RandomContrast, RandomGrayscale,
     RandomHue, RandomInvert, RandomSaturation, RandomSharpness,
@@ -132,6 +137,7 @@ pub use dropout::{
 };
 pub use edges::{Cropping1d, Cropping2d, Cropping3d, ZeroPadding1d, ZeroPadding2d, ZeroPadding3d};
 pub use einsum_dense::EinsumDense;
+pub use elastic::RandomElasticTransform;
 pub use embedding::Embedding;
 pub use embedding_bag::{Combiner, EmbeddingBag};
 pub use factor::Factor;

@@ -161,7 +161,7 @@ pub struct RandAugment {
 }
 
 /// How many ways there are.
-const WAYS: usize = 11;
+pub(super) const WAYS: usize = 11;
 
 impl RandAugment {
     /// Changes by up to this, or between two, twice: 0.5 in Keras' default.
@@ -205,17 +205,37 @@ impl RandAugment {
     #[track_caller]
     fn changed_once(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
         let way = drawn(cx, x.dim(0), [0.0, WAYS as f64]).floor();
-        let ways = self.each_way(cx, x).into_iter().enumerate();
-        ways.fold(x.clone(), |kept, (number, changed)| {
-            let is_drawn = way.equal(&way.like(number as f64));
-            let is_drawn = is_drawn.broadcast_in(&x.dims(), &[0]);
-            is_drawn.select(&changed, &kept)
-        })
+        let ways = Ways {
+            factor: self.factor,
+            interpolation: self.interpolation,
+            value_range: self.value_range,
+        };
+        one_of(&way, x, &ways.of(cx, x))
     }
+}
 
-    /// The images changed by each of the ways, in Keras' order.
+/// Images changed by the way of each, `f32[batch]`; those whose number has no way are left as they are.
+#[track_caller]
+pub(super) fn one_of(way: &Tensor, x: &Tensor, ways: &[Tensor]) -> Tensor {
+    let ways = ways.iter().enumerate();
+    ways.fold(x.clone(), |kept, (number, changed)| {
+        let is_drawn = way.equal(&way.like(number as f64));
+        let is_drawn = is_drawn.broadcast_in(&x.dims(), &[0]);
+        is_drawn.select(changed, &kept)
+    })
+}
+
+/// Settings of the ways to change an image that [`RandAugment`] and [`AugMix`](super::AugMix) draw from.
+pub(super) struct Ways {
+    pub(super) factor: Factor,
+    pub(super) interpolation: Interpolation,
+    pub(super) value_range: [f64; 2],
+}
+
+impl Ways {
+    /// The images changed by each of the ways, in the order of Keras' `RandAugment`.
     #[track_caller]
-    fn each_way(&self, cx: &mut Cx, x: &Tensor) -> [Tensor; WAYS] {
+    pub(super) fn of(&self, cx: &mut Cx, x: &Tensor) -> [Tensor; WAYS] {
         let ends = self.factor.above_zero();
         let (range, how) = (self.value_range, self.interpolation);
         let bits = (8.0 * ends[1]).floor().max(1.0);

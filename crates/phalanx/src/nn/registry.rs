@@ -128,6 +128,9 @@ impl Registry {
         self.add_kind(RandomErasing::new(1.0));
         self.add_kind(RandomColorJitter::new([0.0, 255.0]));
         self.add_kind(RandAugment::new(0.5));
+        self.add_kind(AugMix::new(0.3));
+        self.add_kind(RandomElasticTransform::default());
+        self.add_kind(ContrastLimitedAdaptiveHistogramEqualization::default());
     }
 
     /// Layers of sequences, of tokens and of categories.

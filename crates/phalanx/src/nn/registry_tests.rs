@@ -100,6 +100,9 @@ fn of_colours() -> Value {
         "random_gaussian_blur": {"kernel_size": [3, 5], "sigma": [0.5, 1.0]},
         "random_erasing": {"scale": 0.2, "fill_value": [1.0, 2.0, 3.0]},
         "random_color_jitter": {"brightness_factor": 0.1, "contrast_factor": [0.5, 0.1], "hue_factor": 0.2},
+        "aug_mix": {"factor": [0.1, 0.3], "num_chains": 2, "alpha": 0.5, "all_ops": false},
+        "random_elastic_transform": {"factor": [0.5, 1.0], "scale": 0.3, "fill_mode": "wrap"},
+        "contrast_limited_adaptive_histogram_equalization": {"clip_limit": 2.0, "tile_grid_size": [4, 3]},
         "rand_augment": {"factor": [0.1, 0.3], "num_ops": 1, "interpolation": "nearest"},
     })
 }

@@ -13,11 +13,11 @@ use super::sizes::check_range;
 use crate::config::{Component, Described, Field, Kind};
 
 /// The largest value of a byte, in which the curves are.
-const MOST: f64 = 255.0;
+pub(super) const MOST: f64 = 255.0;
 
 /// Values of a range as from 0 to 255.
 #[track_caller]
-fn as_bytes(x: &Tensor, [least, most]: [f64; 2]) -> Tensor {
+pub(super) fn as_bytes(x: &Tensor, [least, most]: [f64; 2]) -> Tensor {
     match [least, most] {
         [0.0, MOST] => x.clone(),
         _ => (x - least) / (most - least) * MOST,
@@ -26,11 +26,19 @@ fn as_bytes(x: &Tensor, [least, most]: [f64; 2]) -> Tensor {
 
 /// Values from 0 to 255 as of a range.
 #[track_caller]
-fn of_bytes(x: &Tensor, [least, most]: [f64; 2]) -> Tensor {
+pub(super) fn of_bytes(x: &Tensor, [least, most]: [f64; 2]) -> Tensor {
     match [least, most] {
         [0.0, MOST] => x.clone(),
         _ => x * ((most - least) / MOST) + least,
     }
+}
+
+/// In which of some bins each of values from 0 to 255 is: whole numbers, of the values' type.
+#[track_caller]
+pub(super) fn whole_bins(bytes: &Tensor, bins: usize) -> Tensor {
+    let last = bins as f64 - 1.0;
+    // A whole number is in its own bin however it was rounded on its way from a range.
+    (bytes * (last / MOST) + 1e-4).floor().clamp(0.0, last)
 }
 
 /// Leaves a random number of bits of each value, in training alone; kind `random_posterization`.
@@ -228,9 +236,7 @@ impl Equalization {
     /// Where each value is counted, among the bins of all channels of all images: `i32[batch, height, width, channels]`.
     #[track_caller]
     fn bin_of(&self, bytes: &Tensor) -> Tensor {
-        let last = self.bins as f64 - 1.0;
-        // A whole number is in its own bin however it was rounded on its way from a range.
-        let bin = (bytes * (last / MOST) + 1e-4).floor().clamp(0.0, last);
+        let bin = whole_bins(bytes, self.bins);
         let number = |dim: usize| bytes.graph().iota(bin.shape().with_dtype(DType::I32), dim);
         let channel = number(0) * bytes.dim(3) as f64 + number(3);
         bin.convert(DType::I32) + channel * self.bins as f64

@@ -15,14 +15,14 @@ use crate::image::Fill;
 
 /// How pixels between two of an image, and beyond its edges, are found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Lookup {
-    fill_mode: Fill,
-    interpolation: Interpolation,
-    fill_value: f64,
+pub(super) struct Lookup {
+    pub(super) fill_mode: Fill,
+    pub(super) interpolation: Interpolation,
+    pub(super) fill_value: f64,
 }
 
 impl Lookup {
-    const FIELDS: &[Field] = &[
+    pub(super) const FIELDS: &[Field] = &[
         Field::optional(
             "fill_mode",
             Kind::OneOf(&["reflect", "nearest", "constant", "wrap"]),
@@ -40,7 +40,7 @@ impl Lookup {
         ),
     ];
 
-    fn check(self) -> Result<(), String> {
+    pub(super) fn check(self) -> Result<(), String> {
         check_range("`fill_value`", self.fill_value, f64::MIN..=f64::MAX)
     }
 }
@@ -418,8 +418,7 @@ fn seen_from(
     let by_x = (&s / &q - 1.0) / &r;
     let by_y = (&r / &p - 1.0) / &s;
     let to_each = |numbers: &Tensor| numbers.broadcast_in(dims, &[0]);
-    let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
-    let (x, y) = (count(2), count(1));
+    let [y, x] = places(images);
     let far = to_each(&by_x) * &x + to_each(&by_y) * &y + 1.0;
     // The horizon of a large `scale` comes from nowhere: places and their gradients stay finite.
     let is_somewhere = far.not_equal(&far.zeros_like());
@@ -437,12 +436,18 @@ fn middle(dims: &[usize]) -> [f64; 2] {
     [dims[1], dims[2]].map(|size| (size as f64 - 1.0) / 2.0)
 }
 
+/// Where each pixel of images is, `[y, x]`: `f32[batch, height, width]` each.
+#[track_caller]
+pub(super) fn places(images: &Tensor) -> [Tensor; 2] {
+    let dims = &images.dims()[..3];
+    [1, 2].map(|dim| images.graph().iota(Shape::new(DType::F32, dims), dim))
+}
+
 /// Images whose pixels come from these places, computed in f32.
 #[track_caller]
 fn seen_through(images: &Tensor, from: &Affine, lookup: Lookup) -> Tensor {
     let dims = &images.dims()[..3];
-    let count = |dim: usize| images.graph().iota(Shape::new(DType::F32, dims), dim);
-    let (x, y) = (count(2), count(1));
+    let [y, x] = places(images);
     let place = |map: &[Tensor; 3]| {
         let [by_x, by_y, offset] = [0, 1, 2].map(|i| map[i].broadcast_in(dims, &[0]));
         by_x * &x + by_y * &y + offset
@@ -450,13 +455,16 @@ fn seen_through(images: &Tensor, from: &Affine, lookup: Lookup) -> Tensor {
     looked_up(images, [place(&from.y), place(&from.x)], lookup)
 }
 
-/// Images whose pixels come from places `[y, x]`, `f32[batch, height, width]`.
+/// Images `[batch, height, width, channels]` whose pixels come from places `[y, x]` of others, `f32[batch, height, width]`.
 #[track_caller]
-fn looked_up(images: &Tensor, [y, x]: [Tensor; 2], lookup: Lookup) -> Tensor {
-    let sizes = [images.dim(1), images.dim(2)];
-    let at = [(y, sizes[0]), (x, sizes[1])]
+pub(super) fn looked_up(images: &Tensor, [y, x]: [Tensor; 2], lookup: Lookup) -> Tensor {
+    let at = [(y, images.dim(1)), (x, images.dim(2))]
         .map(|(place, size)| moved_inside(&place, size, lookup.fill_mode));
-    let source = SourcePixels::of(images, lookup);
+    let is_filled = lookup.fill_mode == Fill::Constant;
+    let source = SourcePixels {
+        beyond: is_filled.then_some(lookup.fill_value),
+        ..SourcePixels::inside(images, [at[0].dim(1), at[0].dim(2)])
+    };
     match lookup.interpolation {
         Interpolation::Nearest => source.at([&to_whole(&at[0]), &to_whole(&at[1])]),
         Interpolation::Bilinear => source.between(&at),
@@ -507,16 +515,6 @@ struct SourcePixels {
 }
 
 impl SourcePixels {
-    #[track_caller]
-    fn of(images: &Tensor, lookup: Lookup) -> Self {
-        let dims = images.dims();
-        let is_filled = lookup.fill_mode == Fill::Constant;
-        Self {
-            beyond: is_filled.then_some(lookup.fill_value),
-            ..Self::inside(images, [dims[1], dims[2]])
-        }
-    }
-
     /// For images of other sizes, whose pixels are all inside.
     #[track_caller]
     fn inside(images: &Tensor, [height, width]: [usize; 2]) -> Self {

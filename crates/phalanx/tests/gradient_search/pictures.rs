@@ -56,7 +56,16 @@ fn moved(random: &mut Random) -> Described {
 /// A layer that changes values of any number of channels.
 fn coloured(random: &mut Random) -> Described {
     let windows = [(); 2].map(|()| random.from(0, 2) * 2 + 1);
-    match random.from(0, 9) {
+    match random.from(0, 11) {
+        10 => layer(
+            "random_elastic_transform",
+            json!({"factor": 1.0, "scale": [0.3, 0.9], "value_range": [-1e4, 1e4],
+            "fill_mode": random.of_list(&["reflect", "nearest", "constant", "wrap"])}),
+        ),
+        11 => layer(
+            "contrast_limited_adaptive_histogram_equalization",
+            json!({"tile_grid_size": [random.from(1, 3), 2], "value_range": RANGE}),
+        ),
         8 => layer(
             "random_posterization",
             json!({"factor": [2, 5], "value_range": RANGE}),
@@ -100,7 +109,11 @@ fn coloured(random: &mut Random) -> Described {
 
 /// A layer that changes red, green and blue.
 fn of_colours(random: &mut Random) -> Described {
-    match random.from(0, 5) {
+    match random.from(0, 6) {
+        6 => layer(
+            "aug_mix",
+            json!({"factor": 0.3, "num_chains": 2, "chain_depth": 1, "all_ops": random.chance(0.5), "value_range": RANGE}),
+        ),
         5 => layer(
             "rand_augment",
             json!({"factor": 0.3, "num_ops": random.from(1, 2), "value_range": RANGE}),

@@ -1,7 +1,8 @@
 //! Layers that change images at random: what is drawn, against its ranges and against formulas.
 
 use phalanx::nn::{
-    LayerSpec, RandAugment, RandomErasing, RandomGaussianBlur, RandomPerspective,
+    AugMix, ContrastLimitedAdaptiveHistogramEqualization, LayerSpec, RandAugment,
+    RandomElasticTransform, RandomErasing, RandomGaussianBlur, RandomPerspective,
     RandomPosterization, Sequential, Solarization,
 };
 use phalanx_graph::{HostTensor, Shape};
@@ -253,6 +254,119 @@ fn each_image_is_changed_by_ways_of_its_own() {
     assert_eq!(none, x);
 }
 
+/// Of a flat image of 100 with a factor of 0: posterization makes 0 of it, solarization 155, and five of seven ways and none leave it as it is.
+fn mixed(layer: AugMix) -> Vec<f64> {
+    let x = HostTensor::full(Shape::f32([2400, 1, 1, 3]), 100.0);
+    let found = noisy(layer.all_ops(false), &x, [1, 2], 0).to_f64();
+    found.chunks(3).map(|pixel| pixel[0]).collect()
+}
+
+#[test]
+fn images_are_mixed_in_proportions_of_a_beta_distribution() {
+    // How many are below a quarter.
+    for (alpha, expected) in [(0.5, 1.0 / 3.0), (1.0, 0.25), (2.0, 0.15625)] {
+        let layer = AugMix::new([0.0, 0.0]).num_chains(1).chain_depth(1);
+        let found = mixed(layer.alpha(alpha));
+        let is_of = |y: f64, way: f64| (y - 100.0) * (way - 100.0) > 1e-3;
+        let mut shares = Vec::new();
+        for way in [0.0, 155.0] {
+            check_share("a way", 0.125, found.iter().map(|&y| is_of(y, way)));
+            let changed = found.iter().filter(|&&y| is_of(y, way));
+            shares.extend(changed.map(|y| (y - way) / (100.0 - way)));
+        }
+        assert!(shares.iter().all(|share| (-1e-6..1.0).contains(share)));
+        let is_below = shares.iter().map(|&share| share < 0.25);
+        check_share("below a quarter", expected, is_below);
+    }
+}
+
+/// The means of what images are moved by, and of its square, by those of a chain and of the proportions.
+#[test]
+fn chains_are_mixed_in_proportions_of_a_dirichlet_distribution() {
+    let (first, second) = (
+        (-100.0 + 55.0) / 8.0,
+        (100.0f64.powi(2) + 55.0 * 55.0) / 8.0,
+    );
+    for (alpha, chains) in [(1.0, 1), (1.0, 3), (0.3, 4), (5.0, 3)] {
+        let layer = AugMix::new([0.0, 0.0]).chain_depth(1).num_chains(chains);
+        let moved: Vec<f64> = mixed(layer.alpha(alpha))
+            .iter()
+            .map(|y| y - 100.0)
+            .collect();
+        let one = (alpha + 1.0) / (chains as f64 * alpha + 1.0);
+        // Of the square of a share that is left: its variance and the square of a half.
+        let left = 0.25 / (2.0 * alpha + 1.0) + 0.25;
+        let squares: Vec<f64> = moved.iter().map(|by| by * by).collect();
+        for (found, expected) in [
+            (moved, 0.5 * first),
+            (squares, left * (one * second + (1.0 - one) * first * first)),
+        ] {
+            let count = found.len() as f64;
+            let mean = found.iter().sum::<f64>() / count;
+            let variance = found.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / count;
+            assert!(
+                (mean - expected).abs() < 5.0 * (variance / count).sqrt(),
+                "{chains} chains with alpha {alpha}: {mean}, expected {expected}"
+            );
+        }
+    }
+    let kept = AugMix::new(1.0).chain_depth(0);
+    assert!(mixed(kept).iter().all(|y| (y - 100.0).abs() < 1e-4));
+}
+
+/// Each image stands between itself and Keras' numbers of a way.
+#[test]
+fn mixed_images_are_between_keras_numbers() {
+    let records = golden("image_layers.json");
+    let of_ways = |name: &str| name.starts_with("rand_augment_");
+    let ways = records
+        .iter()
+        .filter(|record| of_ways(record["name"].as_str().unwrap()));
+    let ways: Vec<_> = ways.collect();
+    let one = array(&ways[0]["input"]).to_f64();
+    let known: Vec<Vec<f64>> = ways
+        .iter()
+        .map(|way| array(&way["output"]).to_f64())
+        .collect();
+    let x: Vec<f32> = array(&ways[0]["input"]).f32s().repeat(200);
+    let x = HostTensor::new([200, 5, 7, 3], &x);
+    let layer = AugMix::new([0.0, 0.0]).num_chains(1).chain_depth(1);
+    let found = noisy(layer, &x, [1, 2], 0).to_f64();
+    let is_between = |image: &[f64], way: &[f64]| {
+        let pairs = || image.iter().zip(way).zip(&one);
+        let along: f64 = pairs().map(|((y, way), x)| (y - x) * (way - x)).sum();
+        let length: f64 = pairs().map(|((_, way), x)| (way - x).powi(2)).sum();
+        let part = along / length;
+        (-1e-5..=1.0 + 1e-5).contains(&part)
+            && pairs().all(|((y, way), x)| (y - x - part * (way - x)).abs() < 2e-3)
+    };
+    let is_kept = |image: &[f64]| image.iter().zip(&one).all(|(y, x)| (y - x).abs() < 1e-4);
+    let mut changed = 0;
+    for image in found.chunks(one.len()) {
+        let is_known = known.iter().any(|way| is_between(image, way));
+        assert!(is_kept(image) || is_known);
+        changed += usize::from(!is_kept(image));
+    }
+    assert!(changed > 40, "{changed}");
+}
+
+#[test]
+fn bent_images_are_drawn_by_chance() {
+    let (height, width) = (24, 30);
+    let values: Vec<f32> = (0..height * width).map(|at| (at / width) as f32).collect();
+    let x = HostTensor::new([400, height, width, 1], &values.repeat(400));
+    let layer = RandomElasticTransform::new([0.5, 1.0]).factor([0.5, 1.0]);
+    let found = noisy(layer, &x, [1, 2], 0).f32s();
+    let images = || found.chunks(values.len());
+    check_share("kept", 0.25, images().map(|image| image == values));
+    // Rows are moved either way.
+    let inside = |image: &[f32]| f64::from(image[12 * width + 15]) - 12.0;
+    let moved: Vec<f64> = images().map(inside).filter(|&by| by != 0.0).collect();
+    check_share("up", 0.5, moved.iter().map(|&by| by < 0.0));
+    let none = noisy(RandomElasticTransform::new(0.0), &x, [1, 2], 0).f32s();
+    assert_eq!(none, values.repeat(400));
+}
+
 #[test]
 fn settings_of_tones_are_checked() {
     let refused = |layer: LayerSpec| {
@@ -280,6 +394,22 @@ fn settings_of_tones_are_checked() {
     assert!(
         far.contains("`scale` must be in 0.0..=1.0, got 1.5"),
         "{far}"
+    );
+    let bent = refused(RandomElasticTransform::new([0.5, 1.5]).into());
+    assert!(
+        bent.contains("`scale` must be in 0.0..=1.0, got 1.5"),
+        "{bent}"
+    );
+    let alpha = refused(AugMix::new(0.3).alpha(0.0).into());
+    assert!(
+        alpha.contains("`alpha` must be in 0.001..=1000000.0, got 0"),
+        "{alpha}"
+    );
+    let tiles = ContrastLimitedAdaptiveHistogramEqualization::new(4.0, [8, 0]);
+    let tiles = refused(tiles.into());
+    assert!(
+        tiles.contains("`tile_grid_size` must be in 1.0..=1024.0, got 0"),
+        "{tiles}"
     );
     let gray = Sequential::new([4, 5, 1])
         .add(RandAugment::new(0.5))

@@ -143,6 +143,8 @@ fn pictures() -> Value {
         {"solarization": {"addition_factor": [0.1, 0.2], "threshold_factor": 0.5}},
         {"random_color_jitter": {"brightness_factor": 0.1, "contrast_factor": 0.2, "saturation_factor": 0.3, "hue_factor": 0.4}},
         {"rand_augment": {"factor": 0.3, "num_ops": 1}},
+        {"aug_mix": {"num_chains": 2, "chain_depth": 1, "factor": [0.1, 0.2], "alpha": 0.5, "all_ops": false, "interpolation": "nearest"}},
+        {"random_elastic_transform": {"factor": 0.5, "scale": [0.2, 0.3], "fill_mode": "wrap"}},
         {"center_crop": {"height": 6, "width": 13}},
         {"random_crop": {"height": 6, "width": 13}},
         {"flatten": null},

@@ -1,7 +1,7 @@
 //! Which class of Keras a kind of layer is.
 
 /// A kind of layer, Keras' class, and whether that asks which dim has the channels, for which users of Keras may have changed the default.
-pub(super) const CLASSES: [(&str, &str, bool); 119] = [
+pub(super) const CLASSES: [(&str, &str, bool); 122] = [
     ("activation", "Activation", false),
     ("adaptive_average_pool1d", "AdaptiveAveragePooling1D", true),
     ("adaptive_average_pool2d", "AdaptiveAveragePooling2D", true),
@@ -13,6 +13,7 @@ pub(super) const CLASSES: [(&str, &str, bool); 119] = [
     ("additive_attention", "AdditiveAttention", false),
     ("alpha_dropout", "AlphaDropout", false),
     ("attention", "Attention", false),
+    ("aug_mix", "AugMix", true),
     ("auto_contrast", "AutoContrast", true),
     ("average", "Average", false),
     ("average_pool1d", "AveragePooling1D", true),
@@ -23,6 +24,11 @@ pub(super) const CLASSES: [(&str, &str, bool); 119] = [
     ("category_encoding", "CategoryEncoding", false),
     ("center_crop", "CenterCrop", true),
     ("concatenate", "Concatenate", false),
+    (
+        "contrast_limited_adaptive_histogram_equalization",
+        "ContrastLimitedAdaptiveHistogramEqualization",
+        true,
+    ),
     ("conv1d", "Conv1D", true),
     ("conv1d_transpose", "Conv1DTranspose", true),
     ("conv2d", "Conv2D", true),
@@ -81,6 +87,7 @@ pub(super) const CLASSES: [(&str, &str, bool); 119] = [
     ("random_color_jitter", "RandomColorJitter", true),
     ("random_contrast", "RandomContrast", true),
     ("random_crop", "RandomCrop", true),
+    ("random_elastic_transform", "RandomElasticTransform", true),
     ("random_erasing", "RandomErasing", true),
     ("random_flip", "RandomFlip", true),
     ("random_gaussian_blur", "RandomGaussianBlur", true),
