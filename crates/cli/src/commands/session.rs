@@ -46,8 +46,23 @@ pub(crate) fn config(path: &Path, overrides: &[String]) -> Result<TrainConfig, F
         )
         .next("give the path of a train.yaml; examples/digits.yaml is one")
     })?;
+    if is_saved_by_keras(&bytes) {
+        let (shown, name) = (
+            path.display(),
+            path.file_name().unwrap_or_default().display(),
+        );
+        let why = format!("{shown} is a model as Keras saves it, expected a training file");
+        let next =
+            format!("write a train.yaml with `model: {name}` and with data, and give its path");
+        return Err(Failure::new(Exit::Usage, why).next(next));
+    }
     let of_keras = config::left_to_keras(&bytes, path, overrides).map_err(wrong)?;
     config::parse_with(&bytes, path, &[&of_keras, overrides].concat()).map_err(wrong)
+}
+
+/// Whether a file begins as `.keras`, a zip archive, or as `.h5` does.
+fn is_saved_by_keras(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x89HDF\r\n\x1a\n")
 }
 
 /// The same training in one process: what was trained by several is evaluated and predicts as any other.

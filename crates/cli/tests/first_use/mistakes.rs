@@ -125,6 +125,8 @@ fn models_that_are_not_there_or_of_other_data(told: &mut Told) {
     told.tell("evaluate out", &[]);
     told.tell("predict nowhere", &[]);
     told.tell("evaluate m.yaml --checkpoint", &[]);
+    told.folder.write("saved.keras", "PK\u{3}\u{4}..");
+    told.tell("predict saved.keras", &[]);
     let named = [(
         "data",
         "{csv: headed.csv, divide_by: 16, test: {split: 0.2}}",
