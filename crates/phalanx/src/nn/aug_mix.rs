@@ -1,5 +1,7 @@
 //! Chains of changes of an image, mixed with it, in training.
 
+use std::ops::Bound::Included;
+
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -179,7 +181,11 @@ impl Described for AugMix {
                 Factor::KIND,
                 "how much at most, or between which two",
             ),
-            Field::optional("alpha", Kind::REAL, "how even the proportions are"),
+            Field::optional(
+                "alpha",
+                Kind::Number(Included(1e-3), Included(1e6)),
+                "how even the proportions are",
+            ),
             Field::optional(
                 "all_ops",
                 Kind::Bool,
