@@ -56,11 +56,11 @@ impl StepTimes {
         );
         if needed <= processors as f64 * 0.9 {
             return format!(
-                "{needs}; make them on more threads (`autotune`), or `cache` what does not change"
+                "{needs}; make them on more threads (`Batches::autotune`), or keep what does not change (`Dataset::cache`)"
             );
         }
         format!(
-            "{needs}; `cache` what does not change, store smaller or already resized data, or divide the work over more machines"
+            "{needs}; keep what does not change (`Dataset::cache`), store smaller or already resized data, or divide the work over more machines"
         )
     }
 

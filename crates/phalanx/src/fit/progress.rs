@@ -143,7 +143,7 @@ impl ProgressReporter {
                     epoch.epoch + 1,
                     self.epochs,
                     duration(*seconds),
-                    duration(seconds / (*steps).max(1) as f64),
+                    duration(step_seconds(*seconds, *steps, *throughput)),
                     throughput.map_or_else(String::new, |speed| format!(", {}", speed.shown())),
                     short(rate),
                     self.time_left(epoch),
@@ -233,6 +233,12 @@ impl ProgressReporter {
             _ => 1000,
         })
     }
+}
+
+/// How long a step of an epoch took, without compilation and validation where that is known.
+fn step_seconds(seconds: f64, steps: usize, throughput: Option<Throughput>) -> f64 {
+    let of_epoch = seconds / steps.max(1) as f64;
+    throughput.map_or(of_epoch, |speed| 1.0 / speed.steps_per_second)
 }
 
 /// What a user should know about the data, if anything.
@@ -336,6 +342,13 @@ mod tests {
         );
         let times = [12.4, 75.0, 7260.0].map(clock);
         assert_eq!(times, ["12 s", "1 min 15 s", "2 h 1 min"]);
+    }
+
+    #[test]
+    fn a_step_has_no_share_of_compilation_and_validation() {
+        let throughput = Throughput::of(4, 64, None, 2.0);
+        assert_eq!(step_seconds(8.0, 4, throughput), 0.5);
+        assert_eq!(step_seconds(8.0, 4, None), 2.0);
     }
 
     #[test]

@@ -332,11 +332,11 @@ mod tests {
         assert_eq!(part, Some(Input));
         assert_eq!(
             told,
-            "input-bound by 30 %: making the batches (slowest stage: map) needs 1.4 processors to keep up, of 2; make them on more threads (`autotune`), or `cache` what does not change"
+            "input-bound by 30 %: making the batches (slowest stage: map) needs 1.4 processors to keep up, of 2; make them on more threads (`Batches::autotune`), or keep what does not change (`Dataset::cache`)"
         );
         let (_, told) = verdict(&[(Input, 9), (Transfer, 1)], 0, 3000);
         assert!(
-            told.contains("needs 14.3 processors to keep up, of 2; `cache`"),
+            told.contains("needs 14.3 processors to keep up, of 2; keep what does not change"),
             "{told}"
         );
         let (_, told) = verdict(&[(Input, 9)], 0, 3);
