@@ -14,8 +14,10 @@ use super::Context;
 use super::session::failed;
 use super::trained_model::used;
 use crate::args::{ExportArgs, UseArgs};
+use crate::config::{Data, Missing};
 use crate::failure::{Exit, Failure};
 use crate::files::{FILE, check_target};
+use crate::output;
 use crate::record::Record;
 use crate::run_folder::is_model;
 
@@ -50,6 +52,11 @@ impl ExportFormat {
         found.map(|(_, format)| *format)
     }
 
+    /// Whether the file is a model, not weights alone.
+    const fn answers(self) -> bool {
+        matches!(self, Self::Keras | Self::StableHlo | Self::Onnx)
+    }
+
     /// How the file is used.
     fn hint(self, file: &Path) -> String {
         let shown = file.display();
@@ -78,6 +85,9 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failur
         ExportFormat::Onnx => saved.save_onnx(&args.file, &onnx(args)),
     };
     written.map_err(|error| failed(&error))?;
+    if format.answers() && !context.global.quiet {
+        tell_of_preparation(args);
+    }
     let weights = match format {
         ExportFormat::StableHlo => weights_beside(&args.file),
         _ => args.file.clone(),
@@ -89,6 +99,55 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Result<(), Failur
         &format!("{variables} variables are in {weights}{hint}"),
         &json,
     )
+}
+
+/// Says what the training did to its data before the model, which the file does not do.
+fn tell_of_preparation(args: &ExportArgs) {
+    let Ok(used) = used(&of(args)) else {
+        return;
+    };
+    let keys: Vec<String> = preparation(&used.config.data)
+        .iter()
+        .map(|key| format!("`{key}`"))
+        .collect();
+    if !keys.is_empty() {
+        let (file, keys) = (args.file.display(), keys.join(", "));
+        output::notice(format!(
+            "note: {file} has the model alone: who calls it does to the data what the training file says ({keys}); docs/serving.md says how, or which layers do it"
+        ));
+    }
+}
+
+/// The keys by which examples are prepared before the model sees them.
+fn preparation(data: &Data) -> Vec<&'static str> {
+    let (keys, images): (Vec<(&str, bool)>, _) = match data {
+        Data::Csv(csv) => {
+            let keys = vec![
+                ("divide_by", csv.divide_by != 1.0),
+                ("standardize", csv.standardize),
+                (
+                    "missing",
+                    matches!(csv.missing, Missing::Mean | Missing::Number(_)),
+                ),
+                ("one_hot", !csv.one_hot.value.is_empty()),
+                ("text", !csv.text.is_empty()),
+                ("category", !csv.category.is_empty()),
+                ("window", csv.window.is_some()),
+            ];
+            (keys, false)
+        }
+        Data::Images(_) => (Vec::new(), true),
+        Data::Examples(examples) => {
+            let is_divided = examples.images.is_none() && examples.divide_by != 1.0;
+            (vec![("divide_by", is_divided)], examples.images.is_some())
+        }
+    };
+    let of_images = [("image_size", images), ("scale", images)];
+    let given = keys
+        .into_iter()
+        .chain(of_images)
+        .filter(|(_, given)| *given);
+    given.map(|(key, _)| key).collect()
 }
 
 fn format(args: &ExportArgs) -> Result<ExportFormat, Failure> {

@@ -256,6 +256,12 @@ fn weights_are_written_for_other_programs() {
     let text = folder.succeed(&["export", "out", "m.keras"]);
     let hint = "4 variables are in m.keras; in Keras: keras.models.load_model(\"m.keras\")\n";
     assert_eq!(text, hint);
+    let notes = |arguments: &[&str]| folder.phalanx(arguments).stderr;
+    let note = String::from_utf8(notes(&["export", "out/model", "m.keras"])).unwrap();
+    let says = "note: m.keras has the model alone: who calls it does to the data what the training file says (`divide_by`);";
+    assert!(note.starts_with(says), "{note}");
+    assert_eq!(notes(&["export", "out", "w.safetensors"]), b"");
+    assert_eq!(notes(&["export", "out", "m.keras", "--quiet"]), b"");
     // What was written can be trained on.
     let text = fs::read_to_string(&file).unwrap();
     let again = text.replace("output: out", "output: again\nweights: w.weights.h5");
