@@ -120,33 +120,25 @@ fn tell_of_preparation(args: &ExportArgs) {
 
 /// The keys by which examples are prepared before the model sees them.
 fn preparation(data: &Data) -> Vec<&'static str> {
-    let (keys, images): (Vec<(&str, bool)>, _) = match data {
+    let of_images = || vec![("image_size", true), ("scale", true)];
+    let keys = match data {
         Data::Csv(csv) => {
-            let keys = vec![
+            let fills = matches!(csv.missing, Missing::Mean | Missing::Number(_));
+            vec![
                 ("divide_by", csv.divide_by != 1.0),
                 ("standardize", csv.standardize),
-                (
-                    "missing",
-                    matches!(csv.missing, Missing::Mean | Missing::Number(_)),
-                ),
+                ("missing", fills),
                 ("one_hot", !csv.one_hot.value.is_empty()),
                 ("text", !csv.text.is_empty()),
                 ("category", !csv.category.is_empty()),
                 ("window", csv.window.is_some()),
-            ];
-            (keys, false)
+            ]
         }
-        Data::Images(_) => (Vec::new(), true),
-        Data::Examples(examples) => {
-            let is_divided = examples.images.is_none() && examples.divide_by != 1.0;
-            (vec![("divide_by", is_divided)], examples.images.is_some())
-        }
+        Data::Images(_) => of_images(),
+        Data::Examples(examples) if examples.images.is_some() => of_images(),
+        Data::Examples(examples) => vec![("divide_by", examples.divide_by != 1.0)],
     };
-    let of_images = [("image_size", images), ("scale", images)];
-    let given = keys
-        .into_iter()
-        .chain(of_images)
-        .filter(|(_, given)| *given);
+    let given = keys.into_iter().filter(|(_, given)| *given);
     given.map(|(key, _)| key).collect()
 }
 
