@@ -101,7 +101,17 @@ impl<'a> Case<'a> {
     }
 
     pub(crate) fn trained(&self, strategy: &impl Strategy) -> phalanx::Result<Outcome> {
-        let mut trainer = self.trainer(strategy)?;
+        self.trained_as(strategy, self.model.clone(), self.compile.clone())
+    }
+
+    /// The same of another form of the model, or with other settings.
+    pub(crate) fn trained_as(
+        &self,
+        strategy: &impl Strategy,
+        model: Model,
+        compile: Compile,
+    ) -> phalanx::Result<Outcome> {
+        let mut trainer = strategy.compile(model, compile)?;
         let history = trainer.fit(&self.batches, self.fit()?)?;
         self.outcome(&mut trainer, &history)
     }

@@ -80,11 +80,7 @@ fn executions(case: &Case<'_>) -> phalanx::Result<Verdict> {
         true => places::replicas(case.draw)?,
         false => (one(), "one device".into()),
     };
-    let other = strategy.compile(case.model.clone(), compile);
-    let other = other.and_then(|mut trainer| {
-        let history = trainer.fit(&case.batches, case.fit()?)?;
-        case.outcome(&mut trainer, &history)
-    });
+    let other = case.trained_as(&strategy, case.model.clone(), compile);
     fitted(case)?.judge(other, &format!("{steps} steps an execution on {words}"))
 }
 
@@ -95,11 +91,7 @@ fn checkpointed(case: &Case<'_>) -> phalanx::Result<Verdict> {
     if count == 0 {
         return skipped("no layer was chosen");
     }
-    let other = one().compile(model, case.compile.clone());
-    let other = other.and_then(|mut trainer| {
-        let history = trainer.fit(&case.batches, case.fit()?)?;
-        case.outcome(&mut trainer, &history)
-    });
+    let other = case.trained_as(&one(), model, case.compile.clone());
     fitted(case)?.judge(other, "layers computed again")
 }
 

@@ -17,8 +17,9 @@ pub(crate) fn on_batches(batches: &[Batch]) -> impl Fn(&mut Trainer) -> phalanx:
             let logs = trainer.train_on_batch(batch)?;
             outcome.add_logs(&format!("batch {number}: "), &logs);
         }
-        outcome.numbers.extend(state(trainer)?.numbers);
-        outcome.tensors.extend(state(trainer)?.tensors);
+        let found = state(trainer)?;
+        outcome.numbers.extend(found.numbers);
+        outcome.tensors.extend(found.tensors);
         Ok(outcome)
     }
 }
@@ -42,10 +43,6 @@ pub(crate) fn batch(case: &Case<'_>, places: &[usize], weights: Option<Vec<f32>>
 
 pub(crate) fn zero_weights(case: &Case<'_>) -> phalanx::Result<Verdict> {
     let weighted = weighted_batches(case, &[1.0, 0.0, 2.0, 0.5, 0.0, 0.0, 1.5]);
-    let whole = weighted
-        .iter()
-        .map(|(places, weights)| batch(case, places, Some(weights.clone())));
-    let whole: Vec<_> = whole.collect();
     let left = weighted.iter().map(|(places, weights)| {
         let pairs = places
             .iter()
@@ -55,34 +52,34 @@ pub(crate) fn zero_weights(case: &Case<'_>) -> phalanx::Result<Verdict> {
         batch(case, &places, Some(weights))
     });
     let left: Vec<_> = left.collect();
-    compared(case, &whole, &left, "rows without weight left out")
+    compared(case, &weighted, &left, "rows without weight left out")
 }
 
 pub(crate) fn repeated(case: &Case<'_>) -> phalanx::Result<Verdict> {
     let weighted = weighted_batches(case, &[1.0, 2.0, 1.0, 3.0]);
-    let whole = weighted
-        .iter()
-        .map(|(places, weights)| batch(case, places, Some(weights.clone())));
-    let whole: Vec<_> = whole.collect();
     let more = weighted.iter().map(|(places, weights)| {
         let pairs = places.iter().zip(weights);
         let places = pairs.flat_map(|(place, weight)| vec![*place; *weight as usize]);
         batch(case, &places.collect::<Vec<_>>(), None)
     });
     let more: Vec<_> = more.collect();
-    compared(case, &whole, &more, "rows repeated")
+    compared(case, &weighted, &more, "rows repeated")
 }
 
-pub(crate) fn compared(
+/// Batches with these weights, and others that must train the same.
+fn compared(
     case: &Case<'_>,
-    one_way: &[Batch],
+    weighted: &[(Vec<usize>, Vec<f32>)],
     other: &[Batch],
     words: &str,
 ) -> phalanx::Result<Verdict> {
+    let weighted = weighted.iter();
+    let weighted = weighted.map(|(places, weights)| batch(case, places, Some(weights.clone())));
+    let weighted: Vec<Batch> = weighted.collect();
     let other = case
         .trainer(&one())
         .and_then(|mut trainer| on_batches(other)(&mut trainer));
-    First::new(case, on_batches(one_way))?.judge(other, words)
+    First::new(case, on_batches(&weighted))?.judge(other, words)
 }
 
 /// Weights of classes are weights of examples, to the bit.
